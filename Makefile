@@ -1,4 +1,4 @@
-# Short names for the scripts of the project, each of which also works without make.
+# Short names for the scripts of the project. Each script also works without make.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-down test test-all generate image fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
@@ -6,19 +6,19 @@
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-demo: ## show how a Git push starts a Pulumi update, on a test cluster (root; 35 minutes the first time)
+demo: ## show on a test cluster how a Git push starts a Pulumi update (root; 35 minutes the first time)
 	@tests/demo/demo
 
 demo-down: ## end the demo and remove its cluster
 	@tests/demo/demo down
 
-test: ## run the tests required for every change (root); at most 35 minutes, 65 the first time
+test: ## run the tests that every change requires (root); up to 35 minutes, the first time up to 65 minutes
 	@tests/run
 
-test-all: ## run all tests, including the long ones (root)
+test-all: ## run all tests, including long tests (root)
 	@tests/run --all
 
-generate: ## regenerate resource definitions, protocol descriptors and the tables in documents
+generate: ## regenerate the CRDs, the protocol descriptors and the tables in documents
 	REGENERATE=1 cargo test --locked --quiet --test generated
 
 image: ## build the controller image: target/image/pulumi-controller.tar
@@ -39,13 +39,13 @@ services: ## test the services of the test cluster
 deny: ## check licenses, advisories and sources of dependencies
 	@tests/deny
 
-fuzz: ## fuzz each target for a minute (nightly Rust, cargo-fuzz); FUZZ_SECONDS
+fuzz: ## fuzz each target for a minute (nightly Rust, cargo-fuzz); FUZZ_SECONDS sets the duration
 	@tests/fuzz/run
 
 e2e: ## run the end-to-end tests on a test cluster (root)
 	@tests/run install e2e exclusive
 
-chaos: ## inject faults for ten minutes, then check for lost and repeated runs (root); CHAOS_SEED, CHAOS_SECONDS
+chaos: ## inject faults for ten minutes and check for lost and repeated runs (root); CHAOS_SEED selects the faults, CHAOS_SECONDS sets the duration
 	@CHAOS_SECONDS=$${CHAOS_SECONDS:-600} tests/run install chaos
 
 bench: ## measure speed, memory and size against their budgets (root); BENCH="path cold" selects measures
@@ -57,8 +57,8 @@ tools: ## build the programs of the test cluster into the cache
 cluster-up: ## start the test cluster (root)
 	@tests/cluster/cluster up
 
-cluster-down: ## remove the test cluster, keep the cache
+cluster-down: ## remove the test cluster and keep the cache
 	@tests/cluster/cluster down
 
-test-cluster: ## test the test cluster itself; removes a running one (root)
+test-cluster: ## test the scripts of the test cluster; removes a running cluster (root)
 	@tests/cluster/selftest

@@ -1,5 +1,5 @@
-//! Checks the shipped manifests: the Deployment has enough memory and disk for the default flags, and the network policies
-//! do not admit pods that a team can create.
+//! Checks the shipped manifests: the Deployment has enough memory and disk space for the default flags, and the network
+//! policies do not admit pods that a team can create.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 use clap::Parser;
@@ -11,7 +11,8 @@ use pulumi_controller::cli::{CommandLine, ManagerFlags, Role};
 use pulumi_controller::controller::stack;
 use pulumi_controller::source::git;
 
-/// Memory of the controller process in bytes: the measured value with ten thousand Stacks (`docs/performance.md`) plus a third.
+/// Memory of the controller process in bytes: the measured value with ten thousand Stacks (`docs/performance.md`) plus
+/// one third.
 const OWN_MEMORY: u64 = 384 << 20;
 
 fn pod() -> PodSpec {
@@ -34,8 +35,8 @@ fn default_flags() -> ManagerFlags {
     }
 }
 
-/// When a container exceeds its memory limit, the kernel can kill all of its processes. The sum of the limits of all child
-/// processes must therefore be below the limit of the container.
+/// If a container exceeds its memory limit, the kernel can kill all its processes. The total of the limits of the
+/// controller and its child processes must therefore be below the limit of the container.
 #[test]
 fn the_memory_limit_covers_all_child_processes() {
     let container = pod().containers.into_iter().next().unwrap();
@@ -51,10 +52,10 @@ fn the_volume_limit_covers_artifacts_and_fetched_repositories() {
     let limit = bytes(&data.empty_dir.unwrap().size_limit.unwrap());
     let flags = default_flags();
     let needed = flags.storage_size + git::Limits::default().volume_bytes(flags.artifact_max_size);
-    assert!(limit >= needed, "the memory limit is {} MiB, but {} MiB may be required", limit >> 20, needed >> 20);
+    assert!(limit >= needed, "the volume limit is {} MiB, but {} MiB may be required", limit >> 20, needed >> 20);
 }
 
-fn shipped<K: serde::de::DeserializeOwned>(path: &str) -> K {
+fn read_manifest<K: serde::de::DeserializeOwned>(path: &str) -> K {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
@@ -64,17 +65,18 @@ fn selected<'a>(peer: &'a NetworkPolicyPeer, label: &str) -> Option<&'a str> {
     selector?.match_labels.as_ref()?.get(label).map(String::as_str)
 }
 
-/// A team can set any labels on its own pods, so the policy may admit only a namespace in which teams cannot create pods.
+/// A team can set any labels on its own pods. The policy must therefore admit only a namespace in which teams cannot
+/// create pods.
 #[test]
 fn only_the_controller_namespace_can_reach_flux_storage() {
     let overlay = "kustomize/overlays/single-namespace";
     let namespace = |part: &str| -> String {
-        let kustomization: serde_json::Value = shipped(&format!("{overlay}/{part}/kustomization.yaml"));
+        let kustomization: serde_json::Value = read_manifest(&format!("{overlay}/{part}/kustomization.yaml"));
         kustomization["namespace"].as_str().unwrap().to_owned()
     };
     let (controllers, teams) = (namespace("controller"), namespace("rights"));
     assert_ne!(controllers, teams);
-    let policy: NetworkPolicy = shipped(&format!("{overlay}/network-policy.yaml"));
+    let policy: NetworkPolicy = read_manifest(&format!("{overlay}/network-policy.yaml"));
     assert_eq!(policy.metadata.namespace.as_deref(), Some("flux-system"));
     let rules = policy.spec.unwrap().ingress.unwrap();
     let peers: Vec<_> = rules.iter().map(|rule| rule.from.as_deref().unwrap_or_default()).collect();

@@ -1,4 +1,4 @@
-//! Evaluation of `dependsOn[].readyExpr` in child processes of the real binary, with resource limits.
+//! Tests the evaluation of `dependsOn[].readyExpr` in child processes of the controller binary, with resource limits.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Timeout for a response, long enough for a slow machine.
+/// Timeout for a response, sufficient for a slow machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Fixture {
@@ -35,7 +35,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Returns an evaluator that starts child processes of the real binary and records each start.
+    /// Returns an evaluator that starts child processes of the controller binary and records each start.
     fn new() -> Self {
         let directory = TempDir::new().unwrap();
         let program = directory.path().join("program");
@@ -49,13 +49,13 @@ impl Fixture {
         Fixture { evaluator, woken, tasks, end, directory }
     }
 
-    /// Returns the process IDs of all child processes started so far.
+    /// Returns the process IDs of all child processes that the evaluator has started.
     fn started(&self) -> Vec<u32> {
         let started = std::fs::read_to_string(self.directory.path().join("started")).unwrap_or_default();
         started.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// Returns the final result. Retries only after the Stack is requeued.
+    /// Waits for the final result. Evaluates the expression again only after the Stack has been requeued.
     async fn evaluate(&mut self, expression: &str, this: &Stack, dep: &Stack) -> Result<bool, ExpressionError> {
         let response = async {
             loop {
@@ -97,7 +97,7 @@ const MEMORY: &str = "memory limit of 96Mi exceeded";
 /// Message for the CPU time limit. An unoptimized build on a busy machine can reach this limit before the memory limit.
 const CPU: &str = "CPU time limit of 1 s exceeded";
 
-/// Returns nine chained calls that expand ten bytes to 10 GB.
+/// Returns an expression with nine chained calls, which expand ten bytes to 10 GB.
 fn chained_replace() -> String {
     format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9))
 }
@@ -113,7 +113,7 @@ async fn an_expression_that_exceeds_a_limit_is_stopped_and_reported() {
     ];
     let before = resident();
     let evaluations = rows.map(|(expression, expected)| async move {
-        assert!(expression.len() <= 1024, "the schema accepts at most 1024 characters");
+        assert!(expression.len() <= 1024, "the schema limits expressions to 1024 characters");
         let mut fixture = Fixture::new();
         let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
         let response = fixture.evaluate(&expression, &this, &dep).await;
@@ -121,13 +121,13 @@ async fn an_expression_that_exceeds_a_limit_is_stopped_and_reported() {
             matches!(&response, Err(ExpressionError::LimitExceeded(why)) if expected.iter().any(|limit| why.contains(limit))),
             "{expression}: {response:?}"
         );
-        // The result of a repeated expression comes from the cache, even if the evaluation exceeded a limit.
+        // The cache returns the result of a repeated expression, even if the evaluation exceeded a limit.
         assert_eq!(fixture.evaluate(&expression, &this, &dep).await, response);
         assert_eq!(fixture.started().len(), 1, "{expression}");
     });
     futures::future::join_all(evaluations).await;
     let grown = resident().saturating_sub(before);
-    assert!(grown < 256 << 20, "the parent has grown by {grown} bytes");
+    assert!(grown < 256 << 20, "the memory of the parent has grown by {grown} bytes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,7 +148,7 @@ async fn expressions_that_exceed_limits_delay_no_other_namespace() {
         assert_eq!(fixture.evaluate(&expression, &this, &dep).await, Ok(true));
         assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     }
-    // After each expression that exceeds a limit, evaluation pauses for the namespace of the attacker.
+    // After each expression that exceeds a limit, the evaluation pauses for the namespace of the attacker.
     let pauses = usize::try_from(began.elapsed().as_secs() / 10).unwrap();
     assert!(evaluated <= 1 + pauses, "{evaluated} results in {:?}", began.elapsed());
 }
@@ -200,7 +200,7 @@ async fn the_child_has_limits_and_inherits_nothing_from_its_parent() {
     let burn = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, true)))";
     let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
     let result = fixture.evaluator.evaluate(burn, &this, &dep).await;
-    assert_eq!(result, None, "the evaluation has not ended");
+    assert_eq!(result, None, "the evaluation is still running");
     let child = PathBuf::from(format!("/proc/{}", fixture.started()[0]));
     let read = |name: &str| std::fs::read_to_string(child.join(name)).unwrap_or_default();
     let began = Instant::now();
@@ -226,16 +226,16 @@ async fn the_child_has_limits_and_inherits_nothing_from_its_parent() {
     let environment = read("environ");
     assert!(
         environment.split('\0').all(|v| v.is_empty() || v.starts_with("PWD=")),
-        "only variables of the shell: {environment}"
+        "the environment contains only variables of the shell: {environment}"
     );
     for descriptor in std::fs::read_dir(child.join("fd")).unwrap().flatten() {
         let target = std::fs::read_link(descriptor.path()).unwrap_or_default();
-        assert_ne!(target, secret.path(), "an open file is inherited");
+        assert_ne!(target, secret.path(), "the child has inherited an open file");
         let is_ours = std::fs::read_dir("/proc/self/fd")
             .unwrap()
             .flatten()
             .any(|own| std::fs::read_link(own.path()).is_ok_and(|own| own == target && own.starts_with("socket:")));
-        assert!(!is_ours, "a socket is inherited: {}", target.display());
+        assert!(!is_ours, "the child has inherited a socket: {}", target.display());
     }
     drop(listener);
 }

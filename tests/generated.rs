@@ -18,11 +18,10 @@ use serde_json::Value;
 /// Header of a generated YAML file.
 const GENERATED: &str = "# Generated from the types in src/api: change those, then run `make generate`.\n";
 
-/// Maximum total size of the annotations of an object in bytes. `kubectl apply` stores the applied object in an
-/// annotation.
+/// Maximum total size of an object's annotations in bytes. `kubectl apply` stores the applied object in an annotation.
 const ANNOTATION_LIMIT: usize = 256 * 1024;
 
-/// Compares a file with its expected content. With `REGENERATE`, writes the expected content to the file.
+/// Compares a file with its expected content. If `REGENERATE` is set, writes the expected content to the file.
 fn expect_file(path: &Path, expected: &str) -> Result<()> {
     if std::env::var_os("REGENERATE").is_some() {
         if let Some(directory) = path.parent() {
@@ -39,8 +38,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Agents and controllers of other versions use the released protocol. Additions are written to the file. If an element was
-/// removed or changed, the test fails and the file stays unchanged.
+/// Agents and controllers of other versions use the released protocol. The regeneration adds new elements to the file.
+/// If an element was removed or changed, the test fails and the file stays unchanged.
 #[test]
 fn the_released_descriptor_set_matches_the_proto() -> Result<()> {
     let protos = root().join("src/rpc/protos");
@@ -54,13 +53,17 @@ fn the_released_descriptor_set_matches_the_proto() -> Result<()> {
     }
     if let Ok(released) = released {
         let pools = [DescriptorPool::decode(released.as_slice())?, DescriptorPool::decode(today.as_slice())?];
-        let broken = compatibility::broken(&pools[0], &pools[1]);
-        anyhow::ensure!(broken.is_empty(), "what is released stays; add instead:\n{}", broken.join("\n"));
+        let broken = compatibility::incompatible_changes(&pools[0], &pools[1]);
+        anyhow::ensure!(
+            broken.is_empty(),
+            "the protocol has incompatible changes; keep the released elements and add new elements instead:\n{}",
+            broken.join("\n")
+        );
     }
     std::fs::write(&path, today).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Returns the name that controller-gen would use: `pulumi.com_stacks.yaml`.
+/// Returns the name that controller-gen would use for the file, such as `pulumi.com_stacks.yaml`.
 fn file_name(crd: &CustomResourceDefinition) -> String {
     format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural)
 }
@@ -77,7 +80,7 @@ fn the_crd_files_match_the_types_exactly() -> Result<()> {
     }
     names.sort();
     expect_file(&folder.join("kustomization.yaml"), &kustomization_of(&names))?;
-    assert_eq!(resource_files(&folder)?, names, "config/crd holds a file that no type stands behind");
+    assert_eq!(resource_files(&folder)?, names, "config/crd contains exactly one file per CustomResourceDefinition");
     Ok(())
 }
 
@@ -106,7 +109,7 @@ fn the_documented_flags_match_the_manager_flags() -> Result<()> {
     expect_between(&root().join("docs/flags.md"), FLAGS, &table_of_flags()?)
 }
 
-/// Compares the text between two markers in a document with its expected content, or writes it: see [`expect_file`].
+/// Compares the text between two markers in a document with its expected content, or writes it like [`expect_file`].
 fn expect_between(path: &Path, [start, end]: [&str; 2], expected: &str) -> Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let missing = |marker: &str| format!("{} does not contain the line {marker}", path.display());
@@ -117,7 +120,7 @@ fn expect_between(path: &Path, [start, end]: [&str; 2], expected: &str) -> Resul
 
 fn table_of_flags() -> Result<String> {
     let command = CommandLine::command();
-    let manager = command.find_subcommand("manager").context("there is no manager")?;
+    let manager = command.find_subcommand("manager").context("the command line has no subcommand manager")?;
     let mut table = "| flag | default | |\n|---|---|---|\n".to_owned();
     for flag in manager.get_arguments() {
         let shows = matches!(flag.get_action(), ArgAction::Set | ArgAction::Append);
@@ -134,16 +137,16 @@ fn table_of_flags() -> Result<String> {
     Ok(table)
 }
 
-/// Markers around the table of the tested features of each language in README.md.
+/// Markers around the table of tested features by language in README.md.
 const LANGUAGES: [&str; 2] = [
     "<!-- languages: generated from tests/e2e/languages/coverage.yaml by `make generate` -->\n",
     "<!-- /languages -->\n",
 ];
 
-/// Value of a feature that a language does not have.
+/// Value for a feature that a language does not support.
 const UNSUPPORTED: &str = "unsupported";
 
-/// A feature, and the end-to-end test of the feature in each language.
+/// A feature, and the end-to-end test of the feature for each language.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Feature {
@@ -181,7 +184,7 @@ fn table_of_languages(features: &[Feature]) -> String {
     format!("| feature | TypeScript | Python | Go |\n|---|---|---|---|\n{rows}")
 }
 
-/// Returns the names of the test functions in the Rust files of a folder and of the module of the same name, and their files.
+/// Returns the test functions in the Rust files of a directory and of the module with the same name, and their files.
 fn test_functions(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut pending = vec![folder.to_owned(), folder.with_extension("rs")];
@@ -202,8 +205,8 @@ fn test_functions(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// The end-to-end tests run the examples with the registry of the test cluster, which contains only the packages of its own lock
-/// files. In each file, the relevant lines are those that identify a package.
+/// The end-to-end tests run the examples with the registry of the test cluster. This registry contains only the
+/// packages of its own lock files. In each file, only the lines that identify a package are relevant.
 #[test]
 fn the_registry_of_the_test_cluster_has_all_packages_of_the_examples() -> Result<()> {
     let files = [
@@ -215,7 +218,7 @@ fn the_registry_of_the_test_cluster_has_all_packages_of_the_examples() -> Result
         let read = |path: PathBuf| {
             let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
             let lines = text.lines().filter(|line| line.contains(relevant));
-            // Python treats `-` and `_` in names as equal, and ignores the case. Only the registry has hashes.
+            // Python treats `-` and `_` in names as equal and ignores case. Only the registry has hashes.
             let packages = lines.map(|line| line.split(" --hash").next().unwrap_or_default().replace('-', "_"));
             anyhow::Ok(packages.map(|package| package.to_lowercase()).collect::<BTreeSet<String>>())
         };
@@ -230,19 +233,19 @@ fn the_registry_of_the_test_cluster_has_all_packages_of_the_examples() -> Result
     Ok(())
 }
 
-/// Checks that every path in the kube-state-metrics configuration exists in a Stack. kube-state-metrics does not report a
-/// wrong path, but exports an empty label.
+/// Every path in the kube-state-metrics configuration must exist in a Stack. kube-state-metrics does not report a wrong
+/// path, but exports an empty label.
 #[test]
 fn kube_state_metrics_paths_exist_in_the_stack_schema() -> Result<()> {
     let path = root().join("config/kube-state-metrics/custom-resource-state.yaml");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let config: Value = serde_saphyr::from_str(&text)?;
     let stacks = custom_resource_definitions().into_iter().find(|crd| crd.spec.names.kind == "Stack");
-    let version = stacks.context("there is no Stack")?.spec.versions.into_iter().find(|version| version.name == "v1");
-    let schema = serde_json::to_value(version.and_then(|version| version.schema).context("it has no schema")?)?;
+    let version = stacks.context("no Stack CRD")?.spec.versions.into_iter().find(|version| version.name == "v1");
+    let schema = serde_json::to_value(version.and_then(|version| version.schema).context("the Stack has no schema")?)?;
     let metric = &config["spec"]["resources"][0]["metrics"][0];
     let name = [&config["spec"]["resources"][0]["metricNamePrefix"], &metric["name"]];
-    assert_eq!(name, ["gotk", "resource_info"], "Flux's dashboards read this one");
+    assert_eq!(name, ["gotk", "resource_info"], "Flux's dashboards use this metric");
     let labels = metric["labelsFromPath"].as_object().context("no labels")?;
     assert!(labels.len() > 4, "{labels:?}");
     for (label, path) in labels {
@@ -259,7 +262,7 @@ fn kube_state_metrics_paths_exist_in_the_stack_schema() -> Result<()> {
     Ok(())
 }
 
-/// The RBAC rules are not generated; this test rejects rules that are too broad.
+/// The RBAC rules are not generated. This test rejects rules that are too broad.
 #[test]
 fn every_rbac_rule_has_a_reason_and_none_grants_all_secrets() -> Result<()> {
     for name in ["cluster-role.yaml", "workspace-role.yaml", "role.yaml"] {
@@ -267,9 +270,9 @@ fn every_rbac_rule_has_a_reason_and_none_grants_all_secrets() -> Result<()> {
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let lines: Vec<&str> = text.lines().collect();
         for pair in lines.windows(2).filter(|pair| pair[1].starts_with("  - apiGroups")) {
-            assert!(pair[0].starts_with("  # "), "{name}: no reason stands above {}", pair[1]);
+            assert!(pair[0].starts_with("  # "), "{name}: no comment with the reason above {}", pair[1]);
         }
-        let role: Value = serde_saphyr::from_str(&text).with_context(|| format!("{name} is no YAML"))?;
+        let role: Value = serde_saphyr::from_str(&text).with_context(|| format!("{name} is not valid YAML"))?;
         for rule in role["rules"].as_array().with_context(|| format!("{name} has no rules"))? {
             let has =
                 |field: &str, word: &str| rule[field].as_array().is_some_and(|words| words.contains(&word.into()));
@@ -290,7 +293,7 @@ fn the_crds_are_small_enough_for_plain_kubectl_apply() -> Result<()> {
         let size = serde_json::to_string(&crd)?.len();
         assert!(
             size < ANNOTATION_LIMIT,
-            "{} takes {size} bytes, and kubectl apply can keep {ANNOTATION_LIMIT}",
+            "{} has {size} bytes, but the limit for kubectl apply is {ANNOTATION_LIMIT}",
             file_name(&crd)
         );
     }

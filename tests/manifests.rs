@@ -1,5 +1,5 @@
-//! `tests/manifests` has a manifest for each field of the Pulumi Kubernetes Operator. Deserialization must not lose any
-//! field. The end-to-end tests apply the same files to a real API server.
+//! `tests/manifests` contains a manifest for each field of the Pulumi Kubernetes Operator. Deserialization must not
+//! lose any field. The end-to-end tests apply the same files to an API server.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -60,7 +60,7 @@ const STACK: [&str; 39] = [
     "workspaceReclaimPolicy",
 ];
 
-/// Fields of a Program in its manifests, as paths.
+/// Paths of the fields of a Program in the manifests.
 const PROGRAM: [&str; 21] = [
     "/configuration/text/type",
     "/configuration/text/default",
@@ -88,7 +88,7 @@ const PROGRAM: [&str; 21] = [
 /// Returns an object after deserialization and serialization.
 fn reread<K: DeserializeOwned + Serialize>(file: &str, object: &Value) -> Value {
     let read: K = serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{file}: {error}"));
-    serde_json::to_value(read).expect("an object can be written")
+    serde_json::to_value(read).expect("an object is JSON")
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn every_program_field_has_a_manifest_and_is_read_without_loss() {
     }
 }
 
-/// The other tests must fail if deserialization drops a field.
+/// The other tests must fail if deserialization loses a field.
 #[test]
 fn an_unknown_field_counts_as_a_loss() {
     let object = json!({

@@ -10,12 +10,12 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemImpl, ItemMod, ItemUse, Macro, Meta, UseTree, VisRestricted, Visibility};
 
-/// A top-level module of the crate: a directory or file of `src`.
+/// A top-level module of the crate: a directory or a file in `src`.
 struct Module {
     name: &'static str,
-    /// Other top-level modules that this module may import, separated by spaces.
+    /// The other top-level modules that this module may import, separated by spaces.
     uses: &'static str,
-    /// Rule that the message for a forbidden import contains.
+    /// Rule that the message about a forbidden import contains.
     rule: &'static str,
 }
 
@@ -64,14 +64,14 @@ const MODULES: &[Module] = &[
     Module { name: "server", uses: "api config telemetry", rule: SUPPORT },
 ];
 
-/// Modules that are still part of an import cycle. Do not add any.
+/// Sets of modules that still import each other in a cycle. Do not add any.
 const KNOWN_CYCLES: &[&str] = &[];
 
 #[test]
 fn modules_import_only_modules_that_their_layer_allows() -> Result<()> {
     let sources = Crate::read(&source_directory())?;
     let forbidden: Vec<String> = sources.files.values().flat_map(forbidden_uses).collect();
-    assert!(forbidden.is_empty(), "\n{}\ntests/modules.rs lists the allowed uses.", forbidden.join("\n"));
+    assert!(forbidden.is_empty(), "\n{}\ntests/modules.rs lists the allowed imports.", forbidden.join("\n"));
     Ok(())
 }
 
@@ -83,11 +83,11 @@ fn the_table_lists_every_module_of_src_and_has_no_cycle() -> Result<()> {
     }
     let mut listed: BTreeSet<String> = MODULES.iter().map(|module| module.name.to_owned()).collect();
     listed.extend(["main".to_owned(), "lib".to_owned()]);
-    assert_eq!(found, listed, "left: the modules of src; right: the table in tests/modules.rs");
+    assert_eq!(found, listed, "left: the modules in src; right: the table in tests/modules.rs");
     for Module { name, uses, .. } in MODULES {
         assert!(!all_uses(name).contains(name), "{name} uses itself through other modules");
         for used in uses.split_whitespace() {
-            assert!(listed.contains(used), "{name} may use {used}, which does not exist");
+            assert!(listed.contains(used), "{name} may use {used}, but this module does not exist");
         }
     }
     Ok(())
@@ -106,10 +106,13 @@ fn no_files_import_each_other_in_a_cycle_outside_tests() -> Result<()> {
     let known: BTreeSet<&str> = KNOWN_CYCLES.iter().copied().collect();
     let new: Vec<String> =
         cycles.iter().filter(|cycle| !cycle.is_subset(&known)).map(|cycle| describe(cycle, &imports)).collect();
-    assert!(new.is_empty(), "import cycles: move shared items to a module of their own\n\n{}", new.join("\n\n"));
+    assert!(new.is_empty(), "import cycles: move the shared items to another module\n\n{}", new.join("\n\n"));
     let removed: Vec<&&str> =
         known.iter().filter(|module| !cycles.iter().any(|cycle| cycle.contains(*module))).collect();
-    assert!(removed.is_empty(), "in no cycle any more, remove from KNOWN_CYCLES in tests/modules.rs: {removed:?}");
+    assert!(
+        removed.is_empty(),
+        "these modules are no longer in a cycle; remove them from KNOWN_CYCLES in tests/modules.rs: {removed:?}"
+    );
     Ok(())
 }
 
@@ -121,7 +124,7 @@ fn module(name: &str) -> Option<&'static Module> {
     MODULES.iter().find(|module| module.name == name)
 }
 
-/// Returns the modules that a module may import directly or transitively.
+/// Returns the modules that a module may import, directly or transitively.
 fn all_uses(name: &str) -> BTreeSet<&'static str> {
     reachable(name, |name| module(name).map(|module| module.uses.split_whitespace().collect()).unwrap_or_default())
 }
@@ -152,16 +155,16 @@ fn forbidden_uses(file: &SourceFile) -> Vec<String> {
         let place = format!("src/{}:{line}: {}", file.path.display(), own.name);
         found.push(match module(name) {
             Some(_) => format!("{place} uses {name}: {}", own.rule),
-            None => format!("{place} names crate::{name}, which is not a module"),
+            None => format!("{place} refers to crate::{name}, which is not a module"),
         });
     }
     found
 }
 
-/// Imports of each non-test module: module, imported module, and the location of one such import.
+/// Imports of each module outside tests: the module, the imported module, and the location of one such import.
 type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Returns the sets of modules that import each other directly or transitively.
+/// Returns the sets of modules that import each other, directly or transitively.
 fn cycles(imports: &Imports) -> BTreeSet<BTreeSet<&str>> {
     let next = |name: &str| imports.get(name).map(|imported| imported.keys().map(String::as_str).collect());
     let reached: BTreeMap<&str, BTreeSet<&str>> =
@@ -180,7 +183,7 @@ fn describe(cycle: &BTreeSet<&str>, imports: &Imports) -> String {
     within.map(|(imported, place)| format!("{place} imports {imported}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A path relative to the root of the crate: `crate::api::names` is `["api", "names"]`.
+/// A path relative to the root of the crate. For example, `crate::api::names` is `["api", "names"]`.
 type ModulePath = Vec<String>;
 
 /// The source files of the crate by module.
@@ -188,7 +191,7 @@ struct Crate {
     files: BTreeMap<ModulePath, SourceFile>,
 }
 
-/// A source file, which is one module.
+/// A source file, which defines one module.
 #[derive(Default)]
 struct SourceFile {
     /// Path relative to `src`.
@@ -196,7 +199,7 @@ struct SourceFile {
     module: ModulePath,
     /// All paths in the file that start in this crate.
     references: Vec<Reference>,
-    /// Names that `pub use` re-exports, with their paths.
+    /// Names that `pub use` re-exports, and their paths.
     re_exports: BTreeMap<String, ModulePath>,
     /// Modules in separate files that are compiled only for tests.
     test_modules: Vec<ModulePath>,
@@ -249,7 +252,7 @@ impl Crate {
         imports
     }
 
-    /// Returns the file that defines the item at a path, also through re-exports.
+    /// Returns the file that defines the item at a path. Resolves re-exports.
     fn definition(&self, path: &[String]) -> Option<&SourceFile> {
         let prefixes = (1..=path.len()).rev().filter_map(|length| path.get(..length));
         let file = prefixes.filter_map(|prefix| self.files.get(prefix)).next()?;
@@ -274,7 +277,7 @@ fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the module of a file: `api/pulumi/stack.rs` is `api::pulumi::stack`, `api/mod.rs` is `api`.
+/// Returns the module of a file. For example, `api/pulumi/stack.rs` is `api::pulumi::stack`, and `api/mod.rs` is `api`.
 fn module_of(path: &Path) -> ModulePath {
     let mut module: ModulePath =
         path.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -284,11 +287,11 @@ fn module_of(path: &Path) -> ModulePath {
     module
 }
 
-/// A visitor that collects the references of a file.
+/// Collects the references in a file.
 struct Reader<'a> {
     /// Modules of all files.
     modules: &'a BTreeSet<ModulePath>,
-    /// Current module: the module of the file or an inline module in it.
+    /// The current module: the module of the file or an inline module in the file.
     module: ModulePath,
     in_test: bool,
     file: SourceFile,
@@ -422,11 +425,11 @@ fn a_forbidden_use_is_reported_with_file_line_and_rule() -> Result<()> {
         found("agent/serve.rs", text)?,
         ["src/agent/serve.rs:3: agent uses controller: the agent shares only rpc with the controllers"]
     );
-    assert_eq!(found("main.rs", text)?, Vec::<String>::new(), "main may use everything");
-    assert_eq!(found("controller/stack/mod.rs", text)?, Vec::<String>::new(), "its own module");
+    assert_eq!(found("main.rs", text)?, Vec::<String>::new(), "main.rs may import every module");
+    assert_eq!(found("controller/stack/mod.rs", text)?, Vec::<String>::new(), "a module may import itself");
     assert_eq!(
         found("source/flux.rs", "fn f() { crate::helper() }")?,
-        ["src/source/flux.rs:1: source names crate::helper, which is not a module"]
+        ["src/source/flux.rs:1: source refers to crate::helper, which is not a module"]
     );
     Ok(())
 }

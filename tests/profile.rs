@@ -1,4 +1,5 @@
-//! Takes a CPU profile of a busy process. The test has its own binary, because a profile covers the whole process.
+//! Takes a CPU profile of a busy process. The test has its own binary, because a profile covers all threads of a
+//! process.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a missing prerequisite fails the test")]
 
 use std::hint::black_box;
@@ -15,7 +16,7 @@ use pulumi_controller::telemetry::metrics::Metrics;
 use tower::ServiceExt as _;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_profile_names_the_busy_thread() -> Result<()> {
+async fn a_profile_contains_the_busy_thread() -> Result<()> {
     let end = Arc::new(AtomicBool::new(false));
     let until = end.clone();
     let busy = std::thread::Builder::new().name("busy".to_owned()).spawn(move || {
@@ -35,7 +36,7 @@ async fn a_profile_names_the_busy_thread() -> Result<()> {
     GzDecoder::new(&bytes[..]).read_to_end(&mut profile)?;
     let holds = |text: &str| profile.windows(text.len()).any(|window| window == text.as_bytes());
     for text in ["samples", "cpu", "nanoseconds", "thread", "busy"] {
-        assert!(holds(text), "{text} is in the profile");
+        assert!(holds(text), "the profile contains {text}");
     }
     Ok(())
 }

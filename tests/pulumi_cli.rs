@@ -1,5 +1,6 @@
-//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the real Pulumi CLI. If `pulumi` or
-//! `pulumi-language-yaml` is not on `PATH`, the tests are skipped, or fail if the environment variable `CI` is set.
+//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the Pulumi CLI. If `pulumi` or
+//! `pulumi-language-yaml` is not on the `PATH`, the tests are skipped. If the environment variable `CI` is set, they
+//! fail instead.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
@@ -91,7 +92,7 @@ fn exit(output: &Output) -> Exit {
     Exit { code: output.status.code(), signal: None }
 }
 
-fn settled(directory: &Path, config: &Value) {
+fn write_settings(directory: &Path, config: &Value) {
     let project = Project::read(directory).expect("valid project file");
     let entry = |(key, value): (&String, &Value)| Entry {
         key: key.clone(),
@@ -112,7 +113,7 @@ fn settled(directory: &Path, config: &Value) {
 
 #[test]
 fn a_program_reads_each_config_value_with_its_type() {
-    // Key, configured value, and the value in the program: the YAML runtime parses a string that contains a number as a
+    // Key, configured value, and value in the program. The YAML runtime parses a string that contains a number as a
     // number.
     let table = [
         ("text", json!("plain"), json!("plain")),
@@ -137,7 +138,7 @@ fn a_program_reads_each_config_value_with_its_type() {
     }
     let Some(workspace) = Workspace::new(&program) else { return };
     assert!(workspace.pulumi(arguments::stack_init("dev", None)).status.success());
-    settled(&workspace.project(), &Value::Object(config.clone()));
+    write_settings(&workspace.project(), &Value::Object(config.clone()));
 
     let (output, run) = workspace.run(OperationKind::Up);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
@@ -150,19 +151,19 @@ fn a_program_reads_each_config_value_with_its_type() {
     for (key, _, expected) in &table {
         assert_eq!(seen.get(*key), Some(expected), "{key}");
     }
-    // The CLI still reads the values in the settings file of the source.
+    // The CLI reads the values in the settings file of the source.
     assert_eq!(seen.get("kept"), Some(&json!("yes")));
     assert_eq!(seen.get("octal"), Some(&json!(8)));
 
     let before = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("settings file");
-    assert!(before.contains("encryptionsalt"), "the CLI wrote no encryption salt: {before}");
-    settled(&workspace.project(), &Value::Object(config));
+    assert!(before.contains("encryptionsalt"), "the settings file contains no encryption salt: {before}");
+    write_settings(&workspace.project(), &Value::Object(config));
     let after = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("settings file");
-    assert!(after.contains("encryptionsalt"), "the header is lost: {after}");
+    assert!(after.contains("encryptionsalt"), "the encryption salt is lost: {after}");
 }
 
 #[test]
-fn a_run_reports_its_outputs_and_why_it_failed() {
+fn a_run_reports_its_outputs_and_the_cause_of_its_failure() {
     let program = "name: web\nruntime: yaml\nresources:\n  a: {type: 'pulumi:index:Stash', properties: {input: x}}\n\
                    outputs: {port: 8080, token: {fn::secret: hidden}, file: {fn::stringAsset: hello}}\n";
     let Some(workspace) = Workspace::new(program) else { return };
@@ -175,11 +176,11 @@ fn a_run_reports_its_outputs_and_why_it_failed() {
     let (output, run) = workspace.run(OperationKind::Up);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     assert_eq!(run.resource_changes().get("create"), Some(&2), "{:?}", run.resource_changes());
-    let blinded = run.outputs().expect("outputs exist");
-    assert!(outputs::need_values(blinded) && !format!("{blinded:?}").contains("hidden"));
+    let redacted = run.outputs().expect("outputs exist");
+    assert!(outputs::need_values(redacted) && !format!("{redacted:?}").contains("hidden"));
     let revealed = workspace.pulumi(arguments::stack_output("dev"));
     let revealed = outputs::parse(&revealed.stdout).expect("valid JSON");
-    let found = outputs::combine(blinded, &revealed).expect("all outputs exist");
+    let found = outputs::combine(redacted, &revealed).expect("all outputs exist");
     let found: Vec<_> = found.iter().map(|output| (output.name.as_str(), &output.value, output.secret)).collect();
     assert_eq!(found[0].1["text"], json!("hello"));
     assert_eq!(found[1..], [("port", &json!(8080), false), ("token", &json!("hidden"), true)]);
@@ -198,7 +199,7 @@ fn a_run_reports_its_outputs_and_why_it_failed() {
 }
 
 #[test]
-fn a_lock_is_a_conflict_that_names_its_holder() {
+fn a_lock_is_reported_as_a_conflict_with_its_holder() {
     let Some(workspace) = Workspace::new("name: web\nruntime: yaml\n") else { return };
     assert!(workspace.pulumi(arguments::stack_init("dev", None)).status.success());
     let locks = workspace.path("state/.pulumi/locks/organization/web/dev");
@@ -217,7 +218,7 @@ fn a_lock_is_a_conflict_that_names_its_holder() {
     );
 }
 
-/// Returns a program with the built-in resources of the CLI, including every option that needs no provider.
+/// Returns a program that uses the built-in resources of the CLI and every option that needs no provider.
 fn every_option() -> Value {
     let options = json!({
         "additionalSecretOutputs": ["output"], "aliases": [{"name": "older", "noParent": true}], "parent": "${group}",
@@ -240,7 +241,7 @@ fn every_option() -> Value {
     })
 }
 
-/// Returns programs, each with a flag that is true if the program can run.
+/// Returns programs, each with a flag that is true if the CLI can run the program.
 fn programs() -> Vec<(Value, bool)> {
     let stash = |more: Value| {
         let mut stash = json!({"type": "pulumi:index:Stash", "properties": {"input": "x"}});
@@ -276,7 +277,7 @@ fn a_program_object_is_refused_exactly_when_the_cli_refuses_it() {
         let program: Program = serde_json::from_value(object).expect("a Program");
         let rendered = program::render(&program).expect("rendered Program");
         std::fs::write(workspace.project().join("Pulumi.yaml"), rendered).expect("the program is written");
-        settled(&workspace.project(), &json!({"n": 3, "given": "a value"}));
+        write_settings(&workspace.project(), &json!({"n": 3, "given": "a value"}));
         let (output, _) = workspace.run(OperationKind::Up);
         let message = format!("{content}\n{}{}", text(&output.stdout), text(&output.stderr));
         assert_eq!(output.status.success(), runs, "{message}");

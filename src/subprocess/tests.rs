@@ -86,9 +86,9 @@ async fn a_child_is_killed_when_its_future_is_dropped() {
     until("the child has ended", || !process.exists()).await;
 }
 
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+async fn until(what: &str, mut predicate: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is_so() {
+    while !predicate() {
         assert!(began.elapsed() < Duration::from_secs(20), "timed out after 20 s: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -1,4 +1,4 @@
-//! Tests failures of the real CLI: each message contains the cause and a remedy.
+//! Tests failures of the Pulumi CLI. Each message contains the cause and a remedy.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, Outcome, RunRequest};

@@ -1,4 +1,4 @@
-//! Tests crashes of the CLI, the agent and the container: no process survives, and each run has a result.
+//! Tests crashes of the CLI, the agent and the container. No process survives, and each run has a result.
 
 use std::time::{Duration, Instant};
 
@@ -16,15 +16,15 @@ async fn a_killed_cli_interrupts_the_run_and_leaves_no_descendants() {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    let cli = workspace.until_working(&request.id).await;
+    let cli = workspace.until_operation_begins(&request.id).await;
     let plugins = descendants(cli);
     assert!(!plugins.is_empty());
     signal(cli, "KILL");
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Interrupted, "{}", result.message);
     assert!(result.interrupted && result.last_output.contains("Updating (dev)"), "{}", result.last_output);
-    let living = processes();
-    let left: Vec<_> = plugins.iter().filter(|pid| living.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
+    let states = processes();
+    let left: Vec<_> = plugins.iter().filter(|pid| states.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -37,7 +37,7 @@ async fn sigterm_makes_the_agent_cancel_the_run_and_report_its_result() {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    workspace.until_working(&request.id).await;
+    workspace.until_operation_begins(&request.id).await;
     let client = workspace.connect().await;
     workspace.terminate();
     let (result, _) = workspace.result(&request.id).await;
@@ -46,10 +46,10 @@ async fn sigterm_makes_the_agent_cancel_the_run_and_report_its_result() {
     let other = RunRequest { id: "another".into(), ..request.clone() };
     assert!(workspace.run(&other).await.unwrap_err().message.contains("terminating"));
     assert!(workspace.readiness().await.contains("503"));
-    let lingering = Instant::now();
+    let began = Instant::now();
     client.acknowledge(&request.id).await.unwrap();
-    assert_eq!(workspace.ended().await, Some(0));
-    assert!(lingering.elapsed() < Duration::from_secs(20), "the process lingered for {:?}", lingering.elapsed());
+    assert_eq!(workspace.wait_for_exit().await, Some(0));
+    assert!(began.elapsed() < Duration::from_secs(20), "the process lingered for {:?}", began.elapsed());
     let reported = std::fs::read(workspace.path("termination-log")).unwrap();
     let reported: serde_json::Value = serde_json::from_slice(&reported).unwrap();
     assert_eq!(
@@ -63,7 +63,7 @@ async fn an_idle_agent_exits_immediately_on_sigterm() {
     let mut workspace = Workspace::start_with(Some("exit 0"), &[]).await;
     let reported = Instant::now();
     workspace.terminate();
-    assert_eq!(workspace.ended().await, Some(0));
+    assert_eq!(workspace.wait_for_exit().await, Some(0));
     assert!(reported.elapsed() < Duration::from_secs(10), "took {:?}", reported.elapsed());
     assert!(!workspace.path("termination-log").exists());
 }
@@ -80,9 +80,9 @@ async fn a_restarted_agent_reports_interrupted_and_finished_runs() {
     let artifact = workspace.put(SLOW).await;
     let open = workspace.request(&[]).await;
     workspace.run(&open).await.unwrap();
-    let cli = workspace.until_working(&open.id).await;
+    let cli = workspace.until_operation_begins(&open.id).await;
     signal(workspace.agent_pid(), "KILL");
-    assert_eq!(workspace.ended().await, Some(128 + 9), "the first process ends with its agent");
+    assert_eq!(workspace.wait_for_exit().await, Some(128 + 9), "the first process exits after its agent");
     workspace.start_agent().await;
 
     let (result, progress) = workspace.result(&open.id).await;
@@ -108,11 +108,12 @@ async fn a_stopped_agent_is_continued_and_killed_if_it_is_stopped_often() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    let (code, ()) = tokio::join!(workspace.ended(), stop());
-    assert_eq!(code, Some(128 + 9), "the agent is killed, which ends the first process");
+    let (code, ()) = tokio::join!(workspace.wait_for_exit(), stop());
+    assert_eq!(code, Some(128 + 9), "the first process kills the agent and exits");
 }
 
-/// Leaves three orphans: a short-lived one, a long-lived one, and a long-lived one with an empty environment.
+/// Starts three orphans: a short-lived process, a long-lived process, and a long-lived process with an empty
+/// environment.
 const ORPHANS: &str = "case \"$*\" in *up*)
     (setsid sleep 0.2 &); (setsid sleep 1000 &); (env -i \"$(command -v setsid)\" \"$(command -v sleep)\" 1000 &)
     exit 1;; esac";
@@ -133,19 +134,19 @@ async fn orphans_are_reaped_if_the_agent_is_pid_1() {
     leaves_no_orphans(&workspace, children(workspace.init_pid())[0]).await;
 }
 
-/// Runs the program and checks that PID 1 then has the agent as its only descendant.
+/// Runs the program and checks that the agent is then the only descendant of PID 1.
 async fn leaves_no_orphans(workspace: &Workspace, init: u32) {
     workspace.put("name: example\nruntime: yaml\n").await;
     let request = workspace.request(&[]).await;
     let result = workspace.run_to_end(&request).await;
     assert_eq!(result.outcome(), Outcome::Failed, "{}", result.message);
-    let living = processes();
+    let states = processes();
     let left: Vec<_> =
-        children(init).into_iter().filter(|pid| living.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
-    assert_eq!(left.len(), 1, "the result is not reported before all processes have ended: {left:?}");
+        children(init).into_iter().filter(|pid| states.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
+    assert_eq!(left.len(), 1, "all processes of the run end before its result is reported: {left:?}");
     let end = Instant::now() + TEST_TIMEOUT;
     while descendants(init).len() != 1 {
-        assert!(Instant::now() < end, "below the first process: {:?}", descendants(init));
+        assert!(Instant::now() < end, "descendants of the first process: {:?}", descendants(init));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

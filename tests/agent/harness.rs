@@ -1,4 +1,4 @@
-//! A workspace on the local machine: the real agent with its own share directory, certificates and backend.
+//! A workspace on the local machine: the agent of the project with its own share directory, certificates and backend.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use pulumi_controller::rpc::protocol::settings_digest;
 mod requests;
 
 pub use crate::processes::{InteractiveSession, children, descendants, processes, signal};
-pub use crate::required_programs::{has_programs, not_run};
+pub use crate::required_programs::{has_programs, report_skipped};
 
 /// Timeout for all conditions for which the tests wait.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -30,7 +30,7 @@ pub const TOKEN: &str = "token-that-nobody-may-see";
 
 const PASSPHRASE: &str = "correct horse";
 
-/// Reports whether the Pulumi CLI, its YAML language host and the test provider are on `PATH`.
+/// Reports whether the Pulumi CLI, its YAML language host and the test provider are on the `PATH`.
 pub fn has_pulumi(test: &str) -> bool {
     has_programs(test, &["pulumi", "pulumi-language-yaml", "pulumi-resource-testing"])
 }
@@ -41,9 +41,9 @@ pub struct Workspace {
     address: SocketAddr,
     health_address: SocketAddr,
     agent: Option<Child>,
-    /// First entry of `PATH`, if set.
+    /// First entry of the agent's `PATH`, if set.
     programs: Option<PathBuf>,
-    /// Command line prefix of the agent.
+    /// Command line prefix for the agent.
     wrapper: Vec<String>,
     /// Additional environment variables of the agent.
     variables: Vec<(&'static str, PathBuf)>,
@@ -69,7 +69,7 @@ impl Workspace {
         workspace
     }
 
-    /// Starts a workspace with a script instead of the CLI and a command line prefix for the agent.
+    /// Starts a workspace with a script that replaces the CLI, and with a command line prefix for the agent.
     pub async fn start_with(cli: Option<&str>, wrapper: &[&str]) -> Self {
         let mut workspace = Self::prepare();
         workspace.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
@@ -83,7 +83,8 @@ impl Workspace {
         Self::start_fetch_with(None).await
     }
 
-    /// Starts the init container that receives the source, with a script instead of the CLI for the later agent.
+    /// Starts the init container that receives the source. The agent that starts later uses a script that replaces the
+    /// CLI.
     pub async fn start_fetch_with(cli: Option<&str>) -> Self {
         let mut workspace = Self::prepare();
         workspace.replace_cli(cli);
@@ -99,7 +100,7 @@ impl Workspace {
         self.programs = Some(programs);
     }
 
-    /// Starts a workspace whose agent assumes this termination grace period of its pod.
+    /// Starts a workspace whose agent assumes this termination grace period of the pod, in seconds.
     pub async fn start_with_grace(seconds: u32) -> Self {
         let mut workspace = Self::prepare();
         workspace.variables.push(("POD_TERMINATION_GRACE_SECONDS", seconds.to_string().into()));
@@ -107,7 +108,8 @@ impl Workspace {
         workspace
     }
 
-    /// Starts a workspace with an additional variable and without the `PATH` entries that contain the hidden program.
+    /// Starts a workspace with an additional environment variable and without the `PATH` entries that contain the
+    /// hidden program.
     pub async fn start_without(hidden: &'static str, variable: &'static str, value: PathBuf) -> Self {
         let mut workspace = Self::prepare();
         workspace.variables.push((variable, value));
@@ -145,7 +147,7 @@ impl Workspace {
         Workspace { directory, agents, address, health_address, agent, programs, wrapper, variables, hidden }
     }
 
-    /// Starts the agent as the container does and waits until it responds.
+    /// Starts the agent with the arguments of the container, and waits until the agent responds.
     pub async fn start_agent(&mut self) {
         let arguments = [
             "agent".to_owned(),
@@ -185,7 +187,7 @@ impl Workspace {
         self.agent = Some(agent);
         let end = Instant::now() + TEST_TIMEOUT;
         while self.try_connect().await.is_err() {
-            assert!(Instant::now() < end, "the agent does not respond; log:\n{}", self.log());
+            assert!(Instant::now() < end, "the agent has not responded; log:\n{}", self.log());
             tokio::time::sleep(POLL).await;
         }
     }
@@ -204,7 +206,7 @@ impl Workspace {
         self.connect().await.status().await.unwrap()
     }
 
-    /// Returns the HTTP status line of the readiness probe.
+    /// Returns the HTTP status line of the readiness probe's response.
     pub async fn readiness(&self) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(self.health_address).await.unwrap();
@@ -251,14 +253,14 @@ impl Workspace {
     }
 
     /// Waits until the first process ends and returns its exit code.
-    pub async fn ended(&mut self) -> Option<i32> {
+    pub async fn wait_for_exit(&mut self) -> Option<i32> {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
             if let Some(status) = self.agent.as_mut().unwrap().try_wait().unwrap() {
                 self.agent = None;
                 return status.code();
             }
-            assert!(Instant::now() < end, "the agent does not exit; log:\n{}", self.log());
+            assert!(Instant::now() < end, "the agent has not exited; log:\n{}", self.log());
             tokio::time::sleep(POLL).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Tests that the agent reports changes to the config inputs.
+//! Tests that the agent reports changes of mounted inputs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,8 +11,8 @@ use pulumi_controller::rpc::protocol::settings_digest;
 
 use crate::harness::{Workspace, has_pulumi, outputs, variable};
 
-/// A mounted Secret with the layout of the kubelet: each key is a symbolic link through `..data`, which is replaced
-/// atomically.
+/// A mounted Secret with the layout of the kubelet: each key is a symbolic link through `..data`, which the kubelet
+/// replaces atomically.
 struct Mount {
     directory: PathBuf,
     exchanges: usize,
@@ -24,7 +24,7 @@ impl Mount {
         Mount { directory, exchanges: 0 }
     }
 
-    fn exchange(&mut self, keys: &[(&str, &str)]) {
+    fn replace(&mut self, keys: &[(&str, &str)]) {
         self.exchanges += 1;
         let data = format!("..2026_{}", self.exchanges);
         fs::create_dir(self.directory.join(&data)).unwrap();
@@ -53,7 +53,7 @@ fn status_request(files: &[String]) -> StatusRequest {
     StatusRequest { config_files: files.to_vec(), ..StatusRequest::default() }
 }
 
-async fn word(workspace: &Workspace, files: &[String]) -> String {
+async fn config_digest(workspace: &Workspace, files: &[String]) -> String {
     workspace.connect().await.status_with_inputs(status_request(files)).await.unwrap().config_inputs
 }
 
@@ -64,21 +64,21 @@ async fn a_change_to_any_key_of_a_mounted_secret_changes_its_digest() {
     let mut map = Mount::new(workspace.path("secrets/map"));
     let directories = [&secret, &map].map(|mount| mount.directory.display().to_string());
     let requests = StatusRequest { mounted_directories: directories.to_vec(), ..StatusRequest::default() };
-    let words = async || {
+    let digests = async || {
         let reply = workspace.connect().await.status_with_inputs(requests.clone()).await.unwrap();
         directories.clone().map(|directory| reply.mounted_inputs.get(&directory).cloned().unwrap_or_default())
     };
-    secret.exchange(&[("id", "one"), ("secret", "one")]);
-    map.exchange(&[("region", "eu")]);
-    let [first, region] = words().await;
+    secret.replace(&[("id", "one"), ("secret", "one")]);
+    map.replace(&[("region", "eu")]);
+    let [first, region] = digests().await;
     assert_eq!((first.len(), region.len()), (64, 64));
-    assert_eq!(words().await, [first.clone(), region.clone()]);
-    secret.exchange(&[("id", "one"), ("secret", "two")]);
-    let [second, same] = words().await;
+    assert_eq!(digests().await, [first.clone(), region.clone()]);
+    secret.replace(&[("id", "one"), ("secret", "two")]);
+    let [second, same] = digests().await;
     assert_ne!(second, first);
-    assert_eq!(same, region, "each input has its own hash");
-    secret.exchange(&[("id", "one"), ("secret", "one")]);
-    assert_eq!(words().await, [first, region], "a reverted input has its previous hash");
+    assert_eq!(same, region, "each input has its own digest");
+    secret.replace(&[("id", "one"), ("secret", "one")]);
+    assert_eq!(digests().await, [first, region], "a reverted input has its previous digest");
 }
 
 #[tokio::test]
@@ -87,28 +87,28 @@ async fn only_changes_to_config_inputs_change_the_config_digest() {
     let mut secret = Mount::new(workspace.path("secrets/keys"));
     let mut map = Mount::new(workspace.path("secrets/map"));
     let files = [secret.file("token"), map.file("greeting")];
-    assert_eq!(word(&workspace, &[]).await, "", "no inputs, no hash");
-    let absent = word(&workspace, &files).await;
+    assert_eq!(config_digest(&workspace, &[]).await, "", "without inputs there is no digest");
+    let absent = config_digest(&workspace, &files).await;
     assert_eq!(absent.len(), 64);
-    secret.exchange(&[("token", "one"), ("other", "one")]);
-    map.exchange(&[("greeting", "hello")]);
-    let first = word(&workspace, &files).await;
-    assert_ne!(first, absent, "the missing key exists now");
-    assert_eq!(word(&workspace, &files).await, first);
-    secret.exchange(&[("token", "one"), ("other", "two")]);
-    assert_eq!(word(&workspace, &files).await, first, "nothing refers to the other key");
-    secret.exchange(&[("token", "two"), ("other", "two")]);
-    let second = word(&workspace, &files).await;
+    secret.replace(&[("token", "one"), ("other", "one")]);
+    map.replace(&[("greeting", "hello")]);
+    let first = config_digest(&workspace, &files).await;
+    assert_ne!(first, absent, "the key exists now");
+    assert_eq!(config_digest(&workspace, &files).await, first);
+    secret.replace(&[("token", "one"), ("other", "two")]);
+    assert_eq!(config_digest(&workspace, &files).await, first, "no configuration refers to the other key");
+    secret.replace(&[("token", "two"), ("other", "two")]);
+    let second = config_digest(&workspace, &files).await;
     assert_ne!(second, first);
-    map.exchange(&[("greeting", "good morning")]);
-    let third = word(&workspace, &files).await;
+    map.replace(&[("greeting", "good morning")]);
+    let third = config_digest(&workspace, &files).await;
     assert!(third != second && third != first);
 
     workspace.terminate();
-    workspace.ended().await;
-    map.exchange(&[("greeting", "hello")]);
+    workspace.wait_for_exit().await;
+    map.replace(&[("greeting", "hello")]);
     workspace.start_agent().await;
-    assert_eq!(word(&workspace, &files).await, second, "changes while the agent was down are detected");
+    assert_eq!(config_digest(&workspace, &files).await, second, "changes while the agent was down are detected");
 }
 
 #[tokio::test]
@@ -117,8 +117,8 @@ async fn a_run_waits_until_its_referenced_inputs_are_mounted() {
     let workspace = Workspace::start_with(Some(cli), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
     let mut secret = Mount::new(workspace.path("secrets/aws"));
-    // The kubelet mounts a missing optional object as an empty directory.
-    secret.exchange(&[]);
+    // The kubelet mounts an optional object that does not exist as an empty directory.
+    secret.replace(&[]);
     let directory = secret.directory.display().to_string();
     let environment = vec![variable("", Source::Directory(directory.clone()))];
     let request = RunRequest { environment, ..workspace.request(&[]).await };
@@ -126,13 +126,13 @@ async fn a_run_waits_until_its_referenced_inputs_are_mounted() {
     let mut begun = std::pin::pin!(workspace.run(&strict));
     let early = tokio::time::timeout(Duration::from_secs(1), &mut begun).await;
     assert!(early.is_err(), "no run has started: {early:?}");
-    secret.exchange(&[("REGION", "eu")]);
+    secret.replace(&[("REGION", "eu")]);
     begun.await.unwrap();
     workspace.result(&strict.id).await;
     let seen = || fs::read_to_string(workspace.path("home/seen")).unwrap();
     assert_eq!(seen(), "region: eu\n");
 
-    secret.exchange(&[]);
+    secret.replace(&[]);
     fs::remove_file(workspace.path("secrets/aws/REGION")).unwrap();
     let allowed = RunRequest { id: uuid::Uuid::new_v4().to_string(), ..request };
     workspace.run_to_end(&allowed).await;
@@ -160,12 +160,12 @@ async fn a_run_after_an_input_digest_change_uses_the_new_value() {
         assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
         outputs(&result)["result"].0.to_owned()
     };
-    map.exchange(&[("greeting", "hello")]);
-    let before = word(&workspace, &files).await;
+    map.replace(&[("greeting", "hello")]);
+    let before = config_digest(&workspace, &files).await;
     assert_eq!(run().await, "\"hello\"");
-    assert_eq!(word(&workspace, &files).await, before, "a run changes no input hash");
-    map.exchange(&[("greeting", "good morning")]);
-    assert_ne!(word(&workspace, &files).await, before);
+    assert_eq!(config_digest(&workspace, &files).await, before, "a run changes no input digest");
+    map.replace(&[("greeting", "good morning")]);
+    assert_ne!(config_digest(&workspace, &files).await, before);
     assert_eq!(run().await, "\"good morning\"");
 }
 
@@ -174,18 +174,18 @@ async fn the_result_has_the_digest_of_the_config_inputs_of_the_run() {
     let workspace = Workspace::start_with(Some("true"), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
     let mut map = Mount::new(workspace.path("secrets/map"));
-    map.exchange(&[]);
+    map.replace(&[]);
     let files = vec![map.file("size")];
-    let absent = word(&workspace, &files).await;
-    map.exchange(&[("size", "big")]);
+    let absent = config_digest(&workspace, &files).await;
+    map.replace(&[("size", "big")]);
     let request = RunRequest { config_files: files.clone(), ..workspace.request(&[]).await };
     workspace.run(&request).await.unwrap();
-    map.exchange(&[("size", "small")]);
+    map.replace(&[("size", "small")]);
     let read = workspace.result(&request.id).await.0.config_inputs;
-    let now = word(&workspace, &files).await;
+    let now = config_digest(&workspace, &files).await;
     assert!(read.len() == 64 && read != absent && read != now, "{read} {absent} {now}");
-    map.exchange(&[("size", "big")]);
-    assert_eq!(word(&workspace, &files).await, read);
+    map.replace(&[("size", "big")]);
+    assert_eq!(config_digest(&workspace, &files).await, read);
 
     let without = RunRequest { id: uuid::Uuid::new_v4().to_string(), config_files: Vec::new(), ..request };
     workspace.run(&without).await.unwrap();

@@ -1,4 +1,4 @@
-//! Tests the installation of dependencies with a script that replaces `pulumi install` and calls the real npm and pip.
+//! Tests the installation of dependencies with a script that replaces `pulumi install`. The script calls npm or pip.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::process::Command;
 use pulumi_controller::rpc::client::Sending;
 use pulumi_controller::rpc::proto::{self, Outcome};
 
-use crate::harness::{TOKEN, Workspace, archive, has_programs, has_pulumi, not_run, outputs, processes, signal};
+use crate::harness::{TOKEN, Workspace, archive, has_programs, has_pulumi, outputs, processes, report_skipped, signal};
 use crate::registry::{Registry, make_wheels};
 
 const YAML: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: yaml\n");
@@ -16,14 +16,14 @@ const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
 const PYTHON: (&str, &str) =
     ("Pulumi.yaml", "name: example\nruntime: {name: python, options: {toolchain: pip, virtualenv: venv}}\n");
 
-/// A script that replaces the CLI, and the directory with the inputs and the records of the script.
-struct FakeAgent {
+/// A script that replaces the CLI, and a directory with its inputs and its records.
+struct FakeCli {
     directory: tempfile::TempDir,
     script: String,
 }
 
-impl FakeAgent {
-    /// Creates the script; `install` is its implementation of `pulumi install`.
+impl FakeCli {
+    /// Creates the script. `install` implements `pulumi install`.
     fn new(install: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("version"), "v3.259.0").unwrap();
@@ -37,7 +37,7 @@ impl FakeAgent {
              fi\n\
              {install}"
         );
-        FakeAgent { directory, script }
+        FakeCli { directory, script }
     }
 
     async fn npm(registry: &Registry) -> Self {
@@ -45,8 +45,8 @@ impl FakeAgent {
     }
 
     async fn pip() -> Self {
-        let fake_agent = Self::new("");
-        let wheels = fake_agent.path("wheels");
+        let fake_cli = Self::new("");
+        let wheels = fake_cli.path("wheels");
         fs::create_dir(&wheels).unwrap();
         make_wheels(&wheels).await;
         let install = format!(
@@ -54,7 +54,7 @@ impl FakeAgent {
              exec venv/bin/python -m pip install --no-index --find-links {} -r requirements.txt",
             wheels.display()
         );
-        FakeAgent { script: fake_agent.script.clone() + &install, ..fake_agent }
+        FakeCli { script: fake_cli.script.clone() + &install, ..fake_cli }
     }
 
     async fn start(&self) -> Workspace {
@@ -65,7 +65,7 @@ impl FakeAgent {
         self.directory.path().join(name)
     }
 
-    /// Returns the number of installations.
+    /// Returns the number of installation attempts.
     fn installs(&self) -> usize {
         fs::read_to_string(self.path("installs")).unwrap_or_default().lines().count()
     }
@@ -73,8 +73,8 @@ impl FakeAgent {
 
 #[tokio::test]
 async fn an_install_waits_until_its_referenced_inputs_are_mounted() {
-    let fake_agent = FakeAgent::new("mkdir -p node_modules");
-    let workspace = fake_agent.start().await;
+    let fake_cli = FakeCli::new("mkdir -p node_modules");
+    let workspace = fake_cli.start().await;
     let (artifact, archive) = archive(&[NODE, ("package.json", "{}")]);
     let directory = workspace.path("secrets/npm");
     fs::create_dir(&directory).unwrap();
@@ -89,10 +89,10 @@ async fn an_install_waits_until_its_referenced_inputs_are_mounted() {
     workspace
         .until("waiting for the input", |status| status.candidate.as_ref().is_some_and(|c| c.doing.contains("mounted")))
         .await;
-    assert_eq!(fake_agent.installs(), 0);
+    assert_eq!(fake_cli.installs(), 0);
     fs::write(directory.join("token"), "value").unwrap();
-    workspace.until_in_place(&artifact).await.unwrap();
-    assert_eq!(fake_agent.installs(), 1);
+    workspace.until_installed(&artifact).await.unwrap();
+    assert_eq!(fake_cli.installs(), 1);
 }
 
 fn inode(workspace: &Workspace, name: &str) -> u64 {
@@ -118,8 +118,8 @@ async fn npm_dependencies_are_reused_only_if_the_lockfile_is_equal() {
         return;
     }
     let registry = Registry::start().await;
-    let fake_agent = FakeAgent::npm(&registry).await;
-    let workspace = fake_agent.start().await;
+    let fake_cli = FakeCli::npm(&registry).await;
+    let workspace = fake_cli.start().await;
     let (old, new) = (manifest("1.0.0"), manifest("1.1.0"));
     let (old_lock, new_lock) =
         (registry.lock(&[("package.json", &old)]).await, registry.lock(&[("package.json", &new)]).await);
@@ -127,19 +127,19 @@ async fn npm_dependencies_are_reused_only_if_the_lockfile_is_equal() {
     let files = [NODE, ("package.json", old.as_str()), ("package-lock.json", old_lock.as_str())];
 
     workspace.deliver(&files).await.unwrap();
-    assert_eq!((fake_agent.installs(), printed(&workspace, "workspace", &version).as_str()), (1, "1.0.0"));
-    let installed_at = fs::read_to_string(fake_agent.path("installs")).unwrap();
+    assert_eq!((fake_cli.installs(), printed(&workspace, "workspace", &version).as_str()), (1, "1.0.0"));
+    let installed_at = fs::read_to_string(fake_cli.path("installs")).unwrap();
     assert_eq!(installed_at.trim(), workspace.path("share/workspace").to_str().unwrap());
     let before = inode(&workspace, "node_modules");
 
     workspace.deliver(&[&files[..], &[("index.js", "1")]].concat()).await.unwrap();
-    assert_eq!((fake_agent.installs(), inode(&workspace, "node_modules")), (1, before), "{}", workspace.log());
+    assert_eq!((fake_cli.installs(), inode(&workspace, "node_modules")), (1, before), "{}", workspace.log());
     assert_eq!(printed(&workspace, "workspace", &version), "1.0.0");
     assert!(!workspace.path("share/previous/node_modules").exists());
 
     let files = [NODE, ("package.json", new.as_str()), ("package-lock.json", new_lock.as_str())];
     workspace.deliver(&files).await.unwrap();
-    assert_eq!((fake_agent.installs(), printed(&workspace, "workspace", &version).as_str()), (2, "1.1.0"));
+    assert_eq!((fake_cli.installs(), printed(&workspace, "workspace", &version).as_str()), (2, "1.1.0"));
     assert_ne!(inode(&workspace, "node_modules"), before);
     assert_eq!(printed(&workspace, "previous", &version), "1.0.0", "the previous source keeps its dependencies");
     assert!(workspace.log().contains("copying the dependencies of the previous source"), "{}", workspace.log());
@@ -151,8 +151,8 @@ async fn local_path_dependencies_are_reinstalled_despite_an_equal_lockfile() {
         return;
     }
     let registry = Registry::start().await;
-    let fake_agent = FakeAgent::npm(&registry).await;
-    let workspace = fake_agent.start().await;
+    let fake_cli = FakeCli::npm(&registry).await;
+    let workspace = fake_cli.start().await;
     let manifest = r#"{"name": "example", "version": "0.0.1", "dependencies": {"shared": "file:./shared"}}"#;
     let shared = ("shared/package.json", r#"{"name": "shared", "version": "1.0.0"}"#);
     let lock = registry.lock(&[("package.json", manifest), shared]).await;
@@ -166,7 +166,7 @@ async fn local_path_dependencies_are_reinstalled_despite_an_equal_lockfile() {
             ("shared/index.js", program.as_str()),
         ];
         workspace.deliver(&files).await.unwrap();
-        assert_eq!(fake_agent.installs(), number + 1);
+        assert_eq!(fake_cli.installs(), number + 1);
         assert_eq!(printed(&workspace, "workspace", &["node", "-p", "require('shared')"]), content);
     }
 }
@@ -180,23 +180,23 @@ async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
         return;
     }
     if !has_venv() {
-        not_run(test, "python3 cannot create virtual environments");
+        report_skipped(test, "python3 cannot create virtual environments");
         return;
     }
-    let fake_agent = FakeAgent::pip().await;
-    let workspace = fake_agent.start().await;
+    let fake_cli = FakeCli::pip().await;
+    let workspace = fake_cli.start().await;
     let program = ["venv/bin/pads"];
     let pinned = ("requirements.txt", "pads==1.0.0\nother==1.0.0\n");
     workspace.deliver(&[PYTHON, pinned]).await.unwrap();
-    assert_eq!(printed(&workspace, "workspace", &program), "1.0.0", "installed programs work in the directory");
+    assert_eq!(printed(&workspace, "workspace", &program), "1.0.0", "installed programs run in the directory");
     let before = inode(&workspace, "venv");
 
     workspace.deliver(&[PYTHON, pinned, ("__main__.py", "1")]).await.unwrap();
-    assert_eq!((fake_agent.installs(), inode(&workspace, "venv")), (1, before), "{}", workspace.log());
+    assert_eq!((fake_cli.installs(), inode(&workspace, "venv")), (1, before), "{}", workspace.log());
     assert_eq!(printed(&workspace, "workspace", &program), "1.0.0");
 
     workspace.deliver(&[PYTHON, ("requirements.txt", "pads==1.1.0\n")]).await.unwrap();
-    assert_eq!((fake_agent.installs(), printed(&workspace, "workspace", &program).as_str()), (2, "1.1.0"));
+    assert_eq!((fake_cli.installs(), printed(&workspace, "workspace", &program).as_str()), (2, "1.1.0"));
     assert!(
         !workspace.path("share/workspace/venv/bin/other").exists(),
         "packages that are no longer required are removed"
@@ -205,19 +205,19 @@ async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
     let floating = ("requirements.txt", "pads>=1.0.0\n");
     workspace.deliver(&[PYTHON, floating]).await.unwrap();
     workspace.deliver(&[PYTHON, floating, ("__main__.py", "1")]).await.unwrap();
-    assert_eq!(fake_agent.installs(), 4, "requirements without a pin are installed each time");
+    assert_eq!(fake_cli.installs(), 4, "requirements without a pin are installed each time");
     assert_eq!(printed(&workspace, "workspace", &program), "1.1.0");
 }
 
 #[tokio::test]
 async fn a_failed_install_keeps_the_old_source_and_is_retried() {
-    let fake_agent = FakeAgent::new("mkdir -p node_modules; cp package.json node_modules/installed");
-    let workspace = fake_agent.start().await;
+    let fake_cli = FakeCli::new("mkdir -p node_modules; cp package.json node_modules/installed");
+    let workspace = fake_cli.start().await;
     let files = |manifest| [NODE, ("package.json", manifest), ("package-lock.json", manifest)];
     let good = workspace.deliver(&files("{}")).await.unwrap();
     let before = inode(&workspace, "node_modules");
 
-    fs::write(fake_agent.path("broken"), "").unwrap();
+    fs::write(fake_cli.path("broken"), "").unwrap();
     let (broken, _) = archive(&files("{\"name\": \"broken\"}"));
     let failure = workspace.deliver(&files("{\"name\": \"broken\"}")).await.unwrap_err();
     assert!(failure.contains("`pulumi install` failed: ") && failure.contains("no such package"), "{failure}");
@@ -226,9 +226,9 @@ async fn a_failed_install_keeps_the_old_source_and_is_retried() {
     assert!(log.contains("install: no such package") && !log.contains(TOKEN), "{log}");
     let status = workspace.status().await;
     assert_eq!(status.artifact.as_ref(), Some(&good));
-    assert_eq!((inode(&workspace, "node_modules"), fake_agent.installs()), (before, 2));
+    assert_eq!((inode(&workspace, "node_modules"), fake_cli.installs()), (before, 2));
     assert!(!workspace.path("share/workspace/node_modules/half").exists());
-    // During the installation, runs with the previous source are possible.
+    // The agent rejects runs during an attempt, and accepts runs with the previous source between attempts.
     let request = workspace.request(&[]).await;
     assert_eq!(request.artifact, Some(good));
     while let Err(refusal) = workspace.run(&request).await {
@@ -236,25 +236,25 @@ async fn a_failed_install_keeps_the_old_source_and_is_retried() {
     }
     workspace.result(&request.id).await;
 
-    fs::remove_file(fake_agent.path("broken")).unwrap();
+    fs::remove_file(fake_cli.path("broken")).unwrap();
     workspace.until("the installation is retried", |status| status.artifact.as_ref() == Some(&broken)).await;
     assert!(!workspace.path("share/workspace/node_modules/half").exists(), "{}", workspace.log());
 
-    fs::write(fake_agent.path("broken"), "").unwrap();
+    fs::write(fake_cli.path("broken"), "").unwrap();
     workspace.deliver(&files("{\"name\": \"broken again\"}")).await.unwrap_err();
-    fs::remove_file(fake_agent.path("broken")).unwrap();
-    let mended = workspace.deliver(&files("{\"name\": \"mended\"}")).await.unwrap();
-    assert_eq!(workspace.status().await.artifact, Some(mended));
+    fs::remove_file(fake_cli.path("broken")).unwrap();
+    let fixed = workspace.deliver(&files("{\"name\": \"mended\"}")).await.unwrap();
+    assert_eq!(workspace.status().await.artifact, Some(fixed));
     assert!(fs::read_to_string(workspace.path("share/workspace/node_modules/installed")).unwrap().contains("mended"));
 }
 
-/// An installation that never ends if the source contains the file `endless`.
+/// Implementation of `pulumi install` that never ends if the source contains the file `endless`.
 const ENDLESS: &str =
     "[ -f endless ] || { mkdir -p node_modules; exit 0; }; echo half >node_modules/half; (sleep 1000 & wait)";
 
 /// Installs a source with dependencies, and then sends a source whose installation never ends.
-async fn installing(fake_agent: &FakeAgent) -> (Workspace, proto::Artifact) {
-    let workspace = fake_agent.start().await;
+async fn installing(fake_cli: &FakeCli) -> (Workspace, proto::Artifact) {
+    let workspace = fake_cli.start().await;
     let good = workspace.deliver(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]).await.unwrap();
     let (artifact, bytes) =
         archive(&[NODE, ("package.json", "{}"), ("package-lock.json", "{\"a\": 1}"), ("endless", "")]);
@@ -269,7 +269,7 @@ async fn installing(fake_agent: &FakeAgent) -> (Workspace, proto::Artifact) {
     };
     let status = workspace.until("the installation runs", is_installing).await;
     assert_eq!(status.candidate.unwrap().artifact, Some(artifact));
-    assert_eq!(status.artifact.as_ref(), Some(&good), "until then the previous source is reported");
+    assert_eq!(status.artifact.as_ref(), Some(&good), "the agent reports the previous source");
     let request = workspace.request(&[]).await;
     let refusal = workspace.run(&request).await.unwrap_err();
     assert!(refusal.message.contains("another source is being installed"), "{refusal}");
@@ -288,12 +288,12 @@ fn installers(workspace: &Workspace) -> Vec<u32> {
 
 #[tokio::test]
 async fn killing_the_agent_during_an_install_keeps_the_old_source_intact() {
-    let fake_agent = FakeAgent::new(ENDLESS);
-    let (mut workspace, good) = installing(&fake_agent).await;
+    let fake_cli = FakeCli::new(ENDLESS);
+    let (mut workspace, good) = installing(&fake_cli).await;
     let source = fs::metadata(workspace.path("share/source")).unwrap().ino();
     assert!(!installers(&workspace).is_empty());
     signal(workspace.agent_pid(), "KILL");
-    workspace.ended().await;
+    workspace.wait_for_exit().await;
     workspace.start_agent().await;
     assert_eq!(installers(&workspace), Vec::<u32>::new());
     let status = workspace.status().await;
@@ -307,10 +307,10 @@ async fn killing_the_agent_during_an_install_keeps_the_old_source_intact() {
 
 #[tokio::test]
 async fn sigterm_during_an_install_restores_the_old_source() {
-    let fake_agent = FakeAgent::new(ENDLESS);
-    let (mut workspace, good) = installing(&fake_agent).await;
+    let fake_cli = FakeCli::new(ENDLESS);
+    let (mut workspace, good) = installing(&fake_cli).await;
     workspace.terminate();
-    assert_eq!(workspace.ended().await, Some(0));
+    assert_eq!(workspace.wait_for_exit().await, Some(0));
     assert_eq!(installers(&workspace), Vec::<u32>::new());
     assert!(!workspace.path("share/workspace/endless").exists());
     workspace.start_agent().await;
@@ -319,15 +319,15 @@ async fn sigterm_during_an_install_restores_the_old_source() {
 
 #[tokio::test]
 async fn a_new_source_cancels_the_install_of_the_previous_one() {
-    let fake_agent = FakeAgent::new(ENDLESS);
-    let (workspace, good) = installing(&fake_agent).await;
+    let fake_cli = FakeCli::new(ENDLESS);
+    let (workspace, good) = installing(&fake_cli).await;
     let newer = workspace.deliver(&[YAML]).await.unwrap();
     assert_eq!(workspace.status().await.artifact, Some(newer));
     assert_eq!(installers(&workspace), Vec::<u32>::new());
     drop(workspace);
 
-    let fake_agent = FakeAgent::new(ENDLESS);
-    let (workspace, back) = installing(&fake_agent).await;
+    let fake_cli = FakeCli::new(ENDLESS);
+    let (workspace, back) = installing(&fake_cli).await;
     let (_, bytes) = archive(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]);
     assert_eq!(back, good);
     assert!(workspace.put_archive(back.clone(), bytes).await.unwrap(), "the previous source is installed again");
@@ -338,42 +338,42 @@ async fn a_new_source_cancels_the_install_of_the_previous_one() {
 
 #[tokio::test]
 async fn a_changed_cli_version_reinstalls_dependencies() {
-    let fake_agent = FakeAgent::new("mkdir -p node_modules");
-    let mut workspace = fake_agent.start().await;
+    let fake_cli = FakeCli::new("mkdir -p node_modules");
+    let mut workspace = fake_cli.start().await;
     let files = [NODE, ("package.json", "{}"), ("package-lock.json", "{}")];
     workspace.deliver(&files).await.unwrap();
     workspace.terminate();
-    workspace.ended().await;
+    workspace.wait_for_exit().await;
     workspace.start_agent().await;
     workspace.deliver(&[&files[..], &[("index.js", "1")]].concat()).await.unwrap();
-    assert_eq!(fake_agent.installs(), 1, "a new agent finds the installed dependencies");
-    fs::write(fake_agent.path("version"), "v3.260.0").unwrap();
+    assert_eq!(fake_cli.installs(), 1, "a new agent finds the installed dependencies");
+    fs::write(fake_cli.path("version"), "v3.260.0").unwrap();
     workspace.terminate();
-    workspace.ended().await;
+    workspace.wait_for_exit().await;
     workspace.start_agent().await;
     workspace.deliver(&[&files[..], &[("index.js", "2")]].concat()).await.unwrap();
-    assert_eq!(fake_agent.installs(), 2);
+    assert_eq!(fake_cli.installs(), 2);
 }
 
 #[tokio::test]
 async fn a_source_that_awaits_install_is_installed_in_place() {
-    let fake_agent = FakeAgent::new("mkdir -p node_modules");
-    let mut workspace = fake_agent.start().await;
+    let fake_cli = FakeCli::new("mkdir -p node_modules");
+    let mut workspace = fake_cli.start().await;
     let artifact = workspace.deliver(&[NODE, ("package.json", "{}")]).await.unwrap();
     workspace.terminate();
-    workspace.ended().await;
+    workspace.wait_for_exit().await;
     let record = workspace.path("share/source.json");
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, text.replace("\"awaits_install\": false", "\"awaits_install\": true")).unwrap();
     fs::write(workspace.path("share/workspace/made-in-the-pod"), "").unwrap();
-    fs::write(fake_agent.path("broken"), "").unwrap();
+    fs::write(fake_cli.path("broken"), "").unwrap();
     workspace.start_agent().await;
-    let failure = workspace.until_in_place(&artifact).await.unwrap_err();
+    let failure = workspace.until_installed(&artifact).await.unwrap_err();
     assert!(failure.contains("no such package"), "{failure}");
     assert_eq!(workspace.status().await.artifact, None, "the source is not reported before its installation");
-    fs::remove_file(fake_agent.path("broken")).unwrap();
+    fs::remove_file(fake_cli.path("broken")).unwrap();
     workspace.until("the source is installed", |status| status.artifact.as_ref() == Some(&artifact)).await;
-    assert!(workspace.path("share/workspace/made-in-the-pod").exists(), "the source directory is not exchanged");
+    assert!(workspace.path("share/workspace/made-in-the-pod").exists(), "the source directory is not replaced");
 }
 
 #[tokio::test]
@@ -392,7 +392,7 @@ async fn plugins_of_the_image_are_used() {
     let program = "name: example\nruntime: yaml\nresources:\n  step:\n    type: testing:index:Step\n    \
                    properties: {name: quick, seconds: 0, steps: 1}\noutputs:\n  done: true\n";
 
-    // The request disables downloads, so the run would fail without the plugin.
+    // The request disables downloads, so the run fails without the plugin.
     let workspace = Workspace::start_without(provider, "PULUMI_HOME", home.path().to_owned()).await;
     workspace.put(program).await;
     let result = workspace.run_to_end(&workspace.request(&[]).await).await;

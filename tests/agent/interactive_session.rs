@@ -1,5 +1,5 @@
-//! Tests interactive use of the CLI in the pod: the agent starts no work during the session, and the commands of the user have the
-//! project and the environment.
+//! Tests the interactive use of the CLI in the pod. The agent starts no work during a session, and the commands of the
+//! user have the project and the environment of the last run.
 
 use pulumi_controller::rpc::proto::{DeadRun, Outcome, RunRequest};
 
@@ -21,7 +21,7 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
     assert!(why.starts_with(&words), "{why}");
     assert!(
         workspace.connect().await.attach(&request.id, 0).await.unwrap_err().is_not_found(),
-        "interactive sessions are not in the journal"
+        "the journal does not contain the run"
     );
     let (artifact, bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
     workspace.put_archive(artifact.clone(), bytes).await.unwrap();
@@ -36,7 +36,7 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
     assert!(!format!("{why}{doing}{reported:?}{}", workspace.log()).contains(SECRET));
 
     drop(session);
-    workspace.until_in_place(&artifact).await.unwrap();
+    workspace.until_installed(&artifact).await.unwrap();
     let request = RunRequest { artifact: Some(artifact), ..request };
     assert_eq!(workspace.run_to_end(&request).await.outcome(), Outcome::Succeeded);
     assert_eq!(workspace.status().await.interactive_session, None);
@@ -44,10 +44,10 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
 
 #[tokio::test]
 async fn informational_and_agent_cli_calls_are_not_interactive_sessions() {
-    // The CLI of the run takes long enough for the detection of other CLI processes.
+    // The run takes long enough for the detection of other CLI processes.
     let workspace = Workspace::start_with(Some("case \"$*\" in *up*) sleep 2;; esac"), &[]).await;
     workspace.put(YAML).await;
-    let _asks = workspace.session(&["version"]);
+    let _query = workspace.session(&["version"]);
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
     assert_eq!(workspace.status().await.interactive_session, None);
@@ -64,10 +64,11 @@ async fn a_session_in_its_own_container_is_detected_in_any_directory() {
     let workspace = Workspace::start_with(Some("exit 0"), &wrapper).await;
     workspace.put(YAML).await;
     let root = std::path::Path::new("/");
-    let elsewhere = workspace.session_by(&[], root, &["up"]);
+    let elsewhere = workspace.session_with(&[], root, &["up"]);
     let first = children(workspace.init_pid())[0].to_string();
     assert_eq!(workspace.status().await.interactive_session, None, "sessions in other containers are not detected");
-    let session = workspace.session_by(&["nsenter", "--target", &first, "--pid"], root, &["--stack", "dev", "import"]);
+    let wrapper = ["nsenter", "--target", &first, "--pid"];
+    let session = workspace.session_with(&wrapper, root, &["--stack", "dev", "import"]);
     let status = workspace.until("the session is detected", |status| status.interactive_session.is_some()).await;
     assert_eq!(status.interactive_session.unwrap().command, "pulumi import");
     drop(session);
@@ -75,7 +76,7 @@ async fn a_session_in_its_own_container_is_detected_in_any_directory() {
     drop(elsewhere);
 }
 
-/// A script that replaces the CLI, waits and then reports a lock, until the lock is removed.
+/// Script that replaces the CLI. It waits, and then reports a lock until the lock is removed.
 const LOCKED: &str = r#"
 case "$*" in
     *cancel*) touch "$HOME/removed" ;;
@@ -110,7 +111,7 @@ async fn no_lock_is_removed_during_an_interactive_session() {
         !workspace.path("home/removed").exists()
             && workspace.log().contains("keeping the lock of a dead run: interactive session in the pod")
     );
-    assert!(session.is_at_work(), "the end of the run does not end the session");
+    assert!(session.is_running(), "the end of the run does not end the session");
 
     drop(session);
     let request = RunRequest { id: "again".into(), ..request };

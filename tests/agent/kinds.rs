@@ -1,4 +1,4 @@
-//! Tests operation kinds other than `up`, and options that limit an operation.
+//! Tests operations other than `up`, and options that limit an operation.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, OperationKind, Outcome, RunOptions};

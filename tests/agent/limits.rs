@@ -1,4 +1,4 @@
-//! Tests the timeouts that the agent enforces and the signals that it sends.
+//! Tests the timeouts that the agent enforces and the signals that the agent sends.
 
 use std::time::Duration;
 
@@ -68,12 +68,12 @@ async fn a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period() {
     if !has_pulumi("a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period") {
         return;
     }
-    // Of the 16 seconds, 4 are reserved for the result and 4 for SIGKILL.
+    // Four of the 16 seconds are reserved for the result, and four for SIGKILL.
     let workspace = Workspace::start_with_grace(16).await;
     workspace.put(&SLOW.replace("name: slow", "name: slow, ignoreCancel: true")).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    workspace.until_working(&request.id).await;
+    workspace.until_operation_begins(&request.id).await;
     let start = std::time::Instant::now();
     workspace.connect().await.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;

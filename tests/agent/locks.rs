@@ -5,15 +5,16 @@ use pulumi_controller::rpc::proto::{DeadRun, Outcome, PendingCreates, RunRequest
 use crate::harness::{Workspace, has_pulumi, signal};
 use crate::runs::SLOW;
 
-const QUICK: &str = "name: example\nruntime: yaml\noutputs: {one: 1}\n";
+const PROGRAM: &str = "name: example\nruntime: yaml\noutputs: {one: 1}\n";
 
-/// Creates a stack with the lock of a run whose CLI was killed. Returns the process ID of the killed CLI.
+/// Creates a stack with the lock of a run whose CLI was killed. Returns the process ID of that CLI.
 async fn with_dead_lock(workspace: &Workspace) -> u32 {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    let cli = workspace.until_working(&request.id).await;
-    // A CLI that is killed while it writes the state leaves an incomplete file, which is another failure than a lock.
+    let cli = workspace.until_operation_begins(&request.id).await;
+    // A CLI that is killed while it writes the state leaves an incomplete file. Such a file causes another failure than
+    // a lock.
     let start = std::time::Instant::now();
     signal(cli, "STOP");
     while !workspace.has_complete_state() {
@@ -26,7 +27,7 @@ async fn with_dead_lock(workspace: &Workspace) -> u32 {
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Interrupted, "{}", result.message);
     assert_eq!(workspace.locks().len(), 1);
-    workspace.put(QUICK).await;
+    workspace.put(PROGRAM).await;
     cli
 }
 
@@ -41,7 +42,7 @@ async fn the_lock_of_a_known_dead_run_is_removed_if_lock_recovery_is_enabled() {
     let result = workspace.run_to_end(&manual).await;
     assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
     assert_eq!(result.holders.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [cli]);
-    assert_eq!(workspace.locks().len(), 1, "no request removed the lock");
+    assert_eq!(workspace.locks().len(), 1, "the lock is kept without lock recovery");
 
     let automatic = RunRequest { lock_recovery: true, ..workspace.request(&[]).await };
     let result = workspace.run_to_end(&automatic).await;
@@ -59,12 +60,12 @@ async fn a_restarted_agent_identifies_the_lock_owner_from_its_journal() {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    workspace.until_working(&request.id).await;
+    workspace.until_operation_begins(&request.id).await;
     signal(workspace.agent_pid(), "KILL");
-    workspace.ended().await;
+    workspace.wait_for_exit().await;
     workspace.start_agent().await;
     assert_eq!(workspace.locks().len(), 1);
-    workspace.put(QUICK).await;
+    workspace.put(PROGRAM).await;
     let automatic = RunRequest { lock_recovery: true, ..workspace.request(&[]).await };
     let result = workspace.run_to_end(&automatic).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
@@ -76,7 +77,7 @@ async fn the_lock_of_a_run_in_another_pod_is_removed_only_with_proof() {
         return;
     }
     let workspace = Workspace::start().await;
-    workspace.put(QUICK).await;
+    workspace.put(PROGRAM).await;
     let first = workspace.request(&[]).await;
     workspace.run_to_end(&first).await;
     workspace.put_lock("gone-0", 4711, "2026-01-01T00:00:30Z");

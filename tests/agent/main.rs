@@ -1,5 +1,5 @@
-//! Tests the real agent, started as in its container, with the real Pulumi CLI. If the CLI is not on `PATH`, the tests are
-//! skipped, or fail if the environment variable `CI` is set.
+//! Tests the agent, started as in its container, with the Pulumi CLI. If the CLI is not on the `PATH`, the tests are
+//! skipped. If the environment variable `CI` is set, they fail instead.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,9 +16,9 @@ mod inputs;
 mod install;
 mod interactive_session;
 mod kinds;
+mod large_output;
 mod limits;
 mod locks;
-mod loud;
 mod pending;
 mod power_loss;
 mod processes;

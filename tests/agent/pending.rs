@@ -1,4 +1,4 @@
-//! Tests pending creates of a killed run.
+//! Tests the pending creates of a killed run.
 
 use pulumi_controller::rpc::proto::{Outcome, PendingCreates, Progress, RunRequest, progress};
 
@@ -9,7 +9,7 @@ async fn with_pending_create(workspace: &Workspace) {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    signal(workspace.until_working(&request.id).await, "KILL");
+    signal(workspace.until_operation_begins(&request.id).await, "KILL");
     let (result, _) = workspace.result(&request.id).await;
     assert!(result.interrupted, "{}", result.message);
     workspace.put(&SLOW.replace("seconds: 60", "seconds: 0.1")).await;
@@ -41,7 +41,7 @@ async fn pending_creates_block_the_run_until_they_are_cleared() {
         assert!(result.message.contains(urn) && result.message.contains("nothing was run"), "{}", result.message);
         assert!(result.interrupted, "the pending creates remain");
         assert!(!was_started(&progress));
-        assert_eq!(workspace.locks().len(), 1, "locked by the dead run: no CLI run started");
+        assert_eq!(workspace.locks().len(), 1, "only the lock of the killed run exists");
     }
     let clear = request(&workspace, PendingCreates::Clear).await;
     let result = workspace.run_to_end(&clear).await;

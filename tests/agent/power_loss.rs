@@ -1,5 +1,5 @@
-//! Tests a power loss of the node. The share volume is on a loop device, and a copy of its backing file is the state of the disk.
-//! The copy lacks data that was only in memory.
+//! Tests a power loss of the node. The share volume is on a loop device. A copy of the backing file has the state of
+//! the disk after the power loss: it lacks data that was only in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use crate::harness::{Workspace, has_programs};
 const FILES: usize = 40;
 const YAML: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: yaml\n");
 const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
-/// A script that replaces the CLI and installs a tree of files.
+/// Script that replaces the CLI and installs a tree of files.
 const CLI: &str = "case \"$*\" in *version*) echo v3.259.0;; *install*)\n\
                    mkdir -p node_modules/left-pad; for n in $(seq 40); do echo \"module $n\" >node_modules/left-pad/$n.js; done;; esac";
 
-/// A file system in a file, unmounted on drop.
+/// A file system in a file. Dropping the disk unmounts it.
 struct Disk {
     directory: tempfile::TempDir,
     mounted: Vec<PathBuf>,
@@ -35,7 +35,8 @@ impl Disk {
         match mount(&disk.path("disk"), &probe) {
             Ok(()) => run("umount", &[&probe.display().to_string()]).map(|()| disk).ok(),
             Err(why) => {
-                // Skipped in CI too, because mounting depends on root permissions and the kernel and not on an installed program.
+                // The test is skipped in CI, too: mounting depends on root permissions and the kernel, not on an
+                // installed program.
                 eprintln!("NOT RUN: {test}: cannot mount loop devices: {why}");
                 None
             }
@@ -51,7 +52,7 @@ impl Disk {
         self.mounted.push(place.to_owned());
     }
 
-    /// Returns the directory with the state of the disk after a power loss at this time.
+    /// Returns a directory with the state of the disk after a power loss at the current time.
     fn after_power_loss(&mut self) -> PathBuf {
         fs::copy(self.path("disk"), self.path("copy")).unwrap();
         let place = self.path("left");
@@ -65,7 +66,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         for place in self.mounted.drain(..).rev() {
-            // A lazy unmount, since a killed agent may still have open files.
+            // The unmount is lazy, because a killed agent may still have open files.
             let _ = run("umount", &["--lazy", &place.display().to_string()]);
         }
     }

@@ -12,15 +12,15 @@ impl InteractiveSession {
         self.0.id()
     }
 
-    pub fn is_at_work(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         self.0.try_wait().unwrap().is_none()
     }
 }
 
 impl Drop for InteractiveSession {
     fn drop(&mut self) {
-        // If the process was started by a wrapper, `kill` ends only the wrapper; closing standard input ends the
-        // process itself.
+        // If a wrapper has started the process, `kill` ends only the wrapper, and closing the standard input ends the
+        // process.
         drop(self.0.stdin.take());
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -1,11 +1,11 @@
-//! Tests the results, the preconditions and the cancellation of runs.
+//! Tests the results, preconditions and cancellation of runs.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, Outcome};
 
 use crate::harness::{TOKEN, Workspace, has_pulumi, outputs, variable};
 
-/// A program with outputs of every type, which needs no provider.
+/// A program that needs no provider, with outputs of every type.
 const OUTPUTS: &str = "
 name: example
 runtime: yaml
@@ -97,8 +97,8 @@ async fn an_open_run_accepts_only_its_own_id_and_canceling_releases_the_lock() {
     let artifact = workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     assert!(!workspace.run(&request).await.unwrap());
-    workspace.until_working(&request.id).await;
-    assert!(workspace.run(&request).await.unwrap(), "the run is known by its ID");
+    workspace.until_operation_begins(&request.id).await;
+    assert!(workspace.run(&request).await.unwrap(), "the agent identifies the run by its ID");
     assert_eq!(workspace.status().await.open_operation, request.id);
     assert_eq!(workspace.locks().len(), 1);
 
@@ -131,11 +131,11 @@ async fn a_second_cancel_ends_a_run_whose_steps_ignore_the_first() {
     workspace.put(&SLOW.replace("name: slow", "name: slow, ignoreCancel: true")).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    workspace.until_working(&request.id).await;
+    workspace.until_operation_begins(&request.id).await;
     let client = workspace.connect().await;
     client.cancel(&request.id).await.unwrap();
     workspace.until_logged("interrupting the CLI").await;
-    assert_eq!(workspace.status().await.open_operation, request.id, "the step continues");
+    assert_eq!(workspace.status().await.open_operation, request.id, "the resource step continues");
     client.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
@@ -144,8 +144,8 @@ async fn a_second_cancel_ends_a_run_whose_steps_ignore_the_first() {
 }
 
 #[tokio::test]
-async fn a_foreign_lock_is_a_conflict_that_names_the_holder() {
-    if !has_pulumi("a_foreign_lock_is_a_conflict_that_names_the_holder") {
+async fn a_foreign_lock_is_reported_as_a_conflict_with_its_holder() {
+    if !has_pulumi("a_foreign_lock_is_reported_as_a_conflict_with_its_holder") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -229,7 +229,7 @@ async fn a_rotated_secret_reaches_the_next_run_but_never_the_log() {
     }
 }
 
-/// If a message were truncated before redaction, a part of a secret could remain in it.
+/// Redaction must take place before truncation. Otherwise, a part of a secret could remain in the message.
 #[tokio::test]
 async fn truncating_a_message_reveals_no_part_of_a_secret() {
     let cli = r#"

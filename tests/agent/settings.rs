@@ -1,4 +1,4 @@
-//! Tests the settings of a stack: secrets, paths, values from files, environments.
+//! Tests the settings of a Pulumi stack: secrets, paths, values from files, and environments.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn file(path: &Path) -> ConfigItem {
     ConfigItem { file: path.display().to_string(), ..ConfigItem::default() }
 }
 
-/// Returns the encrypted values in a settings file.
+/// Returns the encrypted values in a settings file of a stack.
 fn encrypted(text: &str) -> BTreeSet<String> {
     let after = |line: &str| Some(line.split_once("secure: ")?.1.trim_matches('"').to_owned());
     text.lines().filter_map(after).collect()
@@ -83,7 +83,7 @@ async fn secrets_are_encrypted_once_and_reach_the_program_undisclosed() {
     assert_eq!(settings_file(), first, "no value is encrypted again");
     workspace.put(&format!("{PROGRAM}  more: 1\n")).await;
     run().await;
-    assert_eq!(encrypted(&settings_file()), encrypted(&first), "encrypted values are copied to the next source");
+    assert_eq!(encrypted(&settings_file()), encrypted(&first), "encrypted values are kept in the next source");
 
     std::fs::write(&token, "rotated-token").unwrap();
     let result = run().await;
@@ -103,7 +103,7 @@ async fn secrets_arrive_unchanged_and_never_on_a_command_line() {
     if !has_pulumi("secrets_arrive_unchanged_and_never_on_a_command_line") {
         return;
     }
-    // The script records each command line, because every user of the node can read command lines.
+    // The script records each command line, because every user on the node can read command lines.
     let path = std::env::var_os("PATH").unwrap();
     let cli = std::env::split_paths(&path).map(|place| place.join("pulumi")).find(|cli| cli.is_file()).unwrap();
     let script = format!("tr '\\0' ' ' </proc/$$/cmdline >>\"$HOME/commands\"\nexec {} \"$@\"", cli.display());
@@ -122,7 +122,7 @@ async fn secrets_arrive_unchanged_and_never_on_a_command_line() {
     }
     let commands = std::fs::read_to_string(workspace.path("home/commands")).unwrap();
     let sets = |key: &str| commands.matches(&format!("config set --secret --stack=dev {key}")).count();
-    assert_eq!((sets("-- token"), sets("--path -- list[0]")), (7, 1), "a value is encrypted when it changes");
+    assert_eq!((sets("-- token"), sets("--path -- list[0]")), (7, 1), "a value is encrypted only when it changes");
     assert!(!commands.contains("hidden") && commands.len() < large.len(), "{commands}");
 }
 
@@ -152,7 +152,7 @@ async fn missing_files_are_reported_before_a_run_and_other_errors_by_the_cli() {
     let refusal = workspace.run(&request(&workspace, &[missing], &[]).await).await.unwrap_err();
     assert!(refusal.is_precondition() && refusal.message.contains("failed to read config key token"), "{refusal}");
 
-    // The CLI reports that only Pulumi Cloud supports environments.
+    // The CLI reports that environments need Pulumi Cloud.
     let result = workspace.run_to_end(&request(&workspace, &[], &["org/env"]).await).await;
     assert_eq!(result.outcome(), Outcome::Failed);
     assert!(result.message.to_lowercase().contains("environments"), "{}", result.message);

@@ -41,7 +41,7 @@ async fn the_agent_reports_readiness_and_the_cli_version() {
     assert_eq!(status.pulumi_version, "v3.259.0");
     let first = status.start_id;
     workspace.terminate();
-    assert_eq!(workspace.ended().await, Some(0));
+    assert_eq!(workspace.wait_for_exit().await, Some(0));
     workspace.start_agent().await;
     assert_ne!(workspace.status().await.start_id, first);
 }
@@ -57,10 +57,10 @@ async fn the_agent_finds_the_source_fetched_by_the_init_container() {
     bytes.reverse();
     let refusal = workspace.put_archive(wrong.clone(), bytes).await.unwrap_err();
     assert!(refusal.is_refusal() && refusal.message.contains(&wrong.digest), "{refusal}");
-    assert!(workspace.is_running(), "the agent waits for another source");
+    assert!(workspace.is_running(), "the init container waits for another source");
 
     let artifact = workspace.put(YAML).await;
-    assert_eq!(workspace.ended().await, Some(0));
+    assert_eq!(workspace.wait_for_exit().await, Some(0));
     std::fs::write(workspace.path("share/workspace/made-by-the-init-container"), "").unwrap();
     workspace.start_agent().await;
     assert_eq!(workspace.status().await.artifact, Some(artifact));
@@ -71,7 +71,7 @@ async fn the_agent_finds_the_source_fetched_by_the_init_container() {
 async fn the_init_container_fails_if_terminated_before_a_source_arrives() {
     let mut workspace = Workspace::start_fetch().await;
     workspace.terminate();
-    assert_eq!(workspace.ended().await, Some(1));
+    assert_eq!(workspace.wait_for_exit().await, Some(1));
 }
 
 #[tokio::test]
@@ -83,25 +83,25 @@ async fn the_agent_installs_dependencies_of_a_source_older_than_the_cli() {
     let mut workspace = Workspace::start_fetch_with(Some(cli)).await;
     let (artifact, bytes) = archive(&[("Pulumi.yaml", NODE), ("package.json", "{}")]);
     assert!(!workspace.put_archive(artifact.clone(), bytes.clone()).await.unwrap());
-    assert_eq!(workspace.ended().await, Some(0));
+    assert_eq!(workspace.wait_for_exit().await, Some(0));
     assert!(!workspace.path("share/workspace/node_modules").exists(), "the init container has no CLI");
 
     workspace.start_agent().await;
     assert_eq!(workspace.status().await.artifact, None, "no source is reported before its installation");
-    let failure = workspace.until_in_place(&artifact).await.unwrap_err();
+    let failure = workspace.until_installed(&artifact).await.unwrap_err();
     assert!(failure.contains("no such package: left-pad"), "{failure}");
     std::fs::write(workspace.path("share/workspace/mended"), "").unwrap();
     workspace.until("the dependencies are installed", |status| status.artifact.as_ref() == Some(&artifact)).await;
     assert!(workspace.path("share/workspace/node_modules").is_dir());
-    assert!(workspace.path("share/workspace/mended").exists(), "the source tree was not exchanged");
+    assert!(workspace.path("share/workspace/mended").exists(), "the source directory is not replaced");
 
     workspace.terminate();
-    assert_eq!(workspace.ended().await, Some(0));
+    assert_eq!(workspace.wait_for_exit().await, Some(0));
     workspace.start_agent().await;
     assert_eq!(workspace.status().await.artifact, Some(artifact), "the source is recorded");
 }
 
-/// Returns the descriptor of a source in the pod, without an archive.
+/// Returns the descriptor of a source in the pod, which has no archive.
 fn in_pod(source: InPod, directory: &str) -> proto::Artifact {
     proto::Artifact { digest: source.digest().to_string(), directory: directory.to_owned() }
 }
@@ -131,10 +131,10 @@ async fn an_image_directory_is_a_source_and_is_set_again_after_a_restart() {
     assert_eq!(result.outcome(), proto::Outcome::Succeeded, "{}", result.message);
     assert!(
         std::fs::read_to_string(place.join("Pulumi.dev.yaml")).unwrap().contains("one"),
-        "settings are written to the project directory"
+        "the settings are in the project directory"
     );
     workspace.terminate();
-    workspace.ended().await;
+    workspace.wait_for_exit().await;
     workspace.start_agent().await;
     assert_eq!(workspace.status().await.artifact, None, "the image of the container is unchanged");
     workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap();
@@ -154,15 +154,15 @@ async fn files_prepared_by_init_containers_are_a_source() {
     std::fs::write(place.join("Pulumi.yaml"), NODE).unwrap();
     std::fs::write(place.join("package.json"), "{}").unwrap();
     assert!(!workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap());
-    workspace.until_in_place(&artifact).await.unwrap();
+    workspace.until_installed(&artifact).await.unwrap();
     assert!(place.join("node_modules").is_dir(), "dependencies are installed in the project directory");
     let (other, bytes) = archive(&[("Pulumi.yaml", YAML)]);
     let refusal = workspace.put_archive(other, bytes).await.unwrap_err();
     assert!(refusal.is_refusal() && refusal.message.contains("another source requires another pod"), "{refusal}");
-    assert!(place.join("package.json").is_file(), "the output of the init containers is not replaced");
+    assert!(place.join("package.json").is_file(), "the files of the init containers are not replaced");
 
     workspace.terminate();
-    workspace.ended().await;
+    workspace.wait_for_exit().await;
     workspace.start_agent().await;
     assert_eq!(workspace.status().await.artifact, Some(artifact), "the source is recorded");
 }
@@ -171,10 +171,10 @@ async fn files_prepared_by_init_containers_are_a_source() {
 async fn a_project_file_alone_needs_no_dependency_installation() {
     let workspace = Workspace::start_with(Some("echo it must not be called >&2; exit 1"), &[]).await;
     let artifact = workspace.put(NODE).await;
-    workspace.until_in_place(&artifact).await.unwrap();
+    workspace.until_installed(&artifact).await.unwrap();
 }
 
-/// A destroy does not run the program, so it needs no language host for the runtime of the project.
+/// A destroy does not run the program. It therefore needs no language host for the runtime of the project.
 #[tokio::test]
 async fn destroy_needs_only_the_project_file() {
     if !has_pulumi("destroy_needs_only_the_project_file") {
@@ -193,5 +193,5 @@ async fn destroy_needs_only_the_project_file() {
     workspace.run(&destroy).await.unwrap();
     let (gone, _) = workspace.result(&destroy.id).await;
     assert_eq!(gone.outcome(), proto::Outcome::Succeeded, "{}", gone.message);
-    assert_eq!(gone.changes.get("delete"), Some(&2), "including the stack resource: {:?}", gone.changes);
+    assert_eq!(gone.changes.get("delete"), Some(&2), "the changes include the stack resource: {:?}", gone.changes);
 }

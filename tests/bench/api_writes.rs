@@ -11,28 +11,28 @@ use tokio::time::{Instant, sleep};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Incremental reader of the audit log.
+/// Reads the audit log incrementally.
 pub struct ApiWrites {
     path: PathBuf,
     read: u64,
 }
 
 impl ApiWrites {
-    /// Starts at the current end of the log. Requires a cluster that the tests started.
+    /// Starts at the current end of the log. Requires a cluster that the tests have started.
     pub fn from_now() -> ApiWrites {
-        let folder = std::env::var("CLUSTER_RUN_DIR").expect("only our own node has an audit log");
+        let folder = std::env::var("CLUSTER_RUN_DIR").expect("only a cluster of the tests has an audit log");
         let path = PathBuf::from(folder).join("logs/audit.log");
         let read = std::fs::metadata(&path).expect("the API server writes an audit log").len();
         ApiWrites { path, read }
     }
 
-    /// Returns the writes since the last call with their counts, such as `patch stacks/status`. Skips the controller's
-    /// lease.
-    pub fn news(&mut self) -> BTreeMap<String, usize> {
-        let mut file = File::open(&self.path).expect("the audit log can be opened");
-        let length = file.metadata().expect("the audit log is there").len();
+    /// Returns the number of writes since the last call by verb and resource, such as `patch stacks/status`. Skips the
+    /// controller's lease.
+    pub fn take_new(&mut self) -> BTreeMap<String, usize> {
+        let mut file = File::open(&self.path).expect("the audit log is readable");
+        let length = file.metadata().expect("the audit log exists").len();
         if length < self.read {
-            // The log was rotated.
+            // The log has been rotated.
             self.read = 0;
         }
         file.seek(SeekFrom::Start(self.read)).expect("the audit log can be read");
@@ -55,22 +55,23 @@ impl ApiWrites {
         writes
     }
 
-    /// Waits until no write occurs for `quiet`.
+    /// Waits until no write has occurred for `quiet`. Panics after `limit`.
     pub async fn until_quiet(&mut self, quiet: Duration, limit: Duration) {
         let (began, mut last) = (Instant::now(), Instant::now());
         while last.elapsed() < quiet {
-            let writes = self.news();
+            let writes = self.take_new();
             if !writes.is_empty() {
                 last = Instant::now();
-                assert!(began.elapsed() < limit, "the controller still writes after {limit:?}: {}", sentence(&writes));
+                let counts = format_counts(&writes);
+                assert!(began.elapsed() < limit, "the controller still writes after {limit:?}: {counts}");
             }
             sleep(PAUSE).await;
         }
     }
 }
 
-/// Formats the counts as a sentence.
-pub fn sentence(writes: &BTreeMap<String, usize>) -> String {
+/// Formats the counts as a list.
+pub fn format_counts(writes: &BTreeMap<String, usize>) -> String {
     match writes.is_empty() {
         true => "none".to_owned(),
         false => writes.iter().map(|(write, number)| format!("{number} × {write}")).collect::<Vec<_>>().join(", "),

@@ -1,22 +1,22 @@
-//! Baseline for many Stacks at once: a Job without the controller whose pods do the work of Workspaces with the same image, CLI calls
-//! and backend. The baseline measures the minimum time on this machine.
+//! Baseline for the creation of many Stacks: a Job whose pods do the work of Workspaces without the controller, with
+//! the same image, CLI calls and backend. The baseline is the minimum time on this machine.
 
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use crate::harness::{Environment, Look, STATE_SECRET, Scene, WaitLimit, wait_until};
+use crate::harness::{Environment, Poll, STATE_SECRET, Scene, WaitLimit, wait_until};
 
-/// Number of concurrent pods, which keeps two cores busy without contention.
-const AT_A_TIME: usize = 6;
+/// Number of concurrent pods. It keeps two CPUs busy without contention.
+const CONCURRENT_PODS: usize = 6;
 
-/// A script that creates and updates the Pulumi stack as the agent does.
+/// Script that creates and updates the Pulumi stack as the agent does.
 const SCRIPT: &str = "set -e; mkdir -p /tmp/project /tmp/home; cd /tmp/project; printf '%s' \"$PROGRAM\" >Pulumi.yaml; \
     pulumi --non-interactive stack select --create bare-$JOB_COMPLETION_INDEX; \
     pulumi --non-interactive --color=never up --yes --skip-preview --stack=bare-$JOB_COMPLETION_INDEX";
 
-/// Returns the time for `stacks` new stacks of a program.
+/// Returns the time that the Job needs for `stacks` new Pulumi stacks of a program.
 pub async fn run(scene: &Scene, program: &str, stacks: usize) -> Duration {
     let began = Instant::now();
     scene.create::<Job>(job(program, stacks)).await;
@@ -24,8 +24,8 @@ pub async fn run(scene: &Scene, program: &str, stacks: usize) -> Duration {
         let status = scene.api::<Job>().get("bare").await.map(|job| job.status.unwrap_or_default());
         match status {
             Ok(status) if status.failed.unwrap_or_default() > 0 => panic!("a pod of the Job bare failed: {status:?}"),
-            Ok(status) if status.succeeded.unwrap_or_default() as usize == stacks => Look::Found(()),
-            other => Look::NotYet(format!("{other:?}")),
+            Ok(status) if status.succeeded.unwrap_or_default() as usize == stacks => Poll::Found(()),
+            other => Poll::NotYet(format!("{other:?}")),
         }
     })
     .await;
@@ -61,7 +61,7 @@ fn job(program: &str, stacks: usize) -> Value {
         "metadata": {"name": "bare"},
         "spec": {
             "completions": stacks,
-            "parallelism": AT_A_TIME,
+            "parallelism": CONCURRENT_PODS,
             "completionMode": "Indexed",
             "backoffLimit": 0,
             "template": {"spec": {

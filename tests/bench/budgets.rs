@@ -33,7 +33,7 @@ mod size;
 mod table;
 mod tenants;
 
-#[allow(dead_code, reason = "the rules are for the end-to-end tests; the harness holds every scene to them")]
+#[allow(dead_code, reason = "the harness applies only a part of the rules")]
 #[path = "../e2e/conformance.rs"]
 mod conformance;
 #[path = "../fake_agent/mod.rs"]
@@ -53,7 +53,7 @@ use futures::FutureExt;
 use crate::harness::run_alone;
 use crate::table::{Row, publish};
 
-/// All measures in order.
+/// The names of all measures in order.
 const MEASURES: [&str; 12] = [
     "size",
     "parts",
@@ -70,7 +70,7 @@ const MEASURES: [&str; 12] = [
 ];
 
 fn main() {
-    // `cargo bench` adds `--bench`.
+    // `cargo bench` adds the argument `--bench`.
     let mut expected: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     if let [role, url, folder] = expected.as_slice()
         && role == shallow::ROLE
@@ -78,7 +78,7 @@ fn main() {
         return shallow::fetch(url, Path::new(folder));
     }
     if let Some(unknown) = expected.iter().find(|name| !MEASURES.contains(&name.as_str())) {
-        println!("there is no measure {unknown:?}; there are: {}", MEASURES.join(" "));
+        println!("unknown measure {unknown:?}: must be one of {}", MEASURES.join(" "));
         std::process::exit(2);
     }
     if expected.is_empty() {
@@ -95,7 +95,7 @@ fn main() {
         }
     });
     if let Err(error) = publish(&rows, &folder) {
-        println!("the report could not be written to {}: {error}", folder.display());
+        println!("failed to write the report to {}: {error}", folder.display());
     }
     let missed = rows.iter().filter(|row| row.met == Some(false)).count();
     if missed > 0 {
@@ -104,7 +104,7 @@ fn main() {
     }
 }
 
-/// Runs a measure. A failure does not stop the other measures.
+/// Runs a measure. A failure of the measure does not stop the other measures.
 async fn measured(measure: &str, expected: &[String], folder: &Path) -> Vec<Row> {
     let with_rest = expected.iter().any(|name| name == "rest");
     let result = AssertUnwindSafe(async {
@@ -118,7 +118,7 @@ async fn measured(measure: &str, expected: &[String], folder: &Path) -> Vec<Row>
             "languages" => languages::measure().await,
             "tenants" => tenants::measure().await,
             "crowd" => crowd::measure(with_rest).await,
-            // The measure `crowd` includes the measure at rest with the same Stacks.
+            // The measure `crowd` includes the measure `rest` with the same Stacks.
             "rest" if !expected.iter().any(|name| name == "crowd") => crowd::measure(true).await,
             "rest" => Vec::new(),
             "followers" => followers::measure().await,

@@ -1,4 +1,4 @@
-//! Measures the time from the creation of a pod until its Workspace is ready for a run. The images are already on the node.
+//! Measures the time from the creation of a pod until its Workspace is Ready. The images are already on the node.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -16,14 +16,14 @@ const BUDGET: f64 = 3.0;
 /// The steps in order. A watch observes the end of each step.
 const STEPS: [&str; 3] = [
     "scheduled",
-    "sandbox and volumes made, `bootstrap` has copied the agent, and the kubelet says so",
-    "the agent has opened, the source is in place, the Workspace ready",
+    "sandbox and volumes created, agent copied by `bootstrap`, status reported by the kubelet",
+    "agent started, source installed, Workspace Ready",
 ];
 
 pub async fn measure() -> Row {
     let mut row = None;
     in_scene("bench-cold", async |scene| row = Some(cold(scene).await)).await;
-    row.expect("it was measured")
+    row.expect("the scene has ended")
 }
 
 async fn cold(scene: &Scene) -> Row {
@@ -58,7 +58,8 @@ async fn cold(scene: &Scene) -> Row {
 /// Returns the start time and the end time of each step.
 fn moments_of(stack: &str, pods: &Moments<Pod>, workspaces: &Moments<Workspace>) -> Vec<Moment> {
     let name = names::workspace_pod(stack);
-    let first = |what: &str, is_so: &dyn Fn(&Pod) -> bool| pods.first(what, |pod| pod.name_any() == name && is_so(pod));
+    let first =
+        |what: &str, predicate: &dyn Fn(&Pod) -> bool| pods.first(what, |pod| pod.name_any() == name && predicate(pod));
     let is_condition = |pod: &Pod, kind: &str| {
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
         conditions.into_iter().flatten().any(|condition| condition.type_ == kind && condition.status == "True")

@@ -1,5 +1,5 @@
-//! Creates many idle Stacks without a run for each: copies all objects of a Stack whose run is done under other
-//! names while the controller is stopped. The pods of the copies run on the fake node.
+//! Creates many idle Stacks without a run for each of them. While the controller is stopped, copies all objects of a
+//! Stack whose run has ended, under other names. The pods of the copies run on the fake node.
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use crate::harness::{Scene, api_call};
 
 /// Number of concurrent copies.
-const AT_ONCE: usize = 16;
+const CONCURRENCY: usize = 16;
 /// Metadata fields that the API server sets.
-const MADE_BY_SERVER: [&str; 6] =
+const SERVER_FIELDS: [&str; 6] =
     ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"];
 
-/// All objects of one Stack in the order of their creation.
+/// All objects of one Stack, in the order of their creation.
 pub struct Original {
     client: Client,
     namespace: String,
@@ -32,7 +32,8 @@ struct Part {
     resource: ApiResource,
     uid: String,
     object: Value,
-    /// Status to write after the creation of the object. `None` for kinds whose status this controller does not write.
+    /// Status that is written after the creation of the object, or `None` for kinds whose status this controller does
+    /// not write.
     status: Option<Value>,
 }
 
@@ -45,7 +46,8 @@ impl Original {
             (ApiResource::erase::<Secret>(&()), false),
             (ApiResource::erase::<Service>(&()), false),
             (ApiResource::erase::<PodDisruptionBudget>(&()), false),
-            // The pod precedes the StatefulSet, which adopts an existing pod and does not create another.
+            // The copy of the pod is created before the copy of the StatefulSet. The StatefulSet adopts the pod instead
+            // of creating another pod.
             (ApiResource::erase::<Pod>(&()), false),
             (ApiResource::erase::<StatefulSet>(&()), false),
         ];
@@ -54,37 +56,37 @@ impl Original {
             let api: Api<DynamicObject> = Api::namespaced_with(scene.client.clone(), &scene.namespace, &resource);
             let found = api_call(format!("listing {}", resource.plural), api.list(&ListParams::default())).await;
             let begin = format!("{name}-");
-            let mine = found.items.into_iter().filter(|object| {
+            let selected = found.items.into_iter().filter(|object| {
                 let found = object.name_any();
                 found == name || found.starts_with(&begin)
             });
-            objects.extend(mine.map(|object| Part::of(&resource, &object, with_status)));
+            objects.extend(selected.map(|object| Part::of(&resource, &object, with_status)));
         }
         Original { client: scene.client.clone(), namespace: scene.namespace.clone(), name: name.to_owned(), objects }
     }
 
-    /// Creates a copy for each name.
+    /// Creates one copy of the Stack for each name.
     pub async fn copy(&self, names: impl Iterator<Item = String>) {
         stream::iter(names)
             .map(|name| async move { self.copy_as(&name).await })
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(CONCURRENCY)
             .for_each(|()| std::future::ready(()))
             .await;
     }
 
     async fn copy_as(&self, name: &str) {
-        let mut made = vec![(self.name.clone(), name.to_owned())];
+        let mut created = vec![(self.name.clone(), name.to_owned())];
         let mut statuses = Vec::new();
         for part in &self.objects {
             let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &part.resource);
-            let copy: DynamicObject = serde_json::from_value(with(&part.object, &made)).expect("an object");
-            let doing = format!("copying the {} {}", part.resource.kind, copy.name_any());
-            let copy = api_call(doing, api.create(&PostParams::default(), &copy)).await;
-            made.push((part.uid.clone(), copy.uid().expect("it has one")));
+            let copy: DynamicObject = serde_json::from_value(with(&part.object, &created)).expect("an object");
+            let action = format!("copying the {} {}", part.resource.kind, copy.name_any());
+            let copy = api_call(action, api.create(&PostParams::default(), &copy)).await;
+            created.push((part.uid.clone(), copy.uid().expect("object UID")));
             statuses.extend(part.status.as_ref().map(|status| (api, copy.name_any(), status)));
         }
         for (api, name, status) in statuses {
-            let patch = Patch::Merge(json!({"status": with(status, &made)}));
+            let patch = Patch::Merge(json!({"status": with(status, &created)}));
             api_call(format!("copying the status of {name}"), api.patch_status(&name, &PatchParams::default(), &patch))
                 .await;
         }
@@ -93,12 +95,12 @@ impl Original {
 
 impl Part {
     fn of(resource: &ApiResource, object: &DynamicObject, with_status: bool) -> Part {
-        let uid = object.uid().expect("it has one");
-        let mut object = serde_json::to_value(object).expect("json");
+        let uid = object.uid().expect("object UID");
+        let mut object = serde_json::to_value(object).expect("valid JSON");
         let fields = object.as_object_mut().expect("an object");
         let status = fields.remove("status").filter(|_| with_status);
         let metadata = fields["metadata"].as_object_mut().expect("metadata");
-        for field in MADE_BY_SERVER {
+        for field in SERVER_FIELDS {
             metadata.remove(field);
         }
         if resource.kind == "Pod" {
@@ -108,8 +110,8 @@ impl Part {
     }
 }
 
-/// Returns the value after the replacement of each text in all strings.
+/// Returns the value with all replacements in its JSON text.
 fn with(value: &Value, texts: &[(String, String)]) -> Value {
     let text = texts.iter().fold(value.to_string(), |text, (from, to)| text.replace(from.as_str(), to));
-    serde_json::from_str(&text).expect("json")
+    serde_json::from_str(&text).expect("valid JSON")
 }

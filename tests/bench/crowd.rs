@@ -1,4 +1,4 @@
-//! Measures the creation of sixty Stacks at once from one source, and the cost of sixty idle Stacks.
+//! Measures the simultaneous creation of sixty Stacks from one source, and the cost of sixty idle Stacks.
 
 use std::time::Duration;
 
@@ -10,19 +10,20 @@ use pulumi_controller::api::names::LABEL_COMPONENT;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::api_writes::{ApiWrites, sentence};
+use crate::api_writes::{ApiWrites, format_counts};
 use crate::bare_crowd;
-use crate::harness::{Controller, Crowd, Look, Program, Scene, WaitLimit, in_scene, wait_until};
+use crate::harness::{Controller, Crowd, Poll, Program, Scene, WaitLimit, in_scene, wait_until};
 use crate::moments::{Moments, now};
 use crate::processes::Process;
 use crate::table::{Row, Step};
 
 const STACKS: usize = 60;
-/// Maximum ratio to the time that a Job needs for the same stacks. ARCHITECTURE.md explains why the budget is relative.
+/// Maximum ratio to the time that a Job needs for the same Pulumi stacks. ARCHITECTURE.md explains why the budget is
+/// relative.
 const BUDGET: f64 = 1.5;
 /// Budget for the memory of one agent in MiB.
 const AGENT_BUDGET: f64 = 10.0;
-/// Time without writes after which the controller is idle. The timeout for this state follows.
+/// Time without writes after which the controller counts as idle, and the timeout for this state.
 const QUIET: Duration = Duration::from_secs(30);
 const QUIET_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -41,13 +42,13 @@ pub async fn measure(with_rest: bool) -> Vec<Row> {
 
 async fn crowd(scene: &Scene) -> Row {
     let (workspaces, updates) = (Moments::<Workspace>::watch(scene.api()), Moments::<Update>::watch(scene.api()));
-    println!("the same without a controller: a Job with {STACKS} pods");
+    println!("running a Job with {STACKS} pods without the controller");
     let program = Program::new("bare").step("member", json!({"value": scene.id})).output("n", json!("${member.count}"));
     let bare = bare_crowd::run(scene, &program.file("Pulumi.yaml").content, STACKS).await.as_secs_f64();
-    println!("{STACKS} Stacks are made; waiting until all are Ready, {:?} at most", WaitLimit::Long.limit());
-    let course = Crowd::start(&[(scene, STACKS)]).await.until_done(WaitLimit::Long).await;
-    println!("{course}");
-    let (total, began) = (course.all_done.as_secs_f64(), now() - course.all_done.as_secs_f64());
+    println!("creating {STACKS} Stacks and waiting up to {:?} until all are Ready", WaitLimit::Long.limit());
+    let times = Crowd::start(&[(scene, STACKS)]).await.until_done(WaitLimit::Long).await;
+    println!("{times}");
+    let (total, began) = (times.all_done.as_secs_f64(), now() - times.all_done.as_secs_f64());
     let failed = scene.list::<Update>().await.iter().filter(|update| is_failed(update)).count();
     let ready = workspaces.first_of_each(|workspace| {
         let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice());
@@ -64,12 +65,12 @@ async fn crowd(scene: &Scene) -> Row {
         Some(total < BUDGET * bare && failed == 0),
     )
     .with_steps(vec![
-        step("until the last workspace is ready; runs continue meanwhile", last_ready - began),
+        step("until the last Workspace is Ready, in parallel with runs", last_ready - began),
         step("until the last run has ended", (last_run - last_ready).max(0.0)),
         step("until the last Stack is Ready", (began + total - last_run.max(last_ready)).max(0.0)),
     ])
     .with_note(format!(
-        "{bare:.0} s for the same stacks in the pods of a Job, without a controller: {:.2} of it",
+        "a Job without the controller took {bare:.0} s for the same stacks: the ratio is {:.2}",
         total / bare
     ))
 }
@@ -78,7 +79,7 @@ fn is_failed(update: &Update) -> bool {
     update.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Failed"))
 }
 
-/// Returns the memory of the agent that uses most memory, which includes both of its processes.
+/// Returns the memory of the agent that uses the most memory, as the sum of its two processes.
 async fn agents(scene: &Scene) -> Row {
     let pods: Vec<Pod> = scene.list().await;
     let pods = pods.iter().filter(|pod| pod.labels().contains_key(LABEL_COMPONENT));
@@ -89,7 +90,7 @@ async fn agents(scene: &Scene) -> Row {
     };
     let most = pods.map(memory).fold(0.0, f64::max);
     Row::of(
-        "agent memory (RssAnon), idle, both processes, the largest of 60",
+        "agent memory (RssAnon), idle, both processes, maximum of 60",
         format!("{AGENT_BUDGET} MiB"),
         format!("{most:.1} MiB"),
         Some(most < AGENT_BUDGET),
@@ -99,39 +100,40 @@ async fn agents(scene: &Scene) -> Row {
 async fn rest(scene: &Scene) -> Row {
     let seconds = rest_seconds(300);
     let mut writes = ApiWrites::from_now();
-    println!("waiting until the controller is at rest, then for {seconds} s");
-    until_versions_are_known(scene).await;
+    println!("waiting until the controller is idle, then for {seconds} s");
+    until_versions_are_reported(scene).await;
     writes.until_quiet(QUIET, QUIET_TIMEOUT).await;
     let process = controller(scene).await;
-    let before = process.processor_time();
+    let before = process.cpu_time();
     sleep(Duration::from_secs(seconds)).await;
-    let written = writes.news();
-    let share = 100.0 * (process.processor_time() - before) / seconds as f64;
+    let written = writes.take_new();
+    let share = 100.0 * (process.cpu_time() - before) / seconds as f64;
     let number: usize = written.values().sum();
     Row::of(
         &format!("API writes at rest, {STACKS} Stacks, {seconds} s"),
-        "0, but for the Lease",
+        "0, except the Lease",
         number.to_string(),
         Some(number == 0),
     )
-    .with_note(format!("written: {}", sentence(&written)))
-    .with_note(format!("the controller takes {share:.1} % of a processor"))
+    .with_note(format!("written: {}", format_counts(&written)))
+    .with_note(format!("the controller uses {share:.1} % of a CPU"))
 }
 
-/// Waits until the status of each Workspace contains the version of the CLI. The agent queries the version some time after its
-/// start, so the status changes once after the first run.
-async fn until_versions_are_known(scene: &Scene) {
+/// Waits until the status of each Workspace contains the version of the CLI. The agent queries this version some time
+/// after its start, so the status changes once after the first run.
+async fn until_versions_are_reported(scene: &Scene) {
     let is_unknown = |workspace: &Workspace| workspace.status.as_ref().is_none_or(|it| it.pulumi_version.is_none());
     wait_until("the version of the CLI in the status of each Workspace", WaitLimit::Long, async || {
         match scene.list::<Workspace>().await.iter().filter(|workspace| is_unknown(workspace)).count() {
-            0 => Look::Found(()),
-            unknown => Look::NotYet(format!("{unknown} are unknown")),
+            0 => Poll::Found(()),
+            unknown => Poll::NotYet(format!("{unknown} are unknown")),
         }
     })
     .await;
 }
 
-/// Returns the duration of the measure at rest. `BENCH_REST_SECONDS` shortens it during work on the benchmark.
+/// Returns the duration of the measure at rest in seconds. `BENCH_REST_SECONDS` overrides it during work on the
+/// benchmark.
 pub fn rest_seconds(default: u64) -> u64 {
     std::env::var("BENCH_REST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }

@@ -1,5 +1,5 @@
-//! A fake node, which KWOK (`tests/cluster/cluster fake-nodes`) keeps Ready. KWOK reports the pods of the node as
-//! running immediately, and the fake agent responds for all of these pods.
+//! A fake node, which KWOK (`tests/cluster/cluster fake-nodes`) keeps Ready. KWOK immediately reports the pods of the
+//! node as running, and the fake agent responds for all these pods.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,23 +15,22 @@ use crate::harness::api_call;
 use crate::progress::until_count;
 
 const NAME: &str = "fake0";
-/// Key of the label, the annotation and the taint of fake nodes, which KWOK manages.
-const MARK: &str = "kwok.x-k8s.io/node";
+/// Key of the label, the annotation and the taint of fake nodes. KWOK manages the nodes with this annotation.
+const FAKE_NODE_KEY: &str = "kwok.x-k8s.io/node";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Environment variable with the address of fake pods.
+/// Environment variable with the IP address of fake pods.
 const ADDRESS: &str = "FAKE_POD_ADDRESS";
 
 /// Reports whether the cluster manages fake nodes.
-#[allow(dead_code, reason = "measures and storms fail without")]
-pub fn are_there() -> bool {
+#[allow(dead_code, reason = "only the end-to-end tests are skipped")]
+pub fn are_available() -> bool {
     std::env::var_os(ADDRESS).is_some()
 }
 
-/// Returns the address in the status of fake pods, which is the address of the real node.
+/// Returns the address in the status of fake pods. It is the address of the real node.
 pub fn address() -> SocketAddr {
-    let address = std::env::var(ADDRESS)
-        .expect("FAKE_POD_ADDRESS says where the agents of fake pods are: run `tests/cluster/cluster fake-nodes`");
+    let address = std::env::var(ADDRESS).expect("FAKE_POD_ADDRESS is not set: run `tests/cluster/cluster fake-nodes`");
     SocketAddr::new(address.parse().expect("an address"), AGENT_PORT)
 }
 
@@ -39,18 +38,18 @@ pub fn address() -> SocketAddr {
 pub async fn create(client: &Client) {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = json!({
-        "metadata": {"name": NAME, "labels": {MARK: "fake"}, "annotations": {MARK: "fake"}},
-        "spec": {"taints": [{"key": MARK, "value": "fake", "effect": "NoSchedule"}]},
+        "metadata": {"name": NAME, "labels": {FAKE_NODE_KEY: "fake"}, "annotations": {FAKE_NODE_KEY: "fake"}},
+        "spec": {"taints": [{"key": FAKE_NODE_KEY, "value": "fake", "effect": "NoSchedule"}]},
     });
     let node: Node = serde_json::from_value(node).expect("a node");
-    if api_call("looking for the fake node", nodes.get_opt(NAME)).await.is_none() {
+    if api_call("reading the fake node", nodes.get_opt(NAME)).await.is_none() {
         api_call("creating the fake node", nodes.create(&PostParams::default(), &node)).await;
     }
     until_count("the fake node is ready", 1, LIMIT, async || {
         let node = api_call("reading the fake node", nodes.get(NAME)).await;
         let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let ready = conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True").count();
-        (ready, format!("{} has no condition Ready", node.name_any()))
+        (ready, format!("{} is not Ready", node.name_any()))
     })
     .await;
 }
@@ -58,8 +57,8 @@ pub async fn create(client: &Client) {
 /// Places the workspace pod of a Stack on the fake node.
 pub fn place(mut stack: Stack) -> Stack {
     if let Some(template) = &mut stack.spec.workspace_template {
-        let toleration = json!({"key": MARK, "operator": "Exists", "effect": "NoSchedule"});
-        let placement = json!({"nodeSelector": {MARK: "fake"}, "tolerations": [toleration]});
+        let toleration = json!({"key": FAKE_NODE_KEY, "operator": "Exists", "effect": "NoSchedule"});
+        let placement = json!({"nodeSelector": {FAKE_NODE_KEY: "fake"}, "tolerations": [toleration]});
         template["spec"]["podTemplate"] = json!({"spec": placement});
     }
     stack

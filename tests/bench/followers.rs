@@ -1,5 +1,6 @@
-//! Measures five hundred Stacks that track one Git repository, and five hundred that each track their own: the cost of the controller
-//! at rest and the load on the Git server, on a fake node with a fake agent.
+//! Measures five hundred Stacks that poll one Git repository, and five hundred Stacks that each poll their own
+//! repository: the cost of the controller at rest and the load on the Git server. The pods are on a fake node with a
+//! fake agent.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,27 +12,27 @@ use kube::api::{DeleteParams, ListParams};
 use pulumi_controller::api::pulumi::Stack;
 use serde::Deserialize;
 
-use crate::api_writes::{ApiWrites, sentence};
+use crate::api_writes::{ApiWrites, format_counts};
 use crate::crowd::{controller, rest_seconds};
 use crate::fake_agent::FakeAgent;
 use crate::fake_nodes;
 use crate::harness::{Environment, Program, Scene, Source, api_call, client};
-use crate::memory::{AT_ONCE, Done, QUIET, QUIET_TIMEOUT, REST_SECONDS, RUN_TIME, at_rest, name, restart, run};
+use crate::memory::{CONCURRENCY, Done, QUIET, QUIET_TIMEOUT, REST_SECONDS, RUN_TIME, at_rest, name, restart, run};
 use crate::progress::until_count;
 use crate::table::Row;
 
 const STACKS: usize = 500;
 /// Number of concurrent pushes.
-const PUSHED_AT_ONCE: usize = 4;
-/// Number of repositories between two progress messages.
-const NEWS: usize = 50;
+const CONCURRENT_PUSHES: usize = 4;
+/// Number of pushed repositories between two progress messages.
+const PUSHES_PER_MESSAGE: usize = 50;
 /// Minimum poll interval of a repository in seconds.
 const MIN_INTERVAL: u64 = 60;
-/// Requests per poll: the capabilities of the server and the reference of the branch.
-const REQUESTS_OF_QUESTION: usize = 2;
+/// Requests per poll: one for the capabilities of the server, one for the reference of the branch.
+const REQUESTS_PER_POLL: usize = 2;
 const REMOVE_LIMIT: Duration = Duration::from_secs(900);
 
-/// Counters of read requests to the test Git server.
+/// Counters of the read requests to the Git server of the tests.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct RequestCounts {
     repositories: usize,
@@ -45,18 +46,18 @@ pub async fn measure() -> Vec<Row> {
     let fake_agent = FakeAgent::start(client, fake_nodes::address(), RUN_TIME).await.expect("a fake agent");
     let mut rows = Vec::new();
     for repositories in [1, STACKS] {
-        println!("\n{STACKS} Stacks on {repositories} repositories");
+        println!("\n{STACKS} Stacks with {repositories} repositories");
         let mut scene = Scene::new("bench-followers").await;
         scene.timeline.end();
-        let outcome = AssertUnwindSafe(followed(&scene, repositories, &fake_agent)).catch_unwind().await;
-        // The Stacks are removed after a failure too, because later measures must not include them.
+        let outcome = AssertUnwindSafe(measure_repositories(&scene, repositories, &fake_agent)).catch_unwind().await;
+        // The Stacks are also removed after a failure, because later measures must not include them.
         remove(scene).await;
         rows.extend(outcome.unwrap_or_else(|failure| resume_unwind(failure)));
     }
     rows
 }
 
-async fn followed(scene: &Scene, repositories: usize, fake_agent: &FakeAgent) -> Vec<Row> {
+async fn measure_repositories(scene: &Scene, repositories: usize, fake_agent: &FakeAgent) -> Vec<Row> {
     let sources = pushed(scene, repositories).await;
     restart(scene).await;
     let done = Done::watch(scene.api());
@@ -68,33 +69,33 @@ async fn followed(scene: &Scene, repositories: usize, fake_agent: &FakeAgent) ->
 
 /// Creates repositories, each with a different commit.
 async fn pushed(scene: &Scene, repositories: usize) -> Vec<Source<'_>> {
-    let made = AtomicUsize::new(0);
+    let created = AtomicUsize::new(0);
     let push = async |number: usize| {
         let source = scene.source(&format!("app-{number:03}")).await;
         let program = Program::new("bench-followers").output("number", number.into());
-        source.push_unseen(&program.files()).await;
-        let made = made.fetch_add(1, Ordering::Relaxed) + 1;
-        if made.is_multiple_of(NEWS) {
-            println!("pushed to {made} of {repositories} repositories");
+        source.push_without_notification(&program.files()).await;
+        let created = created.fetch_add(1, Ordering::Relaxed) + 1;
+        if created.is_multiple_of(PUSHES_PER_MESSAGE) {
+            println!("pushed to {created} of {repositories} repositories");
         }
         source
     };
-    stream::iter(0..repositories).map(push).buffered(PUSHED_AT_ONCE).collect().await
+    stream::iter(0..repositories).map(push).buffered(CONCURRENT_PUSHES).collect().await
 }
 
-/// Measures memory and requests in a period in which each repository is polled at least twice.
+/// Measures memory and requests for a period in which each repository is polled at least twice.
 async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
-    println!("waiting until the controller is at rest");
+    println!("waiting until the controller is idle");
     let mut writes = ApiWrites::from_now();
     writes.until_quiet(QUIET, QUIET_TIMEOUT).await;
     let process = controller(scene).await;
     let (before, seconds) = (request_counts(scene).await, rest_seconds(REST_SECONDS));
     let rest = at_rest(process, &mut writes).await;
     let after = request_counts(scene).await;
-    assert_eq!(after.repositories, repositories, "every repository is followed");
-    let questions = after.conversations - before.conversations;
+    assert_eq!(after.repositories, repositories, "every repository is polled");
+    let polls = after.conversations - before.conversations;
     let requests = after.requests - before.requests;
-    println!("{:.1} MiB; {questions} questions, {requests} requests in {seconds} s", rest.memory);
+    println!("{:.1} MiB; {polls} polls, {requests} requests in {seconds} s", rest.memory);
     let number: usize = rest.written.values().sum();
     let on = format!("{STACKS} Stacks on {repositories} repositories").replace(" 1 repositories", " one repository");
     let memory = Row::of(
@@ -103,25 +104,25 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
         format!("{:.1} MiB, {number}", rest.memory),
         Some(number == 0),
     )
-    .with_note(format!("at rest {:.1} % of a processor; written: {}", rest.processor, sentence(&rest.written)))
-    .with_note(format!("the most memory of all kinds that it ever had: {:.1} MiB", process.peak()));
+    .with_note(format!("CPU usage at rest: {:.1} % of a CPU; writes: {}", rest.processor, format_counts(&rest.written)))
+    .with_note(format!("peak memory (VmHWM) since the start of the process: {:.1} MiB", process.peak()));
     // The number of polls must not depend on the number of Stacks per repository.
     let most = repositories * usize::try_from(seconds / MIN_INTERVAL + 1).expect("a small number");
-    let requests_each = requests as f64 / questions.max(1) as f64;
+    let requests_each = requests as f64 / polls.max(1) as f64;
     let git = Row::of(
         &format!("requests to the Git server per poll of all repositories, {on}"),
-        (repositories * REQUESTS_OF_QUESTION).to_string(),
+        (repositories * REQUESTS_PER_POLL).to_string(),
         format!("{:.0}", requests_each * repositories as f64),
-        Some(questions <= most && requests <= questions * REQUESTS_OF_QUESTION),
+        Some(polls <= most && requests <= polls * REQUESTS_PER_POLL),
     )
     .with_note(format!(
-        "in {seconds} s each repository was polled {:.1} times, with {requests_each:.1} requests: {requests} in all",
-        questions as f64 / repositories as f64
+        "in {seconds} s, each repository was polled {:.1} times with {requests_each:.1} requests: {requests} in total",
+        polls as f64 / repositories as f64
     ));
     vec![memory, git]
 }
 
-/// Returns the counters for the repositories of this scene.
+/// Returns the counters of the repositories of this scene.
 async fn request_counts(scene: &Scene) -> RequestCounts {
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().expect("a client");
     let url = format!("{}/requests?prefix={}-", Environment::get().git_url, scene.namespace);
@@ -130,18 +131,18 @@ async fn request_counts(scene: &Scene) -> RequestCounts {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{url}: {error}: {text}"))
 }
 
-/// Deletes the Stacks with a longer timeout than that of a scene.
+/// Deletes the Stacks with a longer timeout than the timeout of a scene.
 async fn remove(scene: Scene) {
     let stacks: Api<Stack> = scene.api();
     stream::iter(api_call("listing Stacks", stacks.list_metadata(&ListParams::default())).await)
         .map(|stack| {
-            let (stacks, name) = (stacks.clone(), stack.metadata.name.expect("it has one"));
+            let (stacks, name) = (stacks.clone(), stack.metadata.name.expect("object name"));
             async move { api_call("deleting a Stack", stacks.delete(&name, &DeleteParams::default())).await }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|_| std::future::ready(()))
         .await;
-    until_count("Stacks are gone", STACKS, REMOVE_LIMIT, async || {
+    until_count("Stacks are deleted", STACKS, REMOVE_LIMIT, async || {
         let left = api_call("counting Stacks", stacks.list_metadata(&ListParams::default().limit(1))).await;
         let more = left.metadata.remaining_item_count.and_then(|more| usize::try_from(more).ok()).unwrap_or_default();
         (STACKS.saturating_sub(left.items.len() + more), String::new())

@@ -1,5 +1,5 @@
-//! Measures the warm path of a Git repository that the controller polls: from a reconcile request right after a push to the
-//! start of the CLI. The steps are those of `path.rs`, except the first.
+//! Measures the warm path of a Git repository that the controller polls: from a reconcile request immediately after a
+//! push to the start of the CLI. Only the first step differs from the steps of `path.rs`.
 
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
@@ -9,22 +9,22 @@ use crate::moments::{Moments, now};
 use crate::path::{Pod, ROUNDS, STEPS, STEPS_TO_EXEC, moments_of, program, steps, total};
 use crate::table::{Row, median};
 
-/// Poll interval in seconds, long enough that only requests trigger a poll.
-const RARELY: i64 = 3600;
+/// Poll interval in seconds, so long that only requests trigger a poll.
+const POLL_INTERVAL: i64 = 3600;
 /// Description of the first step, which differs from that of a Flux artifact.
-const FIRST_STEP: &str = "the Stack's reconcile: repository asked, commit fetched and packed, Workspace written";
+const FIRST_STEP: &str = "Stack reconciled: repository polled, commit fetched and packed, Workspace written";
 
 pub async fn measure() -> Row {
     let mut row = None;
     in_scene("bench-poll", async |scene| row = Some(poll(scene).await)).await;
-    row.expect("it was measured")
+    row.expect("the scene has ended")
 }
 
 async fn poll(scene: &Scene) -> Row {
     let source = scene.source("app").await;
-    let first = source.push_unseen(&program("start")).await;
+    let first = source.push_without_notification(&program("start")).await;
     let mut stack = scene.stack_on_repository("main", &source);
-    stack.spec.resync_frequency_seconds = Some(RARELY);
+    stack.spec.resync_frequency_seconds = Some(POLL_INTERVAL);
     let stack = scene.start(stack).await;
     stack.until_applied(&first).await;
     let pod = Pod::of(scene, &stack.name);
@@ -33,7 +33,7 @@ async fn poll(scene: &Scene) -> Row {
     for round in 1..=ROUNDS {
         let text = format!("round {round}");
         let push_began = now();
-        let commit = source.push_unseen(&program(&text)).await;
+        let commit = source.push_without_notification(&program(&text)).await;
         let began = now();
         stack.annotate(ANNOTATION_REQUESTED_AT, &text).await;
         stack.until_applied(&commit).await;
@@ -49,9 +49,9 @@ async fn poll(scene: &Scene) -> Row {
     let mut steps = steps(&runs, STEPS_TO_EXEC);
     steps[0].name = FIRST_STEP.to_owned();
     let (to_exec, to_end) = (total(&runs, STEPS_TO_EXEC), total(&runs, STEPS.len()));
-    let measure = "pushed to a followed repository, asked for → exec of `pulumi up`, warm";
+    let measure = "reconcile request for a pushed commit → exec of `pulumi up`, warm";
     Row::of(measure, "", format!("{to_exec:.2} s"), None).with_steps(steps).with_note(format!(
-        "Update finished after {to_end:.2} s; the commit and its push took {:.2} s before that; medians of {ROUNDS}",
+        "Update finished after {to_end:.2} s; commit and push took {:.2} s before the request; medians of {ROUNDS}",
         median(pushes)
     ))
 }

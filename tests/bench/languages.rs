@@ -1,5 +1,5 @@
-//! Measures programs in TypeScript, Python and Go: the time from an artifact in the status of its source to the end of the Update,
-//! compared with the package manager and the CLI alone, which make the same change in the same pod.
+//! Measures programs in TypeScript, Python and Go: the time from an artifact in the status of its source to the end of
+//! the Update. The baseline is the package manager and the CLI alone, which make the same change in the same pod.
 
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::pulumi::Stack;
@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 
 use crate::harness::{File, Scene, in_scene};
 use crate::moments::{Moment, Moments, now};
-use crate::path::{BARE_UP, Pod, STEPS, moments_of, steps, total};
+use crate::path::{PULUMI_UP, Pod, STEPS, moments_of, steps, total};
 use crate::table::{Row, median};
 
 const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
 const REGISTRY: &str = "http://packages.test-services";
 const ROUNDS: usize = 5;
-/// Maximum overhead in seconds of a commit that changes only code.
+/// Maximum overhead in seconds for a commit that changes only code.
 const CODE_BUDGET: f64 = 0.5;
-/// Maximum overhead in seconds of a commit that changes the lock file.
+/// Maximum overhead in seconds for a commit that changes the lock file.
 const LOCK_BUDGET: f64 = 1.0;
 
 const PACKAGE: &str = include_str!("../cluster/languages/packages/npm/package.json");
@@ -24,14 +24,15 @@ const REQUIREMENTS: &str = include_str!("../cluster/languages/packages/pypi/requ
 const GO_MOD: &str = include_str!("../cluster/languages/packages/go/go.mod");
 const GO_SUM: &str = include_str!("../cluster/languages/packages/go/go.sum");
 
-/// A language, and the commands that a user runs without the controller.
+/// A language, and the commands that a user would run without the controller.
 struct Language {
     name: &'static str,
-    /// Returns the files of the project. The program exports the text. With `more`, the project has one more direct dependency.
+    /// Returns the files of the project. The program exports the text. If `more` is true, the project has one more
+    /// direct dependency.
     project: fn(text: &str, more: bool) -> Vec<File>,
     /// Command that installs the dependencies.
     install: &'static str,
-    /// Files that the command completes. The project contains the completed files, as in a repository.
+    /// Files that the command completes. The project contains the completed files, as a repository does.
     completed: &'static [&'static str],
 }
 
@@ -40,7 +41,8 @@ const LANGUAGES: [Language; 3] = [
     Language {
         name: "Python",
         project: python,
-        // pip does not remove packages, so a new environment is necessary to install exactly the listed packages.
+        // pip does not remove packages. A new environment is therefore necessary to install exactly the listed
+        // packages.
         install: "rm -rf venv && python3 -m venv venv && venv/bin/python -m pip install --quiet --requirement requirements.txt",
         completed: &[],
     },
@@ -53,7 +55,7 @@ fn file(path: &str, content: impl Into<String>) -> File {
 
 fn typescript(text: &str, more: bool) -> Vec<File> {
     let (mut package, mut lock): (Value, Value) =
-        (serde_json::from_str(PACKAGE).expect("JSON"), serde_json::from_str(PACKAGE_LOCK).expect("JSON"));
+        (serde_json::from_str(PACKAGE).expect("valid JSON"), serde_json::from_str(PACKAGE_LOCK).expect("valid JSON"));
     if more {
         let version = lock["packages"]["node_modules/semver"]["version"].clone();
         package["dependencies"]["semver"] = version.clone();
@@ -109,17 +111,17 @@ pub async fn measure() -> Vec<Row> {
     for (number, language) in LANGUAGES.iter().enumerate() {
         println!("language {} of {}: {}", number + 1, LANGUAGES.len(), language.name);
         let scene_name = format!("bench-{}", language.name.to_lowercase());
-        in_scene(&scene_name, async |scene| rows.extend(of_language(scene, language).await)).await;
+        in_scene(&scene_name, async |scene| rows.extend(measure_language(scene, language).await)).await;
     }
     rows
 }
 
-async fn of_language(scene: &Scene, language: &Language) -> Vec<Row> {
+async fn measure_language(scene: &Scene, language: &Language) -> Vec<Row> {
     let source = scene.source("app").await;
     let first = source.artifact_of(&source.push(&(language.project)("start", false)).await).await;
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
-    external.offer(&first).await;
+    external.publish(&first).await;
     let stack = scene.start(with_registry(scene.stack_on_kind("main", None, &external))).await;
     stack.until_revision(&first.revision).await;
     let pod = Pod::of(scene, &stack.name);
@@ -139,7 +141,7 @@ async fn of_language(scene: &Scene, language: &Language) -> Vec<Row> {
             files.extend_from_slice(completed);
             let artifact = source.artifact_of(&source.push(&files).await).await;
             let began = now();
-            external.offer(&artifact).await;
+            external.publish(&artifact).await;
             stack.until_revision(&artifact.revision).await;
             let run = moments_of(began, &artifact.revision, &workspaces, &updates, &pod).await;
             let install = if change == "code" { "true" } else { language.install };
@@ -168,16 +170,17 @@ async fn completed(pod: &Pod, language: &Language) -> Vec<File> {
 
 const STACK_INIT: &str = "pulumi --non-interactive stack init bare";
 
-/// Writes the project to its own directory in the pod, and returns the duration of the installation and of the CLI.
+/// Writes the project to its own directory in the pod. Returns the total duration of the installation and the CLI in
+/// seconds.
 async fn bare_change(pod: &Pod, language: &Language, text: &str, more: bool, install: &str) -> f64 {
     let mut prepare = "mkdir -p /tmp/bare && cd /tmp/bare".to_owned();
     for File { path, content } in (language.project)(text, more) {
         let content = content.replace("name: bench", &format!("name: bare-{}", pod.namespace));
         prepare.push_str(&format!("\ncat >{path} <<'END_OF_FILE'\n{content}END_OF_FILE"));
     }
-    // The agent sets the same caches for runs.
+    // The agent sets the same cache directories for runs.
     prepare.push_str("\nexport GOCACHE=/share/cache/go-build GOMODCACHE=/share/cache/go-modules");
-    pod.duration(&prepare, &format!("{{ {install}; }} && {BARE_UP}")).await
+    pod.duration(&prepare, &format!("{{ {install}; }} && {PULUMI_UP}")).await
 }
 
 fn row(language: &Language, change: &str, runs: &[Vec<Moment>], bare: f64, budget: f64) -> Row {
@@ -190,7 +193,7 @@ fn row(language: &Language, change: &str, runs: &[Vec<Moment>], bare: f64, budge
         Some(to_end < bare + budget),
     )
     .with_steps(steps(runs, STEPS.len()))
-    .with_note(format!("{:.2} s more than without the controller; medians of {ROUNDS}", to_end - bare))
+    .with_note(format!("overhead of the controller: {:.2} s; medians of {ROUNDS}", to_end - bare))
 }
 
 /// Returns the Stack with the image of the language runtimes and the registry of the test cluster.

@@ -1,4 +1,4 @@
-//! Index lookups of the controller for one push, with any number of idle Stacks.
+//! The index lookups of the controller for one push, with any number of idle Stacks.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use serde_json::json;
 /// Number of retained Updates per Stack.
 const UPDATES: usize = 5;
 /// Number of Stacks per source.
-const ON_ONE_SOURCE: usize = 10;
+const STACKS_PER_SOURCE: usize = 10;
 
-/// Idle Stacks with the indexes of the controller.
+/// Idle Stacks and the indexes that the controller has for them.
 pub struct AtRest {
     stacks: Stacks,
     updates: Updates,
@@ -55,17 +55,17 @@ impl AtRest {
     }
 
     /// Simulates a push: the source changes, and the Stack creates an Update, which runs and ends. Each step looks up
-    /// related objects.
+    /// the related objects.
     pub fn push(&mut self) {
         let (namespace, name) = (self.pushed.namespace().unwrap_or_default(), self.pushed.name_any());
         let source = self.pushed.spec.flux_source.as_ref().map(|source| source.source_ref.name.clone());
         let bucket = GroupKind::new("source.toolkit.fluxcd.io", "Bucket");
         let source = StackGroup::Source(bucket, (namespace.clone(), source.unwrap_or_default()));
-        assert_eq!(black_box(self.stacks.in_group(&source)).len(), ON_ONE_SOURCE);
+        assert_eq!(black_box(self.stacks.in_group(&source)).len(), STACKS_PER_SOURCE);
         let (of_stack, of_workspace) =
             (UpdateGroup::stack(&namespace, &name), UpdateGroup::workspace(&namespace, &name));
         let number = name.trim_start_matches("app-").parse().unwrap_or_default();
-        // The Update is created, bound, ended, recorded, and gets its result.
+        // The Update changes five times: it is created, bound to a pod, ended and recorded, and it gets its result.
         for _ in 0..5 {
             self.update_writer.apply(&Event::Apply(update_number(number, 0)));
             self.duplicates.record(&self.pushed);
@@ -78,14 +78,14 @@ impl AtRest {
     }
 }
 
-/// Each Stack depends on the previous one.
+/// Returns a Stack that depends on the previous Stack.
 fn stack_number(number: usize) -> Stack {
     serde_json::from_value(json!({
         "apiVersion": "pulumi.com/v1", "kind": "Stack",
         "metadata": {"namespace": "apps", "name": format!("app-{number}"), "uid": format!("uid-{number}")},
         "spec": {
             "stack": format!("acme/app/{number}"), "backend": "s3://state",
-            "fluxSource": {"sourceRef": {"kind": "Bucket", "name": format!("b-{}", number / ON_ONE_SOURCE)}},
+            "fluxSource": {"sourceRef": {"kind": "Bucket", "name": format!("b-{}", number / STACKS_PER_SOURCE)}},
             "dependsOn": [{"name": format!("app-{}", number.wrapping_sub(1))}],
         },
     }))
@@ -105,7 +105,7 @@ fn update_number(number: usize, attempt: usize) -> Update {
     .expect("an Update")
 }
 
-/// Returns a client that fails on any request, since lookups must not call the API server.
+/// Returns a client that fails for any request, because lookups must not call the API server.
 fn no_api_server() -> Client {
     let service = tower::service_fn(|request: axum::http::Request<kube::client::Body>| async move {
         Err::<axum::http::Response<kube::client::Body>, _>(std::io::Error::other(format!(

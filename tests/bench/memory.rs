@@ -1,4 +1,5 @@
-//! Measures the memory of the controller with an increasing number of Stacks, on a fake node with a fake agent.
+//! Measures the memory of the controller with an increasing number of Stacks. The pods are on a fake node with a fake
+//! agent.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use pulumi_controller::api::pulumi::Stack;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::api_writes::{ApiWrites, sentence};
+use crate::api_writes::{ApiWrites, format_counts};
 use crate::copies::Original;
 use crate::crowd::{controller, rest_seconds};
 use crate::fake_agent::FakeAgent;
@@ -23,23 +24,25 @@ use crate::progress::until_count;
 use crate::push_at_rest::Pushed;
 use crate::table::Row;
 
-/// Numbers of Stacks and budgets in MiB.
+/// Numbers of Stacks and their budgets in MiB.
 const BUDGETS: [(usize, f64); 4] = [(1, 25.0), (60, 35.0), (1_000, 80.0), (10_000, 400.0)];
 /// Duration of a run of the fake agent.
 pub const RUN_TIME: Duration = Duration::from_millis(200);
-/// Maximum number of Stacks that are created with a run each. Further Stacks are copies of a Stack whose run is done.
+/// Maximum number of Stacks that are created with a run each. All further Stacks are copies of a Stack whose run has
+/// ended.
 const MAX_RUNS: usize = 1_000;
 /// Number of reconciled copies after which the caches of a new controller are complete.
-const AT_WORK: usize = 500;
+const RECONCILED: usize = 500;
 /// Number of concurrent creations.
-pub const AT_ONCE: usize = 16;
-/// Timeout per Stack until all are Ready, in addition to `MIN_LIMIT`.
-const LIMIT_FOR_EACH: Duration = Duration::from_secs(2);
+pub const CONCURRENCY: usize = 16;
+/// Additional timeout per Stack until all Stacks are Ready. The minimum timeout is `MIN_LIMIT`.
+const LIMIT_PER_STACK: Duration = Duration::from_secs(2);
 const MIN_LIMIT: Duration = Duration::from_secs(180);
-/// Time without writes after which the controller is idle. The timeout for this state follows.
+/// Time without writes after which the controller counts as idle, and the timeout for this state.
 pub const QUIET: Duration = Duration::from_secs(30);
 pub const QUIET_TIMEOUT: Duration = Duration::from_secs(600);
-/// Duration of the measure at rest, longer than the interval at which the controller queries the agent of an idle Stack.
+/// Duration of the measure at rest in seconds, longer than the interval at which the controller queries the agent of an
+/// idle Stack.
 pub const REST_SECONDS: u64 = 150;
 
 pub async fn measure() -> Vec<Row> {
@@ -53,7 +56,7 @@ pub async fn measure() -> Vec<Row> {
     let artifact = source.artifact_of(&commit).await;
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(serde_json::json!({})).await;
-    external.offer(&artifact).await;
+    external.publish(&artifact).await;
     restart(&scene).await;
     let done = Done::watch(scene.api());
     let stack_of = |number: usize| scene.stack_on_kind(&name(number), None, &external);
@@ -66,31 +69,31 @@ pub async fn measure() -> Vec<Row> {
         if stacks - there <= MAX_RUNS {
             let note = run(&scene, &stack_of, &fake_agent, &done, there..stacks).await;
             rows.push(row(&scene, stacks, budget).await.with_note(note));
-            rows.push(pushed_to(&mut pushed, &push_scene).await.measure_at_rest(stacks).await);
+            rows.push(get_or_start(&mut pushed, &push_scene).await.measure_at_rest(stacks).await);
         } else {
             if there == 0 {
                 run(&scene, &stack_of, &fake_agent, &done, 0..1).await;
             }
-            let pushed = pushed_to(&mut pushed, &push_scene).await;
+            let pushed = get_or_start(&mut pushed, &push_scene).await;
             copy(&scene, &fake_agent, there.max(1)..stacks).await;
-            rows.push(row_at_work(&scene, &fake_agent, stacks, budget).await);
-            rows.push(pushed.measure(&format!("{stacks} Stacks, all just found"), None).await);
+            rows.push(measure_reconciled(&scene, &fake_agent, stacks, budget).await);
+            rows.push(pushed.measure(&format!("{stacks} Stacks, after a restart"), None).await);
         }
         there = stacks;
     }
-    println!("the objects are left in the namespace {}: they end with the cluster", scene.namespace);
+    println!("the objects remain in the namespace {} until the cluster is removed", scene.namespace);
     rows
 }
 
 /// Returns the Stack that receives pushes. The first call creates the Stack.
-async fn pushed_to<'a, 'b>(pushed: &'b mut Option<Pushed<'a>>, scene: &'a Scene) -> &'b Pushed<'a> {
+async fn get_or_start<'a, 'b>(pushed: &'b mut Option<Pushed<'a>>, scene: &'a Scene) -> &'b Pushed<'a> {
     if pushed.is_none() {
         *pushed = Some(Pushed::start(scene).await);
     }
-    pushed.as_ref().expect("it was made")
+    pushed.as_ref().expect("the Stack exists")
 }
 
-/// Returns all budgets, or those for the numbers of Stacks in `BENCH_STACKS`.
+/// Returns all budgets, or the budgets for the numbers of Stacks in `BENCH_STACKS`.
 fn budgets() -> Vec<(usize, f64)> {
     match std::env::var("BENCH_STACKS") {
         Ok(text) => {
@@ -101,7 +104,7 @@ fn budgets() -> Vec<(usize, f64)> {
     }
 }
 
-/// Restarts the controller, so that its memory does not include earlier measures.
+/// Restarts the controller, so its memory does not include earlier measures.
 pub async fn restart(scene: &Scene) {
     let before = Controller::new(&scene.client).kill().await;
     until_count("the controller has restarted", 1, MIN_LIMIT, async || {
@@ -113,7 +116,7 @@ pub async fn restart(scene: &Scene) {
     Controller::new(&scene.client).until_available().await;
 }
 
-/// Creates Stacks and waits until all are done. Returns a summary.
+/// Creates Stacks and waits until all are Ready. Returns a summary.
 pub async fn run(
     scene: &Scene,
     stack_of: &impl Fn(usize) -> Stack,
@@ -122,72 +125,72 @@ pub async fn run(
     numbers: std::ops::Range<usize>,
 ) -> String {
     let (stacks, began) = (numbers.end, Instant::now());
-    let limit = MIN_LIMIT + LIMIT_FOR_EACH * u32::try_from(numbers.len()).expect("a small number");
+    let limit = MIN_LIMIT + LIMIT_PER_STACK * u32::try_from(numbers.len()).expect("a small number");
     let mut writes = ApiWrites::from_now();
     tokio::join!(
         create(scene, stack_of, numbers.clone()),
         until_count("Stacks are Ready", stacks, limit, async || (done.number(), fake_agent.calls())),
     );
-    let (rate, made) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.news());
+    let (rate, made) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.take_new());
     let each = made.values().sum::<usize>() as f64 / numbers.len() as f64;
-    format!("all Ready at {rate:.1} Stacks a second, with {each:.1} writes each")
+    format!("{rate:.1} Stacks per second became Ready, with {each:.1} writes each")
 }
 
-/// Creates Stacks that are already done, and then starts the controller.
+/// Creates Stacks that are already Ready, and then starts the controller.
 async fn copy(scene: &Scene, fake_agent: &FakeAgent, numbers: std::ops::Range<usize>) {
     let controller = Controller::new(&scene.client);
     controller.scale(0).await;
-    println!("copying a Stack that is done {} times", numbers.len());
+    println!("creating {} copies of a Stack", numbers.len());
     let original = Original::read(scene, &name(0)).await;
     original.copy(numbers.map(name)).await;
-    // The Stacks have run, so their agents must report an installed source.
+    // The copied Stacks have already run, so their agents must report an installed source.
     fake_agent.share_source();
     controller.scale(1).await;
     controller.until_available().await;
 }
 
-/// Measures the memory during the initial reconcile of all Stacks, which is higher than at rest. With ten thousand Stacks, the
-/// initial reconcile takes more than an hour because of the load on the API server.
-async fn row_at_work(scene: &Scene, fake_agent: &FakeAgent, stacks: usize, budget: f64) -> Row {
+/// Measures the memory during the first reconciliation of all Stacks, which is higher than at rest. With ten thousand
+/// Stacks, the first reconciliations take more than an hour because of the load on the API server.
+async fn measure_reconciled(scene: &Scene, fake_agent: &FakeAgent, stacks: usize, budget: f64) -> Row {
     let (before, runs) = (fake_agent.workspaces(), fake_agent.runs());
-    until_count("workspaces were looked at", AT_WORK, MIN_LIMIT, async || {
+    until_count("Workspaces are reconciled", RECONCILED, MIN_LIMIT, async || {
         (fake_agent.workspaces() - before, fake_agent.calls())
     })
     .await;
     let process = controller(scene).await;
     let work = at_rest(process, &mut ApiWrites::from_now()).await;
-    assert_eq!(fake_agent.runs(), runs, "none of them is due");
+    assert_eq!(fake_agent.runs(), runs, "no run is due");
     Row::of(
-        &format!("controller memory (RssAnon), {stacks} Stacks, all just found"),
+        &format!("controller memory (RssAnon), {stacks} Stacks, after a restart"),
         format!("{budget} MiB"),
         format!("{:.1} MiB", work.memory),
         Some(work.memory < budget),
     )
-    .with_note(format!("{} of them were looked at, and none ran", fake_agent.workspaces() - before))
-    .with_note(format!("the most memory of all kinds that it ever had: {:.1} MiB", process.peak()))
+    .with_note(format!("{} Workspaces were reconciled, and no run started", fake_agent.workspaces() - before))
+    .with_note(format!("peak memory (VmHWM) since the start of the process: {:.1} MiB", process.peak()))
 }
 
 pub fn name(number: usize) -> String {
     format!("stack-{number:05}")
 }
 
-/// Measures the memory with idle Stacks.
+/// Measures the memory with only idle Stacks.
 async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
-    println!("waiting until the controller is at rest");
+    println!("waiting until the controller is idle");
     let mut writes = ApiWrites::from_now();
     writes.until_quiet(QUIET, QUIET_TIMEOUT).await;
     let process = controller(scene).await;
     let rest = at_rest(process, &mut writes).await;
     let number: usize = rest.written.values().sum();
-    println!("{:.1} MiB; {:.1} % of a processor at rest; {number} writes", rest.memory, rest.processor);
+    println!("{:.1} MiB; {:.1} % of a CPU at rest; {number} writes", rest.memory, rest.processor);
     Row::of(
         &format!("controller memory (RssAnon), {stacks} Stacks"),
         format!("{budget} MiB, 0 writes"),
         format!("{:.1} MiB, {number}", rest.memory),
         Some(rest.memory < budget && number == 0),
     )
-    .with_note(format!("at rest {:.1} % of a processor; written: {}", rest.processor, sentence(&rest.written)))
-    .with_note(format!("the most memory of all kinds that it ever had: {:.1} MiB", process.peak()))
+    .with_note(format!("CPU usage at rest: {:.1} % of a CPU; writes: {}", rest.processor, format_counts(&rest.written)))
+    .with_note(format!("peak memory (VmHWM) since the start of the process: {:.1} MiB", process.peak()))
 }
 
 pub struct Rest {
@@ -200,14 +203,14 @@ pub struct Rest {
 
 pub async fn at_rest(process: Process, writes: &mut ApiWrites) -> Rest {
     let seconds = rest_seconds(REST_SECONDS);
-    println!("watching it for {seconds} s");
-    let (before, mut memory) = (process.processor_time(), 0.0_f64);
+    println!("observing the controller for {seconds} s");
+    let (before, mut memory) = (process.cpu_time(), 0.0_f64);
     for _ in 0..seconds {
         memory = memory.max(process.rss_anon());
         sleep(Duration::from_secs(1)).await;
     }
-    let processor = 100.0 * (process.processor_time() - before) / seconds as f64;
-    Rest { memory, processor, written: writes.news() }
+    let processor = 100.0 * (process.cpu_time() - before) / seconds as f64;
+    Rest { memory, processor, written: writes.take_new() }
 }
 
 async fn create(scene: &Scene, stack_of: &impl Fn(usize) -> Stack, numbers: std::ops::Range<usize>) {
@@ -217,12 +220,12 @@ async fn create(scene: &Scene, stack_of: &impl Fn(usize) -> Stack, numbers: std:
             let (api, stack) = (api.clone(), fake_nodes::place(stack_of(number)));
             async move { api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|_| std::future::ready(()))
         .await;
 }
 
-/// The Stacks that are Ready, observed with a watch, since polling thousands of objects would dominate the load.
+/// The Stacks that are Ready, observed with a watch, because polling thousands of objects would dominate the load.
 pub struct Done {
     names: Arc<Mutex<BTreeSet<String>>>,
     _watch: JoinSet<()>,

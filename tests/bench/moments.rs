@@ -1,5 +1,5 @@
-//! Records when a watch observes object states. These times are more precise than the timestamps in a status, which have a
-//! resolution of one second.
+//! Records the times at which a watch observes object states. These times are more precise than the timestamps in a
+//! status, which have a resolution of one second.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,10 +15,10 @@ use tokio::task::JoinSet;
 pub type Moment = f64;
 
 pub fn now() -> Moment {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is right").as_secs_f64()
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after the Unix epoch").as_secs_f64()
 }
 
-/// All observed states of the objects of a kind. The watch ends on drop.
+/// All observed states of the objects of a kind. The watch ends when this value is dropped.
 pub struct Moments<K> {
     seen: Arc<Mutex<Vec<(Moment, K)>>>,
     _watch: JoinSet<()>,
@@ -35,20 +35,20 @@ where
         Moments { seen, _watch: watch }
     }
 
-    /// Returns the time at which `is_so` first returned true. Panics if it never returned true.
-    pub fn first(&self, what: &str, is_so: impl Fn(&K) -> bool) -> Moment {
-        let (moment, _) = self.find(is_so).unwrap_or_else(|| panic!("no {} was seen {what}", K::kind(&())));
+    /// Returns the time of the first state for which `predicate` returned true. Panics if there is no such state.
+    pub fn first(&self, what: &str, predicate: impl Fn(&K) -> bool) -> Moment {
+        let (moment, _) = self.find(predicate).unwrap_or_else(|| panic!("no {} was observed {what}", K::kind(&())));
         moment
     }
 
-    pub fn find(&self, is_so: impl Fn(&K) -> bool) -> Option<(Moment, K)> {
-        self.seen().iter().find(|(_, object)| is_so(object)).cloned()
+    pub fn find(&self, predicate: impl Fn(&K) -> bool) -> Option<(Moment, K)> {
+        self.seen().iter().find(|(_, object)| predicate(object)).cloned()
     }
 
-    /// Returns the time at which `is_so` first returned true for each object, ordered by name.
-    pub fn first_of_each(&self, is_so: impl Fn(&K) -> bool) -> Vec<Moment> {
+    /// Returns the time of the first state for which `predicate` returned true for each object, ordered by name.
+    pub fn first_of_each(&self, predicate: impl Fn(&K) -> bool) -> Vec<Moment> {
         let mut moments = std::collections::BTreeMap::new();
-        for (moment, object) in self.seen().iter().filter(|(_, object)| is_so(object)) {
+        for (moment, object) in self.seen().iter().filter(|(_, object)| predicate(object)) {
             moments.entry(object.meta().name.clone()).or_insert(*moment);
         }
         moments.into_values().collect()

@@ -1,6 +1,6 @@
-//! Measures the verification and the extraction of a source, each compared with the usual tool (`sha256sum` and
-//! `tar -xzf`), and the lookups of the controller for a push with few and many idle Stacks. `make bench` reads the
-//! medians that criterion writes.
+//! Measures the verification and the extraction of a source. The baselines are the usual tools, `sha256sum` and
+//! `tar -xzf`. Also measures the lookups of the controller for a push with few and with many idle Stacks. `make bench`
+//! reads the medians that criterion writes.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -22,12 +22,13 @@ use tempfile::TempDir;
 
 use lookups::AtRest;
 
-/// Number of folders in a typical repository with dependencies: many small files, and some files of a few hundred kilobytes.
+/// Number of directories in a typical repository with dependencies: many small files, and some files of a few hundred
+/// kilobytes.
 const FOLDERS: usize = 100;
 const FILES_IN_FOLDER: usize = 12;
-/// Size of the archive for the digest: large enough that the start of `sha256sum` is negligible.
+/// Size of the archive for the digest in bytes. It is so large that the start of `sha256sum` is negligible.
 const DIGESTED: usize = 64 * 1024 * 1024;
-/// Words for generated source code, so that it compresses like real code.
+/// Words of the generated source code, which compresses like real code.
 const WORDS: [&str; 24] = [
     "const",
     "export",
@@ -98,7 +99,7 @@ fn archives(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Returns a directory in memory if possible, so that the speed of the disk does not affect the results.
+/// Returns a directory in memory if possible, because the speed of the disk must not affect the results.
 fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };
@@ -118,8 +119,8 @@ fn make_archive(folder: &Path) -> PathBuf {
     }
     let archive = folder.join("tree.tar.gz");
     let packed = pack(&tree, File::create(&archive).expect("an archive")).expect("packed");
-    println!("the archive: {packed:?}, {} bytes compressed", fs::metadata(&archive).expect("the archive").len());
-    fs::remove_dir_all(&tree).expect("the tree is there");
+    println!("archive: {packed:?}, {} bytes compressed", fs::metadata(&archive).expect("the archive").len());
+    fs::remove_dir_all(&tree).expect("the tree exists");
     archive
 }
 

@@ -14,7 +14,8 @@ pub fn measure() -> Vec<Row> {
     ]
 }
 
-/// Returns the row for the lookups. Larger tables cause more CPU cache misses; a scan of all objects takes a hundred times as long.
+/// Returns the row for the lookups. Larger tables cause more cache misses of the CPU. A scan of all objects would take
+/// a hundred times as long.
 fn lookups(measure: &str) -> Row {
     let (few, many) = (median("lookups", "few"), median("lookups", "many"));
     let ratio = many / few;
@@ -36,7 +37,7 @@ fn row(measure: &str, group: &str, tool: &str) -> Row {
 
 /// Returns a median in nanoseconds.
 fn median(group: &str, side: &str) -> f64 {
-    let home = std::env::var("CRITERION_HOME").expect("CRITERION_HOME names the folder of the parts' figures");
+    let home = std::env::var("CRITERION_HOME").expect("CRITERION_HOME is set to the directory of the results");
     let file = PathBuf::from(home).join(group).join(side).join("new/estimates.json");
     let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let estimates: Value = serde_json::from_str(&text).expect("criterion writes JSON");

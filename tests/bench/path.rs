@@ -1,5 +1,5 @@
-//! Measures the warm path: from an artifact in the status of its source to the start of the CLI and to the end of the Update,
-//! compared with a bare `pulumi up` of the same program in the same pod.
+//! Measures the warm path: from an artifact in the status of its source to the start of the CLI and to the end of the
+//! Update. The baseline is a bare `pulumi up` of the same program in the same pod.
 
 use std::process::Stdio;
 
@@ -18,18 +18,18 @@ use crate::table::{Row, Step, median};
 
 pub const ROUNDS: usize = 10;
 const BUDGET_TO_EXEC: f64 = 0.5;
-/// Maximum overhead in seconds, compared with a run of the CLI alone.
+/// Maximum overhead of a run in seconds, compared with the CLI alone.
 const BUDGET_TO_END: f64 = 1.0;
 
 /// The steps in order. A watch or the journal of the agent provides the end of each step.
 pub const STEPS: [&str; 7] = [
-    "the Stack's reconcile: source read, artifact fetched and verified, Workspace written",
-    "the Workspace's reconcile: bytes streamed, verified, unpacked, exchanged",
-    "the attempt written down, the Update created",
-    "the Update's turn: pod marked, run bound to it",
-    "the agent called: request journalled, settings written, CLI started",
+    "Stack reconciled: source read, artifact fetched and verified, Workspace written",
+    "Workspace reconciled: source streamed, verified, unpacked and installed",
+    "attempt recorded, Update created",
+    "Update reconciled: pod labeled, run bound to the pod",
+    "agent called: request journaled, settings written, CLI started",
     "`pulumi up`",
-    "the result journalled, read, recorded in the Update",
+    "result journaled, read and recorded in the Update",
 ];
 /// Number of steps before the start of the CLI.
 pub const STEPS_TO_EXEC: usize = 5;
@@ -43,10 +43,10 @@ pub async fn measure() -> Vec<Row> {
 async fn warm(scene: &Scene) -> Vec<Row> {
     let source = scene.source("app").await;
     let mut artifact = source.artifact_of(&source.push(&program("start")).await).await;
-    // The benchmark writes the status of the source itself, so the exact time is available.
+    // The benchmark writes the status of the source, so it has the exact time.
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
-    external.offer(&artifact).await;
+    external.publish(&artifact).await;
     let stack = scene.start(scene.stack_on_kind("main", None, &external)).await;
     stack.until_revision(&artifact.revision).await;
     let pod = Pod::of(scene, &stack.name);
@@ -57,7 +57,7 @@ async fn warm(scene: &Scene) -> Vec<Row> {
         let text = format!("round {round}");
         artifact = source.artifact_of(&source.push(&program(&text)).await).await;
         let began = now();
-        external.offer(&artifact).await;
+        external.publish(&artifact).await;
         stack.until_revision(&artifact.revision).await;
         let run = moments_of(began, &artifact.revision, &workspaces, &updates, &pod).await;
         bare.push(pod.bare_up(&text, false).await);
@@ -81,11 +81,11 @@ fn rows(runs: &[Vec<Moment>], bare: f64) -> Vec<Row> {
             .with_steps(steps(runs, STEPS_TO_EXEC)),
         Row::of(finished, budget, format!("{to_end:.2} s"), Some(to_end < bare + BUDGET_TO_END))
             .with_steps(steps(runs, STEPS.len()))
-            .with_note(format!("{:.2} s more than a bare `pulumi up`; medians of {ROUNDS}", to_end - bare)),
+            .with_note(format!("overhead over a bare `pulumi up`: {:.2} s; medians of {ROUNDS}", to_end - bare)),
     ]
 }
 
-/// Returns the median duration of the first `end` steps together.
+/// Returns the median total duration of the first `end` steps.
 pub fn total(runs: &[Vec<Moment>], end: usize) -> f64 {
     median(runs.iter().map(|run| run[end] - run[0]).collect())
 }
@@ -96,33 +96,33 @@ pub fn steps(runs: &[Vec<Moment>], end: usize) -> Vec<Step> {
     (0..end).map(|i| Step { name: STEPS[i].to_owned(), seconds: step(i) }).collect()
 }
 
-/// Times at which watches have observed the states of a run.
+/// The times at which watches have observed the states of a run.
 pub struct Watched {
     pub requested: Moment,
-    pub placed: Moment,
+    pub source_installed: Moment,
     pub created: Moment,
     pub bound: Moment,
     pub ended: Moment,
     pub update: Update,
 }
 
-/// Returns the observed times of the completed run of a revision.
+/// Returns the observed times of the completed run for a revision.
 pub fn watched(revision: &str, workspaces: &Moments<Workspace>, updates: &Moments<Update>) -> Watched {
-    let requested = workspaces.first("to be asked for the artifact", |workspace| {
+    let requested = workspaces.first("that requests the artifact", |workspace| {
         workspace.spec.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
     });
-    let placed = workspaces.first("with the artifact in place", |workspace| {
+    let source_installed = workspaces.first("with the installed artifact", |workspace| {
         workspace.status.as_ref().is_some_and(|status| {
             status.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
                 && is_true(&status.conditions, READY)
         })
     });
-    let of_it = |update: &Update| update.artifact().is_some_and(|artifact| artifact.revision == revision);
-    let (created, update) = updates.find(of_it).expect("an Update of the revision was seen");
+    let is_match = |update: &Update| update.artifact().is_some_and(|artifact| artifact.revision == revision);
+    let (created, update) = updates.find(is_match).expect("an Update of the revision was observed");
     let bound = updates
-        .first("bound to a pod", |update| of_it(update) && update.status.as_ref().is_some_and(|s| s.run.is_some()));
-    let ended = updates.first("complete", |update| of_it(update) && update.is_complete());
-    Watched { requested, placed, created, bound, ended, update }
+        .first("bound to a pod", |update| is_match(update) && update.status.as_ref().is_some_and(|s| s.run.is_some()));
+    let ended = updates.first("complete", |update| is_match(update) && update.is_complete());
+    Watched { requested, source_installed, created, bound, ended, update }
 }
 
 /// Returns the start time and the end time of each step.
@@ -133,9 +133,9 @@ pub async fn moments_of(
     updates: &Moments<Update>,
     pod: &Pod,
 ) -> Vec<Moment> {
-    let Watched { requested, placed, created, bound, ended, update } = watched(revision, workspaces, updates);
+    let Watched { requested, source_installed, created, bound, ended, update } = watched(revision, workspaces, updates);
     let (exec, cli_ended) = pod.journal(&update.uid().unwrap_or_default()).await;
-    vec![began, requested, placed, created, bound, exec, cli_ended, ended]
+    vec![began, requested, source_installed, created, bound, exec, cli_ended, ended]
 }
 
 /// Returns a program with one resource that changes with `text` and needs no plugin.
@@ -152,11 +152,11 @@ fn project(text: &str) -> String {
     format!("{project:#}\n")
 }
 
-/// Run of the CLI alone.
-pub const BARE_UP: &str =
+/// Command that runs the CLI alone.
+pub const PULUMI_UP: &str =
     "pulumi --non-interactive --color=never up --yes --skip-preview --suppress-progress --stack=bare";
 
-/// The workspace pod, in which the benchmark runs commands.
+/// A workspace pod, in which the benchmark runs commands.
 pub struct Pod {
     pub namespace: String,
     name: String,
@@ -175,28 +175,29 @@ impl Pod {
         let mut left = progress.as_slice();
         let mut started = None;
         while started.is_none() && !left.is_empty() {
-            let message = proto::Progress::decode_length_delimited(&mut left).expect("the journal can be read");
+            let message = proto::Progress::decode_length_delimited(&mut left).expect("the journal is valid");
             started = matches!(message.event, Some(proto::progress::Event::Started(_))).then_some(message.time);
         }
         let result = self.run(&format!("cat {folder}/result")).await;
-        let result = proto::Result::decode(result.as_slice()).expect("the result can be read");
-        (milliseconds(started.expect("the journal says when the CLI started")), milliseconds(result.ended))
+        let result = proto::Result::decode(result.as_slice()).expect("the result is valid");
+        (milliseconds(started.expect("the journal contains the start of the CLI")), milliseconds(result.ended))
     }
 
-    /// Returns the duration of the CLI alone in the same pod, with its own project and stack.
+    /// Returns the duration of the CLI alone in the same pod in seconds, with its own project and stack.
     async fn bare_up(&self, text: &str, first: bool) -> f64 {
         let init = if first { "pulumi --non-interactive stack init bare" } else { "true" };
         let prepare = format!(
             "mkdir -p /tmp/bare && cd /tmp/bare && cat >Pulumi.yaml <<'END'\n{}\nEND\n{init}",
             project(text).replace("bench-path", &format!("bare-{}", self.namespace)),
         );
-        self.duration(&prepare, BARE_UP).await
+        self.duration(&prepare, PULUMI_UP).await
     }
 
-    /// Returns the duration of a command in the pod, in seconds. The command and its preparation have the backend of the scene.
+    /// Returns the duration of a command in the pod in seconds. The command and its preparation use the backend of the
+    /// scene.
     pub async fn duration(&self, prepare: &str, command: &str) -> f64 {
         let environment = crate::harness::Environment::get();
-        // `/proc/uptime` has two decimals; the clock of the shell has none.
+        // `/proc/uptime` has two decimals. The clock of the shell has no decimals.
         let script = format!(
             "export PULUMI_BACKEND_URL='{}' AWS_ACCESS_KEY_ID='{}' AWS_SECRET_ACCESS_KEY='{}' PULUMI_CONFIG_PASSPHRASE=e2e \
              PULUMI_SKIP_UPDATE_CHECK=true HOME=/tmp/bare-home USER=pulumi; mkdir -p /tmp/bare-home\n\
@@ -220,7 +221,7 @@ impl Pod {
             .kill_on_drop(true)
             .output()
             .await
-            .expect("kubectl can be started");
+            .expect("kubectl starts");
         let problem = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "in the pod {}: {}: {problem}", self.name, output.status);
         output.stdout

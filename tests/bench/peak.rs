@@ -1,4 +1,4 @@
-//! Duration and peak memory of a command, including its child processes.
+//! Measures the duration and the peak memory of a command, including its child processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Sampling interval, which is short compared with the command and long compared with the time for one sample.
+/// Sampling interval, short compared with the duration of the command and long compared with the time for one sample.
 const PAUSE: Duration = Duration::from_millis(4);
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub seconds: f64,
-    /// Peak anonymous memory of all processes together.
+    /// Peak of the total anonymous memory of all processes.
     pub anonymous: f64,
     /// Peak memory of the largest process, including mapped files.
     pub largest: f64,
@@ -30,7 +30,7 @@ impl Usage {
         }
     }
 
-    fn see(&mut self, process: u32) {
+    fn sample(&mut self, process: u32) {
         let seen: Vec<BTreeMap<String, f64>> = with_children(process).into_iter().map(memory).collect();
         let of = |field: &'static str| seen.iter().filter_map(move |memory| memory.get(field).copied());
         self.anonymous = self.anonymous.max(of("RssAnon").sum());
@@ -38,22 +38,22 @@ impl Usage {
     }
 }
 
-/// Runs a command that must succeed. Blocks until it ends.
+/// Runs a command that must succeed, and blocks until it ends.
 pub fn run(command: &mut Command) -> Usage {
     let began = Instant::now();
     let mut child =
-        command.stdin(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
+        command.stdin(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{command:?} failed to start: {error}"));
     let mut usage = Usage::default();
     loop {
-        usage.see(child.id());
-        if let Some(status) = child.try_wait().expect("it can be waited for") {
+        usage.sample(child.id());
+        if let Some(status) = child.try_wait().expect("the process can be awaited") {
             assert!(status.success(), "{command:?} ended with {status}");
             usage.seconds = began.elapsed().as_secs_f64();
             return usage;
         }
         if began.elapsed() > LIMIT {
             drop(child.kill());
-            panic!("{command:?} did not end in {LIMIT:?}");
+            panic!("{command:?} did not end within {LIMIT:?}");
         }
         sleep(PAUSE);
     }
@@ -69,12 +69,12 @@ fn with_children(process: u32) -> Vec<u32> {
     found
 }
 
-/// Returns the memory values of a process in MiB, which are empty if the process has ended.
+/// Returns the memory values of a process in MiB. The result is empty if the process has ended.
 fn memory(process: u32) -> BTreeMap<String, f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let figures = status.lines().filter_map(|line| {
+    let fields = status.lines().filter_map(|line| {
         let (field, figure) = line.strip_suffix(" kB")?.split_once(':')?;
         Some((field.to_owned(), figure.trim().parse::<f64>().ok()? / 1024.0))
     });
-    figures.collect()
+    fields.collect()
 }

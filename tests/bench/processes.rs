@@ -1,4 +1,4 @@
-//! Reads the memory and the CPU time of processes in pods from `/proc` of the machine that runs the node.
+//! Reads the memory and the CPU time of processes in pods from `/proc`, on the machine that runs the node.
 
 use std::fs;
 
@@ -9,14 +9,14 @@ const CLOCK_TICKS: f64 = 100.0;
 pub struct Process(u32);
 
 impl Process {
-    /// Returns the processes of the controller binary with a role (`manager`, `agent`) in a pod.
+    /// Returns the processes of the controller binary that have this role (`manager` or `agent`) in a pod.
     pub fn in_pod(pod_uid: &str, role: &str) -> Vec<Process> {
         let all = fs::read_dir("/proc").expect("/proc can be listed").flatten();
         let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        ids.map(Process).filter(|process| process.is(pod_uid, role)).collect()
+        ids.map(Process).filter(|process| process.has_role(pod_uid, role)).collect()
     }
 
-    fn is(self, pod_uid: &str, role: &str) -> bool {
+    fn has_role(self, pod_uid: &str, role: &str) -> bool {
         let text = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.0)).unwrap_or_default();
         let command = text("cmdline");
         let mut words = command.split('\0');
@@ -36,15 +36,15 @@ impl Process {
     }
 
     fn memory(self, field: &str) -> f64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0)).expect("the process is alive");
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0)).expect("the process runs");
         let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("a line of the status");
         let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse().expect("a number of kilobytes");
         kibibytes / 1024.0
     }
 
-    /// Returns the CPU time so far in seconds.
-    pub fn processor_time(self) -> f64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).expect("the process is alive");
+    /// Returns the total CPU time of the process in seconds.
+    pub fn cpu_time(self) -> f64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).expect("the process runs");
         let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");
         let fields: Vec<&str> = fields.split(' ').collect();
         let ticks = |i: usize| fields[i].parse::<f64>().expect("a number of ticks");

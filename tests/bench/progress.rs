@@ -1,13 +1,13 @@
-//! Waits for many objects with progress messages.
+//! Waits for many objects and prints the progress.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 const PAUSE: Duration = Duration::from_millis(250);
-const NEWS: Duration = Duration::from_secs(10);
+const MESSAGE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Waits until `count` returns at least `expected`. Panics with the last state after the timeout.
+/// Waits until `count` returns at least `expected`. Panics with the last state after the timeout `limit`.
 pub async fn until_count(what: &str, expected: usize, limit: Duration, count: impl AsyncFn() -> (usize, String)) {
     let began = Instant::now();
     let mut reported = began;
@@ -18,7 +18,7 @@ pub async fn until_count(what: &str, expected: usize, limit: Duration, count: im
             return;
         }
         assert!(began.elapsed() < limit, "waited {limit:?} for {what}: {found} of {expected}; {state}");
-        if reported.elapsed() >= NEWS {
+        if reported.elapsed() >= MESSAGE_INTERVAL {
             reported = Instant::now();
             println!("{what}: {found} of {expected} after {:.0} s; {state}", began.elapsed().as_secs_f64());
         }

@@ -1,4 +1,5 @@
-//! Measures a push to one Stack while many others are idle: the controller's part of the warm path, with a fake agent.
+//! Measures a push to one Stack while many other Stacks are idle: the part of the warm path that the controller
+//! executes, with a fake agent.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, Workspace};
@@ -12,10 +13,10 @@ use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 5;
 const BUDGET: f64 = 0.5;
-/// Number of steps with an observable end: all steps before the request to the agent.
+/// Number of steps whose end is observable: all steps before the request to the agent.
 const STEPS_SEEN: usize = 4;
 
-/// The Stack that receives pushes, in its own namespace.
+/// A Stack that receives pushes, in its own namespace.
 pub struct Pushed<'a> {
     source: Source<'a>,
     external: FluxObject<'a>,
@@ -30,7 +31,7 @@ impl<'a> Pushed<'a> {
         let artifact = source.artifact_of(&source.push(&program("start")).await).await;
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
         external.create(json!({})).await;
-        external.offer(&artifact).await;
+        external.publish(&artifact).await;
         let stack = fake_nodes::place(scene.stack_on_kind("pushed", None, &external));
         let stack = scene.start(stack).await;
         stack.until_revision(&artifact.revision).await;
@@ -38,8 +39,8 @@ impl<'a> Pushed<'a> {
         Pushed { source, external, stack, workspaces, updates }
     }
 
-    /// Measures the time from an artifact in the status of the source to the request to the agent. `others` describes the
-    /// other Stacks.
+    /// Measures the time from an artifact in the status of the source to the request to the agent. `others` describes
+    /// the other Stacks.
     pub async fn measure(&self, others: &str, budget: Option<f64>) -> Row {
         println!("{ROUNDS} pushes to one of the Stacks");
         let mut steps: [Vec<f64>; STEPS_SEEN] = Default::default();
@@ -49,10 +50,10 @@ impl<'a> Pushed<'a> {
             let artifact = self.source.artifact_of(&commit).await;
             let mut before = now();
             let began = before;
-            self.external.offer(&artifact).await;
+            self.external.publish(&artifact).await;
             self.stack.until_revision(&artifact.revision).await;
             let seen = watched(&artifact.revision, &self.workspaces, &self.updates);
-            for (step, end) in steps.iter_mut().zip([seen.requested, seen.placed, seen.created, seen.bound]) {
+            for (step, end) in steps.iter_mut().zip([seen.requested, seen.source_installed, seen.created, seen.bound]) {
                 step.push(end - before);
                 before = end;
             }

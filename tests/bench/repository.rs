@@ -1,4 +1,4 @@
-//! A repository with a long history and many large files, created once with the real `git`.
+//! A repository with a long history and many large files, which `git` creates once.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ pub const COMMITS: usize = 10_000;
 pub const MEGABYTES: usize = 200;
 const MEGABYTE: usize = 1_000_000;
 /// Number of large files per commit.
-const AT_ONCE: usize = 10;
-/// Number of small files, which all other commits change in turn.
+const FILES_PER_COMMIT: usize = 10;
+/// Number of small files. All other commits change them in turn.
 const SMALL_FILES: usize = 500;
-/// Time of the first commit in seconds since the Unix epoch; the others follow at intervals of a minute. Fixed, so that
-/// the commits are reproducible.
+/// Time of the first commit in seconds since the Unix epoch. The other commits follow at intervals of one minute. Fixed
+/// times make the commits reproducible.
 const BEGAN: usize = 1_700_000_000;
 
 /// A repository that later runs of the benchmark reuse.
@@ -22,26 +22,26 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Returns the repository in a folder. Creates the repository if it does not exist.
+    /// Returns the repository in a directory. Creates the repository if it does not exist.
     pub fn in_folder(folder: &Path) -> Repository {
         let root = folder.join(format!("repository-{COMMITS}-{MEGABYTES}"));
         if !root.is_dir() {
-            println!("making a repository of {COMMITS} commits and {MEGABYTES} MB in {}", root.display());
-            std::fs::create_dir_all(folder).expect("the folder of the benchmarks can be made");
+            println!("creating a repository with {COMMITS} commits and {MEGABYTES} MB in {}", root.display());
+            std::fs::create_dir_all(folder).expect("the directory of the benchmarks is writable");
             let unfinished = tempfile::tempdir_in(folder).expect("a temporary folder");
             make(unfinished.path());
-            std::fs::rename(unfinished.keep(), &root).expect("it gets its name last");
+            std::fs::rename(unfinished.keep(), &root).expect("the complete repository is renamed");
         }
         Repository { root }
     }
 
-    /// Returns the directory that servers serve; the repository is `app` in it.
+    /// Returns the directory that the servers serve. The repository is its subdirectory `app`.
     pub fn root(&self) -> &Path {
         &self.root
     }
 }
 
-/// Returns `git` in a directory, without the settings and proxies of the user who runs the benchmarks.
+/// Returns a `git` command for a directory, without the settings and proxies of the user who runs the benchmarks.
 pub fn git(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("git");
     command.args(arguments).current_dir(directory).env_clear();
@@ -51,18 +51,18 @@ pub fn git(directory: &Path, arguments: &[&str]) -> Command {
 }
 
 fn make(root: &Path) {
-    let made = git(root, &["init", "--quiet", "--bare", "--initial-branch=main", "app"]).status();
-    assert!(made.expect("`git` can be started").success(), "`git init` failed");
+    let init = git(root, &["init", "--quiet", "--bare", "--initial-branch=main", "app"]).status();
+    assert!(init.expect("`git` starts").success(), "`git init` failed");
     let mut import = git(&root.join("app"), &["fast-import", "--quiet"]);
-    let mut import = import.stdin(Stdio::piped()).spawn().expect("`git` can be started");
-    let stream = import.stdin.take().expect("it reads the history");
-    write_history(&mut BufWriter::new(stream)).expect("`git fast-import` reads on");
-    assert!(import.wait().expect("it can be waited for").success(), "`git fast-import` failed");
+    let mut import = import.stdin(Stdio::piped()).spawn().expect("`git` starts");
+    let stream = import.stdin.take().expect("the standard input is piped");
+    write_history(&mut BufWriter::new(stream)).expect("`git fast-import` reads the history");
+    assert!(import.wait().expect("the process can be awaited").success(), "`git fast-import` failed");
 }
 
 fn write_history(to: &mut impl Write) -> std::io::Result<()> {
     let mut random = fastrand::Rng::with_seed(3);
-    let first_large = COMMITS - MEGABYTES.div_ceil(AT_ONCE);
+    let first_large = COMMITS - MEGABYTES.div_ceil(FILES_PER_COMMIT);
     for number in 0..COMMITS {
         let time = BEGAN + 60 * number;
         writeln!(to, "commit refs/heads/main\ncommitter Test <test@example.com> {time} +0000\ndata 8\na change")?;
@@ -72,7 +72,7 @@ fn write_history(to: &mut impl Write) -> std::io::Result<()> {
                 write_file(to, &path, format!("{number}\n").repeat(100).as_bytes())?;
             }
             Some(step) => {
-                for file in step * AT_ONCE..MEGABYTES.min((step + 1) * AT_ONCE) {
+                for file in step * FILES_PER_COMMIT..MEGABYTES.min((step + 1) * FILES_PER_COMMIT) {
                     let content: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(MEGABYTE).collect();
                     write_file(to, &format!("large/{file:03}.bin"), &content)?;
                 }

@@ -1,5 +1,6 @@
-//! One commit of a large repository, fetched and packed by the controller's code and by `git fetch --depth 1` and
-//! `git archive`. Each runs in its own processes, with the same server on loopback and without a cluster.
+//! Measures the fetch and the packing of one commit of a large repository: by the controller's code, and by
+//! `git fetch --depth 1` and `git archive`. Each runs in its own processes with the same server on loopback, without a
+//! cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +23,7 @@ use crate::repository::{COMMITS, MEGABYTES, Repository, git};
 use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 3;
-/// First argument of the process that runs the controller's code. The URL and a folder follow.
+/// First argument of the process that runs the controller's code. The URL and a directory follow.
 pub const ROLE: &str = "fetch-as-the-controller";
 
 /// The resource usage of both implementations in one round.
@@ -39,7 +40,7 @@ pub async fn measure(folder: &Path) -> Vec<Row> {
     let mut rounds = Vec::new();
     for number in 1..=ROUNDS {
         let (folder, url) = (folder.clone(), server.url());
-        let round = tokio::task::spawn_blocking(move || round(&folder, &url)).await.expect("the round ends well");
+        let round = tokio::task::spawn_blocking(move || round(&folder, &url)).await.expect("the round succeeds");
         let theirs = round.theirs();
         println!(
             "round {number} of {ROUNDS}: {:.2} s and {:.1} MiB, `git` {:.2} s and {:.1} MiB",
@@ -55,7 +56,7 @@ fn rows(rounds: &[Round]) -> Vec<Row> {
         let seconds = median(usages.iter().map(|usage| usage.seconds).collect());
         let most = usages.into_iter().fold(Usage::default(), Usage::then);
         Row::of(measure, "", format!("{seconds:.2} s, {:.1} MiB", most.anonymous), None).with_note(format!(
-            "the largest process had {:.1} MiB with the files that it had mapped (VmHWM)",
+            "peak memory of the largest process, including mapped files (VmHWM): {:.1} MiB",
             most.largest
         ))
     };
@@ -68,8 +69,8 @@ fn rows(rounds: &[Round]) -> Vec<Row> {
     let large = format!("one commit of {COMMITS} with {MEGABYTES} MB, fetched and packed");
     vec![
         row(&large, rounds.iter().map(|round| round.ours).collect())
-            .with_note("memory is RssAnon of all processes together, the most that was seen; times are medians")
-            .with_note("built as benchmarks are, with less optimisation than the image"),
+            .with_note("memory is the peak of the total RssAnon of all processes; times are medians")
+            .with_note("built with the benchmark profile, which optimizes less than the profile of the image"),
         row(&format!("{large}, by `git`"), rounds.iter().map(Round::theirs).collect()).with_steps(steps),
     ]
 }
@@ -83,10 +84,14 @@ impl Round {
 fn round(folder: &Path, url: &str) -> Round {
     let scratch = || tempfile::tempdir_in(folder).expect("a temporary folder");
     let (ours, theirs) = (scratch(), scratch());
-    Round { ours: by_us(&ours, url), fetch: fetched_by_git(&theirs, url), archive: packed_by_git(&theirs) }
+    Round {
+        ours: fetched_by_controller(&ours, url),
+        fetch: fetched_by_git(&theirs, url),
+        archive: packed_by_git(&theirs),
+    }
 }
 
-fn by_us(scratch: &TempDir, url: &str) -> Usage {
+fn fetched_by_controller(scratch: &TempDir, url: &str) -> Usage {
     let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
     run(command.arg(ROLE).arg(url).arg(scratch.path()).env_clear())
 }
@@ -96,7 +101,7 @@ fn fetched_by_git(scratch: &TempDir, url: &str) -> Usage {
     run(&mut git(scratch.path(), &["fetch", "--quiet", "--depth", "1", url, "main"]))
 }
 
-/// Fetches and packs the commit with `git`, without compression like the controller. Returns the resource usage.
+/// Packs the commit with `git`, without compression like the controller. Returns the resource usage.
 fn packed_by_git(scratch: &TempDir) -> Usage {
     let archive: PathBuf = scratch.path().join("artifact.tar.gz");
     let output = format!("--output={}", archive.display());
@@ -105,14 +110,14 @@ fn packed_by_git(scratch: &TempDir) -> Usage {
     usage
 }
 
-/// Fetches `main` of a repository into a store in a folder, as the controller does for a Stack.
+/// Fetches `main` of a repository to a store in a directory, as the controller does for a Stack.
 pub fn fetch(url: &str, folder: &Path) {
     rustls::crypto::ring::default_provider().install_default().expect("no other TLS provider is installed");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime can be started");
     runtime.block_on(async {
         let (trust, work) = (folder.join("trust"), folder.join("work"));
         let store = Store::open(&folder.join("store"), 1 << 30).expect("a store");
-        followed::prepare(&work).expect("a folder to work in");
+        followed::prepare(&work).expect("a working directory");
         let settings = Settings {
             work,
             trust,
@@ -121,27 +126,27 @@ pub fn fetch(url: &str, folder: &Path) {
             slots: followed::Slots::default(),
             subprocess: Subprocess::of(env!("CARGO_BIN_EXE_pulumi-controller").into()),
         };
-        // No Secret is needed.
+        // The repository needs no Secret, so the client has no API server.
         let config = Config::new("http://127.0.0.1:1".parse().expect("a URL"));
         let client = Client::try_from(config).expect("a client");
         let (git, mut woken) = Git::new(client, store.clone(), settings, TaskTracker::new(), CancellationToken::new());
         let spec = json!({"stack": "main", "projectRepo": url, "branch": "main"});
         let spec: StackSpec = serde_json::from_value(spec).expect("a spec");
-        let repository = RepositorySpec::of_stack(&spec, "bench").expect("it is valid").expect("it names a repository");
+        let repository = RepositorySpec::of_stack(&spec, "bench").expect("a valid spec").expect("a repository");
         let follower = ("bench".to_owned(), "main".to_owned());
         let resolved = loop {
             match git.resolve(&follower, &repository, &Lookup::default()) {
                 Ok(resolved) => break resolved,
-                Err(Unavailable::Resolving(_)) => drop(woken.next().await.expect("who waits is woken")),
+                Err(Unavailable::Resolving(_)) => drop(woken.next().await.expect("the Stack is requeued")),
                 Err(error) => panic!("{error}"),
             }
         };
-        let artifact = store.open_artifact(&resolved.digest).expect("the store can be read").expect("it is there");
+        let artifact = store.open_artifact(&resolved.digest).expect("a readable store").expect("an artifact");
         assert_is_whole(artifact.file().expect("a file").metadata().expect("a file").len());
     });
 }
 
 /// Checks that the archive is large enough to contain the large files.
 fn assert_is_whole(bytes: u64) {
-    assert!(bytes > MEGABYTES as u64 * 1_000_000, "an archive of {bytes} bytes does not hold {MEGABYTES} MB");
+    assert!(bytes > MEGABYTES as u64 * 1_000_000, "an archive of {bytes} bytes does not contain {MEGABYTES} MB");
 }

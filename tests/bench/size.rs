@@ -10,7 +10,7 @@ use crate::table::Row;
 const BUDGET: f64 = 30.0;
 
 pub fn measure() -> Row {
-    let path = std::env::var("BENCH_IMAGE").expect("BENCH_IMAGE names the archive of the controller's image");
+    let path = std::env::var("BENCH_IMAGE").expect("BENCH_IMAGE is set to the archive of the controller's image");
     let layers = layers(&path);
     let bytes: u64 = layers.iter().map(|layer| unpacked_size(&path, layer)).sum();
     let megabytes = bytes as f64 / 1e6;
@@ -24,7 +24,7 @@ fn layers(path: &str) -> Vec<String> {
         |name| name == "manifest.json",
         |entry| {
             let mut text = String::new();
-            entry.read_to_string(&mut text).expect("the manifest can be read");
+            entry.read_to_string(&mut text).expect("the manifest is readable");
             serde_json::from_str(&text).expect("the manifest is JSON")
         },
     );
@@ -44,15 +44,15 @@ fn unpacked_size(path: &str, layer: &str) -> u64 {
     )
 }
 
-fn find<T>(path: &str, is_it: impl Fn(&str) -> bool, read: impl FnOnce(&mut dyn Read) -> T) -> T {
+fn find<T>(path: &str, is_match: impl Fn(&str) -> bool, read: impl FnOnce(&mut dyn Read) -> T) -> T {
     let mut archive = tar::Archive::new(File::open(path).unwrap_or_else(|error| panic!("{path}: {error}")));
     for entry in archive.entries().expect("an image is a tar archive") {
         let mut entry = entry.expect("an entry of the image");
         let name = entry.path().expect("a name").to_string_lossy().into_owned();
-        // A layer may be a link to another layer, which is not counted again.
-        if entry.header().entry_type().is_file() && is_it(&name) {
+        // A layer may be a link to another layer, which must not be counted twice.
+        if entry.header().entry_type().is_file() && is_match(&name) {
             return read(&mut entry);
         }
     }
-    panic!("{path} does not hold what was looked for")
+    panic!("{path} does not contain the entry")
 }

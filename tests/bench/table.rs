@@ -11,7 +11,7 @@ pub struct Row {
     pub measured: String,
     /// Whether the budget is met, or `None` if the measure has no budget.
     pub met: Option<bool>,
-    /// Steps that add up to the measured value.
+    /// Steps whose durations add up to the measured value.
     pub steps: Vec<Step>,
     /// Additional information.
     pub notes: Vec<String>,
@@ -82,14 +82,14 @@ pub fn markdown(rows: &[Row]) -> String {
     text
 }
 
-/// Prints the report and writes it to a file.
+/// Prints the report and writes it to a directory.
 pub fn publish(rows: &[Row], folder: &Path) -> std::io::Result<()> {
     let text = markdown(rows);
     println!("\n{text}");
     std::fs::create_dir_all(folder)?;
     let file = folder.join("report.md");
     std::fs::write(&file, text)?;
-    println!("The report: {}", file.display());
+    println!("report: {}", file.display());
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! Measures how much a tenant delays the runs of another namespace: the controller's part of the warm path, without and with an
-//! attack by a tenant with the role `edit`.
+//! Measures how much a tenant delays the runs of another namespace. The measure covers the controller's part of the
+//! warm path, without and with an attack by a tenant that has the role `edit`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::harness::{
-    Commit, File, FluxObject, Look, Program, Scene, Source, StackHandle, WaitLimit, from_json, in_scene, wait_until,
+    Commit, File, FluxObject, Poll, Program, Scene, Source, StackHandle, WaitLimit, from_json, in_scene, wait_until,
 };
 use crate::moments::{Moments, now};
 use crate::path::watched;
@@ -26,29 +26,29 @@ const BUDGET: f64 = 1.0;
 const ATTACKERS: usize = 10;
 /// Pause between two changes of all Stacks of the attacker.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Time for which an attack runs before the measurement.
+/// Duration of an attack before the measurement starts.
 const WARM_UP: Duration = Duration::from_secs(10);
-/// Size of a repository of the attacker in bytes.
+/// Size of each repository of the attacker in bytes.
 const REPOSITORY: usize = 8 << 20;
 
 pub async fn measure() -> Vec<Row> {
     let mut rows = Vec::new();
     in_scene("bench-victim", async |scene| {
         let victims = Victims::start(scene).await;
-        println!("no attack");
+        println!("measuring without an attack");
         let rest = victims.rounds("rest").await;
         let attack = |name: &'static str, times: [Vec<f64>; 3]| rows_of(name, &rest, times);
         rows.extend(rows_of("no attack", &rest, victims.rounds("second rest").await));
-        rows.extend(attack("large Stacks", under_large_objects(&victims).await));
-        rows.extend(attack("expensive readyExpr", in_attack("bench-expressions", &victims, expressions).await));
-        rows.extend(attack("Git repositories", in_attack("bench-git", &victims, repositories).await));
-        rows.extend(attack("long runs", in_attack("bench-long", &victims, long_runs).await));
+        rows.extend(attack("large Stacks", measure_large_objects(&victims).await));
+        rows.extend(attack("expensive readyExpr", measure_attack("bench-expressions", &victims, expressions).await));
+        rows.extend(attack("Git repositories", measure_attack("bench-git", &victims, repositories).await));
+        rows.extend(attack("long runs", measure_attack("bench-long", &victims, long_runs).await));
     })
     .await;
     rows
 }
 
-/// Names of the victims, in the order of the measured times.
+/// The sources of the victims, in the order of the measured times.
 const NAMES: [&str; 3] = ["fluxSource", "fluxSource and readyExpr", "projectRepo"];
 
 fn rows_of(attack: &str, rest: &[Vec<f64>; 3], times: [Vec<f64>; 3]) -> Vec<Row> {
@@ -65,12 +65,12 @@ fn rows_of(attack: &str, rest: &[Vec<f64>; 3], times: [Vec<f64>; 3]) -> Vec<Row>
             name: "from the artifact or the request to the bound run, median".to_owned(),
             seconds: attacked,
         }])
-        .with_note(format!("without an attack {rest:.2} s; longest {longest:.2} s; {ROUNDS} rounds"))
+        .with_note(format!("without an attack: {rest:.2} s; maximum: {longest:.2} s; {ROUNDS} rounds"))
     };
     NAMES.into_iter().zip(rest).zip(times).map(row).collect()
 }
 
-/// Stacks of one namespace that receive pushes.
+/// Stacks in one namespace that receive pushes.
 struct Victims<'a> {
     plain: (FluxObject<'a>, StackHandle<'a>),
     expression: (FluxObject<'a>, StackHandle<'a>),
@@ -87,7 +87,7 @@ impl<'a> Victims<'a> {
         let served = async |name: &str| {
             let external = scene.flux_object("ExternalArtifact", "externalartifacts", name);
             external.create(json!({})).await;
-            external.offer(&first).await;
+            external.publish(&first).await;
             external
         };
         let (for_plain, for_expression) = (served("plain").await, served("expression").await);
@@ -99,7 +99,7 @@ impl<'a> Victims<'a> {
         let expression = scene.start(stack).await;
         expression.until_revision(&first.revision).await;
         let repository = scene.source("repository").await;
-        let commit = repository.push_unseen(&program("start")).await;
+        let commit = repository.push_without_notification(&program("start")).await;
         let mut stack = scene.stack_on_repository("repository", &repository);
         stack.spec.resync_frequency_seconds = Some(3600);
         let on_repository = scene.start(stack).await;
@@ -114,7 +114,7 @@ impl<'a> Victims<'a> {
         }
     }
 
-    /// Returns the times until the runs are bound to their pods, for each victim.
+    /// Returns the times until the runs are bound to their pods, in seconds, for each victim.
     async fn rounds(&self, name: &str) -> [Vec<f64>; 3] {
         let mut times: [Vec<f64>; 3] = Default::default();
         for round in 1..=ROUNDS {
@@ -135,14 +135,14 @@ impl<'a> Victims<'a> {
     async fn flux_round(&self, (external, stack): &(FluxObject<'_>, StackHandle<'_>), text: &str) -> f64 {
         let artifact = self.source.artifact_of(&self.source.push(&program(text)).await).await;
         let began = now();
-        external.offer(&artifact).await;
+        external.publish(&artifact).await;
         stack.until_revision(&artifact.revision).await;
         watched(&artifact.revision, &self.workspaces, &self.updates).bound - began
     }
 
     async fn git_round(&self, text: &str) -> f64 {
         let (source, stack) = &self.repository;
-        let commit: Commit = source.push_unseen(&program(text)).await;
+        let commit: Commit = source.push_without_notification(&program(text)).await;
         let began = now();
         stack.annotate(ANNOTATION_REQUESTED_AT, text).await;
         stack.until_applied(&commit).await;
@@ -154,16 +154,16 @@ fn program(text: &str) -> Vec<File> {
     Program::new("bench-tenants").output("text", text.into()).files()
 }
 
-/// Runs an attack in its own namespace while the victims are measured.
-async fn in_attack(name: &str, victims: &Victims<'_>, attack: impl AsyncFn(&Scene)) -> [Vec<f64>; 3] {
+/// Measures the victims during an attack in another namespace.
+async fn measure_attack(name: &str, victims: &Victims<'_>, attack: impl AsyncFn(&Scene)) -> [Vec<f64>; 3] {
     let mut times = None;
-    in_scene(name, async |scene| times = Some(during(name, victims, attack(scene)).await)).await;
+    in_scene(name, async |scene| times = Some(measure_during(name, victims, attack(scene)).await)).await;
     times.expect("the victims are measured")
 }
 
 /// Measures the victims while the attack runs.
-async fn during(name: &str, victims: &Victims<'_>, attack: impl Future<Output = ()>) -> [Vec<f64>; 3] {
-    println!("attack: {name}");
+async fn measure_during(name: &str, victims: &Victims<'_>, attack: impl Future<Output = ()>) -> [Vec<f64>; 3] {
+    println!("measuring during the attack {name}");
     let measured = async {
         sleep(WARM_UP).await;
         victims.rounds(name).await
@@ -174,9 +174,9 @@ async fn during(name: &str, victims: &Victims<'_>, attack: impl Future<Output = 
     }
 }
 
-/// Creates Stacks of 1.3 MB, half of them with more values than the controller parses, and changes them continuously. The
-/// harness does not watch their namespace.
-async fn under_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
+/// Creates Stacks of 1.3 MB and changes them continuously. Half of them have more values than the controller parses.
+/// The harness does not watch their namespace.
+async fn measure_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
     let client = crate::harness::client().await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let name = "bench-large";
@@ -202,17 +202,17 @@ async fn under_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
             sleep(PAUSE).await;
         }
     };
-    let times = during("large", victims, attack).await;
+    let times = measure_during("large", victims, attack).await;
     namespaces.delete(name, &DeleteParams::default()).await.expect("the namespace exists");
     wait_until("the large Stacks to be deleted", WaitLimit::Long, async || match namespaces.get_opt(name).await {
-        Ok(None) => Look::Found(()),
-        found => Look::NotYet(format!("{:?}", found.map(|namespace| namespace.is_some()))),
+        Ok(None) => Poll::Found(()),
+        found => Poll::NotYet(format!("{:?}", found.map(|namespace| namespace.is_some()))),
     })
     .await;
     times
 }
 
-/// Changes expensive expressions continuously.
+/// Changes expressions with a high evaluation cost continuously.
 async fn expressions(scene: &Scene) {
     let source = scene.source("app").await;
     let commit = source.push(&program("attack")).await;
@@ -241,7 +241,7 @@ async fn expressions(scene: &Scene) {
     }
 }
 
-/// Pushes to repositories of 8 MiB continuously and requests their commits.
+/// Pushes to repositories of 8 MiB continuously, and requests a reconciliation for each commit.
 async fn repositories(scene: &Scene) {
     let random = |_| char::from(fastrand::u8(b' '..=b'~'));
     let file = |path: &str, content: String| File { path: path.to_owned(), content };
@@ -249,7 +249,7 @@ async fn repositories(scene: &Scene) {
     let mut stacks = Vec::new();
     for number in 0..ATTACKERS / 2 {
         let source = scene.source(&format!("large-{number}")).await;
-        source.push_unseen(&[program("attack"), vec![large.clone()]].concat()).await;
+        source.push_without_notification(&[program("attack"), vec![large.clone()]].concat()).await;
         let mut stack = scene.stack_on_repository(&format!("attack-{number}"), &source);
         stack.spec.preview = Some(true);
         stacks.push((scene.start(stack).await, source));
@@ -257,21 +257,21 @@ async fn repositories(scene: &Scene) {
     for change in 0.. {
         for (stack, source) in &stacks {
             let files = [program("attack"), vec![large.clone(), file("change.txt", change.to_string())]].concat();
-            source.push_unseen(&files).await;
+            source.push_without_notification(&files).await;
             stack.annotate(ANNOTATION_REQUESTED_AT, &change.to_string()).await;
         }
         sleep(PAUSE).await;
     }
 }
 
-/// Holds as many run slots as possible.
+/// Occupies as many run slots as possible.
 async fn long_runs(scene: &Scene) {
     let source = scene.source("app").await;
     let project = "name: attack\nruntime:\n  name: yaml\n  options: {compiler: sleep 3600}\n";
     source.push(&[File { path: "Pulumi.yaml".to_owned(), content: project.to_owned() }]).await;
     for number in 0..ATTACKERS {
         let mut stack = scene.stack(&format!("attack-{number}"), &source);
-        // The deletion of a Stack waits for its run.
+        // The deletion of a Stack waits for the end of its run.
         stack.spec.timeout = Some("3m".to_owned());
         scene.start(stack).await;
     }

@@ -11,9 +11,9 @@ use crate::harness::Environment;
 use crate::provider_log::get;
 
 const REGION: &str = "us-east-1";
-/// Bucket with all states, created with the cluster.
+/// Bucket that contains all states. `tests/cluster/cluster up` creates it.
 const BUCKET: &str = "state";
-/// The validity period of a presigned request.
+/// Validity period of a presigned request.
 const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 /// Resource type of the test provider.
 const STEP: &str = "testing:index:Step";
@@ -28,12 +28,12 @@ impl Backend {
     pub fn of(project: &str) -> Backend {
         let environment = Environment::get();
         let endpoint = environment.s3_url.parse().expect("S3_URL is a URL");
-        let bucket = Bucket::new(endpoint, UrlStyle::Path, BUCKET, REGION).expect("a bucket's name");
+        let bucket = Bucket::new(endpoint, UrlStyle::Path, BUCKET, REGION).expect("a valid bucket name");
         let credentials = Credentials::new(environment.s3_access_key.clone(), environment.s3_secret_key.clone());
         Backend { bucket, credentials, project: project.to_owned() }
     }
 
-    /// Returns the state of a stack, which is empty if the backend has none.
+    /// Returns the state of a stack. If the backend has no state of the stack, the result is empty.
     pub async fn state(&self, stack: &str) -> State {
         let key = format!(".pulumi/stacks/{}/{stack}.json", self.project);
         if !self.keys(&key).await.contains(&key) {
@@ -41,7 +41,7 @@ impl Backend {
         }
         let url = self.bucket.get_object(Some(&self.credentials), &key).sign(SIGNATURE_VALIDITY);
         let text = get(url.as_str()).await;
-        read(&text).unwrap_or_else(|error| panic!("the state {key} cannot be read: {error}\n{text}"))
+        read(&text).unwrap_or_else(|error| panic!("the state {key} is invalid: {error}\n{text}"))
     }
 
     /// Returns the lock files of a stack.
@@ -49,8 +49,8 @@ impl Backend {
         self.keys(&format!(".pulumi/locks/organization/{}/{stack}/", self.project)).await
     }
 
-    /// Returns the object keys with a prefix. The client library can only sign requests for objects; S3 responds to a request
-    /// for the empty key with a list of keys.
+    /// Returns the object keys with a prefix. The client library signs only requests for objects, and S3 responds to a
+    /// request for the empty key with a list of keys.
     async fn keys(&self, prefix: &str) -> Vec<String> {
         let mut list = self.bucket.get_object(Some(&self.credentials), "");
         list.query_mut().insert("list-type", "2");
@@ -60,15 +60,15 @@ impl Backend {
     }
 }
 
-/// Parses the keys of an object list. Returns `None` if the response is not a complete list. The keys need no XML
-/// unescaping.
+/// Parses the keys in an object list. Returns `None` if the response is not a complete list. Does not unescape XML,
+/// because the keys contain no special characters.
 fn keys_in(text: &str) -> Option<Vec<String>> {
     let is_whole = text.contains("<ListBucketResult") && !text.contains("<IsTruncated>true</IsTruncated>");
     let keys = || text.split("<Key>").skip(1).filter_map(|rest| rest.split_once("</Key>"));
     is_whole.then(|| keys().map(|(key, _)| key.to_owned()).collect())
 }
 
-/// Required fields of a state file.
+/// The required fields of a state file.
 #[derive(Deserialize)]
 struct File {
     checkpoint: Checkpoint,

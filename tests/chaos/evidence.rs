@@ -17,7 +17,7 @@ use crate::stage::{PROJECT, Stage};
 /// Returns the facts about one Stack. `seen` contains the states of Updates that the watch has observed.
 pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
     let stack = stage.scene.list::<Stack>().await.into_iter().find(|stack| stack.name_any() == name);
-    let there = stage.scene.list::<Update>().await;
+    let current = stage.scene.list::<Update>().await;
     let member = &stage.stacks[name];
     let backend = Backend::of(PROJECT);
     Facts {
@@ -29,12 +29,12 @@ pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
         latest: stage.latest(member).clone(),
         applied: stack.as_ref().and_then(|stack| stack.status.as_ref()?.last_applied_revision.clone()),
         stuck: stuck(stack.as_ref()),
-        runs: runs(stage, name, seen, &there),
+        runs: runs(stage, name, seen, &current),
         hits: member.hits.clone(),
     }
 }
 
-/// Returns the reason why a Stack has not reached the latest revision.
+/// Returns the reason why a Stack has not reached the latest revision, or `None` if it has.
 fn stuck(stack: Option<&Stack>) -> Option<String> {
     let Some(stack) = stack else { return Some("the Stack was deleted and not created again".to_owned()) };
     if is_done(stack) {
@@ -46,17 +46,18 @@ fn stuck(stack: Option<&Stack>) -> Option<String> {
     Some(if text.is_empty() { "no condition has a message".to_owned() } else { text.join("; ") })
 }
 
-/// Returns the latest state of every run of the Stack. The watch may have missed the latest state, so `there` has priority.
-fn runs(stage: &Stage<'_>, name: &str, seen: &[Update], there: &[Update]) -> Vec<Run> {
-    let is_there: BTreeSet<Option<String>> = there.iter().map(Update::uid).collect();
-    let its = seen.iter().chain(there).filter(|update| update.spec.workspace_name == name);
-    let last: BTreeMap<Option<String>, &Update> = its.map(|update| (update.uid(), update)).collect();
-    let mut runs: Vec<Run> = last.iter().map(|(uid, update)| run(stage, update, is_there.contains(uid))).collect();
+/// Returns the latest state of each run of the Stack. The watch may have missed the latest state, so `current` has
+/// priority.
+fn runs(stage: &Stage<'_>, name: &str, seen: &[Update], current: &[Update]) -> Vec<Run> {
+    let current_uids: BTreeSet<Option<String>> = current.iter().map(Update::uid).collect();
+    let of_stack = seen.iter().chain(current).filter(|update| update.spec.workspace_name == name);
+    let last: BTreeMap<Option<String>, &Update> = of_stack.map(|update| (update.uid(), update)).collect();
+    let mut runs: Vec<Run> = last.iter().map(|(uid, update)| run(stage, update, current_uids.contains(uid))).collect();
     runs.sort_by(|one, other| (one.created, &one.update).cmp(&(other.created, &other.update)));
     runs
 }
 
-fn run(stage: &Stage<'_>, update: &Update, is_there: bool) -> Run {
+fn run(stage: &Stage<'_>, update: &Update, exists: bool) -> Run {
     let status = update.status.clone().unwrap_or_default();
     let outcome = update.is_complete().then(|| match find(&status.conditions, FAILED) {
         Some(failed) if is_true(&status.conditions, FAILED) => {
@@ -76,6 +77,6 @@ fn run(stage: &Stage<'_>, update: &Update, is_there: bool) -> Run {
         has_begun: status.start_time.is_some(),
         ended: status.end_time.map(|time| time.0),
         outcome,
-        is_there,
+        exists,
     }
 }

@@ -1,4 +1,5 @@
-//! Facts at the end of the fault injection: events of the test provider, states of the stacks, and results of the Updates.
+//! Facts after the fault injection: events of the test provider, states of the Pulumi stacks, and results of the
+//! Updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ pub enum Operation {
     Delete,
 }
 
-/// Phase of an operation. If a begin has no end, the provider was interrupted.
+/// Phase of an operation. An operation that begins but never ends was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -30,18 +31,18 @@ pub struct Event {
     /// Order of arrival.
     pub sequence: u64,
     pub urn: String,
-    /// Resource and revision: `first@7`.
+    /// Resource and revision, such as `first@7`.
     #[serde(rename = "resource")]
     pub called: String,
     pub operation: Operation,
     pub phase: Phase,
     pub pid: i64,
     pub time: Timestamp,
-    /// Common ID of a begin and its end.
+    /// Common ID of the begin and the end of an operation.
     pub id: String,
 }
 
-/// A resource that a user removed from the provider after the log contained these events.
+/// A resource that the user has removed from the provider after the event with the sequence number `after`.
 #[derive(Clone, Debug)]
 pub struct RemovedManually {
     pub urn: String,
@@ -58,7 +59,7 @@ pub struct State {
     pub pending_creates: BTreeSet<String>,
 }
 
-/// Expected final revision.
+/// The expected final revision.
 #[derive(Clone, Debug)]
 pub struct LatestRevision {
     /// Revision in Flux's format.
@@ -66,14 +67,14 @@ pub struct LatestRevision {
     pub number: u64,
 }
 
-/// The result of a run that its Update records.
+/// The result that an Update records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
     Succeeded,
     Failed { reason: String, message: String },
 }
 
-/// Latest observed state of an Update.
+/// The latest observed state of an Update.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub update: String,
@@ -86,7 +87,7 @@ pub struct Run {
     pub ended: Option<Timestamp>,
     pub outcome: Option<RunOutcome>,
     /// Whether the object still exists.
-    pub is_there: bool,
+    pub exists: bool,
 }
 
 /// All facts about one Stack.
@@ -114,12 +115,12 @@ pub fn name_of(urn: &str) -> &str {
     urn.rsplit("::").next().unwrap_or(urn)
 }
 
-/// Returns the resources in a revision of the program. One of them changes with each push.
+/// Returns the names of the resources in a revision of the program. One name changes with each revision.
 pub fn resources_of(number: u64) -> [String; 4] {
     ["first".to_owned(), "second".to_owned(), "third".to_owned(), format!("turn{}", number % 3)]
 }
 
-/// Returns the provider's name for a resource of a revision.
+/// Returns the name of a resource in the provider, which contains the revision.
 pub fn called(name: &str, number: u64) -> String {
     format!("{name}@{number}")
 }

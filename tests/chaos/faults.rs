@@ -9,17 +9,17 @@ use kube::{Api, ResourceExt};
 use pulumi_controller::api::pulumi::Stack;
 use tokio::time::{Duration, sleep};
 
-use crate::harness::{Absence, Controller, Look, StoppedApiServer, WaitLimit, api_call, wait_until};
+use crate::harness::{ApiServerOutage, Controller, OutageKind, Poll, WaitLimit, api_call, wait_until};
 use crate::plan::{API_SERVER_AWAY, Act, Kind};
 use crate::processes::{Process, Role, find};
 use crate::stage::Stage;
 
 /// Namespace of the controller.
 const NAMESPACE: &str = "flux-system";
-/// Maximum number of restarts of a container. The kubelet delays further restarts, so the pod is then replaced.
+/// Maximum number of restarts of a container before its pod is replaced. The kubelet delays further restarts.
 const RESTARTS: i32 = 2;
-/// Time from the start of an API server outage to the second fault.
-const IN_ITS_ABSENCE: Duration = Duration::from_secs(5);
+/// Time from the start of an API server outage to the fault during the outage.
+const DURING_OUTAGE: Duration = Duration::from_secs(5);
 
 /// Executes an act. Returns a description that includes the target, or `None` if no target exists.
 pub async fn perform(stage: &mut Stage<'_>, controller: &Controller, act: Act) -> Option<String> {
@@ -30,10 +30,10 @@ pub async fn perform(stage: &mut Stage<'_>, controller: &Controller, act: Act) -
         Kind::MoveLeader => Some(move_leader(stage, controller, act.pick).await),
         Kind::DeletePod => delete_pod(stage, act.pick, false).await,
         Kind::ForceDeletePod => delete_pod(stage, act.pick, true).await,
-        Kind::KillAgent => kill_in_a_pod(stage, Role::Agent, act.pick).await,
-        Kind::KillPulumi => kill_in_a_pod(stage, Role::Pulumi, act.pick).await,
-        Kind::KillProvider => kill_in_a_pod(stage, Role::Provider, act.pick).await,
-        Kind::StopApiServer => Some(without_api_server(stage, act.pick).await),
+        Kind::KillAgent => kill_pod_process(stage, Role::Agent, act.pick).await,
+        Kind::KillPulumi => kill_pod_process(stage, Role::Pulumi, act.pick).await,
+        Kind::KillProvider => kill_pod_process(stage, Role::Provider, act.pick).await,
+        Kind::StopApiServer => Some(kill_run_during_outage(stage, act.pick).await),
     }
 }
 
@@ -48,7 +48,7 @@ async fn kill_controller(controller: &Controller, pick: usize) -> Option<String>
         .filter(|pod| restarts(pod) < RESTARTS)
         .filter_map(|pod| Some((pod.uid()?, pod.name_any())))
         .collect();
-    match one_of(find(&by_uid, Role::Controller), pick) {
+    match pick_process(find(&by_uid, Role::Controller), pick) {
         Some(process) => process.kill().then(|| process.owner.clone()),
         None => {
             let name = pods.get(pick.checked_rem(pods.len())?)?.name_any();
@@ -58,9 +58,9 @@ async fn kill_controller(controller: &Controller, pick: usize) -> Option<String>
     }
 }
 
-/// Ends the leader: by force, so that its lease expires, or gracefully, so that it releases the lease.
+/// Ends the leader: either by force, so its lease expires, or gracefully, so it releases the lease.
 async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) -> String {
-    let leader = controller.until_one_leads_but("").await;
+    let leader = controller.until_leader_other_than("").await;
     if pick.is_multiple_of(2) {
         controller.kill_pod(&leader).await;
         return format!("{leader}, by force");
@@ -72,7 +72,7 @@ async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) ->
 
 async fn delete_pod(stage: &mut Stage<'_>, pick: usize, by_force: bool) -> Option<String> {
     let pods = stage.pods().await;
-    // Prefer pods with an open run.
+    // Pods with an open run have priority.
     let running = find(&pods, Role::Pulumi).into_iter().map(|process| process.owner).collect::<Vec<_>>();
     let candidates = if running.is_empty() { pods.into_values().collect() } else { running };
     let stack = candidates.get(pick.checked_rem(candidates.len())?)?;
@@ -81,45 +81,46 @@ async fn delete_pod(stage: &mut Stage<'_>, pick: usize, by_force: bool) -> Optio
     Some(stack.clone())
 }
 
-async fn kill_in_a_pod(stage: &mut Stage<'_>, role: Role, pick: usize) -> Option<String> {
+async fn kill_pod_process(stage: &mut Stage<'_>, role: Role, pick: usize) -> Option<String> {
     let pods = stage.pods().await;
     kill_one(stage, &pods, role, pick)
 }
 
 fn kill_one(stage: &mut Stage<'_>, pods: &BTreeMap<String, String>, role: Role, pick: usize) -> Option<String> {
-    let process = one_of(find(pods, role), pick)?;
+    let process = pick_process(find(pods, role), pick)?;
     let member = stage.stacks.get_mut(&process.owner)?;
-    // Recorded before the kill, so that the time of the fault precedes its effects.
+    // The fault is recorded before the kill, so its time precedes its effects.
     member.was_hit();
     process.kill().then(|| process.owner.clone())
 }
 
-fn one_of(mut found: Vec<Process>, pick: usize) -> Option<Process> {
+fn pick_process(mut found: Vec<Process>, pick: usize) -> Option<Process> {
     let index = pick.checked_rem(found.len())?;
     Some(found.swap_remove(index))
 }
 
-/// Stops the API server and kills a run during the outage: the controller must detect the interrupted run afterwards.
-async fn without_api_server(stage: &mut Stage<'_>, pick: usize) -> String {
+/// Stops the API server and kills a run during the outage. The controller must detect the interrupted run after the
+/// outage.
+async fn kill_run_during_outage(stage: &mut Stage<'_>, pick: usize) -> String {
     let pods = stage.pods().await;
-    let absence = if pick.is_multiple_of(2) { Absence::Stopped } else { Absence::Paused };
-    let away = StoppedApiServer::take(absence).await;
-    sleep(IN_ITS_ABSENCE).await;
+    let kind = if pick.is_multiple_of(2) { OutageKind::Stopped } else { OutageKind::Paused };
+    let outage = ApiServerOutage::start(kind).await;
+    sleep(DURING_OUTAGE).await;
     let killed = kill_one(stage, &pods, Role::Pulumi, pick);
-    sleep(API_SERVER_AWAY.saturating_sub(IN_ITS_ABSENCE)).await;
-    away.bring_back().await;
+    sleep(API_SERVER_AWAY.saturating_sub(DURING_OUTAGE)).await;
+    outage.finish().await;
     until_reachable(stage).await;
     match killed {
-        Some(stack) => format!("{absence:?}; `pulumi` of {stack} was killed meanwhile"),
-        None => format!("{absence:?}"),
+        Some(stack) => format!("{kind:?}; `pulumi` of {stack} was killed during the outage"),
+        None => format!("{kind:?}"),
     }
 }
 
 async fn until_reachable(stage: &Stage<'_>) {
     wait_until("the API server to be reachable again", WaitLimit::Reaction, async || {
         match stage.scene.api::<Stack>().list(&Default::default()).await {
-            Ok(_) => Look::Found(()),
-            Err(error) => Look::NotYet(error.to_string()),
+            Ok(_) => Poll::Found(()),
+            Err(error) => Poll::NotYet(error.to_string()),
         }
     })
     .await;

@@ -1,5 +1,5 @@
-//! Injects faults into Stacks on a real cluster and proves that no run is lost or repeated. `make chaos` runs this suite;
-//! docs/reliability.md lists the guarantees.
+//! Injects faults into Stacks on a real cluster and checks that no run is lost or repeated. `make chaos` runs this
+//! suite; docs/reliability.md lists the guarantees.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -42,15 +42,15 @@ use std::time::Duration;
 use futures::FutureExt;
 use jiff::Timestamp;
 
-use crate::harness::{Controller, Scene, StoppedApiServer, client, in_scene, not_run, run_alone};
+use crate::harness::{ApiServerOutage, Controller, Scene, client, in_scene, report_skipped, run_alone};
 
 /// Default duration of the fault injection in seconds; `CHAOS_SECONDS` overrides it.
 const SECONDS: u64 = 120;
 
 #[test]
 fn random_faults_lose_and_duplicate_nothing() {
-    if !StoppedApiServer::is_possible() {
-        not_run("chaos", "the processes of an existing cluster cannot be killed");
+    if !ApiServerOutage::is_possible() {
+        report_skipped("chaos", "the processes of an existing cluster are not accessible");
         return;
     }
     let seed = number("CHAOS_SEED").unwrap_or_else(|| u64::from(fastrand::u32(..)));
@@ -59,7 +59,7 @@ fn random_faults_lose_and_duplicate_nothing() {
     run_alone(async || {
         let controller = Controller::new(&client().await);
         controller.scale(2).await;
-        let storm = in_scene("chaos", async |scene| storm_in(scene, &controller, seed, length).await);
+        let storm = in_scene("chaos", async |scene| run_storm(scene, &controller, seed, length).await);
         let outcome = AssertUnwindSafe(storm).catch_unwind().await;
         controller.scale(1).await;
         if let Err(failure) = outcome {
@@ -68,17 +68,16 @@ fn random_faults_lose_and_duplicate_nothing() {
     });
 }
 
-async fn storm_in(scene: &Scene, controller: &Controller, seed: u64, length: Duration) {
+async fn run_storm(scene: &Scene, controller: &Controller, seed: u64, length: Duration) {
     let began = Timestamp::now();
-    let aftermath = storm::run(scene, controller, seed, length, began).await;
-    let tally = aftermath.tally();
+    let results = storm::run(scene, controller, seed, length, began).await;
+    let tally = results.tally();
     let report = tally.publish(seed, length);
-    println!("The report: {}", report.display());
+    println!("report: {}", report.display());
     let is_broken = |facts: &&facts::Facts| tally.broken.iter().any(|broken| broken.stack == facts.stack);
-    let timelines = aftermath.facts.iter().filter(is_broken);
-    let timelines: Vec<String> = timelines
-        .map(|facts| format!("===== {}\n{}", facts.stack, storm::timeline(scene, &aftermath, facts)))
-        .collect();
+    let timelines = results.facts.iter().filter(is_broken);
+    let timelines: Vec<String> =
+        timelines.map(|facts| format!("===== {}\n{}", facts.stack, storm::timeline(scene, &results, facts))).collect();
     let problems = tally.problems().join("\n");
     assert!(tally.is_good(), "runs were lost or repeated (CHAOS_SEED={seed}):\n{problems}\n{}", timelines.join("\n\n"));
 }

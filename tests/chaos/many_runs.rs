@@ -1,5 +1,5 @@
-//! Tests five hundred open runs: they do not delay other runs, a restarted controller attaches to all of them, and each
-//! result is recorded once. One in ten has an agent of an older version.
+//! Tests five hundred open runs. They do not delay other runs, a restarted controller attaches to all of them, and each
+//! result is recorded once. One run in ten has an agent of an older version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -15,27 +15,28 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::fake_agent::{FakeAgent, Manner};
+use crate::fake_agent::{Behavior, FakeAgent};
 use crate::fake_nodes;
 use crate::harness::{
-    Controller, FluxObject, Program, Scene, StoppedApiServer, api_call, client, in_scene, is_done, not_run, run_alone,
+    ApiServerOutage, Controller, FluxObject, Program, Scene, api_call, client, in_scene, is_done, report_skipped,
+    run_alone,
 };
 use crate::progress::until_count;
 
 const RUNS: usize = 500;
-/// Duration of a run, longer than the test, which ends all runs itself.
+/// Duration of a run, longer than the test. The test ends all runs.
 const RUN_TIME: Duration = Duration::from_secs(3600);
 /// Number of concurrent creations.
-const AT_ONCE: usize = 16;
-/// Timeout of a step for all five hundred Stacks.
+const CONCURRENCY: usize = 16;
+/// Timeout for a step of all five hundred Stacks.
 const LIMIT: Duration = Duration::from_secs(400);
 /// Name prefix of the Stacks with the fake agent.
 const PREFIX: &str = "many-";
 
 #[test]
 fn five_hundred_open_runs_block_no_stack_and_survive_a_restart() {
-    if !StoppedApiServer::is_possible() {
-        not_run("five hundred open runs", "an existing cluster has no fake nodes");
+    if !ApiServerOutage::is_possible() {
+        report_skipped("five hundred open runs", "an existing cluster has no fake nodes");
         return;
     }
     run_alone(async || {
@@ -60,25 +61,25 @@ fn five_hundred_open_runs_block_no_stack_and_survive_a_restart() {
 
 async fn many_runs(scene: &Scene, controller: &Controller) {
     fake_nodes::create(&scene.client).await;
-    let manner =
-        |workspace: &str| Manner { run_time: RUN_TIME, is_older: workspace.ends_with('7'), ..Manner::default() };
+    let behavior =
+        |workspace: &str| Behavior { run_time: RUN_TIME, is_older: workspace.ends_with('7'), ..Behavior::default() };
     let fake_agent =
-        FakeAgent::start_with(scene.client.clone(), fake_nodes::address(), manner).await.expect("a fake agent");
+        FakeAgent::start_with(scene.client.clone(), fake_nodes::address(), behavior).await.expect("a fake agent");
     let runs = Runs::watch(scene.api());
 
-    // This Stack has a real agent on the real node.
+    // This Stack has a real agent in a pod on the real node.
     let prompt_source = scene.source("prompt").await;
     let with_text = |text: &str| Program::new("prompt").step("step", json!({"value": text}));
     let first = prompt_source.push(&with_text("one").files()).await;
     let prompt = scene.start(scene.stack("prompt", &prompt_source)).await;
     prompt.until_applied(&first).await;
 
-    let served = served(scene).await;
+    let served = create_source(scene).await;
     tokio::join!(
         create(scene, &served),
         until_count("runs are open", RUNS, LIMIT, async || (runs.open(), fake_agent.calls())),
     );
-    until_count("runs are followed", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
+    until_count("runs are attached", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
     let second = prompt_source.push(&with_text("two").files()).await;
     prompt.until_applied(&second).await;
     assert_eq!(runs.open(), RUNS, "a change of another Stack ran while all runs were open");
@@ -87,9 +88,9 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     controller.kill().await;
     controller.until_available().await;
     let again = || usize::try_from(fake_agent.attachments() - followed).unwrap_or(usize::MAX);
-    until_count("runs are followed again", RUNS, LIMIT, async || (again(), fake_agent.calls())).await;
-    until_count("runs are followed now", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
-    assert_eq!(runs.open(), RUNS, "none of them ended with the controller");
+    until_count("runs are attached again", RUNS, LIMIT, async || (again(), fake_agent.calls())).await;
+    until_count("runs are attached", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
+    assert_eq!(runs.open(), RUNS, "no run ended when the controller restarted");
     let third = prompt_source.push(&with_text("three").files()).await;
     prompt.until_applied(&third).await;
 
@@ -98,19 +99,19 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     let acknowledged = || usize::try_from(fake_agent.acknowledged()).unwrap_or(usize::MAX);
     until_count("results are acknowledged", RUNS, LIMIT, async || (acknowledged(), fake_agent.calls())).await;
     until_count("Stacks are Ready", RUNS, LIMIT, async || (ready(scene).await, String::new())).await;
-    assert_eq!(runs.with_two_ends(), Vec::<String>::new(), "each result is recorded once");
+    assert_eq!(runs.recorded_twice(), Vec::<String>::new(), "each result is recorded once");
     assert_eq!((fake_agent.runs(), fake_agent.acknowledged()), (RUNS as u64, RUNS as u64), "each run started once");
     remove(scene).await;
 }
 
 /// Creates a source that all Stacks use.
-async fn served(scene: &Scene) -> FluxObject<'_> {
+async fn create_source(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many-runs").output("text", "hello".into()).files()).await;
     let artifact = source.artifact_of(&commit).await;
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
-    external.offer(&artifact).await;
+    external.publish(&artifact).await;
     external
 }
 
@@ -122,7 +123,7 @@ async fn create(scene: &Scene, source: &FluxObject<'_>) {
             let api = api.clone();
             async move { api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|_| std::future::ready(()))
         .await;
 }
@@ -132,7 +133,7 @@ async fn ready(scene: &Scene) -> usize {
     stacks.iter().filter(|stack| stack.name_any().starts_with(PREFIX) && is_done(stack)).count()
 }
 
-/// Deletes the Stacks. The removal of so many Stacks exceeds the timeouts of a scene and of a single call.
+/// Deletes the Stacks. The removal of so many Stacks would exceed the timeouts of a scene and of a single call.
 async fn remove(scene: &Scene) {
     let (api, how) = (scene.api::<Stack>(), DeleteParams::default());
     stream::iter(scene.list::<Stack>().await)
@@ -140,7 +141,7 @@ async fn remove(scene: &Scene) {
             let (api, how) = (api.clone(), how.clone());
             async move { drop(api_call("deleting a Stack", api.delete(&stack.name_any(), &how)).await) }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|()| std::future::ready(()))
         .await;
     until_count("all Stacks are deleted", 1, LIMIT, async || {
@@ -150,13 +151,14 @@ async fn remove(scene: &Scene) {
     .await;
 }
 
-/// The runs of the Stacks with the fake agent, observed with a watch, since polling hundreds of objects would dominate the load.
+/// The runs of the Stacks with the fake agent, observed with a watch, because polling hundreds of objects would
+/// dominate the load.
 struct Runs {
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
     _watch: JoinSet<()>,
 }
 
-/// Observed states of an Update.
+/// The observed states of an Update.
 #[derive(Default)]
 struct Seen {
     is_bound: bool,
@@ -186,8 +188,8 @@ impl Runs {
         Runs { seen, _watch: watch }
     }
 
-    fn count(&self, is_so: impl Fn(&Seen) -> bool) -> usize {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).values().filter(|seen| is_so(seen)).count()
+    fn count(&self, predicate: impl Fn(&Seen) -> bool) -> usize {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).values().filter(|seen| predicate(seen)).count()
     }
 
     fn open(&self) -> usize {
@@ -198,7 +200,7 @@ impl Runs {
         self.count(|seen| !seen.ends.is_empty())
     }
 
-    fn with_two_ends(&self) -> Vec<String> {
+    fn recorded_twice(&self) -> Vec<String> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.iter()
             .filter(|(_, seen)| seen.ends.len() > 1)

@@ -1,11 +1,11 @@
-//! Derives a plan of the faults and their times from a seed. This module contains only pure functions.
+//! Derives a plan of faults and their times from a seed. This module contains only pure functions.
 
 use std::fmt;
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// Kind of act: a change by a user or a fault.
+/// Kind of an act: a change by the user or a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     PushRevision,
@@ -20,8 +20,8 @@ pub enum Kind {
     StopApiServer,
 }
 
-/// Acts of each kind in one deck. All acts of a deck take place before the next deck starts. Pushes are frequent because they
-/// start the runs that most faults interrupt.
+/// Number of acts of each kind in one deck. All acts of a deck take place before the next deck starts. Pushes are
+/// frequent, because they start the runs that most faults interrupt.
 const DECK: [(Kind, usize); 10] = [
     (Kind::PushRevision, 4),
     (Kind::RecreateStack, 1),
@@ -41,7 +41,7 @@ const FAULT_INTERVALS: std::ops::Range<u64> = 2_000..6_000;
 pub const API_SERVER_AWAY: Duration = Duration::from_secs(20);
 
 impl Kind {
-    /// Reports whether the act is a fault and not a change by a user.
+    /// Reports whether the act is a fault, not a change by the user.
     pub fn is_fault(self) -> bool {
         !matches!(self, Kind::PushRevision | Kind::RecreateStack)
     }
@@ -55,16 +55,16 @@ impl Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Kind::PushRevision => "a revision pushed",
-            Kind::RecreateStack => "a Stack deleted and created again",
-            Kind::KillController => "the controller killed",
-            Kind::MoveLeader => "the leader moved",
-            Kind::DeletePod => "a pod deleted",
-            Kind::ForceDeletePod => "a pod deleted by force",
-            Kind::KillAgent => "an agent killed",
+            Kind::PushRevision => "push of a revision",
+            Kind::RecreateStack => "deletion and recreation of a Stack",
+            Kind::KillController => "kill of the controller",
+            Kind::MoveLeader => "change of the leader",
+            Kind::DeletePod => "deletion of a pod",
+            Kind::ForceDeletePod => "forced deletion of a pod",
+            Kind::KillAgent => "kill of an agent",
             Kind::KillPulumi => "`pulumi` killed",
-            Kind::KillProvider => "a provider killed",
-            Kind::StopApiServer => "the API server away for 20 s",
+            Kind::KillProvider => "kill of a provider",
+            Kind::StopApiServer => "API server outage of 20 s",
         })
     }
 }
@@ -75,7 +75,7 @@ pub struct Act {
     /// Time since the start.
     pub at: Duration,
     pub kind: Kind,
-    /// Number that selects the target among the candidates at that time.
+    /// Number that selects the target among the candidates at the time of the act.
     pub pick: usize,
 }
 

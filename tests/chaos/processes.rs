@@ -1,4 +1,4 @@
-//! Finds the processes of pods in `/proc` of the machine that runs the node.
+//! Finds the processes of pods in `/proc`, on the machine that runs the node.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ pub enum Role {
     Provider,
 }
 
-/// A process in a pod, identified by a pidfd, so that a signal never reaches another process with a reused process ID.
+/// A process in a pod. A pidfd identifies it, so a signal never reaches another process with a reused process ID.
 #[derive(Debug)]
 pub struct Process {
     pub pid: i32,
@@ -31,7 +31,7 @@ impl Process {
     }
 }
 
-/// Returns all processes with a role in these pods; `pods` maps pod UIDs to owners.
+/// Returns all processes with a role in these pods. `pods` maps pod UIDs to owners.
 pub fn find(pods: &BTreeMap<String, String>, role: Role) -> Vec<Process> {
     let all = std::fs::read_dir("/proc").expect("/proc can be listed").flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -40,17 +40,18 @@ pub fn find(pods: &BTreeMap<String, String>, role: Role) -> Vec<Process> {
     found
 }
 
-/// Returns a process with the role in one of these pods. The pidfd is opened first, so that the values read later do not belong to another process.
+/// Returns a process if it has the role and is in one of these pods. Opens the pidfd first, because the process ID
+/// could be reused while the values are read.
 fn open(pid: i32, pods: &BTreeMap<String, String>, role: Role) -> Option<Process> {
     let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     let text = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let cgroup = text("cgroup");
     let (_, owner) = pods.iter().find(|(uid, _)| cgroup.contains(uid.as_str()))?;
-    is(&text("cmdline"), role).then(|| Process { pid, handle, owner: owner.clone() })
+    has_role(&text("cmdline"), role).then(|| Process { pid, handle, owner: owner.clone() })
 }
 
-/// Reports whether the NUL-separated command line is that of a role.
-fn is(command: &str, role: Role) -> bool {
+/// Reports whether a command line matches a role. NUL characters separate its words.
+fn has_role(command: &str, role: Role) -> bool {
     let words: Vec<&str> = command.split('\0').collect();
     let program = words.first().and_then(|program| program.rsplit('/').next()).unwrap_or_default();
     let arguments = words.get(1..).unwrap_or_default();
@@ -79,7 +80,7 @@ mod tests {
         ];
         for (command, expected) in examples {
             for role in [Role::Controller, Role::Agent, Role::Pulumi, Role::Provider] {
-                assert_eq!(is(command, role), expected == Some(role), "{command:?} {role:?}");
+                assert_eq!(has_role(command, role), expected == Some(role), "{command:?} {role:?}");
             }
         }
     }

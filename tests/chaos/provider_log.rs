@@ -12,10 +12,10 @@ static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| {
     client.build().expect("HTTP client")
 });
 
-/// Sends a GET request to a test service and returns the body of the response. Panics on failure.
+/// Sends a GET request to a test service and returns the body of the response. Panics if the request fails.
 pub async fn get(url: &str) -> String {
     let response = async { CLIENT.get(url).send().await?.error_for_status()?.text().await };
-    response.await.unwrap_or_else(|error| panic!("asking {url}: {error:?}"))
+    response.await.unwrap_or_else(|error| panic!("requesting {url}: {error:?}"))
 }
 
 /// Returns all provider events of a Pulumi stack in order.

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::checks::{Broken, was_hit};
+use crate::checks::{Violation, was_hit};
 use crate::facts::{Facts, Run, RunOutcome};
 use crate::plan::Kind;
-use crate::storm::Aftermath;
+use crate::storm::StormResults;
 
 /// Results of one fault injection run.
 #[derive(Debug)]
@@ -16,35 +16,35 @@ pub struct Tally {
     /// Number of acts by kind.
     pub done: BTreeMap<Kind, usize>,
     pub runs: usize,
-    /// Runs that did not complete because of a fault.
+    /// Number of runs that did not complete because of a fault.
     pub interrupted: usize,
-    /// Interrupted runs that were followed by a successful run of the Stack.
+    /// Number of interrupted runs after which another run of the Stack has succeeded.
     pub recovered: usize,
     /// Number of decisions by the user.
     pub resolved: usize,
     pub settled_after: Option<Duration>,
-    pub broken: Vec<Broken>,
-    /// Unjustified requests for a decision.
-    pub baseless: Vec<String>,
+    pub broken: Vec<Violation>,
+    /// Requests for a decision that were not justified.
+    pub unjustified: Vec<String>,
 }
 
 impl Tally {
-    pub fn of(aftermath: &Aftermath, broken: Vec<Broken>) -> Tally {
+    pub fn of(results: &StormResults, broken: Vec<Violation>) -> Tally {
         let mut done: BTreeMap<Kind, usize> = Kind::all().map(|kind| (kind, 0)).collect();
-        for kind in aftermath.happenings.iter().filter_map(|happening| happening.kind) {
+        for kind in results.log.iter().filter_map(|entry| entry.kind) {
             *done.entry(kind).or_default() += 1;
         }
-        let interrupted: usize = aftermath.facts.iter().map(|facts| interrupted(facts).count()).sum();
-        let recovered = aftermath.facts.iter().map(interrupted_and_recovered).sum();
+        let interrupted: usize = results.facts.iter().map(|facts| interrupted(facts).count()).sum();
+        let recovered = results.facts.iter().map(interrupted_and_recovered).sum();
         Tally {
             done,
-            runs: aftermath.facts.iter().map(|facts| facts.runs.len()).sum(),
+            runs: results.facts.iter().map(|facts| facts.runs.len()).sum(),
             interrupted,
             recovered,
-            resolved: aftermath.resolutions.len(),
-            settled_after: aftermath.settled_after,
+            resolved: results.resolutions.len(),
+            settled_after: results.settled_after,
             broken,
-            baseless: aftermath.resolutions.iter().filter_map(|resolution| resolution.baseless.clone()).collect(),
+            unjustified: results.resolutions.iter().filter_map(|resolution| resolution.unjustified.clone()).collect(),
         }
     }
 
@@ -74,34 +74,34 @@ impl Tally {
         row("**runs**".to_owned(), self.runs.to_string());
         row("interrupted".to_owned(), self.interrupted.to_string());
         row("recovered".to_owned(), self.recovered.to_string());
-        row("unknown outcomes resolved by the user".to_owned(), self.resolved.to_string());
+        row("decisions by the user".to_owned(), self.resolved.to_string());
         row("**lost**".to_owned(), self.lost().to_string());
         row("**doubled**".to_owned(), self.doubled().to_string());
         let settled = self
             .settled_after
             .map_or_else(|| "not settled".to_owned(), |after| format!("{:.0} s", after.as_secs_f64()));
-        row("settled after the last fault".to_owned(), settled);
+        row("time from the last fault until all Stacks were Ready".to_owned(), settled);
         for problem in self.problems() {
             let _ = writeln!(text, "\n- {problem}");
         }
         text
     }
 
-    /// Returns a sentence for each violated guarantee.
+    /// Returns a description of each violated guarantee.
     pub fn problems(&self) -> Vec<String> {
-        let unsettled = self.settled_after.is_none().then(|| "not all Stacks have settled".to_owned());
+        let unsettled = self.settled_after.is_none().then(|| "not all Stacks are Ready".to_owned());
         let broken = self.broken.iter().map(ToString::to_string);
-        broken.chain(self.baseless.iter().cloned()).chain(unsettled).collect()
+        broken.chain(self.unjustified.iter().cloned()).chain(unsettled).collect()
     }
 
-    /// Prints the report, writes it to the target folder and returns its path.
+    /// Prints the report, writes it to the target directory and returns its path.
     pub fn publish(&self, seed: u64, length: Duration) -> PathBuf {
         let text = self.markdown(seed, length);
         println!("\n{text}");
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("chaos");
         let file = folder.join("report.md");
         if let Err(error) = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, text)) {
-            println!("the report could not be written to {}: {error}", file.display());
+            println!("failed to write the report to {}: {error}", file.display());
         }
         file
     }

@@ -19,8 +19,8 @@ pub const STACKS: usize = 20;
 const REPOSITORIES: usize = 4;
 /// Project name of all programs.
 pub const PROJECT: &str = "chaos";
-/// Maximum number of faults for a Stack between two pushes, since the backoff grows with each retry.
-const HITS_PER_REVISION: usize = 2;
+/// Maximum number of faults that affect a Stack between two pushes, because the backoff grows with each retry.
+const FAULTS_PER_REVISION: usize = 2;
 
 /// All objects under test.
 pub struct Stage<'a> {
@@ -40,11 +40,11 @@ pub struct Member {
     /// Name of the Pulumi stack.
     pub pulumi_stack: String,
     /// Whether the Stack is being deleted. The test creates it again after its removal.
-    pub is_leaving: bool,
+    pub is_deleted: bool,
     pub hits: Vec<Timestamp>,
     hits_on_revision: usize,
     pub removed_manually: Vec<RemovedManually>,
-    /// Updates that the user has resolved.
+    /// Updates for which the user has made a decision.
     pub resolved: BTreeSet<String>,
 }
 
@@ -54,14 +54,14 @@ impl Member {
         self.hits_on_revision += 1;
     }
 
-    fn may_be_hit(&self) -> bool {
-        self.hits_on_revision < HITS_PER_REVISION
+    fn accepts_fault(&self) -> bool {
+        self.hits_on_revision < FAULTS_PER_REVISION
     }
 }
 
 impl<'a> Stage<'a> {
     /// Creates all objects without waiting for their first runs.
-    pub async fn set(scene: &'a Scene) -> Stage<'a> {
+    pub async fn create(scene: &'a Scene) -> Stage<'a> {
         let mut stage =
             Stage { scene, sources: Vec::new(), latest: Vec::new(), numbers: BTreeMap::new(), stacks: BTreeMap::new() };
         for repository in 0..REPOSITORIES {
@@ -102,7 +102,7 @@ impl<'a> Stage<'a> {
         let repository = pick % REPOSITORIES;
         self.latest[repository] = self.push(repository).await;
         // A push does not reset the number of faults for a Stack that is being destroyed.
-        let follows = |member: &&mut Member| member.repository == repository && !member.is_leaving;
+        let follows = |member: &&mut Member| member.repository == repository && !member.is_deleted;
         for member in self.stacks.values_mut().filter(follows) {
             member.hits_on_revision = 0;
         }
@@ -113,54 +113,55 @@ impl<'a> Stage<'a> {
         &self.latest[member.repository]
     }
 
-    /// Deletes a Stack, which [`Stage::create_again`] creates again. Returns `None` if all Stacks are already being deleted.
+    /// Deletes a Stack. [`Stage::create_again`] creates it again. Returns `None` if all Stacks are already being
+    /// deleted.
     pub async fn delete_one(&mut self, pick: usize) -> Option<String> {
         let staying: Vec<String> =
-            self.stacks.iter().filter(|(_, member)| !member.is_leaving).map(|(name, _)| name.clone()).collect();
+            self.stacks.iter().filter(|(_, member)| !member.is_deleted).map(|(name, _)| name.clone()).collect();
         let name = staying.get(pick.checked_rem(staying.len())?)?.clone();
         self.scene.delete::<Stack>(&name).await;
         let member = self.stacks.get_mut(&name)?;
-        member.is_leaving = true;
+        member.is_deleted = true;
         // The deletion cancels a queued run, but not an open run.
         member.hits.push(Timestamp::now());
         Some(name)
     }
 
     /// Creates each deleted Stack again once it is removed. Returns the names of the created Stacks.
-    pub async fn create_again(&mut self, there: &[Stack]) -> Vec<String> {
-        let is_there = |name: &str| there.iter().any(|stack| stack.name_any() == name);
-        let gone = self.stacks.iter().filter(|(name, member)| member.is_leaving && !is_there(name));
+    pub async fn create_again(&mut self, existing: &[Stack]) -> Vec<String> {
+        let exists = |name: &str| existing.iter().any(|stack| stack.name_any() == name);
+        let gone = self.stacks.iter().filter(|(name, member)| member.is_deleted && !exists(name));
         let gone: Vec<(String, usize)> = gone.map(|(name, member)| (name.clone(), member.repository)).collect();
         for (name, repository) in &gone {
             self.scene.start(self.object(name, *repository)).await;
             if let Some(member) = self.stacks.get_mut(name) {
-                member.is_leaving = false;
+                member.is_deleted = false;
                 member.hits_on_revision = 0;
             }
         }
         gone.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Returns the pods of the Stacks that faults may still affect, by UID.
+    /// Returns the pods of the Stacks that may still be affected by a fault, by UID.
     pub async fn pods(&self) -> BTreeMap<String, String> {
         let pods = self.scene.list::<Pod>().await;
         let owner = |pod: &Pod| {
-            let is_its =
-                |(name, member): &(&String, &Member)| workspace_pod(name) == pod.name_any() && member.may_be_hit();
-            self.stacks.iter().find(is_its).map(|(name, _)| name.clone())
+            let is_pod_of_member =
+                |(name, member): &(&String, &Member)| workspace_pod(name) == pod.name_any() && member.accepts_fault();
+            self.stacks.iter().find(is_pod_of_member).map(|(name, _)| name.clone())
         };
         pods.iter().filter_map(|pod| Some((pod.uid()?, owner(pod)?))).collect()
     }
 
-    /// Deletes the pod of a Stack. With `by_force`, the grace period is zero.
+    /// Deletes the pod of a Stack. If `by_force` is true, the grace period is zero.
     pub async fn delete_pod(&self, stack: &str, by_force: bool) {
         let name = workspace_pod(stack);
         let parameters = if by_force { DeleteParams::default().grace_period(0) } else { DeleteParams::default() };
         api_call(format!("deleting the pod {name}"), self.scene.api::<Pod>().delete(&name, &parameters)).await;
     }
 
-    /// Disables `destroyOnFinalize`, so that the removal of the scene needs no destroy runs.
-    pub async fn leave_resources(&self) {
+    /// Disables `destroyOnFinalize`, so the removal of the scene starts no destroy runs.
+    pub async fn disable_destroy(&self) {
         for name in self.stacks.keys() {
             self.scene.patch::<Stack>(name, json!({"spec": {"destroyOnFinalize": false}})).await;
         }
@@ -171,8 +172,8 @@ fn repository_name(repository: usize) -> String {
     format!("r{repository}")
 }
 
-/// Returns a program with four resources, two of them in sequence, each with several steps over some seconds. The resource
-/// names contain the revision, and one resource changes with each revision.
+/// Returns a program with four resources, three of which depend on each other in a chain. Each takes a few seconds in
+/// several steps. The resource names contain the revision, and one resource changes with each revision.
 fn program(number: u64) -> Value {
     let step = |name: &str, seconds: f64, value: &str| {
         let properties = json!({"name": called(name, number), "seconds": seconds, "steps": 3, "value": value});

@@ -1,4 +1,5 @@
-//! Executes the acts at their planned times, resolves Stacks as a user does, and then waits until all Stacks are Ready.
+//! Executes the acts at their planned times, resolves Stacks as a user would, and then waits until all Stacks are
+//! Ready.
 
 use std::time::Duration;
 
@@ -8,11 +9,11 @@ use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::pulumi::Stack;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::checks::judge;
+use crate::checks::find_violations;
 use crate::evidence;
 use crate::facts::{Facts, Operation, Phase};
 use crate::faults::perform;
-use crate::harness::{Controller, Look, Scene, WaitLimit, is_done, wait_until};
+use crate::harness::{Controller, Poll, Scene, WaitLimit, is_done, wait_until};
 use crate::plan::{Kind, plan};
 use crate::processes::{Role, find};
 use crate::report::Tally;
@@ -21,117 +22,123 @@ use crate::user::{Resolution, resolve_all};
 
 /// Interval at which the simulated user checks the Stacks.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Timeout until all Stacks are Ready after the last fault. The kubelet restarts a container with several restarts
-/// only after minutes.
-const CALM: Duration = Duration::from_secs(480);
+/// Timeout until all Stacks are Ready after the last fault. The kubelet delays the restart of a container by minutes
+/// after several restarts.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(480);
 
-/// A recorded act or observation.
+/// An executed act or an observation.
 #[derive(Clone, Debug)]
-pub struct Happening {
+pub struct LogEntry {
     pub at: Timestamp,
     pub kind: Option<Kind>,
     pub what: String,
 }
 
 /// Results of one fault injection run.
-pub struct Aftermath {
+pub struct StormResults {
     pub facts: Vec<Facts>,
-    pub happenings: Vec<Happening>,
+    pub log: Vec<LogEntry>,
     pub resolutions: Vec<Resolution>,
-    /// Time until all Stacks were Ready, or `None` after the timeout.
+    /// Time until all Stacks were Ready, or `None` if the timeout expired.
     pub settled_after: Option<Duration>,
-    /// Start time of the scene, for its timeline.
+    /// Start time of the scene, to which the times of its timeline refer.
     pub began: Timestamp,
 }
 
 /// Executes the plan and collects the facts.
-pub async fn run(scene: &Scene, controller: &Controller, seed: u64, length: Duration, began: Timestamp) -> Aftermath {
-    let mut stage = Stage::set(scene).await;
-    let mut aftermath =
-        Aftermath { facts: Vec::new(), happenings: Vec::new(), resolutions: Vec::new(), settled_after: None, began };
-    until_the_first_run(&stage).await;
+pub async fn run(
+    scene: &Scene,
+    controller: &Controller,
+    seed: u64,
+    length: Duration,
+    began: Timestamp,
+) -> StormResults {
+    let mut stage = Stage::create(scene).await;
+    let mut results =
+        StormResults { facts: Vec::new(), log: Vec::new(), resolutions: Vec::new(), settled_after: None, began };
+    until_first_run(&stage).await;
     let begin = Instant::now();
     for act in plan(seed, length) {
         while Instant::now() + POLL_INTERVAL < begin + act.at {
-            observe(&mut stage, &mut aftermath).await;
+            observe(&mut stage, &mut results).await;
             sleep(POLL_INTERVAL.min((begin + act.at).saturating_duration_since(Instant::now()))).await;
         }
         sleep_until(begin + act.at).await;
         let at = Timestamp::now();
         match perform(&mut stage, controller, act).await {
-            Some(target) => aftermath.record(at, Some(act.kind), format!("{}: {target}", act.kind)),
-            None => aftermath.record(at, None, format!("no target for the fault {}", act.kind)),
+            Some(target) => results.record(at, Some(act.kind), format!("{}: {target}", act.kind)),
+            None => results.record(at, None, format!("no target for the fault {}", act.kind)),
         }
     }
-    settle(&mut stage, &mut aftermath).await;
+    settle(&mut stage, &mut results).await;
     let seen = scene.timeline.states_of::<Update>();
     for name in stage.stacks.keys() {
-        aftermath.facts.push(evidence::of(&stage, name, &seen).await);
+        results.facts.push(evidence::of(&stage, name, &seen).await);
     }
-    stage.leave_resources().await;
-    aftermath
+    stage.disable_destroy().await;
+    results
 }
 
-impl Aftermath {
+impl StormResults {
     fn record(&mut self, at: Timestamp, kind: Option<Kind>, what: String) {
         let seconds = at.duration_since(self.began).as_secs_f64();
         println!("{seconds:7.2} s  {what}");
-        self.happenings.push(Happening { at, kind, what });
+        self.log.push(LogEntry { at, kind, what });
     }
 
     /// Returns the statistics.
     pub fn tally(&self) -> Tally {
-        let broken: Vec<_> = self.facts.iter().flat_map(judge).collect();
+        let broken: Vec<_> = self.facts.iter().flat_map(find_violations).collect();
         Tally::of(self, broken)
     }
 }
 
-async fn until_the_first_run(stage: &Stage<'_>) {
+async fn until_first_run(stage: &Stage<'_>) {
     wait_until("the first run to begin", WaitLimit::Run, async || {
         let pods = stage.pods().await;
         if find(&pods, Role::Provider).is_empty() {
-            Look::NotYet(format!("{} pods", pods.len()))
+            Poll::NotYet(format!("{} pods", pods.len()))
         } else {
-            Look::Found(())
+            Poll::Found(())
         }
     })
     .await;
 }
 
 /// Resolves waiting Stacks and creates deleted Stacks again. Returns all Stacks.
-async fn observe(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Stack> {
+async fn observe(stage: &mut Stage<'_>, results: &mut StormResults) -> Vec<Stack> {
     let stacks = stage.scene.list::<Stack>().await;
     for name in stage.create_again(&stacks).await {
-        aftermath.record(Timestamp::now(), None, format!("{name} was deleted; created it again"));
+        results.record(Timestamp::now(), None, format!("{name} was deleted; created it again"));
     }
     for resolution in resolve_all(stage, &stacks).await {
-        let Resolution { stack, removed, baseless } = &resolution;
-        let what = match (baseless, removed.is_empty()) {
-            (Some(why), _) => format!("{stack} asked for a decision without a reason: {why}"),
+        let Resolution { stack, removed, unjustified } = &resolution;
+        let what = match (unjustified, removed.is_empty()) {
+            (Some(why), _) => format!("{stack} waits for a decision without a reason: {why}"),
             (None, true) => format!("the user resolved {stack}: no resource exists"),
             (None, false) => format!("the user resolved {stack} and removed {}", removed.join(", ")),
         };
-        aftermath.record(Timestamp::now(), None, what);
-        aftermath.resolutions.push(resolution);
+        results.record(Timestamp::now(), None, what);
+        results.resolutions.push(resolution);
     }
     stacks
 }
 
 /// Waits until each Stack exists and is Ready at the latest revision.
-async fn settle(stage: &mut Stage<'_>, aftermath: &mut Aftermath) {
+async fn settle(stage: &mut Stage<'_>, results: &mut StormResults) {
     let (begin, mut last_report) = (Instant::now(), Instant::now());
-    aftermath.record(Timestamp::now(), None, "all faults are injected".to_owned());
-    while begin.elapsed() < CALM {
-        let stacks = observe(stage, aftermath).await;
+    results.record(Timestamp::now(), None, "all faults are injected".to_owned());
+    while begin.elapsed() < SETTLE_TIMEOUT {
+        let stacks = observe(stage, results).await;
         let open: Vec<&String> = stage.stacks.keys().filter(|name| !is_settled(&*stage, name, &stacks)).collect();
         if open.is_empty() {
-            aftermath.settled_after = Some(begin.elapsed());
+            results.settled_after = Some(begin.elapsed());
             return;
         }
         if last_report.elapsed() > Duration::from_secs(15) {
             last_report = Instant::now();
             println!(
-                "{:7.2} s after the storm {} Stacks are not settled: {open:?}",
+                "{:7.2} s after the last fault, {} Stacks are not Ready at the latest revision: {open:?}",
                 begin.elapsed().as_secs_f64(),
                 open.len()
             );
@@ -143,16 +150,16 @@ async fn settle(stage: &mut Stage<'_>, aftermath: &mut Aftermath) {
 fn is_settled(stage: &Stage<'_>, name: &str, stacks: &[Stack]) -> bool {
     let member = &stage.stacks[name];
     let latest = Some(stage.latest(member).revision.as_str());
-    let is_so = |stack: &Stack| {
+    let is_at_latest = |stack: &Stack| {
         let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.as_deref());
         is_done(stack) && applied == latest && stack.metadata.deletion_timestamp.is_none()
     };
-    !member.is_leaving && stacks.iter().any(|stack| stack.name_any() == name && is_so(stack))
+    !member.is_deleted && stacks.iter().any(|stack| stack.name_any() == name && is_at_latest(stack))
 }
 
 /// Returns the history of a Stack in chronological order: states of its objects, events of its provider, and faults.
-pub fn timeline(scene: &Scene, aftermath: &Aftermath, facts: &Facts) -> String {
-    let seconds = |at: Timestamp| at.duration_since(aftermath.began).as_secs_f64();
+pub fn timeline(scene: &Scene, results: &StormResults, facts: &Facts) -> String {
+    let seconds = |at: Timestamp| at.duration_since(results.began).as_secs_f64();
     let mut lines: Vec<(f64, String)> = Vec::new();
     for line in scene.timeline.text().lines().filter(|line| line.contains(&facts.stack)) {
         let at = line.split_once(" s ").and_then(|(number, _)| number.trim().parse().ok()).unwrap_or_default();
@@ -163,15 +170,15 @@ pub fn timeline(scene: &Scene, aftermath: &Aftermath, facts: &Facts) -> String {
         let (operation, phase) = (operation_word(event.operation), phase_word(event.phase));
         lines.push((at, format!("{at:7.2} s  provider {}: {operation} {} {phase}", event.pid, event.called)));
     }
-    for happening in &aftermath.happenings {
-        let at = seconds(happening.at);
-        let is_its = happening.what.contains(&facts.stack);
+    for entry in &results.log {
+        let at = seconds(entry.at);
+        let mentions_stack = entry.what.contains(&facts.stack);
         let is_global = matches!(
-            happening.kind,
+            entry.kind,
             Some(Kind::KillController | Kind::MoveLeader | Kind::StopApiServer | Kind::PushRevision)
         );
-        if is_its || is_global {
-            lines.push((at, format!("{at:7.2} s  *** {}", happening.what)));
+        if mentions_stack || is_global {
+            lines.push((at, format!("{at:7.2} s  *** {}", entry.what)));
         }
     }
     lines.sort_by(|(one, _), (other, _)| one.total_cmp(other));

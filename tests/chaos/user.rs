@@ -1,4 +1,4 @@
-//! Simulates a user who resolves Stacks that wait for a decision.
+//! Simulates a user who makes the decisions for which Stacks wait.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -16,64 +16,64 @@ const RESOLVE: &str = "pulumi.com/resolve";
 const PENDING_CREATES: &str = "PendingCreates";
 const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
 
-/// A request of a Stack for a decision.
-struct Question {
+/// A decision for which a Stack waits.
+struct PendingDecision {
     stack: String,
     reason: String,
     message: String,
-    /// Name of the Update in question.
+    /// Name of the Update that needs the decision.
     update: String,
 }
 
-/// A decision of the user, or the reason why the request for a decision was not justified.
+/// A decision of the user, or the reason why no decision was necessary.
 #[derive(Clone, Debug)]
 pub struct Resolution {
     pub stack: String,
-    /// Existing resources that are missing in the state: the user removed them.
+    /// Existing resources that were missing in the state. The user has removed them.
     pub removed: Vec<String>,
-    /// Reason why the request for a decision was not justified, if any.
-    pub baseless: Option<String>,
+    /// Reason why no decision was necessary, if any.
+    pub unjustified: Option<String>,
 }
 
-/// Resolves every Stack that waits for a decision, once per run.
+/// Makes the decision for every Stack that waits for one, once per run.
 pub async fn resolve_all(stage: &mut Stage<'_>, stacks: &[Stack]) -> Vec<Resolution> {
     let mut resolutions = Vec::new();
-    for question in stacks.iter().filter_map(question) {
-        let is_new = |member: &crate::stage::Member| !member.resolved.contains(&question.update);
-        if stage.stacks.get(&question.stack).is_some_and(is_new) {
-            resolutions.push(resolve(stage, question).await);
+    for decision in stacks.iter().filter_map(pending_decision) {
+        let is_new = |member: &crate::stage::Member| !member.resolved.contains(&decision.update);
+        if stage.stacks.get(&decision.stack).is_some_and(is_new) {
+            resolutions.push(resolve(stage, decision).await);
         }
     }
     resolutions
 }
 
-async fn resolve(stage: &mut Stage<'_>, question: Question) -> Resolution {
-    let facts = evidence::of(stage, &question.stack, &[]).await;
+async fn resolve(stage: &mut Stage<'_>, decision: PendingDecision) -> Resolution {
+    let facts = evidence::of(stage, &decision.stack, &[]).await;
     let last = facts.events.last().map_or(0, |event| event.sequence);
-    let (found, baseless) = match find_pending_creates(&facts) {
+    let (found, unjustified) = match find_pending_creates(&facts) {
         Ok(found) => (found.exist, None),
-        // If the outcome of a run is unknown, the state need not contain pending operations.
-        Err(_) if question.reason == RUN_OUTCOME_UNKNOWN => (Vec::new(), None),
+        // If the outcome of a run is unknown, the state may contain no pending operations.
+        Err(_) if decision.reason == RUN_OUTCOME_UNKNOWN => (Vec::new(), None),
         Err(why) => {
-            (Vec::new(), Some(format!("{} asked for a decision ({}), but {why}", question.update, question.message)))
+            (Vec::new(), Some(format!("{} waits for a decision ({}), but {why}", decision.update, decision.message)))
         }
     };
-    let resolution = json!({"metadata": {"annotations": {RESOLVE: format!("{}=clear", question.update)}}});
-    stage.scene.patch::<Stack>(&question.stack, resolution).await;
+    let resolution = json!({"metadata": {"annotations": {RESOLVE: format!("{}=clear", decision.update)}}});
+    stage.scene.patch::<Stack>(&decision.stack, resolution).await;
     let removed: Vec<String> = found.iter().map(|urn| name_of(urn).to_owned()).collect();
-    if let Some(member) = stage.stacks.get_mut(&question.stack) {
+    if let Some(member) = stage.stacks.get_mut(&decision.stack) {
         member.removed_manually.extend(found.into_iter().map(|urn| RemovedManually {
             urn,
             after: last,
             at: Timestamp::now(),
         }));
-        member.resolved.insert(question.update);
+        member.resolved.insert(decision.update);
     }
-    Resolution { stack: question.stack, removed, baseless }
+    Resolution { stack: decision.stack, removed, unjustified }
 }
 
-/// Returns the decision that a Stack waits for, if any.
-fn question(stack: &Stack) -> Option<Question> {
+/// Returns the decision for which a Stack waits, if any.
+fn pending_decision(stack: &Stack) -> Option<PendingDecision> {
     let status = stack.status.as_ref()?;
     let stalled = find(&status.conditions, STALLED).filter(|_| is_true(&status.conditions, STALLED))?;
     if ![PENDING_CREATES, RUN_OUTCOME_UNKNOWN].contains(&stalled.reason.as_str()) {
@@ -81,10 +81,11 @@ fn question(stack: &Stack) -> Option<Question> {
     }
     let last = status.last_update.as_ref().and_then(|last| last.name.clone());
     let current = status.current_update.as_ref().map(|current| current.name.clone());
-    // The message contains the name. An open run takes precedence over the last one that ended.
+    // The message contains the name of the run. Otherwise, an open run takes precedence over the last run that has
+    // ended.
     let names = [current, last].into_iter().flatten().collect::<Vec<_>>();
     let named = names.iter().find(|name| stalled.message.contains(name.as_str())).or_else(|| names.first())?;
-    Some(Question {
+    Some(PendingDecision {
         stack: stack.name_any(),
         reason: stalled.reason.clone(),
         message: stalled.message.clone(),
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_awaits_a_user_decision_names_the_run() {
+    fn a_stack_that_awaits_a_user_decision_reports_the_run() {
         let examples = [
             ("PendingCreates", "resolution of s-1", None, Some("s-1")),
             ("PendingCreates", "resolution of s-1", Some("s-2"), Some("s-1")),
@@ -121,7 +122,7 @@ mod tests {
             ("UpdateFailed", "given up", None, None),
         ];
         for (reason, message, current, update) in examples {
-            let requests = question(&stack(reason, message, current)).map(|question| question.update);
+            let requests = pending_decision(&stack(reason, message, current)).map(|decision| decision.update);
             assert_eq!(requests.as_deref(), update, "{reason} {message}");
         }
     }

@@ -1,4 +1,4 @@
-//! Tests admission policies that reject or change objects of the controller.
+//! Tests admission policies that reject or change writes of the controller.
 
 use k8s_openapi::api::core::v1::Service;
 use pulumi_controller::api::auto::Workspace;
@@ -7,13 +7,13 @@ use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, workspace_object};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Look, Program, Scene, WaitLimit, condition, finally, is_stalled, kubectl, run, try_kubectl, wait_until,
+    Poll, Program, Scene, WaitLimit, condition, is_stalled, kubectl, run, run_with_cleanup, try_kubectl, wait_until,
 };
 
-const FROZEN: &str = "changes are frozen today";
+const REJECTION: &str = "changes are frozen today";
 
-/// An admission policy and its binding for objects of one kind in the namespace of a scene. Both are named after the
-/// namespace.
+/// An admission policy for objects of one kind in the namespace of a scene, and its binding. The namespace is the name
+/// of both.
 struct Policy {
     kind: &'static str,
     version: &'static str,
@@ -26,7 +26,7 @@ struct Policy {
 
 impl Policy {
     fn rejecting(resource: (&'static str, &'static str)) -> Policy {
-        let spec = json!({"validations": [{"expression": "false", "message": FROZEN}]});
+        let spec = json!({"validations": [{"expression": "false", "message": REJECTION}]});
         let binding = json!({"validationActions": ["Deny"]});
         Policy { kind: "ValidatingAdmissionPolicy", version: "v1", resource, spec, binding }
     }
@@ -60,38 +60,38 @@ impl Policy {
         }
     }
 
-    /// Waits until a change of the policy takes effect, because the API server applies such a change with a delay.
-    async fn until_obeyed(&self, scene: &Scene, probe: &Value, is_obeyed: impl Fn(Result<String, String>) -> bool) {
+    /// Waits until a change of the policy takes effect. The API server applies such a change with a delay.
+    async fn until_enforced(&self, scene: &Scene, probe: &Value, is_enforced: impl Fn(Result<String, String>) -> bool) {
         let create =
             ["create", "--dry-run=server", "--output=json", "--namespace", &scene.namespace, "--filename", "-"];
         wait_until(format!("the {} to be applied", self.kind), WaitLimit::Reaction, async || {
             let response = try_kubectl(&create, &probe.to_string()).await;
             let message = format!("{response:?}");
-            if is_obeyed(response) { Look::Found(()) } else { Look::NotYet(message) }
+            if is_enforced(response) { Poll::Found(()) } else { Poll::NotYet(message) }
         })
         .await;
     }
 }
 
-/// Checks that a Stack whose writes a policy rejects runs once the policy is removed.
-async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
+/// Checks that a Stack reports the policy that rejects its writes, and that it runs once the policy is removed.
+async fn check_rejection(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
     let policy = Policy::rejecting(resource);
-    let is_frozen = |response: Result<String, String>| response.is_err_and(|problem| problem.contains(FROZEN));
+    let is_rejected = |response: Result<String, String>| response.is_err_and(|problem| problem.contains(REJECTION));
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("frozen").output("text", json!("hello")).files()).await;
-    finally(
+    run_with_cleanup(
         async || {
             policy.apply(scene).await;
-            policy.until_obeyed(scene, &probe, is_frozen).await;
+            policy.until_enforced(scene, &probe, is_rejected).await;
             let main = scene.start(scene.stack("main", &source)).await;
-            main.until("to name the policy", WaitLimit::Run, |stack| {
+            main.until("to report the policy", WaitLimit::Run, |stack| {
                 is_stalled(stack, stack_reason::WORKSPACE_FAILED)
-                    && condition(stack, READY).is_some_and(|ready| ready.message.contains(FROZEN))
+                    && condition(stack, READY).is_some_and(|ready| ready.message.contains(REJECTION))
             })
             .await;
             policy.delete(scene).await;
-            policy.until_obeyed(scene, &probe, |response| !is_frozen(response)).await;
-            // Triggers a reconcile, since the next retry is minutes away.
+            policy.until_enforced(scene, &probe, |response| !is_rejected(response)).await;
+            // Requests a reconciliation, because the next retry is minutes away.
             main.annotate(ANNOTATION_REQUESTED_AT, "thawed").await;
             let annotations = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: "thawed"}}});
             scene.patch::<Workspace>("main", annotations).await;
@@ -109,7 +109,7 @@ fn an_update_rejected_by_a_policy_is_reported_and_created_later() {
         let meta = json!({"name": "probe"});
         let update =
             json!({"apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "metadata": meta, "spec": spec});
-        rejects(scene, ("auto.pulumi.com", "updates"), update).await;
+        check_rejection(scene, ("auto.pulumi.com", "updates"), update).await;
     });
 }
 
@@ -121,7 +121,7 @@ fn a_stateful_set_rejected_by_a_policy_is_reported_and_created_later() {
         let spec = json!({"serviceName": "probe", "selector": {"matchLabels": labels}, "template": template});
         let probe =
             json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "probe"}, "spec": spec});
-        rejects(scene, ("apps", "statefulsets"), probe).await;
+        check_rejection(scene, ("apps", "statefulsets"), probe).await;
     });
 }
 
@@ -135,17 +135,17 @@ fn a_service_rewritten_by_a_policy_is_reported_after_a_few_applies() {
         let probe = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "probe"}, "spec": spec});
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("rewritten").output("text", json!("hello")).files()).await;
-        finally(
+        run_with_cleanup(
             async || {
                 policy.apply(scene).await;
                 let is_rewritten = |response: Result<String, String>| response.is_ok_and(|text| text.contains("other"));
-                policy.until_obeyed(scene, &probe, is_rewritten).await;
+                policy.until_enforced(scene, &probe, is_rewritten).await;
                 let main = scene.start(scene.stack("main", &source)).await;
                 main.until_applied(&commit).await;
-                let message = wait_until("the Workspace to name the field", WaitLimit::Run, async || {
+                let message = wait_until("the Workspace to report the field", WaitLimit::Run, async || {
                     let conditions = main.workspace().await.status.unwrap_or_default().conditions;
                     let message = find(&conditions, READY).map(|ready| ready.message.clone()).unwrap_or_default();
-                    if message.contains("rendered-hash") { Look::Found(message) } else { Look::NotYet(message) }
+                    if message.contains("rendered-hash") { Poll::Found(message) } else { Poll::NotYet(message) }
                 })
                 .await;
                 let service = workspace_object("main");
@@ -157,7 +157,7 @@ fn a_service_rewritten_by_a_policy_is_reported_after_a_few_applies() {
                 assert_eq!(
                     version().await.expect("the Service").resource_version,
                     before,
-                    "the Service is not changed"
+                    "the controller no longer writes the Service"
                 );
             },
             async || policy.delete(scene).await,

@@ -8,7 +8,7 @@ use pulumi_controller::artifact::Digest;
 use serde_json::json;
 
 use crate::harness::{
-    FaultServer, GitRepository, Look, Program, Scene, WaitLimit, api_call, archive, condition, has_condition, is_done,
+    FaultServer, GitRepository, Poll, Program, Scene, WaitLimit, api_call, archive, condition, has_condition, is_done,
     once, run, wait_until, waits_for_source,
 };
 
@@ -19,7 +19,7 @@ fn a_wrong_digest_is_refused_and_the_old_source_is_kept() {
         let with_text = |text: &str| Program::new("wrong-digest").step("step", json!({"value": text}));
         let first = source.push(&with_text("one").files()).await;
         let first_artifact = source.artifact_of(&first).await;
-        create_source_that_flux_leaves_alone(scene, "by-hand").await;
+        create_suspended_source(scene, "by-hand").await;
         serve(scene, "by-hand", &first_artifact).await;
         let main = scene.start(scene.stack_on("main", "by-hand")).await;
         main.until_applied(&first).await;
@@ -30,23 +30,23 @@ fn a_wrong_digest_is_refused_and_the_old_source_is_kept() {
         let wrong = wrong_digest(&artifact.digest);
         serve(scene, "by-hand", &SourceArtifact { digest: wrong.clone(), ..artifact.clone() }).await;
         main.until("to reject an artifact that does not match the digest", WaitLimit::Reaction, |stack| {
-            let names_it = condition(stack, READY).is_some_and(|ready| ready.message.contains(&wrong));
-            waits_for_source(stack) && names_it
+            let has_digest = condition(stack, READY).is_some_and(|ready| ready.message.contains(&wrong));
+            waits_for_source(stack) && has_digest
         })
         .await;
-        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
+        let installed = main.workspace().await.status.and_then(|status| status.artifact).expect("artifact in status");
         assert_eq!(
-            (placed.digest.to_string(), placed.revision),
+            (installed.digest.to_string(), installed.revision),
             (first_artifact.digest, first.revision()),
             "the previous source remains installed"
         );
         assert_eq!(main.updates().await.len(), 1);
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
 
         serve(scene, "by-hand", &artifact).await;
         main.until_applied(&second).await;
         assert_eq!(main.pod_and_restarts().await, pod);
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     });
 }
 
@@ -57,7 +57,7 @@ fn a_repacked_archive_is_installed_without_a_run() {
         let with_text = |text: &str| Program::new("packed-again").step("step", json!({"value": text}));
         let first = source.push(&with_text("one").files()).await;
         let artifact = source.artifact_of(&first).await;
-        create_source_that_flux_leaves_alone(scene, "by-hand").await;
+        create_suspended_source(scene, "by-hand").await;
         serve(scene, "by-hand", &artifact).await;
         let main = scene.start(scene.stack_on("main", "by-hand")).await;
         main.until_applied(&first).await;
@@ -74,10 +74,10 @@ fn a_repacked_archive_is_installed_without_a_run() {
         })
         .await;
         wait_until("the pod to have the new archive", WaitLimit::Reaction, async || {
-            let placed = main.workspace().await.status.and_then(|status| status.artifact);
-            match placed.as_ref().is_some_and(|placed| placed.digest == digest) {
-                true => Look::Found(()),
-                false => Look::NotYet(format!("{placed:?}")),
+            let installed = main.workspace().await.status.and_then(|status| status.artifact);
+            match installed.as_ref().is_some_and(|installed| installed.digest == digest) {
+                true => Poll::Found(()),
+                false => Poll::NotYet(format!("{installed:?}")),
             }
         })
         .await;
@@ -88,9 +88,9 @@ fn a_repacked_archive_is_installed_without_a_run() {
         let artifact = source.artifact_of(&second).await;
         serve(scene, "by-hand", &artifact).await;
         main.until_applied(&second).await;
-        assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
         assert_eq!(main.updates().await.len(), 2, "one run per commit");
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     });
 }
 
@@ -100,7 +100,7 @@ fn a_stack_waits_for_an_artifact_that_does_not_exist() {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("not-found").output("text", json!("hello")).files()).await;
         let artifact = source.artifact_of(&commit).await;
-        create_source_that_flux_leaves_alone(scene, "by-hand").await;
+        create_suspended_source(scene, "by-hand").await;
         let url = artifact.url.replace(".tar.gz", "-gone.tar.gz");
         assert_ne!(url, artifact.url);
         serve(scene, "by-hand", &SourceArtifact { url, ..artifact.clone() }).await;
@@ -123,7 +123,7 @@ fn an_artifact_on_a_host_outside_flux_is_never_requested() {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("foreign-host").output("text", json!("hello")).files()).await;
         let artifact = source.artifact_of(&commit).await;
-        create_source_that_flux_leaves_alone(scene, "by-hand").await;
+        create_suspended_source(scene, "by-hand").await;
         let url = "http://kubernetes.default.svc.cluster.local/secrets.tar.gz".to_owned();
         serve(scene, "by-hand", &SourceArtifact { url, ..artifact }).await;
         let main = scene.start(scene.stack_on("main", "by-hand")).await;
@@ -137,14 +137,14 @@ fn an_artifact_on_a_host_outside_flux_is_never_requested() {
     });
 }
 
-/// Returns a valid digest that matches no artifact.
+/// Returns a valid digest that differs from the digest of the artifact.
 fn wrong_digest(digest: &str) -> String {
     let (algorithm, hex) = digest.split_once(':').expect("a digest names its algorithm");
     format!("{algorithm}:{}", hex.chars().rev().collect::<String>())
 }
 
-/// Creates a suspended source, since source-controller does not change the status of a suspended object.
-async fn create_source_that_flux_leaves_alone(scene: &Scene, name: &str) {
+/// Creates a suspended source, because source-controller does not change the status of a suspended object.
+async fn create_suspended_source(scene: &Scene, name: &str) {
     scene
         .create::<GitRepository>(json!({
             "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository", "metadata": {"name": name},

@@ -1,4 +1,4 @@
-//! Tests the intervals between the runs of a Stack, and the Workspace between two runs.
+//! Tests the intervals between the runs of a Stack, and the removal of the Workspace between runs.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::{Stack, WorkspaceReclaimPolicy};
 use serde_json::json;
 
-use crate::harness::{Look, Program, Scene, WaitLimit, api_call, condition, once, run, wait_until};
+use crate::harness::{Poll, Program, Scene, WaitLimit, api_call, condition, once, run, wait_until};
 
 fn with_text(text: &str) -> Program {
     Program::new("backoff").step("step", json!({"value": text}))
@@ -24,11 +24,11 @@ fn a_stack_with_an_interval_reruns_without_changes() {
         let mut stack = scene.stack("main", &source);
         stack.spec.interval = Some("3s".to_owned());
         let main = scene.start(stack).await;
-        let whys = until_requested(scene, 3).await;
+        let messages = until_requested(scene, 3).await;
         main.change(json!({"spec": {"interval": "0s"}})).await;
         main.until_applied(&commit).await;
-        assert_eq!(whys[..3], ["Initial stack update", "Resync time elapsed: 3s", "Resync time elapsed: 3s"]);
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "the resync changes no resource");
+        assert_eq!(messages[..3], ["Initial stack update", "Resync time elapsed: 3s", "Resync time elapsed: 3s"]);
+        assert_eq!(main.log.operations().await, once(&["create step"]), "the resync changes no resource");
     });
 }
 
@@ -54,8 +54,8 @@ fn a_failing_stack_is_retried_indefinitely_without_stalling() {
         assert!(retrying.starts_with("5 update failure(s)"), "the condition agrees with the status: {retrying}");
         let stalled = |stack: &Stack| condition(stack, STALLED).is_some();
         assert!(!scene.timeline.states_of::<Stack>().iter().any(stalled), "the Stack is never stalled");
-        let mended = source.push(&with_text("one").files()).await;
-        main.until_applied(&mended).await;
+        let fixed = source.push(&with_text("one").files()).await;
+        main.until_applied(&fixed).await;
     });
 }
 
@@ -73,20 +73,20 @@ fn a_failed_stack_is_retried_after_its_retry_interval() {
         .await;
         let stalled = |stack: &Stack| condition(stack, STALLED).is_some();
         assert!(!scene.timeline.states_of::<Stack>().iter().any(stalled), "the Stack is never stalled");
-        let mended = source.push(&with_text("one").files()).await;
-        main.until_applied(&mended).await;
+        let fixed = source.push(&with_text("one").files()).await;
+        main.until_applied(&fixed).await;
     });
 }
 
-/// Waits until at least `expected` Updates were observed. Returns their messages. The timeline also contains Updates that were
-/// pruned.
+/// Waits until at least `expected` Updates have been observed, and returns their messages. The timeline includes pruned
+/// Updates.
 async fn until_requested(scene: &Scene, expected: usize) -> Vec<String> {
     wait_until(format!("{expected} runs"), WaitLimit::Run, async || {
         let mut seen = HashSet::new();
         let mut updates = scene.timeline.states_of::<Update>();
         updates.retain(|update| seen.insert(update.uid()));
-        let whys: Vec<String> = updates.into_iter().filter_map(|update| update.spec.message).collect();
-        if whys.len() >= expected { Look::Found(whys) } else { Look::NotYet(format!("{whys:?}")) }
+        let messages: Vec<String> = updates.into_iter().filter_map(|update| update.spec.message).collect();
+        if messages.len() >= expected { Poll::Found(messages) } else { Poll::NotYet(format!("{messages:?}")) }
     })
     .await
 }
@@ -112,20 +112,20 @@ fn reclaim_policy_delete_removes_the_workspace_between_runs() {
             .filter(|event| event.reason.as_deref() == Some("WorkspaceDeleted"))
             .map(|event| event.count.unwrap_or(1))
             .sum();
-        assert_eq!(reported, 2, "one event per failure");
+        assert_eq!(reported, 2, "one event per run");
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step", "delete step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step", "delete step"]));
     });
 }
 
 async fn until_reclaimed(scene: &Scene) {
-    wait_until("the workspace and its pod to be gone", WaitLimit::Run, async || {
+    wait_until("the Workspace and its pod to be deleted", WaitLimit::Run, async || {
         let (workspaces, pods) = (scene.list::<Workspace>().await, scene.list::<Pod>().await);
         let pods = pods.iter().filter(|pod| pod.metadata.name == Some(workspace_pod("main"))).count();
         match (workspaces.len(), pods) {
-            (0, 0) => Look::Found(()),
-            counts => Look::NotYet(format!("{counts:?}")),
+            (0, 0) => Poll::Found(()),
+            counts => Poll::NotYet(format!("{counts:?}")),
         }
     })
     .await;

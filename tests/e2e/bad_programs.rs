@@ -1,5 +1,5 @@
-//! Tests programs that are invalid, print too much or need missing inputs: each causes a specific message, and the Stack recovers
-//! once the program is fixed.
+//! Tests programs that are invalid, print too much or lack inputs. Each failure causes a specific message, and the
+//! Stack recovers once the program is fixed.
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
@@ -42,11 +42,11 @@ fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
 
         let last = source.push(&good.files()).await;
         main.until_applied(&last).await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "no resource is lost");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "no resource is lost");
     });
 }
 
-/// The agent, its journal, the log of the pod and the status of the Stack must bound the output of the CLI.
+/// The agent, its journal, the log of the pod and the status of the Stack must limit the output of the CLI.
 #[test]
 fn a_program_that_prints_a_hundred_megabytes_completes() {
     run("loud", async |scene| {
@@ -57,7 +57,7 @@ fn a_program_that_prints_a_hundred_megabytes_completes() {
         let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         let (_, restarts) = main.pod_and_restarts().await;
         assert_eq!(restarts, 0, "no container ran out of memory");
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
         let size = serde_json::to_vec(&stack).expect("a Stack can be written").len();
         assert!(size < 64 * 1024, "the Stack has {size} bytes");
 
@@ -75,7 +75,7 @@ fn a_program_that_prints_a_hundred_megabytes_completes() {
 }
 
 #[test]
-fn a_stack_waits_for_a_missing_secret_and_names_a_missing_key() {
+fn a_stack_waits_for_a_missing_secret_and_reports_a_missing_key() {
     run("no-secret", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("no-secret").output("text", json!("hello")).files()).await;
@@ -103,15 +103,16 @@ fn a_stack_waits_for_a_missing_secret_and_names_a_missing_key() {
         .await;
 
         scene.patch::<Secret>("credentials", json!({"stringData": {"token": "secret-word"}})).await;
-        install_source(scene, &main, "1").await;
+        trigger_kubelet_sync(scene, &main, "1").await;
         let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         assert_eq!(condition(&stack, STALLED), None);
         assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
     });
 }
 
-/// Changes an annotation of the pod, because the kubelet syncs a changed pod immediately and other pods about every minute.
-async fn install_source(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
+/// Changes an annotation of the pod, because the kubelet syncs a changed pod immediately and other pods only about
+/// every minute.
+async fn trigger_kubelet_sync(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
     let patch = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": value}}});
     scene.patch::<Pod>(&workspace_pod(&stack.name), patch).await;
 }

@@ -1,14 +1,14 @@
-//! Helpers for Workspaces and Updates that a user creates without a Stack.
+//! Helpers for Workspaces and Updates that a test creates without a Stack.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, UpdatePhase, Workspace};
 use pulumi_controller::api::conditions::{self, READY, STALLED};
 use serde_json::{Value, json};
 
-use crate::harness::{Environment, Look, STATE_SECRET, Scene, WaitLimit, wait_until};
+use crate::harness::{Environment, Poll, STATE_SECRET, Scene, WaitLimit, wait_until};
 use crate::runs_parts::until_update;
 
-/// Creates a Workspace with the settings that this cluster needs, merged with `fields`.
+/// Creates a Workspace with the settings for the test cluster. `fields` override fields of the spec.
 pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
     let environment = Environment::get();
     let secret = |key: &str| json!({"name": key, "valueFrom": {"secretKeyRef": {"name": STATE_SECRET, "key": key}}});
@@ -22,7 +22,7 @@ pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
             secret("AWS_ACCESS_KEY_ID"), secret("AWS_SECRET_ACCESS_KEY"), secret("PULUMI_CONFIG_PASSPHRASE"),
         ],
     });
-    for (field, value) in fields.as_object().expect("fields") {
+    for (field, value) in fields.as_object().expect("an object") {
         spec[field] = value.clone();
     }
     let kind = json!({"apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace"});
@@ -33,15 +33,15 @@ pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
         .await
 }
 
-/// Returns the name of the Pulumi stack for the runs of a scene.
+/// Returns the name of the Pulumi stack that the standalone runs of a scene use.
 pub fn stack_name(scene: &Scene) -> String {
     format!("by-hand-{}", scene.id)
 }
 
-/// Creates an Update of that Pulumi stack, merged with `fields`.
+/// Creates an Update for the Pulumi stack of the scene. `fields` override fields of the spec.
 pub async fn update(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
     let mut spec = json!({"workspaceName": workspace, "stackName": stack_name(scene), "type": kind});
-    for (field, value) in fields.as_object().expect("fields") {
+    for (field, value) in fields.as_object().expect("an object") {
         spec[field] = value.clone();
     }
     let object = json!({
@@ -63,44 +63,46 @@ pub fn phase(update: &Update) -> Option<UpdatePhase> {
 }
 
 /// Creates an Update and waits until it has succeeded.
-pub async fn succeeds(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
+pub async fn run_update(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
     update(scene, name, workspace, kind, fields).await;
     until_succeeded(scene, name).await
 }
 
-/// Waits until `is_so` returns true for a Workspace.
+/// Waits until `predicate` returns true for a Workspace.
 pub async fn until_workspace(
     scene: &Scene,
     name: &str,
     what: &str,
     wait_limit: WaitLimit,
-    is_so: impl Fn(&Workspace) -> bool,
+    predicate: impl Fn(&Workspace) -> bool,
 ) -> Workspace {
     wait_until(format!("the Workspace {name} {what}"), wait_limit, async || {
         match scene.api::<Workspace>().get(name).await {
-            Ok(workspace) if is_so(&workspace) => Look::Found(workspace),
+            Ok(workspace) if predicate(&workspace) => Poll::Found(workspace),
             Ok(workspace) => {
-                Look::NotYet(format!("generation {:?}: {:?}", workspace.metadata.generation, workspace.status))
+                Poll::NotYet(format!("generation {:?}: {:?}", workspace.metadata.generation, workspace.status))
             }
-            Err(error) => Look::NotYet(error.to_string()),
+            Err(error) => Poll::NotYet(error.to_string()),
         }
     })
     .await
 }
 
-/// Waits until a Workspace is Ready with the source in its current spec.
+/// Waits until a Workspace is Ready and has installed the source in its current spec.
 pub async fn until_ready(scene: &Scene, name: &str) -> Workspace {
-    until_workspace(scene, name, "to be ready", WaitLimit::Long, |workspace| is(workspace, READY, "True", &[])).await
+    let is_ready = |workspace: &Workspace| condition_is(workspace, READY, "True", &[]);
+    until_workspace(scene, name, "to be ready", WaitLimit::Long, is_ready).await
 }
 
 /// Waits until a Workspace is stalled with a message that contains all `words`.
 pub async fn until_stalled(scene: &Scene, name: &str, words: &[&str]) -> Workspace {
     let what = format!("to be stalled with {words:?}");
-    until_workspace(scene, name, &what, WaitLimit::Run, |workspace| is(workspace, STALLED, "True", words)).await
+    let is_stalled = |workspace: &Workspace| condition_is(workspace, STALLED, "True", words);
+    until_workspace(scene, name, &what, WaitLimit::Run, is_stalled).await
 }
 
-/// Reports whether a condition of the current generation has this status and a message that contains all `words`.
-pub fn is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bool {
+/// Reports whether the status is current and contains this condition, with a message that contains all `words`.
+pub fn condition_is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bool {
     let Some(found) = &workspace.status else { return false };
     found.observed_generation == workspace.metadata.generation
         && conditions::find(&found.conditions, kind).is_some_and(|condition| {
@@ -108,14 +110,14 @@ pub fn is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bo
         })
 }
 
-/// Returns one output of an Update from its Secret.
+/// Returns one output of an Update from the outputs Secret.
 pub async fn output(scene: &Scene, update: &Update, key: &str) -> Value {
     use k8s_openapi::api::core::v1::Secret;
     let name = update.status.as_ref().and_then(|status| status.outputs.clone());
     let name = name.unwrap_or_else(|| panic!("the Update {} has no outputs: {:?}", update.name_any(), update.status));
     let secret = crate::harness::api_call(format!("reading the Secret {name}"), scene.api::<Secret>().get(&name)).await;
     let bytes = secret.data.unwrap_or_default().remove(key).unwrap_or_else(|| panic!("{name} has no key {key}"));
-    serde_json::from_slice(&bytes.0).unwrap_or_else(|error| panic!("{key} in {name} is no JSON: {error}"))
+    serde_json::from_slice(&bytes.0).unwrap_or_else(|error| panic!("{key} in {name} is not valid JSON: {error}"))
 }
 
 /// Returns an init container that runs a script in the Pulumi image.

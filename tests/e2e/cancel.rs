@@ -26,7 +26,7 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
         let source = scene.source("app").await;
         source.push(&slow("cancel-annotation", 120).files()).await;
         let mut stack = scene.stack("main", &source);
-        // With these short intervals, an unexpected retry or periodic run would start while the test waits.
+        // With these short intervals, an unexpected retry or periodic run starts while the test waits.
         stack.spec.retry_interval = Some("1s".to_owned());
         stack.spec.interval = Some("2s".to_owned());
         let main = scene.start(stack).await;
@@ -38,7 +38,7 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
             stack.status.as_ref().and_then(|status| status.handled_cancel.as_deref()) == Some("main-0123456789a")
         })
         .await;
-        assert_eq!(main.log.sentences().await, ["create slow begin"], "the run continues");
+        assert_eq!(main.log.operations().await, ["create slow begin"], "the run continues");
 
         main.annotate(ANNOTATION_CANCEL, &update).await;
         let canceled = main.until("to be canceled", WaitLimit::Run, is_canceled).await;
@@ -47,15 +47,15 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
         assert_eq!(status.last_update.and_then(|last| last.name), Some(update.clone()));
         assert_eq!(outcomes(&canceled), ["Canceled"]);
         assert_eq!(
-            main.log.sentences().await,
+            main.log.operations().await,
             ["create slow begin", "create slow cancelled"],
-            "ended without interruption"
+            "the provider canceled the operation"
         );
         let updates = main.updates().await;
         let recorded: Vec<_> = updates.iter().map(|update| (update.name_any(), failure(update))).collect();
         assert_eq!(recorded, [(update, Some(update_reason::CANCELED))], "the record is kept");
 
-        // The run of another Stack proves that enough time has passed without a retry.
+        // By the time this other Stack has run, an unexpected retry would have started.
         let witness = scene.start(scene.stack_on_program("witness", &program(scene).await)).await;
         witness.until_revision("1").await;
         assert_eq!(main.updates().await.len(), 1);
@@ -72,7 +72,7 @@ async fn program(scene: &crate::harness::Scene) -> String {
 }
 
 #[test]
-fn deleting_an_update_records_a_cancel_and_a_request_runs_again() {
+fn deleting_an_update_cancels_its_run_and_a_request_runs_again() {
     run("cancel-delete", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("cancel-delete", 30).files()).await;

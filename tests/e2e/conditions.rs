@@ -10,7 +10,7 @@ use crate::harness::{Program, Scene, WaitLimit, condition, has_condition, run};
 #[test]
 fn a_new_stack_has_observed_generation_minus_one() {
     run("unseen", async |scene| {
-        // The response to the creation is the object before any controller has reconciled it.
+        // The response to the creation contains the object before the first reconciliation.
         let stack: Stack = scene
             .create(json!({
                 "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "main"},
@@ -62,7 +62,7 @@ fn assert_never_ready_before(scene: &Scene, done: &Stack) {
     assert!(early.is_empty(), "{early:#?}");
 }
 
-/// Parsing such an object would need a hundred times the memory of its text.
+/// Parsing such a Stack would take a hundred times as much memory as its JSON text.
 #[test]
 fn a_stack_with_too_many_values_stalls_until_it_is_shortened() {
     run("values", async |scene| {
@@ -91,7 +91,7 @@ fn an_invalid_spec_stalls_until_it_is_fixed() {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("invalid").output("text", json!("hello")).files()).await;
         let mut stack = scene.stack("main", &source);
-        let reference = stack.spec.env_refs.get_mut("PROVIDER_LOG_URL").expect("object exists");
+        let reference = stack.spec.env_refs.get_mut("PROVIDER_LOG_URL").expect("provider log URL");
         let literal = reference.literal.take();
         let main = scene.start(stack).await;
         let stack = main

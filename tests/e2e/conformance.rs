@@ -1,8 +1,8 @@
 //! Flux's own condition rules (`pkg/runtime/conditions/check`), applied to the conditions of a Stack.
 //!
-//! The rules have the IDs that Flux uses (`FAIL0001` and so on; Flux has no `FAIL0010`). Flux's warnings are errors here, except
-//! `WARN0002`, which requires that Ready has the reason of a negative condition. Ready of a Stack has the reason of the Pulumi
-//! Kubernetes Operator.
+//! The rules have the IDs that Flux uses (`FAIL0001` and so on; Flux has no `FAIL0010`). Flux's warnings are errors
+//! here. `WARN0002`, which requires that Ready has the reason of a negative condition, is omitted: the Ready condition
+//! of a Stack has a reason of the Pulumi Kubernetes Operator.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -10,9 +10,9 @@ use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, find, is_t
 use pulumi_controller::api::pulumi::Stack;
 
 /// Conditions with negative polarity.
-const NEGATIVE: [&str; 2] = [RECONCILING, STALLED];
+const ABNORMAL_TRUE: [&str; 2] = [RECONCILING, STALLED];
 
-/// Input of the rules.
+/// The fields of a Stack that the rules check.
 struct View<'a> {
     conditions: &'a [Condition],
     generation: i64,
@@ -33,9 +33,9 @@ impl<'a> View<'a> {
         find(self.conditions, READY).is_some_and(|ready| ready.status == status)
     }
 
-    /// Checks the rules for every state.
+    /// Checks the rules that apply to every state.
     fn always(&self) -> Vec<(&'static str, &'static str)> {
-        let is_there_as = |kind: &str, status: &str| find(self.conditions, kind).is_some_and(|c| c.status == status);
+        let has_status = |kind: &str, status: &str| find(self.conditions, kind).is_some_and(|c| c.status == status);
         [
             ("FAIL0002", "Ready is missing", find(self.conditions, READY).is_none()),
             (
@@ -46,11 +46,11 @@ impl<'a> View<'a> {
             (
                 "FAIL0005",
                 "Reconciling and Stalled are both present",
-                NEGATIVE.iter().all(|kind| find(self.conditions, kind).is_some()),
+                ABNORMAL_TRUE.iter().all(|kind| find(self.conditions, kind).is_some()),
             ),
             ("FAIL0006", "observedGeneration is greater than the generation", self.observed > Some(self.generation)),
-            ("WARN0003", "Reconciling is False instead of absent", is_there_as(RECONCILING, "False")),
-            ("WARN0004", "Stalled is False instead of absent", is_there_as(STALLED, "False")),
+            ("WARN0003", "Reconciling is False instead of absent", has_status(RECONCILING, "False")),
+            ("WARN0004", "Stalled is False instead of absent", has_status(STALLED, "False")),
             (
                 "WARN0005",
                 "a condition has no observedGeneration",
@@ -58,20 +58,20 @@ impl<'a> View<'a> {
             ),
         ]
         .into_iter()
-        .filter_map(|(rule, sentence, is_broken)| is_broken.then_some((rule, sentence)))
+        .filter_map(|(rule, violation, is_broken)| is_broken.then_some((rule, violation)))
         .collect()
     }
 
-    /// Checks the rules for a state during a reconcile.
+    /// Checks the rules that apply during a reconciliation.
     fn in_progress(&self) -> Vec<(&'static str, &'static str)> {
         let unknown_at_rest = self.ready_is("Unknown") && !is_true(self.conditions, RECONCILING);
         if unknown_at_rest { vec![("FAIL0011", "Ready is Unknown without Reconciling")] } else { Vec::new() }
     }
 
-    /// Checks the rules for the final state of a reconcile.
+    /// Checks the rules that apply at the end of a reconciliation.
     fn at_rest(&self) -> Vec<(&'static str, &'static str)> {
         let ready = self.ready_is("True");
-        let negative = NEGATIVE.iter().any(|kind| is_true(self.conditions, kind));
+        let negative = ABNORMAL_TRUE.iter().any(|kind| is_true(self.conditions, kind));
         let older = |condition: &Condition| condition.observed_generation.is_some_and(|g| g < self.generation);
         let other = |condition: &Condition| condition.observed_generation.is_some_and(|g| Some(g) != self.observed);
         [
@@ -84,7 +84,7 @@ impl<'a> View<'a> {
             (
                 "WARN0001",
                 "a negative condition exists while Ready is True",
-                ready && NEGATIVE.iter().any(|kind| find(self.conditions, kind).is_some()),
+                ready && ABNORMAL_TRUE.iter().any(|kind| find(self.conditions, kind).is_some()),
             ),
             ("FAIL0007", "Ready is True for an older generation", ready && self.observed < Some(self.generation)),
             (
@@ -99,14 +99,15 @@ impl<'a> View<'a> {
             ),
         ]
         .into_iter()
-        .filter_map(|(rule, sentence, is_broken)| is_broken.then_some((rule, sentence)))
+        .filter_map(|(rule, violation, is_broken)| is_broken.then_some((rule, violation)))
         .collect()
     }
 }
 
-/// Returns the violations in the observed states of a Stack. Ignores states before the first reconcile: a new Stack has
-/// its default condition, and a Stack of the Pulumi Kubernetes Operator has conditions without an observed generation.
-pub fn of_states(states: &[Stack]) -> Vec<String> {
+/// Returns the violations in the observed states of a Stack. Ignores states before the first reconciliation: a new
+/// Stack has its default condition, and a Stack of the Pulumi Kubernetes Operator has conditions without an observed
+/// generation.
+pub fn check_observed_states(states: &[Stack]) -> Vec<String> {
     let was_seen = |stack: &&Stack| {
         let view = View::of(stack);
         let is_ours = find(view.conditions, READY).is_none_or(|ready| ready.observed_generation.is_some());
@@ -114,27 +115,28 @@ pub fn of_states(states: &[Stack]) -> Vec<String> {
     };
     let broken = |stack: &Stack| {
         let view = View::of(stack);
-        in_words(stack, [view.always(), view.in_progress()].concat())
+        format_violations(stack, [view.always(), view.in_progress()].concat())
     };
     states.iter().filter(was_seen).flat_map(broken).collect()
 }
 
-/// Returns the violations in the state of a Stack at the end of a test. A Stack with Ready=Unknown is checked as during a
-/// reconcile.
-pub fn at_the_end(stack: &Stack) -> Vec<String> {
+/// Returns the violations in the state of a Stack at the end of a test. If Ready is Unknown, checks the rules that
+/// apply during a reconciliation.
+pub fn check_final_state(stack: &Stack) -> Vec<String> {
     let view = View::of(stack);
     let rest = if view.ready_is("Unknown") { view.in_progress() } else { view.at_rest() };
-    in_words(stack, [view.always(), rest].concat())
+    format_violations(stack, [view.always(), rest].concat())
 }
 
-fn in_words(stack: &Stack, broken: Vec<(&'static str, &'static str)>) -> Vec<String> {
+fn format_violations(stack: &Stack, broken: Vec<(&'static str, &'static str)>) -> Vec<String> {
     let conditions = View::of(stack).conditions;
     let conditions: Vec<String> = conditions
         .iter()
         .map(|c| format!("{}={} {} of generation {:?}", c.type_, c.status, c.reason, c.observed_generation))
         .collect();
-    let words = |(rule, sentence)| format!("Stack {} {rule}: {sentence} [{}]", stack.name_any(), conditions.join(", "));
-    broken.into_iter().map(words).collect()
+    let (name, conditions) = (stack.name_any(), conditions.join(", "));
+    let format = |(rule, violation)| format!("Stack {name} {rule}: {violation} [{conditions}]");
+    broken.into_iter().map(format).collect()
 }
 
 #[cfg(test)]
@@ -164,7 +166,7 @@ mod tests {
 
     fn numbers(broken: &[String]) -> Vec<&str> {
         let is_rule = |word: &&str| word.starts_with("FAIL") || word.starts_with("WARN");
-        broken.iter().filter_map(|sentence| sentence.split_whitespace().find(is_rule)).collect()
+        broken.iter().filter_map(|violation| violation.split_whitespace().find(is_rule)).collect()
     }
 
     #[test]
@@ -186,7 +188,7 @@ mod tests {
             (2, &["Ready=True@2", "Stalled=False@3"], &["WARN0004:", "WARN0001:", "FAIL0009:"]),
             (2, &["Ready=Unknown@2"], &["FAIL0011:"]),
         ] {
-            let found = at_the_end(&stack(observed, conditions));
+            let found = check_final_state(&stack(observed, conditions));
             assert_eq!(
                 numbers(&found),
                 numbers(&expected.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>()),
@@ -196,10 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_rules_for_intermediate_states_apply_to_them() {
-        assert_eq!(of_states(&[stack(-1, &[])]), Vec::<String>::new(), "not reconciled yet");
-        assert_eq!(of_states(&[stack(1, &["Ready=True@1"])]), Vec::<String>::new(), "the spec has just changed");
-        assert_eq!(of_states(&[stack(1, &["Ready=True@"])]), Vec::<String>::new(), "an object of the operator");
-        assert_eq!(numbers(&of_states(&[stack(2, &["Ready=Unknown@2"])])), ["FAIL0011:"]);
+    fn observed_states_are_checked_with_the_intermediate_rules() {
+        let none = Vec::<String>::new();
+        assert_eq!(check_observed_states(&[stack(-1, &[])]), none, "not reconciled yet");
+        assert_eq!(check_observed_states(&[stack(1, &["Ready=True@1"])]), none, "the spec has just changed");
+        assert_eq!(check_observed_states(&[stack(1, &["Ready=True@"])]), none, "conditions of the operator");
+        assert_eq!(numbers(&check_observed_states(&[stack(2, &["Ready=Unknown@2"])])), ["FAIL0011:"]);
     }
 }

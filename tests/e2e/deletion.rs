@@ -11,7 +11,7 @@ use pulumi_controller::api::pulumi::{DependencyReference, PrerequisiteReference,
 use serde_json::json;
 
 use crate::harness::{
-    GitRepository, Look, Program, STATE_SECRET, Scene, StackHandle, WaitLimit, api_call, condition, once, run,
+    GitRepository, Poll, Program, STATE_SECRET, Scene, StackHandle, WaitLimit, api_call, condition, once, run,
     wait_until,
 };
 
@@ -26,7 +26,7 @@ fn deleting_a_stack_with_destroy_on_finalize_destroys_its_resources() {
         main.until_applied(&commit).await;
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
         until_objects_are_deleted(scene).await;
     });
 }
@@ -41,7 +41,7 @@ fn deleting_a_stack_without_destroy_on_finalize_keeps_resources() {
         main.delete().await;
         main.until_gone().await;
         until_objects_are_deleted(scene).await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "no resource is destroyed");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "no resource is destroyed");
     });
 }
 
@@ -74,7 +74,7 @@ fn a_stack_deleted_during_a_run_is_destroyed_after_the_run() {
         main.delete().await;
         main.until_gone().await;
         assert_eq!(
-            main.log.sentences().await,
+            main.log.operations().await,
             once(&["create slow", "delete slow"]),
             "the run completes and its resources are deleted"
         );
@@ -131,8 +131,8 @@ fn a_failed_destroy_backs_off_until_destroy_on_finalize_is_disabled() {
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "the finalizer is kept");
         let retry = condition(&stack, RECONCILING).expect("Reconciling condition").message.clone();
         assert!(retry.contains("2 destroy failure(s); next retry at 20"), "{retry}");
-        // A destroy does not run the program, so a push cannot fix the failure. The user keeps the
-        // resources instead.
+        // A destroy does not run the program, so a push cannot fix the failure. The user therefore disables
+        // `destroyOnFinalize`.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         main.until_gone().await;
         until_objects_are_deleted(scene).await;
@@ -146,7 +146,7 @@ fn a_stack_with_a_deleted_source_is_destroyed_with_the_copy_in_its_pod() {
         scene.delete::<GitRepository>("app").await;
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
         until_objects_are_deleted(scene).await;
     });
 }
@@ -162,7 +162,7 @@ fn a_stack_without_source_and_workspace_is_destroyed_from_its_state() {
         scene.until_gone::<Workspace>("main", WaitLimit::Run).await;
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
         let runs = scene.timeline.states_of::<Update>();
         let destroy = runs.iter().find(|update| update.spec.kind == UpdateKind::Destroy).expect("the destroy Update");
         let source = destroy.spec.artifact.as_ref().map(|artifact| artifact.revision.as_str());
@@ -177,7 +177,7 @@ fn foreground_deletion_destroys_before_any_object_is_deleted() {
         let main = applied(scene, "foreground").await;
         delete_as(scene, "main", &DeleteParams::foreground()).await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
         until_objects_are_deleted(scene).await;
     });
 }
@@ -194,7 +194,7 @@ fn foreground_deletion_during_a_run_destroys_after_the_run() {
         main.log.wait_for("create", "slow", "begin").await;
         delete_as(scene, "main", &DeleteParams::foreground()).await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create slow", "delete slow"]), "the run is not interrupted");
+        assert_eq!(main.log.operations().await, once(&["create slow", "delete slow"]), "the run is not interrupted");
         until_objects_are_deleted(scene).await;
     });
 }
@@ -206,7 +206,7 @@ fn orphan_deletion_destroys_and_leaves_no_owned_objects() {
         let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
         delete_as(scene, "main", &orphan).await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
         until_objects_are_deleted(scene).await;
     });
 }
@@ -217,14 +217,14 @@ fn a_deleted_suspended_stack_is_destroyed_when_it_is_resumed() {
         let main = applied(scene, "delete-suspended").await;
         main.change(json!({"spec": {"suspend": true}})).await;
         main.delete().await;
-        main.until("to wait for the open run", WaitLimit::Reaction, |stack| {
+        main.until("to report the pending destroy", WaitLimit::Reaction, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.message.contains("to destroy the resources"))
         })
         .await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "no destroy has started");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "no destroy has started");
         main.change(json!({"spec": {"suspend": false}})).await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
         until_objects_are_deleted(scene).await;
     });
 }
@@ -243,7 +243,7 @@ fn the_pulumi_stack_is_removed_from_the_backend_only_on_request() {
             first.until_applied(&commit).await;
             first.delete().await;
             first.until_gone().await;
-            assert_eq!(first.log.sentences().await, once(&["create step", "delete step"]), "{name}");
+            assert_eq!(first.log.operations().await, once(&["create step", "delete step"]), "{name}");
 
             // The run of a Stack with `useLocalStackOnly` succeeds only if the Pulumi stack still exists.
             let mut stack = scene.stack(name, &source);
@@ -293,14 +293,14 @@ fn deletion_waits_only_for_dependents_that_are_also_being_deleted() {
         })
         .await;
         assert_eq!(
-            base.log.sentences().await,
+            base.log.operations().await,
             once(&["create step"]),
             "the base is not destroyed before its dependent"
         );
         top.until_gone().await;
         base.until_gone().await;
-        assert_eq!(base.log.sentences().await, once(&["create step", "delete step"]));
-        assert_eq!(stays.log.sentences().await, once(&["create step"]), "the Stack was not deleted");
+        assert_eq!(base.log.operations().await, once(&["create step", "delete step"]));
+        assert_eq!(stays.log.operations().await, once(&["create step"]), "the Stack was not deleted");
         assert!(stays.get().await.metadata.deletion_timestamp.is_none());
     });
 }
@@ -311,25 +311,25 @@ fn a_stack_in_a_terminating_namespace_stalls_and_is_kept() {
         let scene = Scene::new("terminating-too").await;
         let main = applied(&scene, "terminating").await;
         let namespaces: Api<Namespace> = Api::all(scene.client.clone());
-        let doing = format!("deleting the namespace {}", scene.namespace);
-        api_call(doing, namespaces.delete(&scene.namespace, &DeleteParams::default())).await;
+        let action = format!("deleting the namespace {}", scene.namespace);
+        api_call(action, namespaces.delete(&scene.namespace, &DeleteParams::default())).await;
         let stack = main
             .until("to report that its namespace is terminating", WaitLimit::Run, |stack| {
                 condition(stack, STALLED).is_some_and(|stalled| stalled.reason == stack_reason::NAMESPACE_TERMINATING)
             })
             .await;
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "the finalizer is kept");
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "no run can start");
-        let text = condition(&stack, STALLED).expect("object exists").message.clone();
+        assert_eq!(main.log.operations().await, once(&["create step"]), "no run can start");
+        let text = condition(&stack, STALLED).expect("Stalled condition").message.clone();
         assert!(text.contains("remove the finalizer") || text.contains("terminating namespace"), "{text}");
 
         // The user decides to keep the resources.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         wait_until("the namespace to be deleted", WaitLimit::Run, async || {
             match namespaces.get_opt(&scene.namespace).await {
-                Ok(None) => Look::Found(()),
-                Ok(Some(namespace)) => Look::NotYet(format!("{:?}", namespace.status)),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(None) => Poll::Found(()),
+                Ok(Some(namespace)) => Poll::NotYet(format!("{:?}", namespace.status)),
+                Err(error) => Poll::NotYet(error.to_string()),
             }
         })
         .await;
@@ -383,7 +383,7 @@ async fn until_objects_are_deleted(scene: &Scene) {
         left.extend(scene.list::<Pod>().await.iter().map(|o| format!("Pod {}", o.name_any())));
         let secrets = scene.list::<Secret>().await;
         left.extend(secrets.iter().map(|o| o.name_any()).filter(|n| n != STATE_SECRET).map(|n| format!("Secret {n}")));
-        if left.is_empty() { Look::Found(()) } else { Look::NotYet(left.join(", ")) }
+        if left.is_empty() { Poll::Found(()) } else { Poll::NotYet(left.join(", ")) }
     })
     .await;
 }

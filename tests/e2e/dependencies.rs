@@ -14,7 +14,7 @@ fn a_failed_dependency_installation_is_reported_until_the_next_source() {
         let first = source.push(&program.clone().step("step", json!({"value": "one"})).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&first).await;
-        let placed = main.workspace().await.status.and_then(|status| status.artifact);
+        let installed = main.workspace().await.status.and_then(|status| status.artifact);
 
         let project = "name: dependencies\nruntime: nodejs\n";
         let file = |path: &str, content: &str| File { path: path.to_owned(), content: content.to_owned() };
@@ -30,7 +30,7 @@ fn a_failed_dependency_installation_is_reported_until_the_next_source() {
         assert!(message.contains("`pulumi install` failed") && message.contains("nodejs"), "{message}");
         assert_eq!(
             main.workspace().await.status.and_then(|status| status.artifact),
-            placed,
+            installed,
             "the previous source remains installed"
         );
         assert!(main.pod_log("pulumi").await.contains("install: "), "the log of the pod contains the output");
@@ -38,6 +38,6 @@ fn a_failed_dependency_installation_is_reported_until_the_next_source() {
         let third = source.push(&program.step("step", json!({"value": "two"})).files()).await;
         main.until_applied(&third).await;
         assert_eq!(main.updates().await.len(), 2, "no run uses the failed source");
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     });
 }

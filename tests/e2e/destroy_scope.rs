@@ -1,4 +1,4 @@
-//! Tests that the destroy of a deleted Stack deletes all resources of its own Pulumi stack and no others.
+//! Tests that the destroy of a deleted Stack deletes all resources of its own Pulumi stack and of no other.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::conditions::{READY, stack_reason};
@@ -9,7 +9,7 @@ use crate::harness::{Program, Scene, WaitLimit, has_condition, once, run};
 use crate::runs_parts::{in_pod, slow};
 
 /// Moves the URL of the backend from the spec to a Secret that only the agent reads.
-async fn with_backend_in_a_secret(scene: &Scene, mut stack: Stack) -> Stack {
+async fn with_backend_in_secret(scene: &Scene, mut stack: Stack) -> Stack {
     let url = stack.spec.backend.take().expect("the test environment sets a backend");
     scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
     let secret = Some(SecretSelector { namespace: None, name: "backend".to_owned(), key: "url".to_owned() });
@@ -19,7 +19,7 @@ async fn with_backend_in_a_secret(scene: &Scene, mut stack: Stack) -> Stack {
 }
 
 #[test]
-fn a_stack_that_changed_nothing_destroys_no_resources_of_another() {
+fn a_stack_that_never_applied_does_not_destroy_another_stacks_resources() {
     run("scope-failed", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("scope").step("step", json!({"value": "one"})).files()).await;
@@ -28,7 +28,7 @@ fn a_stack_that_changed_nothing_destroys_no_resources_of_another() {
 
         let broken = scene.source("broken").await;
         broken.push(&Program::new("scope").typed_config("missing", "string").files()).await;
-        let mut stack = with_backend_in_a_secret(scene, scene.stack("other", &broken)).await;
+        let mut stack = with_backend_in_secret(scene, scene.stack("other", &broken)).await;
         stack.spec.stack.clone_from(&owner.get().await.spec.stack);
         stack.spec.destroy_on_finalize = Some(true);
         let other = scene.start(stack).await;
@@ -36,7 +36,7 @@ fn a_stack_that_changed_nothing_destroys_no_resources_of_another() {
         other.until("to have failed", WaitLimit::Run, failed).await;
         other.delete().await;
         other.until_gone().await;
-        assert_eq!(owner.log.sentences().await, once(&["create step"]), "the resources of the other Stack remain");
+        assert_eq!(owner.log.operations().await, once(&["create step"]), "the resources of the other Stack remain");
     });
 }
 
@@ -56,8 +56,8 @@ fn a_stack_renamed_during_its_destroy_is_not_destroyed_twice() {
         main.log.wait_for("delete", "slow", "begin").await;
         main.change(json!({"spec": {"stack": owner.get().await.spec.stack}})).await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create slow", "delete slow"]));
-        assert_eq!(owner.log.sentences().await, once(&["create slow"]), "the resources of the other Stack remain");
+        assert_eq!(main.log.operations().await, once(&["create slow", "delete slow"]));
+        assert_eq!(owner.log.operations().await, once(&["create slow"]), "the resources of the other Stack remain");
     });
 }
 
@@ -78,8 +78,8 @@ fn a_destroy_ignores_the_targets_of_the_update_template() {
         main.delete().await;
         main.change(json!({"spec": {"suspend": false}})).await;
         main.until_gone().await;
-        let deleted = main.log.sentences().await.into_iter().filter(|sentence| sentence.contains("delete")).count();
-        assert_eq!(deleted, once(&["delete a", "delete b"]).len(), "{:?}", main.log.sentences().await);
+        let deleted = main.log.operations().await.into_iter().filter(|operation| operation.contains("delete")).count();
+        assert_eq!(deleted, once(&["delete a", "delete b"]).len(), "{:?}", main.log.operations().await);
     });
 }
 
@@ -88,10 +88,10 @@ fn the_backend_of_an_interrupted_run_is_recorded() {
     run("scope-killed", async |scene| {
         let source = scene.source("app").await;
         source.push(&slow("scope-killed", 300).files()).await;
-        let stack = with_backend_in_a_secret(scene, scene.stack("main", &source)).await;
+        let stack = with_backend_in_secret(scene, scene.stack("main", &source)).await;
         let main = scene.start(stack).await;
         main.log.wait_for("create", "slow", "begin").await;
-        // Kills the child processes of PID 1, which then starts the agent again.
+        // Kills the child processes of PID 1. PID 1 then restarts the agent.
         in_pod(
             scene,
             "main",

@@ -7,7 +7,7 @@ use crate::harness::{run, try_kubectl};
 const FENCE: &str = "```";
 const DRY_RUN: [&str; 5] = ["apply", "--dry-run=server", "--validate=strict", "--filename", "-"];
 
-/// Validates every object in the documents with a server-side dry run.
+/// Applies every object in the documents as a server-side dry run.
 #[test]
 fn every_object_in_the_docs_passes_a_server_side_dry_run() {
     run("documents", async |_| {
@@ -42,8 +42,8 @@ fn markdown(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the YAML blocks except kustomize and Prometheus files, which are not objects. Objects for a namespace of the
-/// reader are validated in `default`.
+/// Returns the YAML blocks that contain objects, without the kustomize and Prometheus files. Replaces the example
+/// namespace by `default`, which exists in the test cluster.
 fn objects_of(text: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block: Option<String> = None;

@@ -21,8 +21,8 @@ fn a_duplicate_stack_stalls_until_the_first_is_gone() {
         second.spec.stack.clone_from(&same);
         second.spec.destroy_on_finalize = Some(true);
         let second = scene.start(second).await;
-        let gives_way = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
-        let stalled = second.until("to report the conflict", WaitLimit::Run, gives_way).await;
+        let has_conflict = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        let stalled = second.until("to report the conflict", WaitLimit::Run, has_conflict).await;
         assert!(has_condition(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
         let message = condition(&stalled, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
         for word in
@@ -44,22 +44,22 @@ fn a_duplicate_stack_stalls_until_the_first_is_gone() {
         third.spec.stack.clone_from(&same);
         third.spec.destroy_on_finalize = Some(true);
         let third = scene.start(third).await;
-        third.until("to report the conflict", WaitLimit::Run, gives_way).await;
+        third.until("to report the conflict", WaitLimit::Run, has_conflict).await;
         third.delete().await;
         third.until_gone().await;
-        assert_eq!(first.log.sentences().await, once(&["create step"]));
+        assert_eq!(first.log.operations().await, once(&["create step"]));
 
         first.delete().await;
         first.until_gone().await;
         second.until_applied(&commit).await;
         assert_eq!(
-            first.log.sentences().await,
+            first.log.operations().await,
             once(&["create step"]),
             "the state of the first Stack matches the source"
         );
         second.delete().await;
         second.until_gone().await;
-        assert_eq!(first.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(first.log.operations().await, once(&["create step", "delete step"]));
     });
 }
 
@@ -73,7 +73,7 @@ fn a_same_named_stack_in_another_namespace_is_not_blocked() {
         let named = first.until_applied(&commit).await.spec.stack;
 
         let other = Scene::new("blocked-too").await;
-        source.follow_in(&other).await;
+        source.track_in(&other).await;
         let mut stack = other.stack("main", &source);
         stack.spec.stack = named;
         stack.spec.destroy_on_finalize = Some(true);
@@ -82,7 +82,7 @@ fn a_same_named_stack_in_another_namespace_is_not_blocked() {
         second.delete().await;
         second.until_gone().await;
         assert_eq!(
-            first.log.sentences().await,
+            first.log.operations().await,
             once(&["create step", "delete step"]),
             "the applied resources are destroyed"
         );
@@ -105,19 +105,19 @@ fn a_duplicate_is_kept_until_it_can_destroy_its_other_resources() {
         second.until_applied(&commit).await;
 
         second.change(json!({"spec": {"stack": managed}})).await;
-        let gives_way = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
-        second.until("to report the conflict", WaitLimit::Reaction, gives_way).await;
+        let has_conflict = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        second.until("to report the conflict", WaitLimit::Reaction, has_conflict).await;
         second.delete().await;
         second
             .until("to report the location of its resources", WaitLimit::Reaction, |stack| {
-                gives_way(stack)
+                has_conflict(stack)
                     && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("restore spec.stack"))
             })
             .await;
         second.change(json!({"spec": {"stack": own}})).await;
         second.until_gone().await;
-        assert_eq!(second.log.sentences().await, once(&["create step", "delete step"]));
-        assert_eq!(first.log.sentences().await, once(&["create step"]), "the resources of the other Stack remain");
+        assert_eq!(second.log.operations().await, once(&["create step", "delete step"]));
+        assert_eq!(first.log.operations().await, once(&["create step"]), "the resources of the other Stack remain");
     });
 }
 
@@ -139,17 +139,17 @@ fn a_duplicate_with_its_backend_in_a_secret_cannot_destroy() {
         stack.spec.destroy_on_finalize = Some(true);
         let second = scene.start(stack).await;
         // Only the agent can determine the backend, so the conflict is detected after the first run.
-        let gives_way = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
-        second.until("to report the conflict", WaitLimit::Run, gives_way).await;
+        let has_conflict = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        second.until("to report the conflict", WaitLimit::Run, has_conflict).await;
         second.delete().await;
         second
             .until("to be kept", WaitLimit::Reaction, |stack| {
-                gives_way(stack) && stack.metadata.deletion_timestamp.is_some()
+                has_conflict(stack) && stack.metadata.deletion_timestamp.is_some()
             })
             .await;
-        assert_eq!(first.log.sentences().await, once(&["create step"]), "the resources remain");
+        assert_eq!(first.log.operations().await, once(&["create step"]), "the resources remain");
         second.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         second.until_gone().await;
-        assert_eq!(first.log.sentences().await, once(&["create step"]), "the resources remain");
+        assert_eq!(first.log.operations().await, once(&["create step"]), "the resources remain");
     });
 }

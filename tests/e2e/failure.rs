@@ -43,7 +43,7 @@ fn a_failing_program_is_reported_until_the_next_good_commit() {
         assert_eq!(status.last_update.map(|last| last.failures), Some(0));
         let expected =
             ["begin", "failed", "begin", "failed", "begin", "done"].map(|phase| format!("create step {phase}"));
-        assert_eq!(main.log.sentences().await, expected);
+        assert_eq!(main.log.operations().await, expected);
     });
 }
 

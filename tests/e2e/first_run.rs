@@ -6,7 +6,7 @@ use pulumi_controller::api::names::PULUMI_CONTAINER;
 use pulumi_controller::api::pulumi::FluxSource;
 use serde_json::json;
 
-use crate::harness::{Controller, Look, Program, WaitLimit, api_call, condition, has_condition, once, run, wait_until};
+use crate::harness::{Controller, Poll, Program, WaitLimit, api_call, condition, has_condition, once, run, wait_until};
 
 #[test]
 fn a_first_run_produces_outputs() {
@@ -41,12 +41,12 @@ fn a_first_run_produces_outputs() {
         let update = updates[0].status.clone().unwrap_or_default();
         assert!(is_true(&update.conditions, COMPLETE), "{update:#?}");
         assert!(!is_true(&update.conditions, PROGRESSING) && !is_true(&update.conditions, FAILED), "{update:#?}");
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
     });
 }
 
 #[test]
-fn a_secret_output_is_only_in_a_secret_not_in_log_or_status() {
+fn a_secret_output_is_in_a_secret_but_not_in_the_log_or_status() {
     const PASSWORD: &str = "correct-horse-battery-staple";
     run("secret-output", async |scene| {
         let source = scene.source("app").await;
@@ -56,8 +56,7 @@ fn a_secret_output_is_only_in_a_secret_not_in_log_or_status() {
         let stack = main.until_applied(&commit).await;
 
         let updates = main.updates().await;
-        let name =
-            updates[0].status.as_ref().and_then(|status| status.outputs.clone()).expect("the Update names its outputs");
+        let name = updates[0].status.as_ref().and_then(|status| status.outputs.clone()).expect("outputs in the status");
         let outputs = api_call("reading the outputs", scene.api::<Secret>().get(&name)).await;
         let data = outputs.data.unwrap_or_default();
         let password = data.get("password").map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
@@ -125,8 +124,8 @@ fn a_run_has_the_permissions_of_its_stacks_service_account() {
     run("account", async |scene| {
         scene.service_account_for_config_maps("deployer").await;
         let source = scene.source("app").await;
-        let made = json!({"namespace": scene.namespace, "name": "made-by-pulumi", "data": {"greeting": "hello"}});
-        let program = Program::new("account").step("step", json!({"configMap": made}));
+        let config_map = json!({"namespace": scene.namespace, "name": "made-by-pulumi", "data": {"greeting": "hello"}});
+        let program = Program::new("account").step("step", json!({"configMap": config_map}));
         let commit = source.push(&program.files()).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.service_account_name = Some("deployer".to_owned());
@@ -141,8 +140,8 @@ fn a_run_has_the_permissions_of_its_stacks_service_account() {
         main.until_gone().await;
         wait_until("the object that the run created to be deleted", WaitLimit::Call, async || {
             match scene.api::<ConfigMap>().get_opt("made-by-pulumi").await {
-                Ok(None) => Look::Found(()),
-                other => Look::NotYet(format!("{other:?}")),
+                Ok(None) => Poll::Found(()),
+                other => Poll::NotYet(format!("{other:?}")),
             }
         })
         .await;
@@ -150,12 +149,12 @@ fn a_run_has_the_permissions_of_its_stacks_service_account() {
 }
 
 #[test]
-fn a_missing_permission_is_named_and_granting_it_fixes_the_run() {
+fn a_missing_permission_is_reported_and_granting_it_fixes_the_run() {
     run("no-right", async |scene| {
         scene.create::<ServiceAccount>(json!({"metadata": {"name": "deployer"}})).await;
         let source = scene.source("app").await;
-        let made = json!({"namespace": scene.namespace, "name": "made-by-pulumi", "data": {"greeting": "hello"}});
-        let program = Program::new("no-right").step("step", json!({"configMap": made}));
+        let config_map = json!({"namespace": scene.namespace, "name": "made-by-pulumi", "data": {"greeting": "hello"}});
+        let program = Program::new("no-right").step("step", json!({"configMap": config_map}));
         let commit = source.push(&program.files()).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.service_account_name = Some("deployer".to_owned());

@@ -1,4 +1,5 @@
-//! Tests webhooks of Flux Receivers, which request a reconcile of a source or of a Stack that tracks its own repository.
+//! Tests webhooks of Flux Receivers, which request the reconciliation of a source or of a Stack that polls its own
+//! repository.
 
 use hmac::{Hmac, KeyInit, Mac};
 use k8s_openapi::api::core::v1::Secret;
@@ -16,7 +17,7 @@ fn signature() -> String {
     format!("sha256={}", hex::encode(hmac.finalize().into_bytes()))
 }
 
-/// Returns the tested types of Receivers, each with its events and the headers of a valid request.
+/// Returns the tested types of Receivers, each with the events and the headers of a valid request.
 fn types() -> [(&'static str, Value, Vec<(&'static str, String)>); 4] {
     [
         ("github", json!(["push"]), vec![("X-GitHub-Event", "push".to_owned()), ("X-Hub-Signature-256", signature())]),
@@ -48,7 +49,7 @@ fn a_webhook_push_runs_the_stack_through_its_git_repository() {
         let repository = json!({"apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository", "name": "app"});
         for (kind, events, headers) in types() {
             let path = receiver(scene, kind, events, repository.clone()).await;
-            let commit = source.push_unseen(&program(kind)).await;
+            let commit = source.push_without_notification(&program(kind)).await;
             if kind != "generic" {
                 let unsigned = scene.call_webhook(&path, &[], BODY).await;
                 assert_eq!(unsigned, 400, "{kind}: a call without a signature is rejected");
@@ -57,17 +58,17 @@ fn a_webhook_push_runs_the_stack_through_its_git_repository() {
             main.until_applied(&commit).await;
         }
         let steps = ["create step", "update step", "update step", "update step", "update step"];
-        assert_eq!(main.log.sentences().await, once(&steps));
+        assert_eq!(main.log.operations().await, once(&steps));
     });
 }
 
 #[test]
-fn a_webhook_push_runs_a_stack_that_follows_its_own_repository() {
+fn a_webhook_push_runs_a_stack_that_polls_its_own_repository() {
     run("flux-receiver-stack", async |scene| {
         scene.create::<Secret>(json!({"metadata": {"name": "hook"}, "stringData": {"token": TOKEN}})).await;
         let program = |value: &str| Program::new("flux-receiver-stack").step("step", json!({"value": value})).files();
         let source = scene.source("app").await;
-        let first = source.push_unseen(&program("one")).await;
+        let first = source.push_without_notification(&program("one")).await;
         let mut stack = scene.stack_on_repository("main", &source);
         stack.spec.resync_frequency_seconds = Some(3600);
         let main = scene.start(stack).await;
@@ -81,9 +82,9 @@ fn a_webhook_push_runs_a_stack_that_follows_its_own_repository() {
         main.until("to have run the first commit", WaitLimit::Run, applied(&first.sha)).await;
         let resource = json!({"apiVersion": "pulumi.com/v1", "kind": "Stack", "name": main.get().await.name_any()});
         let path = receiver(scene, "generic-hmac", json!([]), resource).await;
-        let second = source.push_unseen(&program("two")).await;
+        let second = source.push_without_notification(&program("two")).await;
         assert_eq!(scene.call_webhook(&path, &[("X-Signature", signature())], BODY).await, 200);
         main.until("to have run the second commit", WaitLimit::Run, applied(&second.sha)).await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     });
 }

@@ -13,24 +13,24 @@ fn with_text(text: &str) -> Vec<File> {
 }
 
 #[test]
-fn a_push_to_a_followed_repository_runs_in_the_same_pod() {
+fn a_push_to_a_polled_repository_runs_in_the_same_pod() {
     run("git-push", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push_unseen(&with_text("one")).await;
+        let first = source.push_without_notification(&with_text("one")).await;
         let main = scene.start(scene.stack_on_repository("main", &source)).await;
         let stack = main.until_applied(&first).await;
         let last = stack.status.and_then(|status| status.last_update).expect("a run has ended");
-        assert_eq!(last.last_successful_commit.as_deref(), Some(first.sha.as_str()), "as recorded by the operator");
+        assert_eq!(last.last_successful_commit.as_deref(), Some(first.sha.as_str()), "the format of the operator");
         let pod = main.pod_and_restarts().await;
 
-        let second = source.push_unseen(&with_text("two")).await;
+        let second = source.push_without_notification(&with_text("two")).await;
         main.annotate(ANNOTATION_REQUESTED_AT, "a webhook").await;
         let stack = main.until_applied(&second).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "two"}));
-        assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
-        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
-        assert_eq!(placed.revision, second.revision());
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
+        let installed = main.workspace().await.status.and_then(|status| status.artifact).expect("artifact in status");
+        assert_eq!(installed.revision, second.revision());
     });
 }
 
@@ -38,10 +38,10 @@ fn a_push_to_a_followed_repository_runs_in_the_same_pod() {
 fn a_push_is_detected_by_polling() {
     run("git-poll", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push_unseen(&with_text("one")).await;
+        let first = source.push_without_notification(&with_text("one")).await;
         let main = scene.start(scene.stack_on_repository("main", &source)).await;
         main.until_applied(&first).await;
-        let second = source.push_unseen(&with_text("two")).await;
+        let second = source.push_without_notification(&with_text("two")).await;
         main.until_applied(&second).await;
     });
 }
@@ -50,8 +50,8 @@ fn a_push_is_detected_by_polling() {
 fn the_commit_can_move_forward_and_back_in_the_same_pod() {
     run("git-commit", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push_unseen(&with_text("one")).await;
-        let second = source.push_unseen(&with_text("two")).await;
+        let first = source.push_without_notification(&with_text("one")).await;
+        let second = source.push_without_notification(&with_text("two")).await;
         let mut stack = scene.stack_on_repository("main", &source);
         stack.spec.branch = None;
         stack.spec.commit = Some(first.sha.clone());
@@ -63,33 +63,33 @@ fn the_commit_can_move_forward_and_back_in_the_same_pod() {
             let stack = main.until_revision(&format!("sha1:{}", commit.sha)).await;
             assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": text}));
         }
-        assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
         assert_eq!(main.updates().await.len(), 4);
     });
 }
 
 #[test]
-fn a_commit_outside_the_selected_paths_updates_only_the_revision() {
+fn a_commit_outside_repo_paths_changes_only_the_revision() {
     run("git-paths", async |scene| {
         let source = scene.source("app").await;
         let files = |text: &str, note: &str| {
             let program = Program::new("git").step("step", json!({"value": text}));
             vec![program.file("web/Pulumi.yaml"), File { path: "notes.txt".to_owned(), content: note.to_owned() }]
         };
-        let first = source.push_unseen(&files("one", "a")).await;
+        let first = source.push_without_notification(&files("one", "a")).await;
         let mut stack = scene.stack_on_repository("main", &source);
         stack.spec.repo_dir = Some("web".to_owned());
         stack.spec.paths = vec!["/web/".to_owned()];
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
 
-        let unseen = source.push_unseen(&files("one", "b")).await;
+        let unseen = source.push_without_notification(&files("one", "b")).await;
         main.until_applied(&unseen).await;
         assert_eq!(main.updates().await.len(), 1, "no run has started");
-        let touching = source.push_unseen(&files("two", "b")).await;
+        let touching = source.push_without_notification(&files("two", "b")).await;
         main.annotate(ANNOTATION_RECONCILIATION_REQUEST, "look").await;
         main.until_applied(&touching).await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     });
 }
 
@@ -97,7 +97,7 @@ fn a_commit_outside_the_selected_paths_updates_only_the_revision() {
 fn repository_errors_are_reported_and_the_last_good_state_is_kept() {
     run("git-bad-days", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push_unseen(&with_text("one")).await;
+        let first = source.push_without_notification(&with_text("one")).await;
         let main = scene.start(scene.stack_on_repository("main", &source)).await;
         main.until_applied(&first).await;
         let reports = |stack: &Stack, words: &str| {

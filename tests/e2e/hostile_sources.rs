@@ -1,5 +1,5 @@
-//! Tests malicious and broken sources: each is rejected with a specific message, the workspace keeps its installed source,
-//! and the next valid artifact recovers the Stack.
+//! Tests malicious and broken sources. Each is rejected with a specific message, and the workspace keeps its installed
+//! source. The next valid artifact recovers the Stack.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::harness::{
     is_stalled, once, run, waits_for_source,
 };
 
-/// A Stack that has run a valid artifact, and the source that then serves other artifacts.
-struct Place<'a> {
+/// A Stack that has run a valid artifact, and its source, which then serves other artifacts.
+struct Fixture<'a> {
     server: FaultServer,
     source: FluxObject<'a>,
     stack: StackHandle<'a>,
@@ -25,30 +25,31 @@ struct Place<'a> {
     pod: (String, i32),
 }
 
-impl<'a> Place<'a> {
-    async fn new(scene: &'a Scene, test: &str) -> Place<'a> {
+impl<'a> Fixture<'a> {
+    async fn new(scene: &'a Scene, test: &str) -> Fixture<'a> {
         let server = FaultServer::of(scene);
         let source = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
         source.create(json!({})).await;
         let good = server.upload("good", archive(&program(test, "one"))).await;
-        source.offer(&good).await;
+        source.publish(&good).await;
         let stack = scene.start(scene.stack_on_kind("main", None, &source)).await;
         stack.until_revision(&good.revision).await;
         let pod = stack.pod_and_restarts().await;
-        Place { server, source, stack, good, pod }
+        Fixture { server, source, stack, good, pod }
     }
 
-    /// Serves an artifact and waits until the Stack is stalled and its message contains `words`. Nothing else may change.
+    /// Serves an artifact, and waits until the Stack is stalled with a message that contains `words`. Nothing else may
+    /// change.
     async fn expect_refusal(&self, artifact: &SourceArtifact, words: &[&str]) {
-        self.source.offer(artifact).await;
+        self.source.publish(artifact).await;
         let revision = artifact.revision.as_str();
         self.expect_stalled(revision, &[&[revision], words].concat()).await;
     }
 
-    /// Serves an artifact that cannot be fetched yet, and waits until the Stack reports this with a message that contains `words`.
-    /// Nothing else may change.
+    /// Serves an artifact that cannot be fetched yet, and waits until the Stack reports this with a message that
+    /// contains `words`. Nothing else may change.
     async fn expect_wait(&self, artifact: &SourceArtifact, words: &[&str]) {
-        self.source.offer(artifact).await;
+        self.source.publish(artifact).await;
         let revision = artifact.revision.as_str();
         self.expect_state("to wait for", waits_for_source, revision, &[&[revision], words].concat()).await;
     }
@@ -70,23 +71,23 @@ impl<'a> Place<'a> {
     async fn assert_last_good_state(&self, stack: &Stack, of: &str) {
         let status = stack.status.clone().unwrap_or_default();
         assert_eq!(status.last_applied_revision.as_ref(), Some(&self.good.revision), "{of}");
-        assert_eq!(status.outputs.get("result"), Some(&json!("one")), "{of}: the outputs stay");
-        let placed = self.stack.workspace().await.status.and_then(|status| status.artifact);
-        let digest = placed.map(|artifact| artifact.digest.to_string());
+        assert_eq!(status.outputs.get("result"), Some(&json!("one")), "{of}: the outputs are kept");
+        let installed = self.stack.workspace().await.status.and_then(|status| status.artifact);
+        let digest = installed.map(|artifact| artifact.digest.to_string());
         assert_eq!(digest.as_ref(), Some(&self.good.digest), "{of}: the pod keeps its source");
-        assert_eq!(self.stack.pod_and_restarts().await, self.pod, "{of}: the pod stays");
+        assert_eq!(self.stack.pod_and_restarts().await, self.pod, "{of}: the pod is not replaced");
         assert_eq!(self.stack.updates().await.len(), 1, "{of}: no run has started");
     }
 
     /// Serves a valid artifact and checks that the Stack recovers in the same pod.
     async fn expect_recovery(&self, test: &str) {
         let better = self.server.upload("better", archive(&program(test, "two"))).await;
-        self.source.offer(&better).await;
-        // The agent may still be processing a retry of the previous artifact, which can take minutes for very many
+        self.source.publish(&better).await;
+        // The agent may still process a retry of the previous artifact, which can take minutes for a large number of
         // files.
         self.stack.until_revision_within(WaitLimit::Long, &better.revision).await;
         assert_eq!(self.stack.pod_and_restarts().await, self.pod);
-        assert_eq!(self.stack.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(self.stack.log.operations().await, once(&["create step", "update step"]));
     }
 }
 
@@ -103,22 +104,22 @@ fn archive(files: &[File]) -> Vec<u8> {
         header.set_mode(0o644);
         builder.append_data(&mut header, &file.path, file.content.as_bytes()).expect("write to memory");
     }
-    compressed(&builder.into_inner().expect("write to memory"))
+    compress(&builder.into_inner().expect("write to memory"))
 }
 
-fn compressed(bytes: &[u8]) -> Vec<u8> {
+fn compress(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).expect("write to memory");
     encoder.finish().expect("write to memory")
 }
 
-/// Returns a malicious archive from the seeds of `tests/fuzz_corpora`, which test its rejection without a cluster.
+/// Returns a malicious archive from the seeds of `tests/fuzz_corpora`. The tests of the seeds run without a cluster.
 fn seed(name: &str) -> Vec<u8> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus/archive").join(format!("{name}.tar"));
     std::fs::read(&file).unwrap_or_else(|error| panic!("reading {}: {error}", file.display()))
 }
 
-/// Malicious archives, each with the words that the message of its rejection must contain.
+/// Malicious archives, each with the words that the rejection message must contain.
 const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
     ("parent", &["\"../evil\"", "\"..\""]),
     ("absolute", &["\"/etc/evil\"", "absolute"]),
@@ -144,71 +145,71 @@ const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
 #[test]
 fn hostile_archives_are_refused_with_a_reason_and_the_old_source_is_kept() {
     run("hostile-archives", async |scene| {
-        let place = Place::new(scene, "hostile-archives").await;
+        let fixture = Fixture::new(scene, "hostile-archives").await;
         for (name, words) in HOSTILE_ARCHIVES {
-            let artifact = place.server.upload(name, compressed(&seed(name))).await;
-            place.expect_refusal(&artifact, words).await;
+            let artifact = fixture.server.upload(name, compress(&seed(name))).await;
+            fixture.expect_refusal(&artifact, words).await;
         }
-        let whole = compressed(&seed("good"));
-        let torn = place.server.upload("torn-gzip", whole[..whole.len() / 2].to_vec()).await;
-        place.expect_refusal(&torn, &["truncated before the end mark"]).await;
-        let plain = place.server.upload("no-gzip", seed("good")).await;
-        place.expect_refusal(&plain, &["not a valid tar.gz"]).await;
-        place.expect_recovery("hostile-archives").await;
+        let whole = compress(&seed("good"));
+        let torn = fixture.server.upload("torn-gzip", whole[..whole.len() / 2].to_vec()).await;
+        fixture.expect_refusal(&torn, &["truncated before the end mark"]).await;
+        let plain = fixture.server.upload("no-gzip", seed("good")).await;
+        fixture.expect_refusal(&plain, &["not a valid tar.gz"]).await;
+        fixture.expect_recovery("hostile-archives").await;
     });
 }
 
 #[test]
 fn archives_that_would_fill_the_disk_are_refused_at_the_limits() {
     run("huge-archives", async |scene| {
-        let place = Place::new(scene, "huge-archives").await;
-        let bomb = place.server.behave("bomb", json!({"generated": "bomb"})).await;
-        place.expect_refusal(&bomb, &["possible decompression bomb", "\"zeros\""]).await;
-        let many = place.server.behave("many", json!({"generated": "entries"})).await;
-        place.expect_refusal(&many, &["limit of 200000 entries"]).await;
-        place.expect_recovery("huge-archives").await;
+        let fixture = Fixture::new(scene, "huge-archives").await;
+        let bomb = fixture.server.set_faults("bomb", json!({"generated": "bomb"})).await;
+        fixture.expect_refusal(&bomb, &["possible decompression bomb", "\"zeros\""]).await;
+        let many = fixture.server.set_faults("many", json!({"generated": "entries"})).await;
+        fixture.expect_refusal(&many, &["limit of 200000 entries"]).await;
+        fixture.expect_recovery("huge-archives").await;
     });
 }
 
 #[test]
 fn reverting_to_the_last_good_artifact_needs_no_run() {
     run("rollback", async |scene| {
-        let place = Place::new(scene, "rollback").await;
-        let bad = place.server.upload("bad", compressed(&seed("parent"))).await;
-        place.expect_refusal(&bad, &["\"../evil\""]).await;
-        place.source.offer(&place.good).await;
-        let stack = place.stack.until("to be done again", WaitLimit::Reaction, is_done).await;
-        place.assert_last_good_state(&stack, "the artifact before").await;
-        let requested = place.stack.workspace().await.spec.artifact.map(|artifact| artifact.digest.to_string());
-        assert_eq!(requested.as_ref(), Some(&place.good.digest), "the bad artifact is not requested again");
+        let fixture = Fixture::new(scene, "rollback").await;
+        let bad = fixture.server.upload("bad", compress(&seed("parent"))).await;
+        fixture.expect_refusal(&bad, &["\"../evil\""]).await;
+        fixture.source.publish(&fixture.good).await;
+        let stack = fixture.stack.until("to be done again", WaitLimit::Reaction, is_done).await;
+        fixture.assert_last_good_state(&stack, "the previous artifact").await;
+        let requested = fixture.stack.workspace().await.spec.artifact.map(|artifact| artifact.digest.to_string());
+        assert_eq!(requested.as_ref(), Some(&fixture.good.digest), "the bad artifact is not requested again");
     });
 }
 
 #[test]
 fn a_stack_with_a_hostile_new_source_is_destroyed_with_the_old_one() {
     run("hostile-deletion", async |scene| {
-        let place = Place::new(scene, "hostile-deletion").await;
-        place.stack.change(json!({"spec": {"destroyOnFinalize": true}})).await;
-        place.stack.until_revision(&place.good.revision).await;
-        let bad = place.server.upload("bad", compressed(&seed("parent"))).await;
-        place.source.offer(&bad).await;
-        place
+        let fixture = Fixture::new(scene, "hostile-deletion").await;
+        fixture.stack.change(json!({"spec": {"destroyOnFinalize": true}})).await;
+        fixture.stack.until_revision(&fixture.good.revision).await;
+        let bad = fixture.server.upload("bad", compress(&seed("parent"))).await;
+        fixture.source.publish(&bad).await;
+        fixture
             .stack
             .until("to reject the archive", WaitLimit::Reaction, |stack| {
                 condition(stack, READY).is_some_and(|ready| ready.message.contains("../evil"))
             })
             .await;
-        place.stack.delete().await;
-        place.stack.until_gone().await;
-        assert_eq!(place.stack.log.sentences().await, once(&["create step", "delete step"]));
+        fixture.stack.delete().await;
+        fixture.stack.until_gone().await;
+        assert_eq!(fixture.stack.log.operations().await, once(&["create step", "delete step"]));
     });
 }
 
 #[test]
 fn an_insecure_or_malformed_digest_is_refused_before_fetching() {
     run("digests", async |scene| {
-        let place = Place::new(scene, "digests").await;
-        let artifact = place.server.upload("other", archive(&program("digests", "other"))).await;
+        let fixture = Fixture::new(scene, "digests").await;
+        let artifact = fixture.server.upload("other", archive(&program("digests", "other"))).await;
         let hex = artifact.digest.trim_start_matches("sha256:").to_owned();
         let first = |count: usize| hex.chars().take(count).collect::<String>();
         let table = [
@@ -220,22 +221,22 @@ fn an_insecure_or_malformed_digest_is_refused_before_fetching() {
         ];
         for (name, digest, words) in table {
             let artifact = SourceArtifact { digest, ..artifact.clone() };
-            place.source.offer(&artifact).await;
-            place.expect_stalled(name, &words).await;
+            fixture.source.publish(&artifact).await;
+            fixture.expect_stalled(name, &words).await;
         }
-        assert_eq!(place.server.requests("other").await, 0);
+        assert_eq!(fixture.server.requests("other").await, 0);
 
         let wrong = format!("sha256:{}", hex.chars().rev().collect::<String>());
         let artifact = SourceArtifact { digest: wrong.clone(), ..artifact };
-        place.expect_wait(&artifact, &[&wrong]).await;
-        place.expect_recovery("digests").await;
+        fixture.expect_wait(&artifact, &[&wrong]).await;
+        fixture.expect_recovery("digests").await;
     });
 }
 
 #[test]
 fn server_errors_are_reported_until_the_artifact_is_available() {
     run("answers", async |scene| {
-        let place = Place::new(scene, "answers").await;
+        let fixture = Fixture::new(scene, "answers").await;
         let table = [
             ("not-found", json!({"status": 404}), vec!["404"]),
             ("oops", json!({"status": 500}), vec!["status 500"]),
@@ -243,67 +244,68 @@ fn server_errors_are_reported_until_the_artifact_is_available() {
             ("too-short", json!({"extraLength": 100}), vec!["connection closed after"]),
             ("too-long", json!({"extraLength": -100}), vec!["do not match the digest"]),
         ];
-        for (name, behaviour, words) in table {
-            place.server.upload(name, archive(&program("answers", name))).await;
-            let artifact = place.server.behave(name, behaviour).await;
-            place.expect_wait(&artifact, &[&[artifact.url.as_str()], words.as_slice()].concat()).await;
+        for (name, behavior, words) in table {
+            fixture.server.upload(name, archive(&program("answers", name))).await;
+            let artifact = fixture.server.set_faults(name, behavior).await;
+            fixture.expect_wait(&artifact, &[&[artifact.url.as_str()], words.as_slice()].concat()).await;
         }
-        place.server.upload("endless", archive(&program("answers", "endless"))).await;
-        let artifact = place.server.behave("endless", json!({"endless": true})).await;
-        place.expect_refusal(&artifact, &[&artifact.url, "exceeds the limit of 268435456 bytes"]).await;
-        // The first request fails with 404, later requests succeed: the controller must retry without another trigger.
-        let better = place.server.upload("better", archive(&program("answers", "two"))).await;
-        place.server.behave("better", json!({"status": 404, "times": 1})).await;
-        place.expect_wait(&better, &["404"]).await;
-        place.stack.until_revision(&better.revision).await;
-        assert_eq!(place.stack.log.sentences().await, once(&["create step", "update step"]));
+        fixture.server.upload("endless", archive(&program("answers", "endless"))).await;
+        let artifact = fixture.server.set_faults("endless", json!({"endless": true})).await;
+        fixture.expect_refusal(&artifact, &[&artifact.url, "exceeds the limit of 268435456 bytes"]).await;
+        // The first request fails with 404, and later requests succeed. The controller must retry without another
+        // trigger.
+        let better = fixture.server.upload("better", archive(&program("answers", "two"))).await;
+        fixture.server.set_faults("better", json!({"status": 404, "times": 1})).await;
+        fixture.expect_wait(&better, &["404"]).await;
+        fixture.stack.until_revision(&better.revision).await;
+        assert_eq!(fixture.stack.log.operations().await, once(&["create step", "update step"]));
     });
 }
 
 #[test]
 fn retry_after_of_a_server_is_respected() {
     run("slow-down", async |scene| {
-        let place = Place::new(scene, "slow-down").await;
-        let other = place.server.upload("slow-down", archive(&program("slow-down", "three"))).await;
-        place.server.behave("slow-down", json!({"status": 429, "retryAfter": "3600"})).await;
-        place.expect_wait(&other, &["429", "retrying after 600s"]).await;
+        let fixture = Fixture::new(scene, "slow-down").await;
+        let other = fixture.server.upload("slow-down", archive(&program("slow-down", "three"))).await;
+        fixture.server.set_faults("slow-down", json!({"status": 429, "retryAfter": "3600"})).await;
+        fixture.expect_wait(&other, &["429", "retrying after 600s"]).await;
 
-        let better = place.server.upload("better", archive(&program("slow-down", "two"))).await;
-        place.server.behave("better", json!({"status": 503, "retryAfter": "12", "times": 1})).await;
-        place.expect_wait(&better, &["503", "retrying after 12s"]).await;
+        let better = fixture.server.upload("better", archive(&program("slow-down", "two"))).await;
+        fixture.server.set_faults("better", json!({"status": 503, "retryAfter": "12", "times": 1})).await;
+        fixture.expect_wait(&better, &["503", "retrying after 12s"]).await;
         for _ in 0..5 {
-            place.source.request().await;
+            fixture.source.request_reconciliation().await;
         }
-        place.stack.until_revision(&better.revision).await;
-        assert_eq!(place.server.requests("better").await, 2, "the rejected request and the request after the delay");
-        assert_eq!(place.server.requests("slow-down").await, 1);
+        fixture.stack.until_revision(&better.revision).await;
+        assert_eq!(fixture.server.requests("better").await, 2, "the rejected request and the request after the delay");
+        assert_eq!(fixture.server.requests("slow-down").await, 1);
     });
 }
 
 #[test]
 fn a_fetch_from_a_hanging_server_times_out_but_a_slow_one_succeeds() {
     run("hanging", async |scene| {
-        let place = Place::new(scene, "hanging").await;
-        for (name, behaviour, words) in [
+        let fixture = Fixture::new(scene, "hanging").await;
+        for (name, behavior, words) in [
             ("no-answer", json!({"hang": "header"}), "waiting for a response timed out"),
             ("half", json!({"hang": "body"}), "waiting for data timed out"),
         ] {
-            place.server.upload(name, archive(&program("hanging", name))).await;
-            let artifact = place.server.behave(name, behaviour).await;
-            place.expect_wait(&artifact, &[&artifact.url, words]).await;
+            fixture.server.upload(name, archive(&program("hanging", name))).await;
+            let artifact = fixture.server.set_faults(name, behavior).await;
+            fixture.expect_wait(&artifact, &[&artifact.url, words]).await;
         }
-        let slow = place.server.upload("slow", archive(&program("hanging", "two"))).await;
-        place.server.behave("slow", json!({"pieces": 50, "pause": "100ms"})).await;
-        place.source.offer(&slow).await;
-        place.stack.until_revision(&slow.revision).await;
+        let slow = fixture.server.upload("slow", archive(&program("hanging", "two"))).await;
+        fixture.server.set_faults("slow", json!({"pieces": 50, "pause": "100ms"})).await;
+        fixture.source.publish(&slow).await;
+        fixture.stack.until_revision(&slow.revision).await;
     });
 }
 
 #[test]
 fn artifacts_are_fetched_only_from_allowed_hosts() {
     run("hosts", async |scene| {
-        let place = Place::new(scene, "hosts").await;
-        let artifact = place.server.upload("other", archive(&program("hosts", "other"))).await;
+        let fixture = Fixture::new(scene, "hosts").await;
+        let artifact = fixture.server.upload("other", archive(&program("hosts", "other"))).await;
         let host = "source-faults.test-services.svc.cluster.local";
         let with = |from: &str, to: &str| artifact.url.replacen(from, to, 1);
         let table = [
@@ -318,29 +320,29 @@ fn artifacts_are_fetched_only_from_allowed_hosts() {
         ];
         for (url, words) in table {
             let artifact = SourceArtifact { url, ..artifact.clone() };
-            place.expect_refusal(&artifact, &words).await;
-            assert!(!format!("{:?}", place.stack.get().await.status).contains("hidden-word"));
+            fixture.expect_refusal(&artifact, &words).await;
+            assert!(!format!("{:?}", fixture.stack.get().await.status).contains("hidden-word"));
         }
-        assert_eq!(place.server.requests("other").await, 0);
-        place.expect_recovery("hosts").await;
+        assert_eq!(fixture.server.requests("other").await, 0);
+        fixture.expect_recovery("hosts").await;
     });
 }
 
 #[test]
-fn a_missing_or_escaping_directory_is_named() {
+fn a_missing_or_escaping_directory_is_reported() {
     run("directories", async |scene| {
-        let place = Place::new(scene, "directories").await;
+        let fixture = Fixture::new(scene, "directories").await;
         let nested = Program::new("directories").step("step", json!({"value": "two"}));
         let nested = nested.output("result", json!("${step.value}")).file("infra/Pulumi.yaml");
         let readme = File { path: "README.md".to_owned(), content: "no program here\n".to_owned() };
-        let better = place.server.upload("nested", archive(&[nested, readme])).await;
-        place.expect_refusal(&better, &["no Pulumi.yaml", "README.md, infra"]).await;
+        let better = fixture.server.upload("nested", archive(&[nested, readme])).await;
+        fixture.expect_refusal(&better, &["no Pulumi.yaml", "README.md, infra"]).await;
         let dir = |dir: Value| json!({"spec": {"fluxSource": {"dir": dir}}});
-        place.stack.change(dir(json!("infrastructure"))).await;
-        place.expect_stalled("a directory that does not exist", &["\"infrastructure\"", "README.md, infra"]).await;
+        fixture.stack.change(dir(json!("infrastructure"))).await;
+        fixture.expect_stalled("a directory that does not exist", &["\"infrastructure\"", "README.md, infra"]).await;
         for (outside, word) in [("../secrets", "\"..\""), ("/etc", "relative")] {
-            place.stack.change(dir(json!(outside))).await;
-            let stack = place
+            fixture.stack.change(dir(json!(outside))).await;
+            let stack = fixture
                 .stack
                 .until(&format!("to be stalled by {outside}"), WaitLimit::Reaction, |stack| {
                     has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
@@ -349,11 +351,11 @@ fn a_missing_or_escaping_directory_is_named() {
                             .is_some_and(|c| c.message.contains(outside) && c.message.contains(word))
                 })
                 .await;
-            place.assert_last_good_state(&stack, outside).await;
+            fixture.assert_last_good_state(&stack, outside).await;
         }
-        place.stack.change(dir(json!("./infra/"))).await;
-        let stack = place.stack.until_revision(&better.revision).await;
-        assert_eq!(stack.name_any(), place.stack.name);
-        assert_eq!(place.stack.pod_and_restarts().await, place.pod);
+        fixture.stack.change(dir(json!("./infra/"))).await;
+        let stack = fixture.stack.until_revision(&better.revision).await;
+        assert_eq!(stack.name_any(), fixture.stack.name);
+        assert_eq!(fixture.stack.pod_and_restarts().await, fixture.pod);
     });
 }

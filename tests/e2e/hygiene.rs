@@ -1,5 +1,4 @@
-//! Tests that the controller does not write unchanged objects, fields of users or fields of other
-//! controllers.
+//! Tests that the controller writes neither unchanged objects nor fields that users or other controllers manage.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -16,8 +15,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::harness::{Look, Program, Scene, WaitLimit, api_call, run, wait_until};
-use crate::identity::AUTHORITY_IS_LEFT_ALONE;
+use crate::harness::{Poll, Program, Scene, WaitLimit, api_call, run, wait_until};
+use crate::identity::AUTHORITY_LOCK;
 
 /// Field manager of another client.
 const TEAM: &str = "team";
@@ -26,14 +25,14 @@ const TEAM: &str = "team";
 fn nothing_is_written_while_nothing_changes() {
     run("at-rest", async |scene| {
         // A change of the certificate authority would renew the certificates of all pods.
-        let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
+        let _alone = AUTHORITY_LOCK.lock().await;
         let source = scene.source("app").await;
         let with_text = |text: &str| Program::new("at-rest").step("step", json!({"value": text})).files();
         let commit = source.push(&with_text("one")).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
         let before = until_at_rest(scene).await;
-        // Create another Stack in the same namespace, so that the controller is active.
+        // Another Stack in the same namespace keeps the controller active.
         let other = scene.source("other").await;
         let pushed = other.push(&with_text("two")).await;
         scene.start(scene.stack("witness", &other)).await.until_applied(&pushed).await;
@@ -61,8 +60,8 @@ fn foreign_writes_and_explicit_zero_values_are_preserved() {
         ] {
             written["spec"][field] = value;
         }
-        let created = scene.create_as_it_is(&written).await;
-        let main = scene.found("main", &serde_json::from_value(written).expect("valid Stack"));
+        let created = scene.create_raw(&written).await;
+        let main = scene.stack_handle("main", &serde_json::from_value(written).expect("valid Stack"));
         main.until_applied(&first).await;
 
         let condition = json!({
@@ -70,30 +69,31 @@ fn foreign_writes_and_explicit_zero_values_are_preserved() {
             "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": created.metadata.generation,
         });
         let theirs = json!({"status": {"conditions": [condition]}});
-        scene.apply_as_the_team::<Stack>("main", Some(theirs)).await;
+        scene.apply_as_team::<Stack>("main", Some(theirs)).await;
         let object = names::workspace_object("main");
-        scene.apply_as_the_team::<Stack>("main", None).await;
-        scene.apply_as_the_team::<Workspace>("main", None).await;
-        scene.apply_as_the_team::<Service>(&object, None).await;
-        scene.apply_as_the_team::<StatefulSet>(&object, None).await;
+        scene.apply_as_team::<Stack>("main", None).await;
+        scene.apply_as_team::<Workspace>("main", None).await;
+        scene.apply_as_team::<Service>(&object, None).await;
+        scene.apply_as_team::<StatefulSet>(&object, None).await;
         let second = source.push(&with_text("two")).await;
         let stack = main.until_applied(&second).await;
-        let managed = managed_by_the_controller(&stack);
+        let managed = controller_fields(&stack);
         assert_eq!(managed, BTreeSet::from(["f:metadata.f:finalizers", "f:status"].map(str::to_owned)));
 
         let conditions = stack.status.map(|status| status.conditions).unwrap_or_default();
         assert!(conditions.iter().any(|condition| condition.type_ == "Audited"), "{conditions:?}");
-        is_still_the_teams::<Stack>(scene, "main").await;
-        is_still_the_teams::<Workspace>(scene, "main").await;
-        is_still_the_teams::<Service>(scene, &object).await;
-        is_still_the_teams::<StatefulSet>(scene, &object).await;
-        let spec = scene.as_it_is("main").await;
+        assert_team_fields_kept::<Stack>(scene, "main").await;
+        assert_team_fields_kept::<Workspace>(scene, "main").await;
+        assert_team_fields_kept::<Service>(scene, &object).await;
+        assert_team_fields_kept::<StatefulSet>(scene, &object).await;
+        let spec = scene.raw_spec("main").await;
         assert_eq!(spec, created.data["spec"], "the spec is as it was created");
     });
 }
 
-/// Returns the parts of an object that the controller has written last; for the metadata, the individual fields.
-fn managed_by_the_controller<K: Resource>(object: &K) -> BTreeSet<String> {
+/// Returns the top-level fields of an object that the controller manages. In the metadata, returns the individual
+/// fields.
+fn controller_fields<K: Resource>(object: &K) -> BTreeSet<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     let ours = entries.filter(|entry| entry.manager.as_deref() == Some(names::FIELD_MANAGER));
     let fields = ours.filter_map(|entry| entry.fields_v1.as_ref()?.0.as_object()).flatten();
@@ -104,7 +104,7 @@ fn managed_by_the_controller<K: Resource>(object: &K) -> BTreeSet<String> {
     parts.collect()
 }
 
-/// Returns kind, name and version of the objects that belong to Stacks in the scene, except pods.
+/// Returns the kind, name and version of the objects of all Stacks in the scene, except pods.
 async fn versions(scene: &Scene) -> Vec<String> {
     fn of<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = String> {
         objects.iter().map(|o| format!("{} {} {:?}", K::kind(&()), o.name_any(), o.resource_version()))
@@ -119,8 +119,8 @@ async fn versions(scene: &Scene) -> Vec<String> {
     all
 }
 
-/// Waits until the versions stay unchanged, because the controller writes the last results of a run shortly after its Stack is
-/// Ready.
+/// Waits until the versions no longer change. The controller writes the last results of a run shortly after the Stack
+/// becomes Ready.
 async fn until_at_rest(scene: &Scene) -> Vec<String> {
     let mut last = Vec::new();
     let mut same = 0;
@@ -128,12 +128,12 @@ async fn until_at_rest(scene: &Scene) -> Vec<String> {
         let now = versions(scene).await;
         same = if now == last { same + 1 } else { 0 };
         last = now;
-        if same >= 20 { Look::Found(last.clone()) } else { Look::NotYet(format!("{last:?}")) }
+        if same >= 20 { Poll::Found(last.clone()) } else { Poll::NotYet(format!("{last:?}")) }
     })
     .await
 }
 
-async fn is_still_the_teams<K>(scene: &Scene, name: &str)
+async fn assert_team_fields_kept<K>(scene: &Scene, name: &str)
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
@@ -144,27 +144,27 @@ where
     assert!(managed.into_iter().any(|entry| entry.manager.as_deref() == Some(TEAM)), "{} {name}", K::kind(&()));
 }
 
-fn stacks_as_they_are(scene: &Scene) -> Api<DynamicObject> {
+fn raw_stacks(scene: &Scene) -> Api<DynamicObject> {
     Api::namespaced_with(scene.client.clone(), &scene.namespace, &ApiResource::erase::<Stack>(&()))
 }
 
 impl Scene {
     /// Creates a Stack from JSON, without conversion to the Rust types.
-    async fn create_as_it_is(&self, stack: &Value) -> DynamicObject {
+    async fn create_raw(&self, stack: &Value) -> DynamicObject {
         let mut stack = stack.clone();
         stack["apiVersion"] = json!(Stack::api_version(&()));
         stack["kind"] = json!(Stack::kind(&()));
         let object: DynamicObject = serde_json::from_value(stack).expect("valid object");
-        api_call("creating a Stack", stacks_as_they_are(self).create(&PostParams::default(), &object)).await
+        api_call("creating a Stack", raw_stacks(self).create(&PostParams::default(), &object)).await
     }
 
-    async fn as_it_is(&self, stack: &str) -> Value {
-        let object = api_call("reading a Stack", stacks_as_they_are(self).get(stack)).await;
+    async fn raw_spec(&self, stack: &str) -> Value {
+        let object = api_call("reading a Stack", raw_stacks(self).get(stack)).await;
         object.data["spec"].clone()
     }
 
     /// Applies a label, or the given status, with server-side apply as another field manager.
-    async fn apply_as_the_team<K>(&self, name: &str, status: Option<Value>)
+    async fn apply_as_team<K>(&self, name: &str, status: Option<Value>)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
     {
@@ -173,10 +173,10 @@ impl Scene {
         object["apiVersion"] = json!(K::api_version(&()));
         object["kind"] = json!(K::kind(&()));
         let (api, patch) = (self.api::<K>(), Patch::Apply(&object));
-        let doing = format!("applying to {} {name} as another field manager", K::kind(&()));
+        let action = format!("applying to {} {name} as another field manager", K::kind(&()));
         match status {
-            Some(_) => drop(api_call(doing, api.patch_status(name, &parameters, &patch)).await),
-            None => drop(api_call(doing, api.patch(name, &parameters, &patch)).await),
+            Some(_) => drop(api_call(action, api.patch_status(name, &parameters, &patch)).await),
+            None => drop(api_call(action, api.patch(name, &parameters, &patch)).await),
         }
     }
 }

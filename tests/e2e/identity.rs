@@ -1,6 +1,7 @@
-//! Tests access to agents, and changes of the certificate authority while Stacks run.
+//! Tests the authentication of agents, and changes of the certificate authority while Stacks run.
 //!
-//! All Stacks share one certificate authority. The tests that run in parallel therefore also prove that a change interrupts no run.
+//! All Stacks share one certificate authority. Tests that run in parallel therefore also prove that a change interrupts
+//! no run.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use pulumi_controller::rpc::identity::{Authority, Issued};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::harness::{Look, Program, Scene, Source, StackHandle, WaitLimit, api_call, once, run, wait_until};
+use crate::harness::{Poll, Program, Scene, Source, StackHandle, WaitLimit, api_call, once, run, wait_until};
 
 const NAMESPACE: &str = "flux-system";
 const SECRET: &str = "pulumi-controller-authority";
@@ -23,37 +24,38 @@ const SECRET: &str = "pulumi-controller-authority";
 /// Duration of a run in seconds. The controller checks the Secret three times a minute.
 const LONG_RUN: u32 = 45;
 
-/// Lock on the certificate authority. A test that changes the authority, or needs it unchanged, holds the lock.
-pub(crate) static AUTHORITY_IS_LEFT_ALONE: Mutex<()> = Mutex::const_new(());
+/// Lock on the certificate authority. A test that changes the authority, or that needs an unchanged authority, holds
+/// the lock.
+pub(crate) static AUTHORITY_LOCK: Mutex<()> = Mutex::const_new(());
 
 #[test]
 fn deleting_the_ca_secret_during_a_run_recreates_it_uninterrupted() {
     run("authority-deleted", async |scene| {
-        let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
+        let _alone = AUTHORITY_LOCK.lock().await;
         let running = Running::start(scene, "authority-deleted", LONG_RUN).await;
         let before = secret(scene).await;
 
-        let doing = format!("deleting the Secret {NAMESPACE}/{SECRET}");
-        api_call(doing, secrets(scene).delete(SECRET, &DeleteParams::default())).await;
+        let action = format!("deleting the Secret {NAMESPACE}/{SECRET}");
+        api_call(action, secrets(scene).delete(SECRET, &DeleteParams::default())).await;
         wait_until("the Secret of the authority to be restored", WaitLimit::Reaction, async || {
             match secrets(scene).get_opt(SECRET).await {
                 Ok(Some(found)) if found.uid() != before.uid() => {
                     assert!(found.data == before.data, "the Secret contains the previous authority");
-                    Look::Found(())
+                    Poll::Found(())
                 }
-                other => Look::NotYet(format!("{:?}", other.map(|found| found.and_then(|secret| secret.uid())))),
+                other => Poll::NotYet(format!("{:?}", other.map(|found| found.and_then(|secret| secret.uid())))),
             }
         })
         .await;
-        running.continues().await;
-        running.ends_and_the_next_push_runs("two", 1).await;
+        running.assert_open().await;
+        running.assert_ends_and_next_push_runs("two", 1).await;
     });
 }
 
 #[test]
 fn replacing_the_ca_during_a_run_interrupts_nothing() {
     run("authority-replaced", async |scene| {
-        let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
+        let _alone = AUTHORITY_LOCK.lock().await;
         let running = Running::start(scene, "authority-replaced", LONG_RUN).await;
         let before = authority(&secret(scene).await);
 
@@ -61,26 +63,26 @@ fn replacing_the_ca_during_a_run_interrupts_nothing() {
         let data = json!({"ca.crt": base64(other.certificate_pem()), "ca.key": base64(&other.key_pem())});
         change(scene, json!({ "data": data })).await;
         running.until_certified_by(&other, before.certificate_pem()).await;
-        running.continues().await;
+        running.assert_open().await;
         // At this point, the kubelet may not have synced the new files to the pod yet.
-        running.ends_and_the_next_push_runs("two", 1).await;
+        running.assert_ends_and_next_push_runs("two", 1).await;
 
         let alone = Agents::new(&[client(&other)], other.certificate_pem()).expect("a client of the new authority");
         wait_until("the agent to serve and to trust the new authority", WaitLimit::Long, async || {
             match status(&alone, &running.stack, scene).await {
-                Ok(()) => Look::Found(()),
-                Err(message) => Look::NotYet(message),
+                Ok(()) => Poll::Found(()),
+                Err(message) => Poll::NotYet(message),
             }
         })
         .await;
-        running.ends_and_the_next_push_runs("three", 2).await;
+        running.assert_ends_and_next_push_runs("three", 2).await;
     });
 }
 
 #[test]
 fn a_requested_rotation_distributes_the_next_ca_before_it_signs() {
     run("authority-rotated", async |scene| {
-        let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
+        let _alone = AUTHORITY_LOCK.lock().await;
         let running = Running::start(scene, "authority-rotated", 5).await;
         let before = secret(scene).await;
 
@@ -103,14 +105,14 @@ fn a_requested_rotation_distributes_the_next_ca_before_it_signs() {
         .await;
         assert_eq!(text(&promoted, "previous.crt"), text(&before, "ca.crt"), "the previous authority is still trusted");
         running.until_certified_by(&authority(&promoted), authority(&before).certificate_pem()).await;
-        running.ends_and_the_next_push_runs("two", 1).await;
+        running.assert_ends_and_next_push_runs("two", 1).await;
     });
 }
 
 #[test]
 fn agents_accept_only_the_controller_and_cannot_impersonate_peers() {
     run("mutual-tls", async |scene| {
-        let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
+        let _alone = AUTHORITY_LOCK.lock().await;
         let running = Running::start(scene, "mutual-tls", 10).await;
         let authority = authority(&secret(scene).await);
         let (secrets, name) = (scene.api::<Secret>(), workspace_tls_secret(&running.stack.name));
@@ -123,7 +125,7 @@ fn agents_accept_only_the_controller_and_cannot_impersonate_peers() {
         let stranger = Authority::generate(Timestamp::now()).expect("an authority");
         let agents = |clients: &[Issued]| Agents::new(clients, &trusted).expect("the certificates can be used");
 
-        status(&agents(&[client(&authority)]), &running.stack, scene).await.expect("the controller can call");
+        status(&agents(&[client(&authority)]), &running.stack, scene).await.expect("the controller can call the agent");
         for (clients, response) in [
             (vec![], "requires a client certificate, but none was presented"),
             (vec![own], "rejected the presented certificate as invalid for this side of a connection"),
@@ -139,8 +141,8 @@ fn agents_accept_only_the_controller_and_cannot_impersonate_peers() {
         };
         let refused = agents(&[client(&authority)]).connect(&address).await.map(|_| ()).expect_err("another workspace");
         assert!(refused.message.contains("certificate belongs to another workspace"), "{refused}");
-        running.continues().await;
-        running.ends_and_the_next_push_runs("two", 1).await;
+        running.assert_open().await;
+        running.assert_ends_and_next_push_runs("two", 1).await;
     });
 }
 
@@ -164,12 +166,12 @@ impl<'a> Running<'a> {
         Running { scene, name, seconds, source, stack, pod }
     }
 
-    async fn continues(&self) {
-        assert_eq!(self.stack.log.sentences().await, ["create slow begin"], "the run stays open");
+    async fn assert_open(&self) {
+        assert_eq!(self.stack.log.operations().await, ["create slow begin"], "the run stays open");
     }
 
-    /// Checks that the open run and each later run executed once, and that the next push runs in the same pod.
-    async fn ends_and_the_next_push_runs(&self, text: &str, runs_before: usize) {
+    /// Checks that the open run and each later run have executed once, and that the next push runs in the same pod.
+    async fn assert_ends_and_next_push_runs(&self, text: &str, runs_before: usize) {
         let updates = self.stack.updates().await;
         assert_eq!(updates.len(), runs_before, "no run was repeated");
         self.stack.until("to have ended the open run", WaitLimit::Run, crate::harness::is_done).await;
@@ -179,7 +181,7 @@ impl<'a> Running<'a> {
         assert_eq!(self.stack.pod_and_restarts().await, self.pod, "the pod is not replaced");
         let mut steps = vec!["create slow", "create result"];
         steps.extend(std::iter::repeat_n("update result", runs_before));
-        assert_eq!(self.stack.log.sentences().await, once(&steps));
+        assert_eq!(self.stack.log.operations().await, once(&steps));
     }
 
     /// Waits until the Secret of the workspace has a certificate of `authority` and also trusts the certificate `trusted`.
@@ -188,18 +190,18 @@ impl<'a> Running<'a> {
         wait_until(format!("the Secret {name} to be signed by the other authority"), WaitLimit::Reaction, async || {
             let secret = match self.scene.api::<Secret>().get(&name).await {
                 Ok(secret) => secret,
-                Err(error) => return Look::NotYet(error.to_string()),
+                Err(error) => return Poll::NotYet(error.to_string()),
             };
             let (certificate, bundle) = (text(&secret, "tls.crt"), text(&secret, "ca.crt").unwrap_or_default());
             let issued = certificate.is_some_and(|pem| authority.has_issued(&pem).is_ok_and(|issued| issued));
             let trusts = bundle.contains(authority.certificate_pem()) && bundle.contains(trusted);
-            if issued && trusts { Look::Found(()) } else { Look::NotYet(format!("issued {issued}, trusts {trusts}")) }
+            if issued && trusts { Poll::Found(()) } else { Poll::NotYet(format!("issued {issued}, trusts {trusts}")) }
         })
         .await;
     }
 }
 
-/// Returns a program whose first run is slow. The second run changes only the step after the slow step.
+/// Returns a program whose first run is slow. The second run changes only the resource after the slow resource.
 fn program(name: &str, seconds: u32, text: &str) -> Program {
     let slow = json!({"seconds": seconds, "steps": seconds});
     Program::new(name).step("slow", slow).step("result", json!({"value": format!("{text} ${{slow.count}}")}))
@@ -219,15 +221,15 @@ async fn change(scene: &Scene, patch: Value) {
     api_call(format!("changing the Secret {NAMESPACE}/{SECRET}"), secrets.patch(SECRET, &parameters, &patch)).await;
 }
 
-async fn until_secret(scene: &Scene, what: &str, is_so: impl Fn(&Secret) -> bool) -> Secret {
+async fn until_secret(scene: &Scene, what: &str, predicate: impl Fn(&Secret) -> bool) -> Secret {
     wait_until(format!("the authority's Secret {what}"), WaitLimit::Reaction, async || {
         match secrets(scene).get(SECRET).await {
-            Ok(secret) if is_so(&secret) => Look::Found(secret),
+            Ok(secret) if predicate(&secret) => Poll::Found(secret),
             Ok(secret) => {
                 let keys: Vec<_> = secret.data.iter().flat_map(BTreeMap::keys).cloned().collect();
-                Look::NotYet(format!("keys {keys:?}, annotations {:?}", secret.annotations()))
+                Poll::NotYet(format!("keys {keys:?}, annotations {:?}", secret.annotations()))
             }
-            Err(error) => Look::NotYet(error.to_string()),
+            Err(error) => Poll::NotYet(error.to_string()),
         }
     })
     .await
@@ -260,7 +262,7 @@ async fn address(stack: &StackHandle<'_>, scene: &Scene) -> AgentAddress {
     }
 }
 
-/// Requests the status of the agent of a Stack. Returns an error if the agent does not respond.
+/// Requests the status of a Stack's agent. Returns an error if the agent does not respond.
 async fn status(agents: &Agents, stack: &StackHandle<'_>, scene: &Scene) -> Result<(), String> {
     let connected = agents.connect(&address(stack, scene).await).await.map_err(|error| error.to_string())?;
     connected.status().await.map(|_| ()).map_err(|error| error.to_string())

@@ -7,10 +7,11 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    File, Look, Program, Scene, WaitLimit, condition, has_condition, is_stalled, once, run, wait_until,
+    File, Poll, Program, Scene, WaitLimit, condition, has_condition, is_stalled, once, run, wait_until,
 };
 
-/// Returns a program that outputs the content of a file, which an init container generates from a file of the source.
+/// Returns a program that outputs the content of a file. An init container generates this file from a file of the
+/// source.
 fn files(project: &str, word: &str) -> Vec<File> {
     let program = Program::new(project).step("step", json!({"value": word}));
     let mut files = program.output("made", json!({"fn::readFile": "./made.txt"})).files();
@@ -18,9 +19,9 @@ fn files(project: &str, word: &str) -> Vec<File> {
     files
 }
 
-const MAKE: &str = "tr a-z A-Z </share/workspace/word.txt >/share/workspace/made.txt";
-/// A script for a sidecar, which runs next to the CLI until SIGTERM.
-const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
+const UPPERCASE_SCRIPT: &str = "tr a-z A-Z </share/workspace/word.txt >/share/workspace/made.txt";
+/// Script of a sidecar, which runs until SIGTERM.
+const SIDECAR_SCRIPT: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
 
 /// Returns an init container that runs a script.
 fn container(scene: &Scene, name: &str, script: &str) -> Value {
@@ -61,7 +62,7 @@ fn init_containers_can_read_the_source_and_a_new_source_gets_a_new_pod() {
         let source = scene.source("app").await;
         let first = source.push(&files("init", "one")).await;
         let mut stack = scene.stack("main", &source);
-        let make = container(scene, "make", MAKE);
+        let make = container(scene, "make", UPPERCASE_SCRIPT);
         set_template(&mut stack, &[make]);
         let main = scene.start(stack).await;
         let stack = main.until_applied(&first).await;
@@ -72,8 +73,8 @@ fn init_containers_can_read_the_source_and_a_new_source_gets_a_new_pod() {
         let second = source.push(&files("init", "two")).await;
         let stack = main.until_applied(&second).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"made": "TWO"}));
-        assert_ne!(main.pod().await.uid(), pod.uid(), "the init container runs again for another source");
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_ne!(main.pod().await.uid(), pod.uid(), "another source needs a new pod");
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     });
 }
 
@@ -84,7 +85,7 @@ fn a_sidecar_needs_no_source_and_new_sources_keep_the_pod() {
         let program = |text: &str| Program::new("side-car").output("result", json!(text)).files();
         let first = source.push(&program("one")).await;
         let mut stack = scene.stack("main", &source);
-        let mut proxy = container(scene, "proxy", STAY);
+        let mut proxy = container(scene, "proxy", SIDECAR_SCRIPT);
         proxy["restartPolicy"] = json!("Always");
         set_template(&mut stack, &[proxy]);
         let main = scene.start(stack).await;
@@ -94,18 +95,18 @@ fn a_sidecar_needs_no_source_and_new_sources_keep_the_pod() {
 
         let second = source.push(&program("two")).await;
         main.until_applied(&second).await;
-        assert_eq!(main.pod().await.uid(), pod.uid(), "the source was exchanged in the pod");
+        assert_eq!(main.pod().await.uid(), pod.uid(), "the new source was installed in the same pod");
     });
 }
 
 #[test]
-fn a_failing_init_container_is_named_and_recovers_when_fixed() {
+fn a_failing_init_container_is_reported_and_recovers_when_fixed() {
     run("init-fails", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&files("init-fails", "one")).await;
         let mut stack = scene.stack("main", &source);
         let fail = container(scene, "make", "echo there is no database >/dev/termination-log; exit 3");
-        let make = container(scene, "make", MAKE);
+        let make = container(scene, "make", UPPERCASE_SCRIPT);
         set_template(&mut stack, &[fail]);
         let main = scene.start(stack).await;
         main.until("to report the init container", WaitLimit::Run, |stack| {
@@ -127,7 +128,7 @@ fn a_source_that_fails_its_init_container_is_fixed_by_the_next_push() {
         incomplete.retain(|file| file.path != "word.txt");
         source.push(&incomplete).await;
         let mut stack = scene.stack("main", &source);
-        let script = format!("[ -f /share/workspace/word.txt ] || exit 4; {MAKE}");
+        let script = format!("[ -f /share/workspace/word.txt ] || exit 4; {UPPERCASE_SCRIPT}");
         let make = container(scene, "make", &script);
         set_template(&mut stack, &[make]);
         let main = scene.start(stack).await;
@@ -136,8 +137,8 @@ fn a_source_that_fails_its_init_container_is_fixed_by_the_next_push() {
         })
         .await;
 
-        let mended = source.push(&files("init-source", "two")).await;
-        let stack = main.until_applied(&mended).await;
+        let fixed = source.push(&files("init-source", "two")).await;
+        let stack = main.until_applied(&fixed).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"made": "TWO"}));
     });
 }
@@ -152,7 +153,7 @@ fn env_and_mounts_of_the_fetch_container_are_accepted_with_an_event() {
             "name": "fetch", "env": [{"name": "SSH_KNOWN_HOSTS", "value": "/hosts/known_hosts"}],
             "volumeMounts": [{"name": "hosts", "mountPath": "/hosts"}],
         });
-        set_template(&mut stack, &[fetch, container(scene, "make", MAKE)]);
+        set_template(&mut stack, &[fetch, container(scene, "make", UPPERCASE_SCRIPT)]);
         let spec = &mut stack.spec.workspace_template.get_or_insert_default()["spec"]["podTemplate"]["spec"];
         spec["volumes"] = json!([{"name": "hosts", "emptyDir": {}}]);
         let main = scene.start(stack).await;
@@ -163,16 +164,16 @@ fn env_and_mounts_of_the_fetch_container_are_accepted_with_an_event() {
             let messages = events.iter().filter(|event| event.reason.as_deref() == Some("PodTemplateNoEffect"));
             let messages: Vec<_> = messages.filter_map(|event| event.message.clone()).collect();
             match messages.as_slice() {
-                [one] if one.contains("env[SSH_KNOWN_HOSTS], volumeMounts[/hosts]") => Look::Found(()),
-                other => Look::NotYet(format!("{other:?}")),
+                [one] if one.contains("env[SSH_KNOWN_HOSTS], volumeMounts[/hosts]") => Poll::Found(()),
+                other => Poll::NotYet(format!("{other:?}")),
             }
         })
         .await;
     });
 }
 
-/// A script around the CLI that reports an old version and rejects a flag that every run uses. It forwards all other calls to the CLI of
-/// the image.
+/// Wrapper of the CLI that reports an old version and rejects a flag that every run uses. It forwards all other calls
+/// to the CLI in the image.
 const OLD_CLI: &str = r#"mkdir -p /share/old && cat >/share/old/pulumi <<'END' && chmod +x /share/old/pulumi
 #!/bin/sh
 for word; do

@@ -8,9 +8,9 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::harness::{Look, Scene, WaitLimit, api_call, kubectl, run, wait_until};
+use crate::harness::{Poll, Scene, WaitLimit, api_call, kubectl, run, wait_until};
 
-/// Client-side apply stores the whole object in an annotation, and the API server limits the size of annotations.
+/// Client-side apply stores the whole object in an annotation, whose size the API server limits.
 #[test]
 fn plain_kubectl_apply_accepts_the_crds() {
     run("install", async |_| {
@@ -40,8 +40,8 @@ fn the_view_and_edit_roles_include_the_project_kinds() {
             for (user, verb, expected) in rows {
                 // The API server aggregates these roles asynchronously.
                 wait_until(format!("{user} may {verb} {resource}: {expected}"), WaitLimit::Reaction, async || {
-                    let may = may(scene, user, verb, group, resource).await;
-                    if may == expected { Look::Found(()) } else { Look::NotYet(format!("{may}")) }
+                    let allowed = is_allowed(scene, user, verb, group, resource).await;
+                    if allowed == expected { Poll::Found(()) } else { Poll::NotYet(format!("{allowed}")) }
                 })
                 .await;
             }
@@ -49,7 +49,7 @@ fn the_view_and_edit_roles_include_the_project_kinds() {
     });
 }
 
-async fn may(scene: &Scene, user: &str, verb: &str, group: &str, resource: &str) -> bool {
+async fn is_allowed(scene: &Scene, user: &str, verb: &str, group: &str, resource: &str) -> bool {
     let attributes = ResourceAttributes {
         namespace: Some(scene.namespace.clone()),
         verb: Some(verb.to_owned()),
@@ -64,7 +64,7 @@ async fn may(scene: &Scene, user: &str, verb: &str, group: &str, resource: &str)
     };
     let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
     let reviews: Api<SubjectAccessReview> = Api::all(scene.client.clone());
-    let doing = format!("asking whether {user} may {verb} {resource}");
-    let response = api_call(doing, reviews.create(&PostParams::default(), &review)).await;
+    let action = format!("checking whether {user} may {verb} {resource}");
+    let response = api_call(action, reviews.create(&PostParams::default(), &review)).await;
     response.status.is_some_and(|status| status.allowed)
 }

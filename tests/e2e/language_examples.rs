@@ -1,5 +1,5 @@
-//! Runs all commands in the READMEs of the examples `typescript`, `python` and `go`, and compares their output with the output
-//! blocks in these READMEs. Only the URLs, the credentials, the namespace and the image are replaced by those of the test cluster.
+//! Runs all commands in the READMEs of the examples `typescript`, `python` and `go`, and compares their output with the
+//! output blocks in these READMEs. The test replaces only the URLs, the credentials, the namespace and the image.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -9,8 +9,8 @@ use crate::harness::{Environment, File, Scene, run};
 
 /// Image with the language runtimes.
 const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
-/// Variables that select the registry in the cluster, as fields of a Workspace. Pods of the test cluster have no access to the
-/// internet.
+/// Environment variables of a Workspace that select the registry in the cluster, because pods of the test cluster have
+/// no access to the internet.
 const REGISTRY: &str = "      env:
         - {name: NPM_CONFIG_REGISTRY, value: http://packages.test-services/npm/}
         - {name: PIP_INDEX_URL, value: http://packages.test-services/pypi/simple/}
@@ -18,18 +18,18 @@ const REGISTRY: &str = "      env:
         - {name: GOPROXY, value: http://packages.test-services/go}
         - {name: GOSUMDB, value: 'off'}";
 
-/// Timeout of the commands in one block. It is longer than the timeouts in the READMEs.
+/// Timeout for the commands in one block, longer than the timeouts in the READMEs.
 const BLOCK_LIMIT: Duration = Duration::from_secs(960);
 
-/// Commands that the scene runs instead.
-const COMMANDS_OF_SCENE: [&str; 2] = ["kubectl create namespace ", "kubectl delete namespace "];
+/// Commands that the test skips, because the scene creates and deletes the namespace.
+const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete namespace "];
 
-/// A block in a README.
+/// A code block in a README.
 #[derive(Debug, PartialEq, Eq)]
 enum Block {
     /// `sh`: commands.
     Commands(String),
-    /// `json` or `text`: output of the previous commands.
+    /// `json` or `text`: the output of the previous commands.
     Output(String),
 }
 
@@ -77,8 +77,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs commands in a directory with the tools of the cluster, without the settings of the user who runs the tests. Returns the
-/// standard output.
+/// Runs commands in a directory with the tools of the cluster and without the settings of the user who runs the tests.
+/// Returns the standard output.
 async fn bash(directory: &Path, commands: &str) -> String {
     let mut command = tokio::process::Command::new("bash");
     command.args(["-euo", "pipefail", "-c", commands]).current_dir(directory).env_clear();
@@ -97,20 +97,21 @@ async fn bash(directory: &Path, commands: &str) -> String {
     command.envs(git).stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(BLOCK_LIMIT, command.output())
         .await
-        .unwrap_or_else(|_| panic!("these commands did not end in {BLOCK_LIMIT:?}:\n{commands}"))
-        .unwrap_or_else(|error| panic!("bash could not be started: {error}"));
+        .unwrap_or_else(|_| panic!("these commands did not end within {BLOCK_LIMIT:?}:\n{commands}"))
+        .unwrap_or_else(|error| panic!("bash failed to start: {error}"));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "these commands failed:\n{commands}\n{error}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-async fn follow(scene: &Scene, language: &str) {
+async fn run_readme(scene: &Scene, language: &str) {
     let environment = Environment::get();
     let name = format!("network-{language}");
     let url = format!("https://git.example.com/{name}.git");
-    // The repository of the user exists and has the branch `main`.
+    // The README assumes that the user's repository exists and has the branch `main`.
     let source = scene.source(&name).await;
-    source.push_unseen(&[File { path: "README.md".to_owned(), content: "A repository\n".to_owned() }]).await;
+    let readme = File { path: "README.md".to_owned(), content: "A repository\n".to_owned() };
+    source.push_without_notification(&[readme]).await;
     let url_outside = source.url().replacen(&environment.git_url_in_cluster, &environment.git_url, 1);
 
     let folder = tempfile::tempdir().expect("a temporary directory for the example");
@@ -136,7 +137,7 @@ async fn follow(scene: &Scene, language: &str) {
     for block in blocks(&readme) {
         match block {
             Block::Commands(commands) => {
-                let is_of_test = |line: &&str| !COMMANDS_OF_SCENE.iter().any(|command| line.starts_with(command));
+                let is_of_test = |line: &&str| !SCENE_COMMANDS.iter().any(|command| line.starts_with(command));
                 let commands: Vec<&str> = commands.lines().filter(is_of_test).collect();
                 output = bash(example, &commands.join("\n")).await;
             }
@@ -154,7 +155,7 @@ async fn follow(scene: &Scene, language: &str) {
 }
 
 #[test]
-fn blocks_of_a_readme_are_found() {
+fn readme_blocks_are_parsed_in_order() {
     let readme = "text\n\n```sh\none\ntwo\n```\n\ntext\n\n```json\n{}\n```\n```text\nthree\n```\n";
     let expected = [
         Block::Commands("one\ntwo\n".to_owned()),
@@ -166,15 +167,15 @@ fn blocks_of_a_readme_are_found() {
 
 #[test]
 fn the_typescript_example_runs_as_its_readme_describes() {
-    run("example-typescript", async |scene| follow(scene, "typescript").await);
+    run("example-typescript", async |scene| run_readme(scene, "typescript").await);
 }
 
 #[test]
 fn the_python_example_runs_as_its_readme_describes() {
-    run("example-python", async |scene| follow(scene, "python").await);
+    run("example-python", async |scene| run_readme(scene, "python").await);
 }
 
 #[test]
 fn the_go_example_runs_as_its_readme_describes() {
-    run("example-go", async |scene| follow(scene, "go").await);
+    run("example-go", async |scene| run_readme(scene, "go").await);
 }

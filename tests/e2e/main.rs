@@ -1,5 +1,5 @@
-//! End-to-end tests on a real cluster with real Flux and the real Pulumi CLI. `make test` runs them;
-//! `tests/cluster/README.md` describes the cluster.
+//! End-to-end tests on a real cluster with Flux and the Pulumi CLI. `make test` runs them; `tests/cluster/README.md`
+//! describes the cluster.
 #![allow(
     clippy::panic,
     clippy::expect_used,

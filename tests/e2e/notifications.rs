@@ -34,7 +34,7 @@ fn message(call: &Call) -> &str {
 #[test]
 fn an_alert_reports_start_success_failure_and_recovery_once_each() {
     run("alert", async |scene| {
-        alert(scene, "chat", json!({"type": "generic", "address": scene.hook("alert")})).await;
+        alert(scene, "chat", json!({"type": "generic", "address": scene.hook_url("alert")})).await;
         let source = scene.source("app").await;
         let first = source.push(&program("one", "").files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
@@ -71,7 +71,7 @@ fn an_alert_reports_start_success_failure_and_recovery_once_each() {
 
         let calls = scene.calls().await;
         let times = |reason: &str, revision: &str| calls.iter().filter(|call| is_event(call, reason, revision)).count();
-        assert_eq!(times("StackUpdateFailure", &bad.revision()), 1, "the same event is not sent again: {calls:#?}");
+        assert_eq!(times("StackUpdateFailure", &bad.revision()), 1, "a repeated failure sends no event: {calls:#?}");
         for commit in [&first, &good] {
             assert_eq!(times("ProcessingCompleted", &commit.revision()), 1, "{calls:#?}");
             assert_eq!(times("StackCreated", &commit.revision()), 1, "{calls:#?}");
@@ -122,22 +122,22 @@ fn a_preview_summary_is_posted_as_a_pull_request_comment() {
         main.until("to be previewed", WaitLimit::Run, is_done).await;
 
         let path = format!("/api/v3/repos/{}/app/issues/7/comments", scene.namespace);
-        let says_it = |call: &Call| {
+        let is_match = |call: &Call| {
             let comment = call.body["body"].as_str().unwrap_or_default();
             call.method == "POST" && call.path == path && comment.contains("Preview: 2 to create")
         };
-        scene.until_called("the comment", says_it).await;
+        scene.until_called("the comment", is_match).await;
     });
 }
 
 #[test]
-fn every_event_after_the_first_run_names_a_revision() {
+fn every_event_after_the_first_run_contains_a_revision() {
     run("revisions", async |scene| {
         let producer = scene.source("producer").await;
         let good = producer.artifact_of(&producer.push(&program("one", "").files()).await).await;
         let source = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
         source.create(json!({})).await;
-        source.offer(&good).await;
+        source.publish(&good).await;
         let main = scene.start(scene.stack_on_kind("main", None, &source)).await;
         main.until_revision(&good.revision).await;
         main.until_event("ProcessingCompleted").await;
@@ -147,7 +147,7 @@ fn every_event_after_the_first_run_names_a_revision() {
             digest: format!("sha256:{}", "0".repeat(64)),
             ..good.clone()
         };
-        source.offer(&gone).await;
+        source.publish(&gone).await;
         main.until_event("SourceUnavailable").await;
         main.change(json!({"spec": {"fluxSource": {"dir": "../outside"}}})).await;
         main.until_event("StackConfigInvalid").await;
@@ -156,9 +156,9 @@ fn every_event_after_the_first_run_names_a_revision() {
 
         let named: BTreeSet<_> = reported.iter().map(|event| (event.reason.clone(), revision(event))).collect();
         let of = |reason: &str, revision: &str| (Some(reason.to_owned()), Some(revision.to_owned()));
-        let of_the_run =
+        let run_reasons =
             ["StackUpdateDetected", "StackCreated", "ProcessingCompleted", "StackConfigInvalid", "AccessDenied"];
-        let mut expected: BTreeSet<_> = of_the_run.iter().map(|reason| of(reason, &good.revision)).collect();
+        let mut expected: BTreeSet<_> = run_reasons.iter().map(|reason| of(reason, &good.revision)).collect();
         expected.insert(of("SourceUnavailable", &gone.revision));
         assert_eq!(named, expected);
     });

@@ -1,4 +1,4 @@
-//! Tests outputs in their Secret and in the status, and outputs that cannot be stored.
+//! Tests outputs in the outputs Secret and in the status, and outputs that cannot be stored.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -57,7 +57,7 @@ fn each_run_has_an_outputs_secret_and_status_drops_removed_outputs() {
 }
 
 async fn outputs_of(scene: &crate::harness::Scene, update: &Update) -> Secret {
-    let name = update.status.as_ref().and_then(|status| status.outputs.clone()).expect("the Update names its outputs");
+    let name = update.status.as_ref().and_then(|status| status.outputs.clone()).expect("outputs in the status");
     assert_eq!(name, format!("{}-stack-outputs", update.name_any()));
     api_call("reading the outputs", scene.api::<Secret>().get(&name)).await
 }
@@ -71,7 +71,7 @@ fn failing_to_store_outputs_is_reported_without_failing_the_run() {
         let main = scene.start(scene.stack("main", &source)).await;
         let stack = main.until_applied(&first).await;
 
-        // A Secret that the controller does not own already has the name of the outputs Secret of the next run.
+        // A Secret that the controller does not own has the name of the next run's outputs Secret.
         let next = names::update("main", &stack.uid().unwrap_or_default(), 2);
         let name = names::outputs_secret(&next);
         scene.create::<Secret>(json!({"metadata": {"name": name}, "stringData": {"result": "\"foreign\""}})).await;
@@ -82,7 +82,7 @@ fn failing_to_store_outputs_is_reported_without_failing_the_run() {
         let status = stack.status.expect("a status");
         let last = status.last_update.expect("a run");
         assert_eq!((last.name.as_deref(), last.state.as_deref()), (Some(next.as_str()), Some("succeeded")));
-        assert_eq!(json!(status.outputs), json!({"result": "one"}), "the previous outputs, not those of another Stack");
+        assert_eq!(json!(status.outputs), json!({"result": "one"}), "the status keeps the previous outputs");
 
         let third = source.push(&with_text("three").files()).await;
         let stack = main.until("to have outputs again", WaitLimit::Run, |stack| {

@@ -6,10 +6,10 @@ use pulumi_controller::api::names::PULUMI_CONTAINER;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Look, Program, Scene, StackHandle, WaitLimit, condition, has_condition, is_stalled, run, wait_until,
+    Poll, Program, Scene, StackHandle, WaitLimit, condition, has_condition, is_stalled, run, wait_until,
 };
 
-/// A change of the workspace template after which the Stack must fail with a message that contains certain words.
+/// A change of the workspace template that makes the Stack fail with a message that contains certain words.
 struct Case<'a> {
     name: &'a str,
     /// Merged into the template of the Workspace's spec.
@@ -20,26 +20,26 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    async fn run(&self, scene: &Scene, mend: impl AsyncFnOnce(&StackHandle<'_>)) {
+    async fn run(&self, scene: &Scene, fix: impl AsyncFnOnce(&StackHandle<'_>)) {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new(self.name).output("text", json!("hello")).files()).await;
         let mut stack = scene.stack("main", &source);
         let spec = &mut stack.spec.workspace_template.get_or_insert_default()["spec"];
-        for (field, value) in self.template.as_object().expect("fields") {
+        for (field, value) in self.template.as_object().expect("an object") {
             spec[field] = value.clone();
         }
         let main = scene.start(stack).await;
         main.until(&format!("to report {:?}", self.words), WaitLimit::Run, |stack| {
-            let is_as_expected = match self.needs_edit {
+            let is_expected = match self.needs_edit {
                 true => is_stalled(stack, stack_reason::WORKSPACE_FAILED),
                 false => has_condition(stack, RECONCILING, "True", stack_reason::STACK_PROCESSING),
             };
-            is_as_expected
+            is_expected
                 && condition(stack, READY)
                     .is_some_and(|ready| self.words.iter().all(|word| ready.message.contains(word)))
         })
         .await;
-        mend(&main).await;
+        fix(&main).await;
         main.until_applied_within(WaitLimit::Long, &commit).await;
     }
 }
@@ -54,8 +54,8 @@ async fn quota(scene: &Scene, hard: Value) {
     scene.create::<ResourceQuota>(json!({"metadata": {"name": "tight"}, "spec": {"hard": hard}})).await;
     wait_until("the quota to be in force", WaitLimit::Reaction, async || {
         match scene.api::<ResourceQuota>().get("tight").await {
-            Ok(quota) if quota.status.as_ref().is_some_and(|status| status.hard.is_some()) => Look::Found(()),
-            other => Look::NotYet(format!("{other:?}")),
+            Ok(quota) if quota.status.as_ref().is_some_and(|status| status.hard.is_some()) => Poll::Found(()),
+            other => Poll::NotYet(format!("{other:?}")),
         }
     })
     .await;
@@ -139,7 +139,7 @@ fn an_unschedulable_pod_is_reported_and_recovers() {
 }
 
 #[test]
-fn excessive_resource_requests_are_named() {
+fn excessive_resource_requests_are_reported() {
     run("too-large", async |scene| {
         let template = json!({"resources": {"requests": {"memory": "900Gi"}}});
         let words = ["Insufficient memory", "container pulumi requests memory 900Gi"];

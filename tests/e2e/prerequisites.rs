@@ -1,4 +1,4 @@
-//! Tests Stacks with prerequisites.
+//! Tests Stacks with prerequisites and dependencies.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use serde_json::json;
 use crate::harness::{Controller, Program, Scene, Source, StackHandle, WaitLimit, condition, has_condition, once, run};
 
 /// Maximum age of the last success of a prerequisite.
-const FRESH: Duration = Duration::from_secs(30);
+const MAX_AGE: Duration = Duration::from_secs(30);
 
 fn with_text(text: &str) -> Program {
     Program::new("chain").step("step", json!({"value": text}))
 }
 
 /// Returns a Stack that requires a recent success of another Stack.
-fn after(scene: &Scene, name: &str, source: &Source<'_>, base: &str) -> Stack {
+fn stack_after(scene: &Scene, name: &str, source: &Source<'_>, base: &str) -> Stack {
     let mut stack = scene.stack(name, source);
-    let requirement = Requirement { succeeded_within_duration: Some(format!("{}s", FRESH.as_secs())) };
+    let requirement = Requirement { succeeded_within_duration: Some(format!("{}s", MAX_AGE.as_secs())) };
     stack.spec.prerequisites = vec![PrerequisiteReference { name: base.to_owned(), requirement: Some(requirement) }];
     stack
 }
@@ -32,14 +32,14 @@ fn outdated_prerequisites_rerun_first_in_a_chain() {
         let [shared, own] = [scene.source("shared").await, scene.source("own").await];
         let first = shared.push(&with_text("one").files()).await;
         let own_first = own.push(&with_text("one").files()).await;
-        let top = scene.start(after(scene, "top", &own, "middle")).await;
+        let top = scene.start(stack_after(scene, "top", &own, "middle")).await;
         let waits = |stack: &Stack| has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED);
         let stack = top.until("to wait for the missing dependency", WaitLimit::Reaction, waits).await;
-        let message = condition(&stack, READY).expect("object exists").message.clone();
+        let message = condition(&stack, READY).expect("Ready condition").message.clone();
         assert_eq!(message, "waiting for middle: not found");
         assert!(top.updates().await.is_empty());
 
-        let middle = scene.start(after(scene, "middle", &shared, "base")).await;
+        let middle = scene.start(stack_after(scene, "middle", &shared, "base")).await;
         let base = scene.start(scene.stack("base", &shared)).await;
         top.until_applied(&own_first).await;
         for stack in [&middle, &base] {
@@ -59,18 +59,18 @@ fn outdated_prerequisites_rerun_first_in_a_chain() {
             let why = stack.updates().await[1].spec.message.clone().unwrap_or_default();
             assert!(why.starts_with(&requests), "{}: {why}", stack.name);
         }
-        assert_eq!(base.log.sentences().await, once(&["create step"]), "the base has no changes");
-        assert_eq!(top.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(base.log.operations().await, once(&["create step"]), "the base has no changes");
+        assert_eq!(top.log.operations().await, once(&["create step", "update step"]));
     });
 }
 
 async fn until_stale(stack: &StackHandle<'_>) {
     let stale = |stack: &Stack| {
         let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref()?.last_resync_time.clone());
-        let limit = jiff::SignedDuration::try_from(FRESH).expect("the maximum age");
+        let limit = jiff::SignedDuration::try_from(MAX_AGE).expect("the maximum age");
         last.is_some_and(|time| Timestamp::now().duration_since(time.0) > limit)
     };
-    stack.until("to have run a while ago", WaitLimit::Reaction, stale).await;
+    stack.until("to have an outdated success", WaitLimit::Reaction, stale).await;
 }
 
 #[test]
@@ -81,19 +81,19 @@ fn a_stack_waits_until_its_dependencies_are_ready() {
         let mut on = scene.stack("on", &source);
         on.spec.suspend = Some(true);
         let on = scene.start(on).await;
-        let dependent = scene.start(depending(scene, "dependent", &source, "on")).await;
+        let dependent = scene.start(dependent_stack(scene, "dependent", &source, "on")).await;
         let stack = dependent
             .until("to wait", WaitLimit::Reaction, |stack| {
                 has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
             })
             .await;
-        let message = condition(&stack, READY).expect("object exists").message.clone();
+        let message = condition(&stack, READY).expect("Ready condition").message.clone();
         assert!(message.starts_with("waiting for on: not ready"), "{message}");
         on.change(json!({"spec": {"suspend": false}})).await;
         dependent.until_applied(&commit).await;
         on.until_applied(&commit).await;
         let runs = [&on, &dependent].map(|stack| stack.updates());
-        let [first, second] = futures::future::join_all(runs).await.try_into().expect("two");
+        let [first, second] = futures::future::join_all(runs).await.try_into().expect("two results");
         let ended = |updates: &[pulumi_controller::api::auto::Update]| {
             updates[0].status.clone().and_then(|status| status.end_time).map(|time| time.0)
         };
@@ -106,13 +106,13 @@ fn a_dependency_cycle_stalls_its_stacks_until_it_is_broken() {
     run("cycle", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&with_text("one").files()).await;
-        let one = scene.start(depending(scene, "one", &source, "two")).await;
-        let two = scene.start(depending(scene, "two", &source, "one")).await;
+        let one = scene.start(dependent_stack(scene, "one", &source, "two")).await;
+        let two = scene.start(dependent_stack(scene, "two", &source, "one")).await;
         for (stack, other) in [(&one, "two"), (&two, "one")] {
             let name = &stack.name;
             let reported = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID);
             let stack = stack.until("to report the cycle", WaitLimit::Reaction, reported).await;
-            let message = condition(&stack, STALLED).expect("object exists").message.clone();
+            let message = condition(&stack, STALLED).expect("Stalled condition").message.clone();
             assert!(message.starts_with(&format!("dependency cycle: {name} -> {other} -> {name};")), "{message}");
         }
         two.change(json!({"spec": {"dependsOn": null}})).await;
@@ -126,7 +126,7 @@ fn cross_namespace_references_are_denied() {
     run("denied", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&with_text("one").files()).await;
-        let mut after = depending(scene, "after", &source, "one");
+        let mut after = dependent_stack(scene, "after", &source, "one");
         after.spec.depends_on[0].namespace = Some("default".to_owned());
         let mut fed = scene.stack("fed", &source);
         fed.spec.flux_source.as_mut().expect("source reference").source_ref.namespace = Some("default".to_owned());
@@ -134,7 +134,7 @@ fn cross_namespace_references_are_denied() {
         for (stack, words) in [(after, "Stack default/one"), (fed, "GitRepository default/app")] {
             let stack = scene.start(stack).await;
             let found = stack.until("to be denied", WaitLimit::Reaction, denied).await;
-            let message = condition(&found, STALLED).expect("object exists").message.clone();
+            let message = condition(&found, STALLED).expect("Stalled condition").message.clone();
             assert!(message.contains(&format!("{words} is in another namespace")), "{message}");
             let own = json!({"dependsOn": null, "fluxSource": {"sourceRef": {"namespace": scene.namespace}}});
             stack.change(json!({"spec": own})).await;
@@ -153,7 +153,7 @@ fn a_stack_waits_until_its_ready_expression_is_true() {
         needed.until_applied(&closed).await;
         let source = scene.source("app").await;
         let commit = source.push(&with_text("one").files()).await;
-        let mut waiting = depending(scene, "waiting", &source, "needed");
+        let mut waiting = dependent_stack(scene, "waiting", &source, "needed");
         waiting.spec.depends_on[0].ready_expr = Some("dep.status.outputs.stage == self.spec.config.stage".to_owned());
         waiting.spec.config.insert("stage".to_owned(), json!("open"));
         let waiting = scene.start(waiting).await;
@@ -162,7 +162,7 @@ fn a_stack_waits_until_its_ready_expression_is_true() {
                 has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
             })
             .await;
-        let message = condition(&stack, READY).expect("object exists").message.clone();
+        let message = condition(&stack, READY).expect("Ready condition").message.clone();
         assert_eq!(message, "waiting for needed: readyExpr is false");
         base.push(&stage("open")).await;
         waiting.until_applied(&commit).await;
@@ -170,7 +170,7 @@ fn a_stack_waits_until_its_ready_expression_is_true() {
         source.push(&with_text("two").files()).await;
         let invalid = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID);
         let stack = waiting.until("to report the expression", WaitLimit::Reaction, invalid).await;
-        let message = condition(&stack, STALLED).expect("object exists").message.clone();
+        let message = condition(&stack, STALLED).expect("Stalled condition").message.clone();
         assert!(message.contains("readyExpr of needed") && message.contains("failed to compile"), "{message}");
     });
 }
@@ -184,19 +184,19 @@ fn an_expression_over_its_memory_limit_stalls_only_its_stack() {
         needed.until_applied(&commit).await;
         let controller = Controller::new(&scene.client);
         let before = restarts(&controller.pods().await);
-        let mut greedy = depending(scene, "greedy", &source, "needed");
-        // The expression would expand to 10 GB.
+        let mut greedy = dependent_stack(scene, "greedy", &source, "needed");
+        // The expression would expand to a string of 10 GB.
         let expression = format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9));
         greedy.spec.depends_on[0].ready_expr = Some(expression);
         let greedy = scene.start(greedy).await;
         let stalled = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID);
         let stack = greedy.until("to exceed the limit", WaitLimit::Reaction, stalled).await;
-        let message = condition(&stack, STALLED).expect("object exists").message.clone();
+        let message = condition(&stack, STALLED).expect("Stalled condition").message.clone();
         let words = ["readyExpr of needed", "memory limit of 96Mi exceeded", "simplify the expression"];
         assert!(words.iter().all(|part| message.contains(part)), "{message}");
         let commit = source.push(&with_text("two").files()).await;
         needed.until_applied(&commit).await;
-        assert_eq!(restarts(&controller.pods().await), before, "the controller is the same process");
+        assert_eq!(restarts(&controller.pods().await), before, "the controller has not restarted");
         greedy.change(json!({"spec": {"dependsOn": [{"name": "needed", "readyExpr": "true"}]}})).await;
         greedy.until_applied(&commit).await;
     });
@@ -211,7 +211,7 @@ fn restarts(pods: &[Pod]) -> Vec<(String, i32)> {
     pods.iter().map(count).collect()
 }
 
-fn depending(scene: &Scene, name: &str, source: &Source<'_>, on: &str) -> Stack {
+fn dependent_stack(scene: &Scene, name: &str, source: &Source<'_>, on: &str) -> Stack {
     let mut stack = scene.stack(name, source);
     stack.spec.depends_on = vec![DependencyReference { name: on.to_owned(), namespace: None, ready_expr: None }];
     stack

@@ -1,4 +1,4 @@
-//! Tests Stacks that only preview, that expect no refresh changes, or that do not create Pulumi stacks.
+//! Tests Stacks that only preview, that expect no changes from a refresh, or that do not create their Pulumi stack.
 
 use pulumi_controller::api::auto::{Update, UpdateKind};
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
@@ -30,19 +30,19 @@ fn a_preview_reports_changes_without_applying_them() {
         let status = stack.status.clone().expect("a status");
         let last = status.last_update.clone().expect("a run");
         assert_eq!((last.kind.as_deref(), last.changes.get("create")), (Some("preview"), Some(&2)));
-        let ready = condition(&stack, READY).expect("object exists").message.clone();
+        let ready = condition(&stack, READY).expect("Ready condition").message.clone();
         assert_eq!(ready, format!("preview of revision {}: 2 to create", first.revision()));
         assert!(has_condition(&stack, READY, "True", stack_reason::PREVIEWED));
         assert_eq!(last.last_successful_commit, None, "no revision was applied");
         assert_eq!((status.last_applied_revision, status.outputs.len()), (None, 0), "nothing was applied");
-        assert!(main.log.sentences().await.is_empty());
+        assert!(main.log.operations().await.is_empty());
 
         main.change(json!({"spec": {"preview": false}})).await;
         main.until_applied(&first).await;
         main.change(json!({"spec": {"preview": true}})).await;
         let second = source.push(&with_text("two").files()).await;
         let stack = main.until("to be previewed", WaitLimit::Run, previewed(second.revision())).await;
-        let ready = condition(&stack, READY).expect("object exists").message.clone();
+        let ready = condition(&stack, READY).expect("Ready condition").message.clone();
         assert_eq!(ready, format!("preview of revision {}: 1 to update", second.revision()));
         let last = stack.status.as_ref().and_then(|status| status.last_update.clone()).unwrap_or_default();
         assert_eq!(last.last_successful_commit, Some(first.revision()), "the applied revision is unchanged");
@@ -58,7 +58,7 @@ fn a_preview_reports_changes_without_applying_them() {
         .await;
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "the preview destroys no resource");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "the preview destroys no resource");
         main.until_event("ResourcesOrphaned").await;
     });
 }
@@ -82,7 +82,7 @@ fn unexpected_drift_fails_without_changes_until_it_is_allowed() {
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains("no changes were expected"))
         };
         main.until("to report the drift", WaitLimit::Run, reported).await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "no resource is changed");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "no resource is changed");
 
         main.change(json!({"spec": {"expectNoRefreshChanges": null, "envRefs": {"PROVIDER_GONE": null}}})).await;
         main.until_applied(&first).await;
@@ -101,14 +101,14 @@ fn use_local_stack_only_never_creates_the_stack() {
             condition(stack, READY).is_some_and(|ready| ready.message.contains("this run must not create it"))
         })
         .await;
-        assert!(main.log.sentences().await.is_empty());
+        assert!(main.log.operations().await.is_empty());
         main.change(json!({"spec": {"useLocalStackOnly": null, "secretsProvider": "passphrase"}})).await;
         main.until_applied(&commit).await;
         // The Pulumi stack exists now, so the run also succeeds with the older field `initOnCreate`.
         main.change(json!({"spec": {"initOnCreate": false}})).await;
         let stack = main.until_applied(&commit).await;
         assert!(condition(&stack, STALLED).is_none());
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
         let kinds: Vec<UpdateKind> = main.updates().await.iter().map(|update: &Update| update.spec.kind).collect();
         assert!(kinds.iter().all(|kind| *kind == UpdateKind::Up), "{kinds:?}");
     });

@@ -7,7 +7,7 @@ use pulumi_controller::api::pulumi::{Program as ProgramObject, ProgramReference,
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Look, Program, Scene, WaitLimit, api_call, condition, has_condition, is_stalled, once, run, wait_until,
+    Poll, Program, Scene, WaitLimit, api_call, condition, has_condition, is_stalled, once, run, wait_until,
     waits_for_source,
 };
 
@@ -32,22 +32,22 @@ fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
         for (stack, pod) in stacks.iter().zip(pods) {
             let status = stack.until_revision("2").await.status.expect("a status");
             assert_eq!(json!(status.outputs), json!({"result": "two"}));
-            assert_eq!(stack.pod_and_restarts().await, pod, "the pod stays");
+            assert_eq!(stack.pod_and_restarts().await, pod, "the pod is not replaced");
         }
 
-        // A change of the labels does not change the program. The third Stack proves that the controller has observed the change without a
-        // new run.
+        // A change of the labels does not change the program. The third Stack proves that the controller has observed
+        // the label change without a new run.
         scene.patch::<ProgramObject>("app", json!({"metadata": {"labels": {"team": "a"}}})).await;
         scene.start(scene.stack_on_program("witness", "app")).await.until_revision("2").await;
         for stack in &stacks {
             assert_eq!(stack.updates().await.len(), 2);
-            assert_eq!(stack.log.sentences().await, once(&["create step", "update step"]));
+            assert_eq!(stack.log.operations().await, once(&["create step", "update step"]));
         }
     });
 }
 
 #[test]
-fn the_program_status_names_the_artifact_its_stacks_run() {
+fn the_program_status_contains_the_artifact_that_its_stacks_run() {
     run("program-status", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("text", json!("hello")).object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;
@@ -65,27 +65,27 @@ fn the_program_status_names_the_artifact_its_stacks_run() {
         assert_eq!(artifact["revision"], json!("1"));
         assert_eq!(artifact["path"], json!(format!("programs/{}/app/1.tar.gz", scene.namespace)));
         assert_eq!(artifact.get("url"), None, "the Program has no artifact URL");
-        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
-        assert_eq!(artifact["digest"], json!(placed.digest));
+        let installed = main.workspace().await.status.and_then(|status| status.artifact).expect("artifact in status");
+        assert_eq!(artifact["digest"], json!(installed.digest));
     });
 }
 
 #[test]
-fn an_invalid_program_names_the_error_and_keeps_the_last_good_state() {
+fn an_invalid_program_reports_the_error_and_keeps_the_last_state() {
     run("program-invalid", async |scene| {
         let good = Program::new("app").step("step", json!({"value": "one"})).output("result", json!("${step.value}"));
         scene.create::<ProgramObject>(good.object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         main.until_revision("1").await;
-        let before = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
+        let before = main.workspace().await.status.and_then(|status| status.artifact).expect("artifact in status");
 
-        let where_it_is = "program.resources.step must not have both properties";
+        let location = "program.resources.step must not have both properties";
         let both = json!({"program": {"resources": {"step": {"get": {"id": "some-id"}}}}});
         scene.patch::<ProgramObject>("app", both).await;
         let stalled = main
             .until("to report the location of the error in the Program", WaitLimit::Reaction, |stack| {
                 has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
-                    && condition(stack, READY).is_some_and(|ready| ready.message.contains(where_it_is))
+                    && condition(stack, READY).is_some_and(|ready| ready.message.contains(location))
             })
             .await;
         assert!(has_condition(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
@@ -97,14 +97,14 @@ fn an_invalid_program_names_the_error_and_keeps_the_last_good_state() {
         })
         .await;
         let status = program.status.expect("a status");
-        assert!(conditions::find(&status.conditions, READY).is_some_and(|ready| ready.message.contains(where_it_is)));
+        assert!(conditions::find(&status.conditions, READY).is_some_and(|ready| ready.message.contains(location)));
         assert_eq!(status.artifact.map(|artifact| artifact.digest), Some(before.digest.clone()));
-        let after = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
+        let after = main.workspace().await.status.and_then(|status| status.artifact).expect("artifact in status");
         assert_eq!(after, before);
 
         scene.patch::<ProgramObject>("app", json!({"program": {"resources": {"step": {"get": null}}}})).await;
         main.until_revision("3").await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "no resource is lost");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "no resource is lost");
     });
 }
 
@@ -113,14 +113,15 @@ fn a_stack_waits_for_its_program_to_be_created() {
     run("program-late", async |scene| {
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         let what = format!("Program {}/app does not exist", scene.namespace);
-        let names_it = |stack: &Stack| condition(stack, READY).is_some_and(|ready| ready.message.contains(&what));
+        let reports_program =
+            |stack: &Stack| condition(stack, READY).is_some_and(|ready| ready.message.contains(&what));
         main.until("to report that its Program does not exist", WaitLimit::Reaction, |stack| {
-            waits_for_source(stack) && names_it(stack)
+            waits_for_source(stack) && reports_program(stack)
         })
         .await;
-        // The Stack is stalled only after a delay, because the Program may be created shortly after the Stack.
+        // The Stack becomes stalled only after a delay, because a user may create the Program shortly after the Stack.
         main.until("to be stalled", WaitLimit::Run, |stack| {
-            is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && names_it(stack)
+            is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && reports_program(stack)
         })
         .await;
         scene.create::<ProgramObject>(Program::new("app").output("text", json!("hello")).object("app")).await;
@@ -142,7 +143,7 @@ fn a_stack_with_a_deleted_program_is_destroyed_with_the_copy_in_its_pod() {
         main.until("to report that its Program does not exist", WaitLimit::Reaction, waits_for_source).await;
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
     });
 }
 
@@ -156,7 +157,7 @@ fn a_program_recreated_under_the_same_name_runs() {
         scene.delete::<ProgramObject>("app").await;
         scene.create::<ProgramObject>(program("two")).await;
         // The generation of the new object is 1 again, but its digest is different.
-        main.until("to run the new one", WaitLimit::Run, |stack| {
+        main.until("to run the new Program", WaitLimit::Run, |stack| {
             stack.status.as_ref().is_some_and(|status| status.outputs.get("text") == Some(&json!("two")))
         })
         .await;
@@ -170,13 +171,13 @@ fn a_stack_with_two_sources_or_none_reports_it() {
         let mut stack = scene.stack_on("main", "not-there");
         stack.spec.program_ref = Some(ProgramReference { name: "app".to_owned() });
         let main = scene.start(stack).await;
-        let names_both = |stack: &Stack| {
+        let reports_both = |stack: &Stack| {
             has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                 && condition(stack, READY).is_some_and(|ready| {
                     ready.message.contains("spec.fluxSource") && ready.message.contains("spec.programRef")
                 })
         };
-        main.until("to report that it has two sources", WaitLimit::Reaction, names_both).await;
+        main.until("to report that it has two sources", WaitLimit::Reaction, reports_both).await;
         main.change(json!({"spec": {"fluxSource": null, "programRef": null}})).await;
         main.until("to report that it has no source", WaitLimit::Reaction, |stack| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE)
@@ -224,13 +225,18 @@ fn config_of_every_type_reaches_the_program_from_both_sections() {
     });
 }
 
-/// Waits until `is_so` returns true for the Program.
-async fn until_program(scene: &Scene, name: &str, what: &str, is_so: impl Fn(&ProgramObject) -> bool) -> ProgramObject {
+/// Waits until `predicate` returns true for the Program.
+async fn until_program(
+    scene: &Scene,
+    name: &str,
+    what: &str,
+    predicate: impl Fn(&ProgramObject) -> bool,
+) -> ProgramObject {
     wait_until(format!("the Program {name} {what}"), WaitLimit::Reaction, async || {
         match scene.api::<ProgramObject>().get(name).await {
-            Ok(program) if is_so(&program) => Look::Found(program),
-            Ok(program) => Look::NotYet(format!("{} has {:?}", program.name_any(), program.status)),
-            Err(error) => Look::NotYet(error.to_string()),
+            Ok(program) if predicate(&program) => Poll::Found(program),
+            Ok(program) => Poll::NotYet(format!("{} has {:?}", program.name_any(), program.status)),
+            Err(error) => Poll::NotYet(error.to_string()),
         }
     })
     .await

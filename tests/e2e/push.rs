@@ -6,7 +6,7 @@ use crate::harness::{Program, WaitLimit, once, run};
 use crate::runs_parts::{failure, slow};
 
 #[test]
-fn a_push_swaps_the_source_and_runs_in_the_same_pod() {
+fn a_push_replaces_the_source_and_runs_in_the_same_pod() {
     run("push", async |scene| {
         let source = scene.source("app").await;
         let with_text = |text: &str| {
@@ -23,10 +23,10 @@ fn a_push_swaps_the_source_and_runs_in_the_same_pod() {
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "two"}));
         assert_eq!(main.pod_and_restarts().await, pod, "the pod and its containers are not replaced");
         assert_eq!(pod.1, 0, "no container has restarted");
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
         assert_eq!(main.updates().await.len(), 2);
-        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
-        assert_eq!(placed.revision, second.revision());
+        let installed = main.workspace().await.status.and_then(|status| status.artifact).expect("artifact in status");
+        assert_eq!(installed.revision, second.revision());
     });
 }
 
@@ -42,22 +42,22 @@ fn a_push_during_a_run_does_not_interrupt_it_and_runs_afterwards() {
         let second = source.push(&slow("push-in-run", 1).files()).await;
         source.artifact_of(&second).await;
         assert_eq!(
-            main.log.sentences().await,
+            main.log.operations().await,
             ["create slow begin"],
-            "the run was open when the source got a new revision"
+            "the run is open when the source has a new revision"
         );
 
         main.until_applied(&second).await;
-        assert_eq!(main.log.sentences().await, once(&["create slow", "update slow"]), "the runs are sequential");
+        assert_eq!(main.log.operations().await, once(&["create slow", "update slow"]), "the runs are sequential");
         assert_eq!(main.pod_and_restarts().await, pod, "the pod and its containers are not replaced");
         let updates = main.updates().await;
         let ran: Vec<_> = updates.iter().map(|update| update.artifact().map(|a| a.revision.clone())).collect();
         assert_eq!(ran, [Some(first.revision()), Some(second.revision())]);
         let failures: Vec<&str> = updates.iter().filter_map(failure).collect();
         assert!(failures.is_empty(), "{failures:?}");
-        let whys: Vec<String> = updates.into_iter().filter_map(|update| update.spec.message).collect();
+        let messages: Vec<String> = updates.into_iter().filter_map(|update| update.spec.message).collect();
         assert_eq!(
-            whys,
+            messages,
             ["Initial stack update".to_owned(), format!("New commit detected: \"{}\"", second.revision())]
         );
     });
@@ -93,15 +93,15 @@ fn the_same_revision_does_not_run_twice() {
         main.until_applied(&commit).await;
 
         for _ in 0..2 {
-            let request = source.request().await;
+            let request = source.request_reconciliation().await;
             source.until_handled(&request).await;
         }
-        // The run of a second Stack on the same source proves that the controller has seen all pushes.
+        // The run of a second Stack with the same source proves that the controller has observed all pushes.
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&commit).await;
 
         assert_eq!(main.updates().await.len(), 1);
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
     });
 }
 
@@ -109,7 +109,7 @@ fn the_same_revision_does_not_run_twice() {
 fn stacks_with_the_same_digest_share_one_fetch() {
     run("one-fetch", async |scene| {
         let source = scene.source("app").await;
-        // Both Stacks wait for the source, so that both request the artifact at the same time.
+        // Both Stacks wait for the source, so both request the artifact simultaneously.
         let first = scene.start(scene.stack("first", &source)).await;
         let second = scene.start(scene.stack("second", &source)).await;
         let program = Program::new("one-fetch").output("scene", json!(scene.id));

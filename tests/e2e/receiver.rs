@@ -1,4 +1,5 @@
-//! Tests StackReceivers: webhooks without Flux, called through the API server's proxy to a pod of the controller.
+//! Tests StackReceivers: webhooks without Flux. The tests call them through the API server's proxy to a pod of the
+//! controller.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
@@ -15,13 +16,13 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 
 use crate::harness::{
-    Controller, Look, Program, Scene, StackHandle, WaitLimit, client, in_scene, is_done, once, run, run_alone,
+    Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, in_scene, is_done, once, run, run_alone,
     wait_until,
 };
 
 const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
 
-/// Returns the headers of a push event with the signature that GitHub would send.
+/// Returns the headers of a push event with the signature that GitHub sends.
 fn push(token: &str) -> Vec<(&'static str, String)> {
     signed("push", token)
 }
@@ -61,21 +62,21 @@ async fn create_receiver(scene: &Scene, spec: Value) {
     scene.create::<StackReceiver>(json!({"metadata": {"name": "push"}, "spec": all})).await;
 }
 
-/// Waits until `is_so` returns true for the receiver.
-async fn until(scene: &Scene, what: &str, is_so: impl Fn(&StackReceiverStatus) -> bool) -> StackReceiverStatus {
+/// Waits until `predicate` returns true for the receiver.
+async fn until(scene: &Scene, what: &str, predicate: impl Fn(&StackReceiverStatus) -> bool) -> StackReceiverStatus {
     wait_until(format!("the StackReceiver {what}"), WaitLimit::Reaction, async || {
         let receiver = match scene.api::<StackReceiver>().get("push").await {
             Ok(receiver) => receiver,
-            Err(error) => return Look::NotYet(error.to_string()),
+            Err(error) => return Poll::NotYet(error.to_string()),
         };
         let status = receiver.status.unwrap_or_default();
-        let is_of_this_spec = status.observed_generation == receiver.metadata.generation;
-        if is_of_this_spec && is_so(&status) { Look::Found(status) } else { Look::NotYet(format!("{status:?}")) }
+        let is_current = status.observed_generation == receiver.metadata.generation;
+        if is_current && predicate(&status) { Poll::Found(status) } else { Poll::NotYet(format!("{status:?}")) }
     })
     .await
 }
 
-/// Returns the webhook path of a receiver that is ready.
+/// Waits until a receiver has the webhook path of this token, and returns the path.
 async fn path_of(scene: &Scene, token: &str) -> String {
     let expected = webhook_path(token.as_bytes(), "push", &scene.namespace);
     let status = until(scene, "to have the path of its token", |status| {
@@ -84,17 +85,18 @@ async fn path_of(scene: &Scene, token: &str) -> String {
     status.await.webhook_path.expect("the value is set")
 }
 
-/// Sends pings until the replica has observed the current receiver, since each replica has its own watch. A ping starts no run.
+/// Sends pings until the replica has observed the current receiver, because each replica has its own watch. A ping
+/// starts no run.
 async fn until_status(scene: &Scene, pod: &str, path: &str, token: &str, expected: u16) {
     wait_until(format!("{pod} to respond with {expected} to a ping of {path}"), WaitLimit::Reaction, async || {
         let status = call(scene, pod, path, &signed("ping", token)).await;
-        if status == expected { Look::Found(()) } else { Look::NotYet(status.to_string()) }
+        if status == expected { Poll::Found(()) } else { Poll::NotYet(status.to_string()) }
     })
     .await;
 }
 
-/// Waits until the Stack has handled a reconcile request other than `before` with a run. Returns the request.
-async fn until_it_ran_again(stack: &StackHandle<'_>, before: Option<String>) -> Option<String> {
+/// Waits until the Stack has run for a reconcile request other than `before`, and returns the request.
+async fn until_rerun(stack: &StackHandle<'_>, before: Option<String>) -> Option<String> {
     let requested = |stack: &pulumi_controller::api::pulumi::Stack| {
         stack.status.as_ref()?.last_update.as_ref()?.inputs.requested_at.clone()
     };
@@ -125,11 +127,11 @@ fn only_a_correctly_signed_push_runs_the_stack() {
             assert_eq!(call(scene, &pod, path, &headers).await, 404, "{what}");
         }
         assert_eq!(call(scene, &pod, &path, &push("s3cret")).await, 200);
-        until_it_ran_again(&main, None).await;
+        until_rerun(&main, None).await;
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&commit).await;
         assert_eq!(main.updates().await.len(), 2, "only the signed call starts a run");
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "the later runs change nothing");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "the later runs change nothing");
 
         scene.patch::<StackReceiver>("push", json!({"spec": {"suspend": true}})).await;
         until_status(scene, &pod, &path, "s3cret", 404).await;
@@ -137,7 +139,7 @@ fn only_a_correctly_signed_push_runs_the_stack() {
 }
 
 #[test]
-fn a_rotated_token_takes_effect_at_once_with_a_new_path() {
+fn a_rotated_token_takes_effect_immediately_with_a_new_path() {
     run("receiver-token", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("receiver-token").step("step", json!({"value": "one"})).files()).await;
@@ -154,12 +156,12 @@ fn a_rotated_token_takes_effect_at_once_with_a_new_path() {
         let (old, pod) = (path_of(scene, "s3cret").await, pod(scene).await);
         until_status(scene, &pod, &old, "s3cret", 200).await;
         assert_eq!(call(scene, &pod, &old, &push("s3cret")).await, 200);
-        let first = until_it_ran_again(&main, None).await;
+        let first = until_rerun(&main, None).await;
 
         scene.patch::<Secret>("hook", json!({"stringData": {"token": "another"}})).await;
         assert_eq!(call(scene, &pod, &old, &push("s3cret")).await, 404, "the old token");
         assert_eq!(call(scene, &pod, &old, &push("another")).await, 200, "the new token on the old path");
-        until_it_ran_again(&main, first).await;
+        until_rerun(&main, first).await;
         request_reconcile(scene, "2").await;
         let new = path_of(scene, "another").await;
         until_status(scene, &pod, &new, "another", 200).await;
@@ -167,7 +169,7 @@ fn a_rotated_token_takes_effect_at_once_with_a_new_path() {
     });
 }
 
-/// Requests a reconcile of the receiver and waits until it is handled.
+/// Requests a reconciliation of the receiver and waits until the controller has handled the request.
 async fn request_reconcile(scene: &Scene, request: &str) {
     let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
     scene.patch::<StackReceiver>("push", patch).await;
@@ -189,12 +191,12 @@ fn a_non_leading_replica_accepts_a_push() {
             create_token(scene, "s3cret").await;
             create_receiver(scene, json!({})).await;
             let path = path_of(scene, "s3cret").await;
-            let leader = controller.until_one_leads_but("").await;
+            let leader = controller.until_leader_other_than("").await;
             let pods: Vec<String> = controller.pods().await.iter().map(ResourceExt::name_any).collect();
             let follower = pods.iter().find(|pod| **pod != leader).expect("a follower");
             until_status(scene, follower, &path, "s3cret", 200).await;
             assert_eq!(call(scene, follower, &path, &push("s3cret")).await, 200);
-            until_it_ran_again(&main, None).await;
+            until_rerun(&main, None).await;
             assert_eq!(main.updates().await.len(), 2);
         }))
         .catch_unwind()

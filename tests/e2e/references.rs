@@ -1,4 +1,5 @@
-//! Tests references to Secrets and ConfigMaps that do not exist yet, as with an ExternalSecret that is synced later.
+//! Tests references to Secrets and ConfigMaps that do not exist yet, such as the Secret of an ExternalSecret that is
+//! synced later.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use pulumi_controller::api::auto::{Update, UpdateStatus};
@@ -9,14 +10,14 @@ use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{Look, Program, Scene, Source, StackHandle, WaitLimit, condition, is_done, once, run, wait_until};
+use crate::harness::{Poll, Program, Scene, Source, StackHandle, WaitLimit, condition, is_done, once, run, wait_until};
 
-/// Maximum time in seconds from the creation of the last object to the start of the run. The goal is 5; a busy machine
-/// needs more. Without a change of the pod, the kubelet retries only after 60 to 90 seconds.
-const SOON: i64 = 15;
+/// Maximum time in seconds from the creation of the last object to the start of the run. The goal is 5, but a busy
+/// machine needs more. Without a change of the pod, the kubelet retries only after 60 to 90 seconds.
+const START_LIMIT: i64 = 15;
 
-/// Returns a Stack that reads the address of the provider log, which every run needs, from a Secret, and its region
-/// from a ConfigMap.
+/// Returns a Stack that reads the address of the provider log from a Secret and its region from a ConfigMap. Every run
+/// needs the address.
 fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) {
     let mut stack = scene.stack("main", source);
     let log = stack.spec.env_refs.remove("PROVIDER_LOG_URL").and_then(|r| r.literal).expect("a literal").value;
@@ -25,7 +26,7 @@ fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) 
     (stack, log)
 }
 
-/// Waits until the message of Ready contains all `words`.
+/// Waits until the message of the Ready condition contains all `words`.
 async fn until_reported(main: &StackHandle<'_>, words: &[&str]) -> Stack {
     main.until(&format!("to report {words:?}"), WaitLimit::Run, |stack| {
         condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
@@ -57,12 +58,12 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
         let stack = until_reported(&main, &["Secret \"provider\"", "ConfigMap \"defaults\"", "envFrom"]).await;
         assert!(condition(&stack, RECONCILING).is_some() && condition(&stack, STALLED).is_none());
         let workspace = main.workspace().await.status.expect("a status");
-        let ready = find(&workspace.conditions, READY).expect("there");
+        let ready = find(&workspace.conditions, READY).expect("Ready condition");
         assert_eq!(ready.reason, workspace_reason::REFERENCE_NOT_FOUND, "{}", ready.message);
         assert_eq!(main.updates().await.len(), 0, "no run is requested");
         let pod = main.pod_and_restarts().await;
 
-        // A reference to a whole ConfigMap is satisfied even if the ConfigMap is empty.
+        // An empty ConfigMap satisfies a reference to a whole ConfigMap.
         scene.create::<ConfigMap>(json!({"metadata": {"name": "defaults"}})).await;
         until_reported(&main, &["Secret \"provider\" (envFrom): not found"]).await;
         let created = jiff::Timestamp::now();
@@ -70,9 +71,9 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
         scene.create::<Secret>(secret).await;
         main.until_applied(&commit).await;
         let seconds = started_after(&main, created).await;
-        assert!(seconds <= SOON, "the run started {seconds} s after the Secret was created");
-        assert_eq!(main.updates().await.len(), 1, "no run failed in the meantime");
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "the run has its environment variables");
+        assert!(seconds <= START_LIMIT, "the run started {seconds} s after the Secret was created");
+        assert_eq!(main.updates().await.len(), 1, "no run failed before");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "the run has its environment variables");
         assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
     });
 }
@@ -96,7 +97,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         until_reported(&main, &["waiting for Secret \"provider\" (envFrom): not found in namespace"]).await;
         let waiting = main.updates().await.pop().expect("an Update");
         assert_eq!(reason_of_wait(&waiting), Some(update_reason::REFERENCE_NOT_FOUND), "{waiting:?}");
-        assert_eq!(waiting.status.and_then(|status| status.run), None, "a run that waits for inputs holds no slot");
+        assert_eq!(waiting.status.and_then(|status| status.run), None, "a run that waits for inputs has no run slot");
         let created = jiff::Timestamp::now();
         scene.create::<Secret>(secret).await;
         main.until("to have run for the request", WaitLimit::Run, |stack| {
@@ -105,15 +106,15 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         })
         .await;
         let seconds = started_after(&main, created).await;
-        assert!(seconds <= SOON, "the run started {seconds} s after the Secret was created");
+        assert!(seconds <= START_LIMIT, "the run started {seconds} s after the Secret was created");
 
         main.change(json!({"spec": {"configRef": {"size": {"name": "sizes", "key": "size"}}}})).await;
         until_reported(&main, &["waiting for ConfigMap \"sizes\" (config key size)"]).await;
         scene.create::<ConfigMap>(json!({"metadata": {"name": "sizes"}, "data": {"size": "big"}})).await;
         wait_until("the run with the value of the ConfigMap", WaitLimit::Run, async || {
-            match main.log.sentences().await {
-                sentences if sentences.contains(&"update step done".to_owned()) => Look::Found(()),
-                sentences => Look::NotYet(format!("{sentences:?}")),
+            match main.log.operations().await {
+                operations if operations.contains(&"update step done".to_owned()) => Poll::Found(()),
+                operations => Poll::NotYet(format!("{operations:?}")),
             }
         })
         .await;
@@ -122,7 +123,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
             .status
             .and_then(|status| status.last_update)
             .map(|last| last.run_config_inputs.or(last.inputs.config_inputs));
-        // Once the status records the values that the run has read, no other run is due.
+        // Once the status contains the values that the run has read, no further run is due.
         main.until("to have recorded the inputs of the run", WaitLimit::Long, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack) && last.is_some_and(|last| Some(&last.inputs.config_inputs) == read.as_ref())
@@ -130,10 +131,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         .await;
         let updates = main.updates().await;
         assert_eq!(updates.len(), 3, "one run for the ConfigMap: {updates:#?}");
-        assert!(
-            !updates.iter().filter_map(|update| update.status.as_ref()).any(has_failed),
-            "no run failed in the meantime"
-        );
+        assert!(!updates.iter().filter_map(|update| update.status.as_ref()).any(has_failed), "no run failed before");
     });
 }
 

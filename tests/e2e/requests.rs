@@ -38,12 +38,12 @@ fn reconciliation_request_and_requested_at_each_run_the_stack_once() {
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&commit).await;
         assert_eq!(main.updates().await.len(), 3, "each request ran the stack once");
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "the later runs change nothing");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "the later runs change nothing");
     });
 }
 
-/// Sets the annotation and the annotation of a reconcile request in one write, as the Flux CLI does.
-async fn ask(stack: &StackHandle<'_>, annotation: &str, value: &str) {
+/// Sets this annotation and the reconcile request annotation in one write, as the Flux CLI does.
+async fn annotate_with_request(stack: &StackHandle<'_>, annotation: &str, value: &str) {
     let annotations = json!({ANNOTATION_REQUESTED_AT: value, annotation: value});
     stack.change(json!({"metadata": {"annotations": annotations}})).await;
 }
@@ -60,7 +60,7 @@ fn force_at_runs_once_and_only_if_it_matches_the_request() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
 
-        ask(&main, ANNOTATION_FORCE_AT, "first").await;
+        annotate_with_request(&main, ANNOTATION_FORCE_AT, "first").await;
         let stack = main.until("to have run for the forced request", WaitLimit::Run, |stack| {
             is_done(stack)
                 && status(stack).last_update.is_some_and(|last| last.inputs.force_at.as_deref() == Some("first"))
@@ -75,8 +75,8 @@ fn force_at_runs_once_and_only_if_it_matches_the_request() {
         main.until("to have handled a forced request without a request", WaitLimit::Reaction, is_echoed).await;
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&commit).await;
-        let whys: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
-        assert_eq!(whys, ["Initial stack update", "Forced at: \"first\""]);
+        let messages: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
+        assert_eq!(messages, ["Initial stack update", "Forced at: \"first\""]);
     });
 }
 
@@ -97,7 +97,7 @@ fn a_request_reruns_a_failed_stack_and_a_reset_clears_its_failures() {
         };
         main.until("to have failed twice", WaitLimit::Run, failed(2, 2)).await;
         // The next retry is half a minute away.
-        ask(&main, ANNOTATION_RESET_AT, "again").await;
+        annotate_with_request(&main, ANNOTATION_RESET_AT, "again").await;
         let stack = main.until("to have failed again", WaitLimit::Run, failed(3, 1)).await;
         assert_eq!(status(&stack).last_handled_reset_at.as_deref(), Some("again"));
         assert_eq!(status(&stack).last_handled_reconcile_at.as_deref(), Some("again"));

@@ -1,4 +1,4 @@
-//! Tests interrupted runs: runs with a proven end, pending creates, and the decision of the user.
+//! Tests interrupted runs: runs whose end is proven, pending creates, and decisions of the user.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -28,12 +28,12 @@ fn deleting_a_pod_aborts_the_run_without_counting_as_a_failure() {
         assert_eq!(failure(&aborted), Some(update_reason::ABORTED), "{:?}", aborted.status);
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         let expected = ["create slow begin", "create slow cancelled", "create slow begin", "create slow done"];
-        assert_eq!(main.log.sentences().await, expected);
+        assert_eq!(main.log.operations().await, expected);
         assert_eq!(main.updates().await.len(), 2);
     });
 }
 
-/// A deletion with grace period zero sends no SIGTERM.
+/// A deletion with a grace period of zero sends no SIGTERM.
 #[test]
 fn a_run_is_retried_after_its_pod_is_force_deleted() {
     run("pod-forced", async |scene| {
@@ -58,12 +58,12 @@ fn a_run_is_retried_after_its_pod_is_force_deleted() {
         assert_eq!(failure(&ended), Some(update_reason::ABORTED), "{:?}", ended.status);
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         assert_ne!(main.pod().await.uid(), pod);
-        let mut sentences = main.log.sentences().await;
+        let mut operations = main.log.operations().await;
         // The provider may be killed before it reports the cancellation.
-        sentences.retain(|sentence| sentence != "update slow cancelled");
+        operations.retain(|operation| operation != "update slow cancelled");
         let expected =
             ["create slow begin", "create slow done", "update slow begin", "update slow begin", "update slow done"];
-        assert_eq!(sentences, expected);
+        assert_eq!(operations, expected);
     });
 }
 
@@ -80,17 +80,17 @@ fn a_destroy_whose_pod_is_deleted_reruns_and_completes() {
         main.log.wait_for("delete", "slow", "begin").await;
         scene.delete::<Pod>(&workspace_pod("main")).await;
         main.until_gone().await;
-        let mut sentences = main.log.sentences().await;
-        // The provider may have completed its operation before the signal, so this event is optional.
-        sentences.retain(|sentence| sentence != "delete slow cancelled");
+        let mut operations = main.log.operations().await;
+        // The provider may complete its operation before the signal arrives, so this event is optional.
+        operations.retain(|operation| operation != "delete slow cancelled");
         let expected =
             ["create slow begin", "create slow done", "delete slow begin", "delete slow begin", "delete slow done"];
-        assert_eq!(sentences, expected, "the resource is deleted before the Stack");
+        assert_eq!(operations, expected, "the resource is deleted before the Stack");
     });
 }
 
 /// Kills the CLI of a Stack during a creation, which leaves a pending create. Returns the name of the Update that
-/// detected it.
+/// detects the pending create.
 async fn until_pending_create(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = kill_cli(scene, main).await.name_any();
     let stack = main
@@ -104,13 +104,13 @@ async fn until_pending_create(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = read(scene, &killed).await;
     let status = killed.status.clone().unwrap_or_default();
     assert_eq!((failure(&killed), status.interrupted), (Some(update_reason::ABORTED), Some(true)));
-    // The provider may have reported a cancellation when it lost its CLI.
-    let begun = main.log.sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
+    // The provider may report a cancellation when the CLI dies.
+    let begun = main.log.operations().await.into_iter().filter(|operation| operation == "create slow begin").count();
     assert_eq!(begun, 1, "the resource is created once");
     stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
 }
 
-/// Checks that the Stack runs after the user has resolved its pending creates with this decision.
+/// Checks that the Stack runs after the user has resolved the pending create with this decision.
 fn resolve_with(name: &str, word: &str) {
     run(name, async |scene| {
         let source = scene.source("app").await;
@@ -127,10 +127,10 @@ fn resolve_with(name: &str, word: &str) {
         main.annotate(ANNOTATION_RESOLVE, &resolution).await;
         let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         assert_eq!(stack.status.and_then(|status| status.handled_resolve), Some(resolution));
-        let mut sentences = main.log.sentences().await;
-        sentences.retain(|sentence| sentence != "create slow cancelled");
+        let mut operations = main.log.operations().await;
+        operations.retain(|operation| operation != "create slow cancelled");
         let expected = ["create slow begin", "create slow begin", "create slow done"];
-        assert_eq!(sentences, expected, "resolved by the user");
+        assert_eq!(operations, expected, "the run continues after the decision");
     });
 }
 
@@ -154,7 +154,7 @@ fn an_abandoned_run_is_retried_only_after_a_new_request() {
         let runs = main.updates().await.len();
         let resolution = format!("{resource}=abandon");
         main.annotate(ANNOTATION_RESOLVE, &resolution).await;
-        main.until("to have recorded it", WaitLimit::Reaction, |stack| {
+        main.until("to have recorded the resolution", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref()) == Some(&resolution)
                 && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("a user abandoned"))
         })
@@ -193,7 +193,7 @@ fn manual_lock_recovery_keeps_the_lock_of_a_dead_run() {
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("main-workspace-0") && message.contains(" since "), "{message}");
         main.change(json!({"spec": {"lockRecovery": "Automatic"}})).await;
-        // The earlier decision still applies, because it was not executed yet.
+        // The earlier decision still applies, because no run has executed it yet.
         main.until_applied_within(WaitLimit::Long, &commit).await;
         let mut reasons = Vec::new();
         for update in main.updates().await {
@@ -204,7 +204,8 @@ fn manual_lock_recovery_keeps_the_lock_of_a_dead_run() {
     });
 }
 
-/// Depending on the configuration of the node, the kernel kills the largest process of the container or all of its processes.
+/// Depending on the configuration of the node, the kernel kills either the largest process of the container or all its
+/// processes.
 #[test]
 fn an_out_of_memory_run_reports_the_memory_limit() {
     run("memory", async |scene| {
@@ -265,7 +266,7 @@ fn an_evicted_run_reports_the_kubelet_message_and_runs_again() {
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
         let pod = main.pod().await.uid();
-        // Longer than the kubelet needs to detect the usage, even on a busy machine.
+        // The run takes longer than the kubelet needs to detect the usage, even on a busy machine.
         let second = source.push(&program("two", 100).files()).await;
         main.log.wait_for("update", "slow", "begin").await;
         let open = main.get().await.status.and_then(|status| status.current_update);
@@ -283,12 +284,12 @@ fn an_evicted_run_reports_the_kubelet_message_and_runs_again() {
     });
 }
 
-/// Creates an Update with a recorded run in a pod on this node, as a stopped controller leaves it. No further report of the run
-/// exists.
+/// Creates an Update whose status records a run in a pod on this node, as a controller that has stopped leaves it. The
+/// run never reports again.
 ///
-/// The only node of the test cluster is shared and cannot fail. The Node is therefore an object without a machine, and
-/// the recorded run never took place. All objects that the controller reads exist in the API.
-async fn lost_run(scene: &Scene, node: &str) -> String {
+/// The test cluster has a single node, which all tests share and which must not fail. The Node is therefore an object
+/// without a machine, and the recorded run never took place. All objects that the controller reads exist in the API.
+async fn create_lost_run(scene: &Scene, node: &str) -> String {
     let name = "ghost-1";
     scene
         .create::<Update>(json!({
@@ -313,7 +314,7 @@ async fn lost_run(scene: &Scene, node: &str) -> String {
     })
     .await;
     let conditions = unknown.status.unwrap_or_default().conditions;
-    let progressing = conditions::find(&conditions, PROGRESSING).expect("object exists");
+    let progressing = conditions::find(&conditions, PROGRESSING).expect("Progressing condition");
     assert_eq!(progressing.reason, update_reason::RUN_OUTCOME_UNKNOWN);
     for word in ["ghost-workspace-0", node, "ghost-1=retry"] {
         assert!(progressing.message.contains(word), "{word} is missing in {}", progressing.message);
@@ -334,8 +335,8 @@ fn nodes(scene: &Scene) -> Api<Node> {
     Api::all(scene.client.clone())
 }
 
-/// Creates a Node without a machine, on which nothing is scheduled.
-async fn silent_node(scene: &Scene) -> String {
+/// Creates a Node without a machine. Nothing is scheduled on this Node.
+async fn create_node(scene: &Scene) -> String {
     let name = format!("lost-{}", scene.id);
     let node: Node = from_json(json!({"metadata": {"name": name}, "spec": {"unschedulable": true}}));
     api_call("making a Node", nodes(scene).create(&PostParams::default(), &node)).await;
@@ -349,8 +350,8 @@ async fn delete_node(scene: &Scene, name: &str) {
 #[test]
 fn a_run_on_an_unreachable_node_ends_on_the_out_of_service_taint() {
     run("node-off", async |scene| {
-        let node = silent_node(scene).await;
-        let update = lost_run(scene, &node).await;
+        let node = create_node(scene).await;
+        let update = create_lost_run(scene, &node).await;
         let taint = json!({"key": TAINT_OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
         let patch = Patch::Merge(json!({"spec": {"taints": [taint]}}));
         api_call("tainting the Node", nodes(scene).patch(&node, &PatchParams::default(), &patch)).await;
@@ -369,8 +370,8 @@ fn a_run_on_an_unreachable_node_ends_on_the_out_of_service_taint() {
 #[test]
 fn a_run_on_a_deleted_node_is_aborted() {
     run("node-gone", async |scene| {
-        let node = silent_node(scene).await;
-        let update = lost_run(scene, &node).await;
+        let node = create_node(scene).await;
+        let update = create_lost_run(scene, &node).await;
         delete_node(scene, &node).await;
         request_reconcile(scene, &update, "2").await;
         let ended = until_ended(scene, &update).await;
@@ -385,8 +386,8 @@ fn a_run_on_a_deleted_node_is_aborted() {
 #[test]
 fn a_resolve_annotation_on_an_update_ends_a_lost_run() {
     run("user-resolves", async |scene| {
-        let node = silent_node(scene).await;
-        let update = lost_run(scene, &node).await;
+        let node = create_node(scene).await;
+        let update = create_lost_run(scene, &node).await;
         let resolution = |value: &str| json!({"metadata": {"annotations": {ANNOTATION_RESOLVE: value}}});
         scene.patch::<Update>(&update, resolution("another=retry")).await;
         until_update(

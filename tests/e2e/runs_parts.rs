@@ -8,51 +8,51 @@ use pulumi_controller::api::conditions::{self, FAILED};
 use pulumi_controller::api::names::{PULUMI_CONTAINER, workspace_pod};
 use serde_json::json;
 
-use crate::harness::{Look, Program, Scene, StackHandle, WaitLimit, api_call, client_without_retries, wait_until};
+use crate::harness::{Poll, Program, Scene, StackHandle, WaitLimit, api_call, client_without_retries, wait_until};
 
 /// Returns a program with one resource that takes `seconds` and reports progress every second.
 pub fn slow(name: &str, seconds: u32) -> Program {
     Program::new(name).step("slow", json!({"seconds": seconds, "steps": seconds}))
 }
 
-/// Returns the reason of an Update's failure.
+/// Returns the failure reason of an Update.
 pub fn failure(update: &Update) -> Option<&str> {
     let failed = conditions::find(&update.status.as_ref()?.conditions, FAILED)?;
     (failed.status == "True").then_some(failed.reason.as_str())
 }
 
-/// Returns the progress of an Update's run.
+/// Returns the progress of an Update.
 pub fn progress(update: &Update) -> RunProgress {
     update.status.as_ref().and_then(|status| status.progress.clone()).unwrap_or_default()
 }
 
-/// Waits until `is_so` returns true for an Update.
+/// Waits until `predicate` returns true for an Update.
 pub async fn until_update(
     scene: &Scene,
     name: &str,
     what: &str,
     wait_limit: WaitLimit,
-    is_so: impl Fn(&Update) -> bool,
+    predicate: impl Fn(&Update) -> bool,
 ) -> Update {
     wait_until(format!("the Update {name} {what}"), wait_limit, async || match scene.api::<Update>().get(name).await {
-        Ok(update) if is_so(&update) => Look::Found(update),
-        other => Look::NotYet(format!("{:?}", other.map(|update| update.status))),
+        Ok(update) if predicate(&update) => Poll::Found(update),
+        other => Poll::NotYet(format!("{:?}", other.map(|update| update.status))),
     })
     .await
 }
 
-/// Returns the only Update of the Stack once its process is recorded.
+/// Returns the only Update of the Stack once the status of the Update contains the process ID.
 pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
-    let name = wait_until("an Update to be there", WaitLimit::Run, async || match main.updates().await.as_slice() {
-        [update] => Look::Found(update.name_any()),
-        other => Look::NotYet(format!("{} Updates", other.len())),
+    let name = wait_until("an Update to exist", WaitLimit::Run, async || match main.updates().await.as_slice() {
+        [update] => Poll::Found(update.name_any()),
+        other => Poll::NotYet(format!("{} Updates", other.len())),
     })
     .await;
     until_update(scene, &name, "to report its process", WaitLimit::Run, |update| progress(update).pid.is_some()).await
 }
 
-/// Waits until the Stack has recorded a run that ended with this reason. Returns the name of the Update.
-pub async fn ended_because(main: &StackHandle<'_>, reason: &str) -> String {
+/// Waits until the Stack has recorded a run that ended with this reason, and returns the name of the Update.
+pub async fn until_ended_with_reason(main: &StackHandle<'_>, reason: &str) -> String {
     let stack = main
         .until(&format!("to have a run that ended with {reason}"), WaitLimit::Long, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
@@ -62,12 +62,12 @@ pub async fn ended_because(main: &StackHandle<'_>, reason: &str) -> String {
     stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
 }
 
-/// Runs a script in the pod as a user does with `kubectl exec`; the script must succeed.
+/// Runs a script in the pod with `kubectl exec`. The script must succeed.
 pub async fn in_pod(scene: &Scene, stack: &str, script: &str) -> String {
     exec(scene, stack, &["sh", "-c", script]).await
 }
 
-/// Runs a command in the pod with `kubectl exec`; the command must succeed.
+/// Runs a command in the pod with `kubectl exec`. The command must succeed.
 pub async fn exec(scene: &Scene, stack: &str, command: &[&str]) -> String {
     let output = tokio::time::timeout(WaitLimit::Run.limit(), kubectl_exec(scene, stack, command).output()).await;
     let output = output.unwrap_or_else(|_| panic!("{command:?} in the pod did not end")).expect("kubectl starts");
@@ -76,7 +76,7 @@ pub async fn exec(scene: &Scene, stack: &str, command: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// Returns the command for a script in the pod, for tests that continue while it runs.
+/// Returns the command that runs a script in the pod, for tests that continue while the script runs.
 pub fn shell_in_pod(scene: &Scene, stack: &str, script: &str) -> tokio::process::Command {
     kubectl_exec(scene, stack, &["sh", "-c", script])
 }
@@ -89,7 +89,7 @@ fn kubectl_exec(scene: &Scene, stack: &str, command: &[&str]) -> tokio::process:
     kubectl
 }
 
-/// Kills the CLI of the Stack's only run with SIGKILL during a creation.
+/// Kills the CLI of the Stack's only run with SIGKILL while it creates a resource.
 pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
     main.log.wait_for("create", "slow", "begin").await;
     let update = running_update(scene, main).await;
@@ -98,13 +98,13 @@ pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
     update
 }
 
-/// Requests an eviction of the pod as `kubectl drain` does. Returns the status code if the API server rejects the request.
+/// Evicts the pod as `kubectl drain` does. Returns the status code if the API server rejects the eviction.
 pub async fn evict(scene: &Scene, stack: &str) -> Result<(), u16> {
     let pods = Api::<Pod>::namespaced(client_without_retries().await, &scene.namespace);
     match pods.evict(&workspace_pod(stack), &EvictParams::default()).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) => Err(status.code),
-        Err(error) => panic!("asking for the eviction: {error}"),
+        Err(error) => panic!("requesting the eviction: {error}"),
     }
 }
 

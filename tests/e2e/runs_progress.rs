@@ -9,7 +9,7 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
 use crate::harness::{Controller, Program, Scene, WaitLimit, condition, once, run};
-use crate::runs_parts::{ended_because, failure, progress, read, running_update, slow, until_update};
+use crate::runs_parts::{failure, progress, read, running_update, slow, until_ended_with_reason, until_update};
 
 #[test]
 fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
@@ -54,12 +54,12 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
         assert!(states.len() < 30, "a run of 15 s was written {} times", states.len());
         let states = scene.timeline.states_of::<Stack>();
         assert!(states.len() < 30, "the Stack of a run of 15 s was written {} times", states.len());
-        one_line_for_each_transition(scene, &name, &commit.revision()).await;
+        assert_one_log_line_per_transition(scene, &name, &commit.revision()).await;
     });
 }
 
-/// Checks the log lines of a run (requested, started, finished) and their keys, which are those of Flux's controllers.
-async fn one_line_for_each_transition(scene: &Scene, update: &str, revision: &str) {
+/// Checks the log lines of a run (requested, started, finished) and their keys. Flux's controllers use the same keys.
+async fn assert_one_log_line_per_transition(scene: &Scene, update: &str, revision: &str) {
     let lines = Controller::new(&scene.client).log_lines(&format!("\"{update}\"")).await;
     let lines: Vec<Value> = lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let line = |message: &str| {
@@ -85,11 +85,11 @@ fn deleting_an_update_cancels_its_run_gracefully_and_leaves_no_lock() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
         let update = running_update(scene, &main).await.name_any();
-        // Prevents an immediate retry.
+        // A suspended Stack is not retried immediately.
         main.change(json!({"spec": {"suspend": true}})).await;
         scene.delete::<Update>(&update).await;
-        assert_eq!(ended_because(&main, update_reason::CANCELED).await, update);
-        assert_eq!(main.log.sentences().await, ["create slow begin", "create slow cancelled"]);
+        assert_eq!(until_ended_with_reason(&main, update_reason::CANCELED).await, update);
+        assert_eq!(main.log.operations().await, ["create slow begin", "create slow cancelled"]);
 
         let commit = source.push(&slow("cancel", 1).files()).await;
         source.artifact_of(&commit).await;
@@ -109,8 +109,8 @@ fn a_run_past_its_timeout_is_canceled_gracefully() {
         stack.spec.timeout = Some("20s".to_owned());
         let main = scene.start(stack).await;
         main.log.wait_for("create", "slow", "cancelled").await;
-        ended_because(&main, update_reason::CANCELED).await;
-        assert_eq!(main.log.sentences().await[..2], ["create slow begin", "create slow cancelled"]);
+        until_ended_with_reason(&main, update_reason::CANCELED).await;
+        assert_eq!(main.log.operations().await[..2], ["create slow begin", "create slow cancelled"]);
 
         let commit = source.push(&slow("timeout", 1).files()).await;
         main.until_applied_within(WaitLimit::Long, &commit).await;
@@ -127,28 +127,25 @@ fn a_run_without_progress_is_reported_and_then_canceled() {
         let mut stack = scene.stack("main", &source);
         stack.spec.idle_timeout = Some("20s".to_owned());
         let main = scene.start(stack).await;
-        ended_because(&main, update_reason::CANCELED).await;
+        until_ended_with_reason(&main, update_reason::CANCELED).await;
         let states = scene.timeline.states_of::<Update>();
-        assert!(
-            states.iter().any(|update| progress(update).idle_since.is_some()),
-            "the idle time was not reported before"
-        );
-        assert!(main.log.sentences().await.contains(&"create slow cancelled".to_owned()));
+        assert!(states.iter().any(|update| progress(update).idle_since.is_some()), "no Update reported the idle time");
+        assert!(main.log.operations().await.contains(&"create slow cancelled".to_owned()));
 
         let commit = source.push(&Program::new("idle").step("quick", json!({"value": "one"})).files()).await;
         main.until_applied_within(WaitLimit::Long, &commit).await;
-        assert!(main.log.sentences().await.ends_with(&once(&["create quick"])));
+        assert!(main.log.operations().await.ends_with(&once(&["create quick"])));
     });
 }
 
 #[test]
-fn invalid_durations_are_refused_by_the_schema() {
+fn the_schema_rejects_invalid_durations() {
     run("limits", async |scene| {
         let source = scene.source("app").await;
         let mut stack = scene.stack("main", &source);
         stack.spec.timeout = Some("ten minutes".to_owned());
         let created = scene.api().create(&kube::api::PostParams::default(), &stack).await;
-        let error = created.expect_err("the API server refuses it").to_string();
+        let error = created.expect_err("the schema rejects the duration").to_string();
         assert!(error.contains("spec.timeout"), "{error}");
     });
 }

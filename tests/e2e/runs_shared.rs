@@ -1,4 +1,4 @@
-//! Tests runs during a foreign lock, during commands of a user in the pod, and during a drain of the node.
+//! Tests runs while another run holds the lock, while a user runs a command in the pod, and while the node is drained.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -8,7 +8,7 @@ use pulumi_controller::api::conditions::{self, PROGRESSING, READY, RECONCILING, 
 use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, LABEL_RUN, RUN_OPEN, workspace_object};
 use serde_json::json;
 
-use crate::harness::{Look, Program, Scene, WaitLimit, condition, has_condition, once, run, wait_until};
+use crate::harness::{Poll, Program, Scene, WaitLimit, condition, has_condition, once, run, wait_until};
 use crate::runs_parts::{evict, exec, shell_in_pod, slow};
 
 #[test]
@@ -21,7 +21,7 @@ fn a_kubectl_exec_command_starts_in_the_program_directory() {
         };
         let commit = source.push(&program("one")).await;
         let mut stack = scene.stack("main", &source);
-        stack.spec.flux_source.as_mut().expect("there").dir = Some("infra/prod".to_owned());
+        stack.spec.flux_source.as_mut().expect("Flux source").dir = Some("infra/prod".to_owned());
         let main = scene.start(stack).await;
         main.until_applied(&commit).await;
         let pod = main.pod_and_restarts().await;
@@ -36,21 +36,22 @@ fn a_kubectl_exec_command_starts_in_the_program_directory() {
         let commit = source.push(&program("two")).await;
         main.until_applied(&commit).await;
         assert_eq!(exec(scene, "main", &["pulumi", "stack", "output", "result"]).await.trim(), "two");
-        assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("two"), "the source has been exchanged");
+        assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("two"), "the new source is installed");
         assert_eq!(main.pod_and_restarts().await, pod);
     });
 }
 
 #[test]
-fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
+fn a_run_waits_for_a_foreign_lock_and_reports_its_holder() {
     run("locked", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("locked", 60).files()).await;
         let other = scene.start(scene.stack("other", &source)).await;
         other.log.wait_for("create", "slow", "begin").await;
-        // The same Pulumi stack in the same backend is no duplicate here, because Stacks of different namespaces are not compared.
+        // Here, another Stack with the same Pulumi stack and backend is not a duplicate, because Stacks in different
+        // namespaces are not compared.
         let elsewhere = Scene::new("locked-too").await;
-        source.follow_in(&elsewhere).await;
+        source.track_in(&elsewhere).await;
         let mut same = elsewhere.stack("main", &source);
         same.spec.stack = other.get().await.spec.stack;
         let main = elsewhere.start(same).await;
@@ -77,7 +78,7 @@ fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
         other.until_applied(&commit).await;
         let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
-        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        assert_eq!(main.log.operations().await, once(&["create slow"]));
         elsewhere.remove().await;
     });
 }
@@ -89,7 +90,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
         let commit = source.push(&slow("session", 12).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
-        // The command needs no options, because project, stack, backend and credentials are set in the pod.
+        // The command needs no options, because the pod sets the project, the stack, the backend and the credentials.
         let mut destroying = shell_in_pod(scene, "main", "cd /share/workspace && pulumi destroy --yes --skip-preview")
             .stdout(std::process::Stdio::null())
             .spawn()
@@ -104,7 +105,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
         let text = main.until("to report the interactive session", WaitLimit::Reaction, waits).await;
         assert!(has_condition(&text, RECONCILING, "True", stack_reason::STACK_PROCESSING));
         let ended = tokio::time::timeout(WaitLimit::Reaction.limit(), destroying.wait()).await;
-        assert!(ended.is_ok_and(|status| status.is_ok_and(|status| status.success())), "the session was not disturbed");
+        assert!(ended.is_ok_and(|status| status.is_ok_and(|status| status.success())), "the session ended normally");
 
         let done = main
             .until("to have run afterwards", WaitLimit::Long, |stack| {
@@ -115,7 +116,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
             })
             .await;
         assert_eq!(done.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
-        assert_eq!(main.log.sentences().await, once(&["create slow", "delete slow", "create slow"]));
+        assert_eq!(main.log.operations().await, once(&["create slow", "delete slow", "create slow"]));
         let held = scene.timeline.states_of::<Update>().into_iter().any(|update| {
             let conditions = update.status.map(|status| status.conditions).unwrap_or_default();
             conditions::find(&conditions, PROGRESSING).is_some_and(|c| c.reason == update_reason::INTERACTIVE_SESSION)
@@ -132,28 +133,28 @@ fn a_drain_waits_for_an_open_run_but_not_for_an_idle_pod() {
         let commit = source.push(&slow("drain", 12).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
-        // A pending pod may be evicted regardless of a PodDisruptionBudget.
+        // An eviction of a pending pod can succeed despite a PodDisruptionBudget.
         wait_until("the kubelet to report a running pod", WaitLimit::Reaction, async || {
             let phase = main.pod().await.status.and_then(|status| status.phase);
-            if phase.as_deref() == Some("Running") { Look::Found(()) } else { Look::NotYet(format!("{phase:?}")) }
+            if phase.as_deref() == Some("Running") { Poll::Found(()) } else { Poll::NotYet(format!("{phase:?}")) }
         })
         .await;
         assert_eq!(evict(scene, "main").await, Err(429), "a run is open");
 
         main.until_applied(&commit).await;
-        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        assert_eq!(main.log.operations().await, once(&["create slow"]));
         let idle = |pod: &Pod| pod.labels().get(LABEL_RUN).map(String::as_str) != Some(RUN_OPEN);
         wait_until("the pod to be idle", WaitLimit::Reaction, async || match main.pod().await {
-            pod if idle(&pod) => Look::Found(()),
-            pod => Look::NotYet(format!("{:?}", pod.metadata)),
+            pod if idle(&pod) => Poll::Found(()),
+            pod => Poll::NotYet(format!("{:?}", pod.metadata)),
         })
         .await;
         let before = main.pod().await.uid();
         assert_eq!(evict(scene, "main").await, Ok(()), "an idle pod can be evicted");
         wait_until("a new pod to replace it", WaitLimit::Run, async || {
             match scene.api::<Pod>().get_opt("main-workspace-0").await {
-                Ok(Some(pod)) if pod.uid() != before => Look::Found(()),
-                other => Look::NotYet(format!("{:?}", other.map(|pod| pod.map(|pod| pod.metadata)))),
+                Ok(Some(pod)) if pod.uid() != before => Poll::Found(()),
+                other => Poll::NotYet(format!("{:?}", other.map(|pod| pod.map(|pod| pod.metadata)))),
             }
         })
         .await;

@@ -1,4 +1,4 @@
-//! Tests changes of the settings of a Stack that apply without a new pod.
+//! Tests changes of a Stack's settings that take effect without a new pod.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::auto::Workspace;
@@ -8,7 +8,7 @@ use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, StackSpec};
 use serde_json::{Value, json};
 
 use crate::by_hand::init_container;
-use crate::harness::{Look, Program, STATE_SECRET, Scene, StackHandle, WaitLimit, condition, once, run, wait_until};
+use crate::harness::{Poll, Program, STATE_SECRET, Scene, StackHandle, WaitLimit, condition, once, run, wait_until};
 
 #[test]
 fn changed_and_removed_config_takes_effect_without_a_new_pod() {
@@ -36,7 +36,7 @@ fn changed_and_removed_config_takes_effect_without_a_new_pod() {
         assert_eq!(
             greeting().await,
             json!("default greeting (friendly)"),
-            "a removed key is gone from the stack's settings"
+            "a removed key is no longer in the configuration of the Pulumi stack"
         );
 
         assert_eq!(main.pod_and_restarts().await, pod);
@@ -81,12 +81,12 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
         assert_eq!((&found["token"], &found["inline"]), (&json!("[secret]"), &json!("[secret]")));
         let pod = main.pod_and_restarts().await;
         let log = main.pod_log("pulumi").await;
-        let reported = serde_json::to_string(&main.get().await.status).expect("json");
+        let reported = serde_json::to_string(&main.get().await.status).expect("valid JSON");
         for hidden in ["hidden-token", "hidden-deep", "hidden-inline"] {
             assert!(!log.contains(hidden) && !reported.contains(hidden), "{hidden} is visible");
         }
 
-        // Neither another key of the same Secret nor a removed field needs a new pod.
+        // A change to another key of the same Secret and the removal of a field need no new pod.
         main.change(json!({"spec": {
             "secrets": null,
             "secretsRef": {"token": {"secret": {"key": "deep"}}},
@@ -108,7 +108,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
     });
 }
 
-/// Creates a ConfigMap and a Secret with configuration of a Stack.
+/// Creates a ConfigMap and a Secret with configuration values of a Stack.
 async fn config_inputs(scene: &Scene) {
     let map = json!({"metadata": {"name": "map"}, "data": {"greeting": "hello", "list": "[\"a\", \"b\"]"}});
     scene.create::<ConfigMap>(map).await;
@@ -118,7 +118,7 @@ async fn config_inputs(scene: &Scene) {
 
 /// Returns the spec with additional fields, as a manifest would contain them.
 fn with_fields(spec: &StackSpec, fields: &Value) -> StackSpec {
-    let mut whole = serde_json::to_value(spec).expect("json");
+    let mut whole = serde_json::to_value(spec).expect("valid JSON");
     whole.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
     serde_json::from_value(whole).expect("a spec")
 }
@@ -126,8 +126,8 @@ fn with_fields(spec: &StackSpec, fields: &Value) -> StackSpec {
 #[test]
 fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
     run("rotation", async |scene| {
-        // The Secret has the address of the provider log: a run with the old value fails, a run with the new value
-        // succeeds.
+        // The Secret contains the address of the provider log. A run with the old value fails, and a run with the new
+        // value succeeds.
         let wrong = json!({"metadata": {"name": "log"}, "stringData": {"url": "http://127.0.0.1:9"}});
         scene.create::<Secret>(wrong).await;
         let source = scene.source("app").await;
@@ -145,7 +145,7 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
         let pod = main.pod_and_restarts().await;
 
         scene.patch::<Secret>("log", json!({"stringData": {"url": right}})).await;
-        // The kubelet syncs a changed pod immediately and other pods about every minute.
+        // The kubelet syncs a changed pod immediately, and other pods only about every minute.
         scene
             .patch::<Pod>(
                 &workspace_pod("main"),
@@ -155,7 +155,7 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
         main.until_applied_within(WaitLimit::Long, &commit).await;
 
         assert_eq!(main.pod_and_restarts().await, pod);
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
     });
 }
 
@@ -198,12 +198,12 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
         // Changes of keys that no configuration references, in the same Secret and in another one.
         scene.patch::<Secret>("variable", json!({"stringData": {"UNUSED": "two"}})).await;
         scene.patch::<Secret>("keys", json!({"stringData": {"deep": "rotated"}})).await;
-        look_at_inputs(scene, &main).await;
+        trigger_input_sync(scene, &main).await;
         scene.patch::<Secret>("keys", json!({"stringData": {"token": "another-hidden-token"}})).await;
         until_output(scene, &main, "length", &json!("another-hidden-token".len())).await;
         assert_eq!(main.updates().await.len(), 3);
         assert_eq!(main.pod_and_restarts().await, pod);
-        let reported = serde_json::to_string(&(main.get().await.status, main.workspace().await.status)).expect("json");
+        let reported = serde_json::to_string(&(main.get().await.status, main.workspace().await.status)).expect("JSON");
         assert!(!reported.contains("hidden-token"), "{reported}");
 
         let status = main.get().await.status.expect("a status");
@@ -215,9 +215,9 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
     });
 }
 
-/// Triggers a sync of changed inputs by the kubelet and a query of the agent by the controller. Without triggers, each can take up
-/// to two minutes.
-pub async fn look_at_inputs(scene: &Scene, main: &StackHandle<'_>) {
+/// Triggers the kubelet to sync changed inputs, and the controller to query the agent. Without triggers, each of them
+/// can take up to two minutes.
+pub async fn trigger_input_sync(scene: &Scene, main: &StackHandle<'_>) {
     let now = || jiff::Timestamp::now().to_string();
     let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": now()}}});
     scene.patch::<Pod>(&workspace_pod(&main.name), touched).await;
@@ -226,18 +226,18 @@ pub async fn look_at_inputs(scene: &Scene, main: &StackHandle<'_>) {
 
 async fn until_output(scene: &Scene, main: &StackHandle<'_>, name: &str, value: &Value) {
     wait_until(format!("the output {name} to be {value}"), WaitLimit::Long, async || {
-        look_at_inputs(scene, main).await;
+        trigger_input_sync(scene, main).await;
         let status = main.get().await.status.expect("a status");
         match status.outputs.get(name) {
-            Some(found) if found == value && status.current_update.is_none() => Look::Found(()),
-            found => Look::NotYet(format!("{found:?}; {:?}", status.conditions)),
+            Some(found) if found == value && status.current_update.is_none() => Poll::Found(()),
+            found => Poll::NotYet(format!("{found:?}; {:?}", status.conditions)),
         }
     })
     .await;
 }
 
 #[test]
-fn variables_left_by_an_init_container_reach_the_cli() {
+fn variables_from_an_init_container_reach_the_cli() {
     run("env-file", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("env-file").step("step", json!({"value": "one"})).files()).await;
@@ -250,9 +250,9 @@ fn variables_left_by_an_init_container_reach_the_cli() {
         let main = scene.start(stack).await;
         main.until_applied(&commit).await;
         assert_eq!(
-            main.log.sentences().await,
+            main.log.operations().await,
             once(&["create step"]),
-            "the provider uses the URL from the environment"
+            "the provider uses the URL from the environment file"
         );
     });
 }
@@ -283,12 +283,12 @@ fn env_from_secrets_and_config_maps_rotates_in_the_same_pod() {
         main.until_applied_within(WaitLimit::Long, &commit).await;
 
         assert_eq!(main.pod_and_restarts().await, pod);
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
     });
 }
 
 #[test]
-fn targets_limit_a_run_to_them_and_their_dependents() {
+fn targets_limit_a_run_to_the_targets_and_their_dependents() {
     run("targets", async |scene| {
         let source = scene.source("app").await;
         let program = |value: &str| {
@@ -306,20 +306,20 @@ fn targets_limit_a_run_to_them_and_their_dependents() {
 
         let second = source.push(&program("b").files()).await;
         main.until_applied(&second).await;
-        assert_eq!(updated(&main).await, ["one"]);
+        assert_eq!(updated_resources(&main).await, ["one"]);
         main.change(json!({"spec": {"targetDependents": true}})).await;
         main.until_applied(&second).await;
-        assert_eq!(updated(&main).await, ["one", "three"], "dependent resources are updated");
+        assert_eq!(updated_resources(&main).await, ["one", "three"], "dependent resources are updated");
         let third = source.push(&program("c").files()).await;
         main.until_applied(&third).await;
-        assert_eq!(updated(&main).await[2..], ["one", "three"]);
+        assert_eq!(updated_resources(&main).await[2..], ["one", "three"]);
     });
 }
 
 /// Returns the updated resources in order.
-async fn updated(main: &StackHandle<'_>) -> Vec<String> {
-    let done = |sentence: String| {
-        sentence.strip_prefix("update ").and_then(|rest| rest.strip_suffix(" done")).map(str::to_owned)
+async fn updated_resources(main: &StackHandle<'_>) -> Vec<String> {
+    let done = |operation: String| {
+        operation.strip_prefix("update ").and_then(|rest| rest.strip_suffix(" done")).map(str::to_owned)
     };
-    main.log.sentences().await.into_iter().filter_map(done).collect()
+    main.log.operations().await.into_iter().filter_map(done).collect()
 }

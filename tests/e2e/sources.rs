@@ -11,7 +11,7 @@ use pulumi_controller::api::pulumi::{SourceArtifact, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    File, Look, Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, is_done, is_stalled, once, run,
+    File, Poll, Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, is_done, is_stalled, once, run,
     wait_until, waits_for_source,
 };
 
@@ -20,11 +20,11 @@ fn with_text(text: &str) -> Vec<File> {
 }
 
 /// Waits for the second of two revisions and checks that it ran in the same pod as the first.
-async fn runs_again_in_the_same_pod(main: &StackHandle<'_>, pod: (String, i32), revision: &str) {
+async fn assert_runs_in_same_pod(main: &StackHandle<'_>, pod: (String, i32), revision: &str) {
     let stack = main.until_revision(revision).await;
     assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "two"}));
     assert_eq!(main.pod_and_restarts().await, pod, "the pod and its containers are not replaced");
-    assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     assert_eq!(main.updates().await.len(), 2);
 }
 
@@ -33,14 +33,14 @@ fn the_next_tag_of_an_oci_artifact_runs_in_the_same_pod() {
     run("oci", async |scene| {
         let repository = scene.oci_repository("app");
         let first = repository.push(&with_text("one")).await;
-        // An old API version, which this version of Flux may no longer serve.
+        // An old API version that this version of Flux may no longer serve.
         let stack = scene.stack_on_kind("main", Some("source.toolkit.fluxcd.io/v1beta2"), &repository.object);
         let main = scene.start(stack).await;
         main.until_revision(&first).await;
         let pod = main.pod_and_restarts().await;
 
         let second = repository.push(&with_text("two")).await;
-        runs_again_in_the_same_pod(&main, pod, &second).await;
+        assert_runs_in_same_pod(&main, pod, &second).await;
     });
 }
 
@@ -52,18 +52,18 @@ fn artifact_origin_is_in_status_events_and_update_message() {
             "main@sha1:1111111111111111111111111111111111111111",
             "main@sha1:2222222222222222222222222222222222222222",
         );
-        let first = repository.push_made_from(&with_text("one"), one).await;
+        let first = repository.push_with_origin(&with_text("one"), one).await;
         let main = scene.start(scene.stack_on_kind("main", None, &repository.object)).await;
         let stack = main.until_revision(&first).await;
         assert_eq!(stack.status.expect("a status").last_applied_origin_revision.as_deref(), Some(one));
-        let second = repository.push_made_from(&with_text("two"), two).await;
+        let second = repository.push_with_origin(&with_text("two"), two).await;
         let status = main.until_revision(&second).await.status.expect("a status");
         assert_eq!(status.last_applied_origin_revision.as_deref(), Some(two));
         assert_eq!(status.last_attempted_revision.as_deref(), Some(second.as_str()));
 
-        let whys: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
+        let messages: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
         assert_eq!(
-            whys,
+            messages,
             [
                 format!("Initial stack update (origin revision: {one})"),
                 format!("New commit detected: \"{second}\" (origin revision: {two})")
@@ -78,7 +78,7 @@ fn artifact_origin_is_in_status_events_and_update_message() {
     });
 }
 
-/// Waits for an event with this reason that names both revisions.
+/// Waits for an event with this reason and both revisions.
 async fn until_reported(scene: &Scene, reason: &str, revision: &str, origin: &str) {
     wait_until(format!("an event {reason} on {origin}"), WaitLimit::Reaction, async || {
         let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
@@ -87,15 +87,15 @@ async fn until_reported(scene: &Scene, reason: &str, revision: &str, origin: &st
             .filter(|event| event.reason.as_deref() == Some(reason))
             .map(|event| json!(event.metadata.annotations))
             .collect();
-        let is_it = |reported: &&Value| {
+        let is_match = |reported: &&Value| {
             reported["pulumi.com/revision"] == revision && reported["pulumi.com/originRevision"] == origin
         };
-        match reported.iter().find(is_it) {
+        match reported.iter().find(is_match) {
             Some(reported) => {
                 assert_eq!(reported["pulumi.com/commit_status"], "update", "{reported}");
-                Look::Found(())
+                Poll::Found(())
             }
-            None => Look::NotYet(format!("{reported:?}")),
+            None => Poll::NotYet(format!("{reported:?}")),
         }
     })
     .await;
@@ -112,7 +112,7 @@ fn new_bucket_content_starts_a_run_in_the_same_pod() {
         let pod = main.pod_and_restarts().await;
 
         let second = bucket.put(&with_text("two"), Some(&first)).await;
-        runs_again_in_the_same_pod(&main, pod, &second.revision).await;
+        assert_runs_in_same_pod(&main, pod, &second.revision).await;
     });
 }
 
@@ -122,18 +122,18 @@ fn new_content_of_an_external_artifact_runs_in_the_same_pod() {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&with_text("one")).await).await;
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
-        // The Stack is created before its source, so the watch of the kind must trigger the run.
+        // The Stack is created before its source. The watch of this kind must therefore trigger the run.
         let main = scene.start(scene.stack_on_kind("main", None, &external)).await;
         until_stalled(&main, &["does not exist"]).await;
         external.create(json!({})).await;
         until_waiting_for_artifact(&main).await;
-        external.offer(&first).await;
+        external.publish(&first).await;
         main.until_revision(&first.revision).await;
         let pod = main.pod_and_restarts().await;
 
         let second = producer.artifact_of(&producer.push(&with_text("two")).await).await;
-        external.offer(&second).await;
-        runs_again_in_the_same_pod(&main, pod, &second.revision).await;
+        external.publish(&second).await;
+        assert_runs_in_same_pod(&main, pod, &second.revision).await;
     });
 }
 
@@ -144,27 +144,28 @@ fn a_restored_artifact_runs_only_if_its_content_changed() {
         let first = producer.artifact_of(&producer.push(&with_text("one")).await).await;
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
         external.create(json!({})).await;
-        external.offer(&first).await;
+        external.publish(&first).await;
         let main = scene.start(scene.stack_on_kind("main", None, &external)).await;
         main.until_revision(&first.revision).await;
 
         external.withdraw().await;
         until_waiting_for_artifact(&main).await;
-        external.offer(&first).await;
+        external.publish(&first).await;
         main.until("to be done again", WaitLimit::Reaction, is_done).await;
         assert_eq!(main.updates().await.len(), 1, "the Stack has already run");
 
         let second = producer.artifact_of(&producer.push(&with_text("two")).await).await;
         assert_ne!(second.digest, first.digest);
-        external.offer(&SourceArtifact { revision: first.revision.clone(), ..second }).await;
+        external.publish(&SourceArtifact { revision: first.revision.clone(), ..second }).await;
         main.until("to have run the new content", WaitLimit::Run, |stack| {
             let text = stack.status.as_ref().and_then(|status| status.outputs.get("result"));
             is_done(stack) && text == Some(&json!("two"))
         })
         .await;
-        let whys: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
-        assert_eq!(whys, ["Initial stack update".to_owned(), format!("New commit detected: \"{}\"", first.revision)]);
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        let messages: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
+        let second_message = format!("New commit detected: \"{}\"", first.revision);
+        assert_eq!(messages, ["Initial stack update".to_owned(), second_message]);
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     });
 }
 
@@ -193,25 +194,25 @@ fn a_source_kind_and_its_rbac_may_be_added_late_and_removed_early() {
         allow(scene, &group).await;
         until_stalled(&main, &["does not exist"]).await;
         report.create(json!({})).await;
-        report.offer(&first).await;
+        report.publish(&first).await;
         main.until_revision(&first.revision).await;
         let pod = main.pod_and_restarts().await;
 
         let second = producer.artifact_of(&producer.push(&with_text("two")).await).await;
-        report.offer(&second).await;
-        runs_again_in_the_same_pod(&main, pod, &second.revision).await;
+        report.publish(&second).await;
+        assert_runs_in_same_pod(&main, pod, &second.revision).await;
 
         // The removal of the kind also removes the source, but not the recorded runs.
         remove(scene, &group).await;
         until_stalled(&main, &[&group]).await;
         assert_eq!(main.updates().await.len(), 2);
 
-        // Without the source and the Workspace, the destroy can use only the state in the backend.
+        // Without the source and the Workspace, only the state in the backend is available to the destroy.
         scene.delete::<Workspace>("main").await;
         scene.until_gone::<Workspace>("main", WaitLimit::Run).await;
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step", "delete step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step", "delete step"]));
     });
 }
 
@@ -228,7 +229,7 @@ fn an_invalid_source_reference_stalls() {
     });
 }
 
-/// Waits until the Stack is stalled because its spec or its source is invalid, with a message that contains all `texts`.
+/// Waits until the Stack is stalled because its spec or source is invalid, with a message that contains all `texts`.
 async fn until_stalled(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
     main.until(&format!("to be stalled by its source with {texts:?}"), WaitLimit::Reaction, |stack| {
         is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && ready_contains(stack, texts)
@@ -263,7 +264,7 @@ async fn install(scene: &Scene, group: &str) {
     create_in_cluster::<CustomResourceDefinition>(scene, definition).await;
 }
 
-/// Allows the controller to read the kind with the RBAC rules that the condition message describes.
+/// Allows the controller to read the kind, with the RBAC rules that the condition message describes.
 async fn allow(scene: &Scene, group: &str) {
     let rule = json!({"apiGroups": [group], "resources": ["reports"], "verbs": ["get", "list", "watch"]});
     let labels = json!({"pulumi.com/aggregate-to-source-reader": "true"});
@@ -284,6 +285,6 @@ async fn create_in_cluster<K>(scene: &Scene, object: Value)
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {
-    let doing = format!("creating {} {}", K::kind(&()), object["metadata"]["name"]);
-    api_call(doing, Api::<K>::all(scene.client.clone()).create(&PostParams::default(), &from_json(object))).await;
+    let action = format!("creating {} {}", K::kind(&()), object["metadata"]["name"]);
+    api_call(action, Api::<K>::all(scene.client.clone()).create(&PostParams::default(), &from_json(object))).await;
 }

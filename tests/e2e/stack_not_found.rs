@@ -1,4 +1,5 @@
-//! Tests destroys of a Pulumi stack that is missing in the backend, and Stacks that change to another Pulumi stack.
+//! Tests the destroy of a Pulumi stack that the backend does not contain, and Stacks that change to another Pulumi
+//! stack.
 
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::ResourceExt;
@@ -8,7 +9,7 @@ use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
 use serde_json::json;
 
 use crate::harness::{
-    Look, Program, ProviderLog, Scene, StackHandle, WaitLimit, condition, has_condition, once, run, wait_until,
+    Poll, Program, ProviderLog, Scene, StackHandle, WaitLimit, condition, has_condition, once, run, wait_until,
 };
 
 fn is_not_found(stack: &Stack) -> bool {
@@ -57,7 +58,7 @@ fn a_destroy_against_another_backend_waits_for_a_user_decision() {
             assert!(message.contains(word), "{word} is missing in {message}");
         }
         assert!(kept.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "the finalizer is kept");
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "no resource is destroyed");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "no resource is destroyed");
 
         main.annotate(ANNOTATION_RESOLVE, &format!("{}=clear", last_update(&kept))).await;
         main.until("to reject the annotation", WaitLimit::Reaction, |stack| {
@@ -68,7 +69,7 @@ fn a_destroy_against_another_backend_waits_for_a_user_decision() {
         set_backend(scene, &url).await;
         main.annotate(ANNOTATION_RESOLVE, &format!("{}=retry", last_update(&kept))).await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
     });
 }
 
@@ -81,8 +82,8 @@ async fn set_backend(scene: &Scene, url: &str) {
     wait_until("another pod", WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;
         match pods.iter().find(|found| found.name_any() == pod && found.uid() != before) {
-            Some(_) => Look::Found(()),
-            None => Look::NotYet(format!("{:?}", pods.iter().map(ResourceExt::name_any).collect::<Vec<_>>())),
+            Some(_) => Poll::Found(()),
+            None => Poll::NotYet(format!("{:?}", pods.iter().map(ResourceExt::name_any).collect::<Vec<_>>())),
         }
     })
     .await;
@@ -108,7 +109,7 @@ fn resolving_with_abandon_deletes_the_stack_and_keeps_resources() {
         assert!(message.contains(&format!("this Stack last updated stack {name} of project abandon")), "{message}");
         main.annotate(ANNOTATION_RESOLVE, &format!("{}=abandon", last_update(&kept))).await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "the resources remain");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "the resources remain");
     });
 }
 
@@ -129,7 +130,7 @@ fn a_destroy_of_a_different_existing_stack_deletes_nothing() {
         main.change(json!({"spec": {"stack": before, "suspend": true}})).await;
         main.delete().await;
         main.change(json!({"spec": {"suspend": false}})).await;
-        let kept = main.until("to refuse to destroy another stack", WaitLimit::Run, is_not_found).await;
+        let kept = main.until("to report that the stack is not the applied stack", WaitLimit::Run, is_not_found).await;
         let message = stalled_message(&kept);
         assert!(message.contains(&format!("stack {before} of project another")), "{message}");
         assert!(message.contains("is not the stack that manages the resources"), "{message}");
@@ -138,8 +139,8 @@ fn a_destroy_of_a_different_existing_stack_deletes_nothing() {
         main.change(json!({"spec": {"stack": applied}})).await;
         main.annotate(ANNOTATION_RESOLVE, &format!("{}=retry", last_update(&kept))).await;
         main.until_gone().await;
-        assert_eq!(ProviderLog::of(&before).sentences().await, once(&["create step"]), "the other stack is unchanged");
-        assert_eq!(ProviderLog::of(&applied).sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(ProviderLog::of(&before).operations().await, once(&["create step"]), "the other stack is unchanged");
+        assert_eq!(ProviderLog::of(&applied).operations().await, once(&["create step", "delete step"]));
     });
 }
 
@@ -158,7 +159,7 @@ fn a_never_applied_stack_is_deleted_without_its_pulumi_stack() {
         .await;
         main.delete().await;
         main.until_gone().await;
-        assert!(main.log.sentences().await.is_empty());
+        assert!(main.log.operations().await.is_empty());
     });
 }
 
@@ -196,7 +197,7 @@ fn changing_the_pulumi_stack_warns_once_about_remaining_resources() {
         assert!(warnings.iter().any(|warning| warning.contains("of project other-project")), "{warnings:?}");
         for stack in [name, renamed] {
             let log = ProviderLog::of(&stack);
-            assert!(log.sentences().await.iter().all(|sentence| !sentence.starts_with("delete")), "{stack}");
+            assert!(log.operations().await.iter().all(|operation| !operation.starts_with("delete")), "{stack}");
         }
     });
 }
@@ -204,7 +205,7 @@ fn changing_the_pulumi_stack_warns_once_about_remaining_resources() {
 async fn until_warned(stack: &StackHandle<'_>, expected: usize) -> Vec<String> {
     wait_until(format!("{expected} warnings that resources remain"), WaitLimit::Reaction, async || {
         let warnings = orphaned(stack).await;
-        if warnings.len() == expected { Look::Found(warnings) } else { Look::NotYet(format!("{warnings:?}")) }
+        if warnings.len() == expected { Poll::Found(warnings) } else { Poll::NotYet(format!("{warnings:?}")) }
     })
     .await
 }

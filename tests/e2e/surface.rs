@@ -1,5 +1,5 @@
-//! Tests the public interface: every field of the operator in both versions of the Stack, the columns of `kubectl get`, and
-//! the metrics.
+//! Tests the public interface: every field of the operator in both versions of the Stack, the columns of `kubectl get`,
+//! and the metrics.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
@@ -11,14 +11,14 @@ use pulumi_controller::api::pulumi::{Program as ProgramObject, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, Look, Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, has_condition, kubectl,
+    Controller, Poll, Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, has_condition, kubectl,
     run, wait_until,
 };
 use crate::manifest_files::{covers, read};
 
 const OLDER: &str = "v1alpha1";
 
-/// Returns an API for objects of a kind and version in the group `pulumi.com`.
+/// Returns the API for objects of a kind and version in the group `pulumi.com`.
 fn objects(scene: &Scene, kind: &str, version: &str) -> Api<DynamicObject> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("pulumi.com", version, kind));
     Api::namespaced_with(scene.client.clone(), &scene.namespace, &kind)
@@ -58,11 +58,11 @@ fn strict_validation_accepts_every_pko_field() {
         assert!(error.contains("noSuchField"), "{error}");
         let mut long = stacks[0].1.clone();
         long["metadata"]["name"] = json!("x".repeat(43));
-        let error = check(scene, &long).await.expect_err("should reject a long name").to_string();
+        let error = check(scene, &long).await.expect_err("the schema rejects a long name").to_string();
         assert!(error.contains("no more than 42 characters"), "{error}");
         let mut many = stacks[0].1.clone();
         many["spec"]["dependsOn"] = (0..101).map(|number| json!({"name": format!("s{number}")})).collect();
-        let error = check(scene, &many).await.expect_err("should reject too many dependencies").to_string();
+        let error = check(scene, &many).await.expect_err("the schema rejects too many dependencies").to_string();
         assert!(error.contains("spec.dependsOn") && error.contains("at most 100 items"), "{error}");
     });
 }
@@ -86,12 +86,12 @@ fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
             let newer = objects(scene, "Stack", "v1").get("main").await.expect("object exists");
             let older = older.get("main").await.expect("object exists");
             if newer.resource_version() != older.resource_version() {
-                return Look::NotYet("versions differ".to_owned());
+                return Poll::NotYet("versions differ".to_owned());
             }
             assert_eq!(older.data, newer.data);
             assert!(covers(&older.data["spec"], &written["spec"]), "{}", older.data);
             assert_eq!(older.data["status"]["outputs"], json!({"result": "hello"}));
-            Look::Found(())
+            Poll::Found(())
         })
         .await;
         main.delete().await;
@@ -104,9 +104,10 @@ fn refused_specs_report_the_reason() {
     run("refused", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("program")).await;
         for (file, object) in read("refused") {
-            let says_why =
-                object["metadata"]["annotations"]["pulumi-controller.test/says"].as_str().unwrap_or_default();
-            assert!(!says_why.is_empty(), "{file} has no comment with the expected message");
+            let expected = object["metadata"]["annotations"]["pulumi-controller.test/expected-message"]
+                .as_str()
+                .unwrap_or_default();
+            assert!(!expected.is_empty(), "{file} has no annotation with the expected message");
             let stack: Stack = scene.create(object.clone()).await;
             let handle = StackHandle::of(scene, &stack.name_any(), "dev");
             let refused = handle
@@ -117,7 +118,7 @@ fn refused_specs_report_the_reason() {
                 .await;
             assert!(has_condition(&refused, READY, "False", stack_reason::NOT_READY_STALLED), "{file}");
             let message = condition(&refused, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
-            assert!(message.contains(says_why), "{file}: {message}");
+            assert!(message.contains(expected), "{file}: {message}");
         }
         assert!(
             scene.list::<Update>().await.is_empty() && scene.list::<Workspace>().await.is_empty(),
@@ -194,10 +195,10 @@ fn events_use_the_pko_reasons_and_are_not_repeated() {
         wait_until("the events of the runs", WaitLimit::Reaction, async || {
             let events = scene.list::<Event>().await;
             let of = |kind: &str, reason: &str| {
-                let is_it = |event: &&Event| {
+                let is_match = |event: &&Event| {
                     event.involved_object.kind.as_deref() == Some(kind) && event.reason.as_deref() == Some(reason)
                 };
-                events.iter().filter(is_it).map(|event| event.count.unwrap_or(1)).sum::<i32>()
+                events.iter().filter(is_match).map(|event| event.count.unwrap_or(1)).sum::<i32>()
             };
             let runs = i32::try_from(main.updates().await.len()).expect("count of Updates");
             let seen = [
@@ -208,8 +209,8 @@ fn events_use_the_pko_reasons_and_are_not_repeated() {
                 of("Update", "UpdateFailed"),
             ];
             match seen == [runs, 1, runs - 1, 1, runs - 1] && of("Workspace", "Initialized") > 0 {
-                true => Look::Found(()),
-                false => Look::NotYet(format!("{seen:?} in {runs} runs")),
+                true => Poll::Found(()),
+                false => Poll::NotYet(format!("{seen:?} in {runs} runs")),
             }
         })
         .await;
@@ -223,10 +224,10 @@ fn metrics_report_the_stack_state_until_it_is_deleted() {
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         main.until_revision("1").await;
         let controller = Controller::new(&scene.client);
-        let of_it = format!("{{namespace=\"{}\",name=\"main\"}}", scene.namespace);
+        let labels = format!("{{namespace=\"{}\",name=\"main\"}}", scene.namespace);
         let metrics = async || {
             let pod = controller.pod().await.name_any();
-            controller.ask(&pod, 8080, "/metrics").await
+            controller.get_endpoint(&pod, 8080, "/metrics").await
         };
         let until = async |what: &str, lines: &[String], gone: Option<&str>| {
             wait_until(what, WaitLimit::Reaction, async || {
@@ -234,12 +235,12 @@ fn metrics_report_the_stack_state_until_it_is_deleted() {
                 let has = |line: &String| text.lines().any(|found| found == line);
                 let is_gone = gone.is_none_or(|gone| !text.contains(gone));
                 let seen = || text.lines().filter(|line| line.starts_with("stacks_")).collect::<Vec<_>>().join("\n");
-                if lines.iter().all(has) && is_gone { Look::Found(()) } else { Look::NotYet(seen()) }
+                if lines.iter().all(has) && is_gone { Poll::Found(()) } else { Poll::NotYet(seen()) }
             })
             .await;
         };
         let lines = |failing: u8, reconciling: u8| {
-            [format!("stacks_failing{of_it} {failing}"), format!("stacks_reconciling{of_it} {reconciling}")]
+            [format!("stacks_failing{labels} {failing}"), format!("stacks_reconciling{labels} {reconciling}")]
         };
         until("the metrics to report a ready Stack", &lines(0, 0), None).await;
         assert!(metrics().await.lines().any(|line| line.starts_with("stacks_active ") && !line.ends_with(" 0")));
@@ -248,6 +249,6 @@ fn metrics_report_the_stack_state_until_it_is_deleted() {
         until("the metrics to report a failing Stack", &lines(1, 1), None).await;
         main.delete().await;
         main.until_gone().await;
-        until("its series to be removed", &[], Some(&of_it)).await;
+        until("its series to be removed", &[], Some(&labels)).await;
     });
 }

@@ -20,7 +20,7 @@ fn a_suspended_stack_starts_no_run_until_it_is_resumed() {
         })
         .await;
         let second = source.push(&with_text("two").files()).await;
-        // The run of another Stack on the same source proves that the controller has seen the commit.
+        // The run of another Stack with the same source proves that the controller has observed the commit.
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&second).await;
 
@@ -28,21 +28,21 @@ fn a_suspended_stack_starts_no_run_until_it_is_resumed() {
         assert_eq!(
             condition(&stack, READY).map(|ready| ready.status.as_str()),
             Some("True"),
-            "conditions from before the suspension"
+            "the conditions remain as before the suspension"
         );
         assert_eq!(condition(&stack, RECONCILING), None, "no Reconciling condition");
         assert_eq!(stack.status.and_then(|status| status.last_applied_revision), Some(first.revision()));
         assert_eq!(main.updates().await.len(), 1);
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
 
         main.change(json!({"spec": {"suspend": false}})).await;
         main.until_applied(&second).await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     });
 }
 
 #[test]
-fn an_open_run_is_recorded_after_its_stack_is_suspended() {
+fn suspending_a_stack_still_records_the_result_of_its_open_run() {
     run("suspend-open", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("suspend-open").step("slow", json!({"seconds": 5, "steps": 5}));
@@ -50,12 +50,12 @@ fn an_open_run_is_recorded_after_its_stack_is_suspended() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
         main.change(json!({"spec": {"suspend": true}})).await;
-        main.until("to have its run recorded", WaitLimit::Run, |stack| {
+        main.until("to have recorded the run", WaitLimit::Run, |stack| {
             let status = stack.status.clone().unwrap_or_default();
             status.last_applied_revision == Some(commit.revision()) && status.current_update.is_none()
         })
         .await;
-        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        assert_eq!(main.log.operations().await, once(&["create slow"]));
         assert_eq!(main.updates().await.len(), 1);
     });
 }

@@ -1,4 +1,4 @@
-//! Tests Updates that a user creates, for a Workspace of the user and for a Workspace of a Stack.
+//! Tests Updates that a user creates, in a Workspace of the user and in the Workspace of a Stack.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, UpdatePhase};
@@ -7,11 +7,11 @@ use pulumi_controller::api::names::UPDATE_FINALIZER;
 use pulumi_controller::artifact::Algorithm;
 use serde_json::{Value, json};
 
-use crate::by_hand::{phase, stack_name, succeeds, until_succeeded, update, workspace};
-use crate::harness::{Look, Program, ProviderLog, Scene, Source, WaitLimit, once, run, wait_until};
+use crate::by_hand::{phase, run_update, stack_name, until_succeeded, update, workspace};
+use crate::harness::{Poll, Program, ProviderLog, Scene, Source, WaitLimit, once, run, wait_until};
 use crate::runs_parts::{failure, slow, until_update};
 
-/// Creates a Workspace without a Stack for this program.
+/// Creates a Workspace with this program and without a Stack.
 async fn workspace_with(scene: &Scene, source: &Source<'_>, program: &Program) {
     let commit = source.push(&program.files()).await;
     let artifact = source.artifact_of(&commit).await;
@@ -34,35 +34,35 @@ fn standalone_updates_support_all_operations_and_options() {
 
         // The Update has no owner, and waits because its Workspace is not ready yet.
         let preview =
-            succeeds(scene, "preview", "main", "preview", json!({"parallel": 1, "message": "manual preview"})).await;
+            run_update(scene, "preview", "main", "preview", json!({"parallel": 1, "message": "manual preview"})).await;
         assert!(preview.owner_references().is_empty());
-        assert!(log.sentences().await.is_empty(), "a preview changes nothing");
+        assert!(log.operations().await.is_empty(), "a preview changes nothing");
         let all = json!({
             "parallel": 1, "message": "by hand", "expectNoChanges": false, "target": [urn("one")], "targetDependents": true,
             "refresh": true, "continueOnError": true, "remove": true, "runProgram": true,
         });
-        let up = succeeds(scene, "up", "main", "up", all).await;
-        assert_eq!(log.sentences().await, once(&["create one"]), "one of two, and options of other types do nothing");
+        let up = run_update(scene, "up", "main", "up", all).await;
+        assert_eq!(log.operations().await, once(&["create one"]), "the run creates only the target");
         let bound = up.status.expect("a status").run.and_then(|run| run.artifact).expect("artifact of the run");
         assert_eq!(bound.digest.algorithm(), Algorithm::Sha256, "{bound:?}");
-        succeeds(scene, "up-all", "main", "up", json!({"replace": [urn("one")]})).await;
-        succeeds(scene, "refresh", "main", "refresh", json!({"expectNoChanges": true, "runProgram": true})).await;
+        run_update(scene, "up-all", "main", "up", json!({"replace": [urn("one")]})).await;
+        run_update(scene, "refresh", "main", "refresh", json!({"expectNoChanges": true, "runProgram": true})).await;
         update(scene, "unchanged", "main", "up", json!({"expectNoChanges": true})).await;
         until_succeeded(scene, "unchanged").await;
         let options = json!({"target": [urn("two")], "continueOnError": true, "refresh": true});
-        succeeds(scene, "destroy-two", "main", "destroy", options).await;
-        succeeds(scene, "destroy", "main", "destroy", json!({"remove": true})).await;
-        let mut sentences = log.sentences().await;
-        sentences.retain(|sentence| sentence.starts_with("create") || sentence.starts_with("delete"));
+        run_update(scene, "destroy-two", "main", "destroy", options).await;
+        run_update(scene, "destroy", "main", "destroy", json!({"remove": true})).await;
+        let mut operations = log.operations().await;
+        operations.retain(|operation| operation.starts_with("create") || operation.starts_with("delete"));
         let ended = |operation: &str, resource: &str| {
             let expected = format!("{operation} {resource} done");
-            sentences.iter().filter(|sentence| **sentence == expected).count()
+            operations.iter().filter(|operation| **operation == expected).count()
         };
-        // The first resource was replaced once.
-        assert_eq!([ended("create", "one"), ended("delete", "one")], [2, 2], "{sentences:?}");
-        assert_eq!([ended("create", "two"), ended("delete", "two")], [1, 1], "{sentences:?}");
+        // The run has replaced the first resource once.
+        assert_eq!([ended("create", "one"), ended("delete", "one")], [2, 2], "{operations:?}");
+        assert_eq!([ended("create", "two"), ended("delete", "two")], [1, 1], "{operations:?}");
 
-        // A Pulumi stack that was removed from the backend cannot be refreshed.
+        // A refresh fails if the Pulumi stack was removed from the backend.
         update(scene, "nothing", "main", "refresh", json!({})).await;
         let nothing = until_update(scene, "nothing", "to have failed", WaitLimit::Run, |update| {
             phase(update) == Some(UpdatePhase::Failed)
@@ -79,18 +79,19 @@ fn updates_of_one_workspace_run_oldest_first_and_expire_after_their_ttl() {
         workspace_with(scene, &source, &slow("update-queue", 8)).await;
         update(scene, "a-first", "main", "up", json!({"ttlAfterCompleted": "5s"})).await;
         log(scene).wait_for("create", "slow", "begin").await;
-        // The creation times differ by a second, so that the age determines the order. The names would sort in the opposite order.
+        // The creation times differ by at least a second, so the age determines the order. The names sort in the
+        // opposite order.
         for name in ["z-second", "b-third"] {
-            let made = update(scene, name, "main", "refresh", json!({})).await;
-            let second = made.creation_timestamp();
+            let created = update(scene, name, "main", "refresh", json!({})).await;
+            let second = created.creation_timestamp();
             wait_until("the next second", WaitLimit::Reaction, async || match scene.list::<Update>().await.len() {
                 _ if second
                     .as_ref()
                     .is_some_and(|time| jiff::Timestamp::now().duration_since(time.0).as_secs() >= 1) =>
                 {
-                    Look::Found(())
+                    Poll::Found(())
                 }
-                count => Look::NotYet(format!("{count} Updates")),
+                count => Poll::NotYet(format!("{count} Updates")),
             })
             .await;
         }
@@ -106,7 +107,8 @@ fn updates_of_one_workspace_run_oldest_first_and_expire_after_their_ttl() {
         let third = until_succeeded(scene, "b-third").await;
         assert!(started(&third) >= ended(&second), "{second:?} {third:?}");
         scene.until_gone::<Update>("a-first", WaitLimit::Run).await;
-        assert_eq!(log(scene).sentences().await.iter().filter(|sentence| *sentence == "create slow begin").count(), 1);
+        let operations = log(scene).operations().await;
+        assert_eq!(operations.iter().filter(|operation| *operation == "create slow begin").count(), 1);
     });
 }
 
@@ -115,8 +117,8 @@ fn deleting_a_running_update_cancels_it_and_starts_the_next() {
     run("update-cancel", async |scene| {
         let source = scene.source("app").await;
         workspace_with(scene, &source, &slow("update-cancel", 60)).await;
-        let made = update(scene, "long", "main", "up", json!({})).await;
-        assert!(made.finalizers().is_empty(), "the Update is created without finalizers");
+        let created = update(scene, "long", "main", "up", json!({})).await;
+        assert!(created.finalizers().is_empty(), "the Update is created without finalizers");
         log(scene).wait_for("create", "slow", "begin").await;
         let running = until_update(scene, "long", "to have a finalizer", WaitLimit::Reaction, |update| {
             update.finalizers().iter().any(|finalizer| finalizer == UPDATE_FINALIZER)
@@ -129,10 +131,11 @@ fn deleting_a_running_update_cancels_it_and_starts_the_next() {
         scene.delete::<Update>(&running.name_any()).await;
         log(scene).wait_for("create", "slow", "cancelled").await;
         scene.until_gone::<Update>("long", WaitLimit::Run).await;
-        let begun = log(scene).sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
+        let operations = log(scene).operations().await;
+        let begun = operations.iter().filter(|operation| *operation == "create slow begin").count();
         assert_eq!(begun, 1, "the Update that was deleted in the queue did not run");
-        // Proves that no lock and no pending operation is left.
-        succeeds(scene, "after", "main", "destroy", json!({})).await;
+        // This run proves that neither a lock nor a pending operation is left.
+        run_update(scene, "after", "main", "destroy", json!({})).await;
     });
 }
 
@@ -144,7 +147,7 @@ fn a_user_created_update_runs_in_the_workspace_of_a_stack() {
         let main = scene.start(scene.stack("main", &source)).await;
         let stack = main.until_applied(&commit).await;
         let of_stack = json!({"stackName": stack.spec.stack, "expectNoChanges": true});
-        succeeds(scene, "guest", "main", "refresh", of_stack).await;
+        run_update(scene, "guest", "main", "refresh", of_stack).await;
         let artifact = json!({"digest": format!("sha256:{}", "0".repeat(64))});
         let wrong: Value = json!({"stackName": stack.spec.stack, "artifact": artifact});
         update(scene, "wrong", "main", "up", wrong).await;
@@ -155,8 +158,8 @@ fn a_user_created_update_runs_in_the_workspace_of_a_stack() {
         assert_eq!(failure(&wrong), Some(update_reason::SPEC_INVALID), "{:?}", wrong.status);
         let next = source.push(&Program::new("update-guest").step("step", json!({"value": "two"})).files()).await;
         main.until_applied(&next).await;
-        let sentences = main.log.sentences().await;
-        let changes: Vec<_> = sentences.into_iter().filter(|sentence| !sentence.starts_with("read")).collect();
+        let operations = main.log.operations().await;
+        let changes: Vec<_> = operations.into_iter().filter(|operation| !operation.starts_with("read")).collect();
         assert_eq!(changes, once(&["create step", "update step"]), "the Stack continues as before");
     });
 }

@@ -1,4 +1,4 @@
-//! Tests the settings of a Stack for its runs: options, TTL and log level.
+//! Tests the run settings of a Stack: options, TTL and log level.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt;
@@ -6,7 +6,7 @@ use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::conditions::STALLED;
 use serde_json::json;
 
-use crate::harness::{Look, Program, WaitLimit, api_call, condition, once, run, wait_until};
+use crate::harness::{Poll, Program, WaitLimit, api_call, condition, once, run, wait_until};
 
 #[test]
 fn the_update_template_sets_run_options_and_ttl() {
@@ -34,20 +34,20 @@ fn the_update_template_sets_run_options_and_ttl() {
         assert_eq!(update.labels().get("team").map(String::as_str), Some("a"));
         assert_eq!((update.spec.parallel, update.spec.message.as_deref()), (Some(1), Some("by the template")));
         let log = main.pod_log("pulumi").await;
-        assert!(log.contains(r#""v":3"#), "no line of the asked level is in the log:\n{log}");
+        assert!(log.contains(r#""v":3"#), "the log contains no line of the requested level:\n{log}");
         wait_until("the Update to be deleted", WaitLimit::Reaction, async || match main.updates().await.len() {
-            0 => Look::Found(()),
-            count => Look::NotYet(format!("{count} Updates")),
+            0 => Poll::Found(()),
+            count => Poll::NotYet(format!("{count} Updates")),
         })
         .await;
         wait_until("one event", WaitLimit::Reaction, async || {
             let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
             match events.iter().filter(|event| event.reason.as_deref() == Some("UpdateExpired")).count() {
-                1 => Look::Found(()),
-                count => Look::NotYet(format!("{count} events")),
+                1 => Poll::Found(()),
+                count => Poll::NotYet(format!("{count} events")),
             }
         })
         .await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
     });
 }

@@ -1,4 +1,5 @@
-//! Tests Secrets and ConfigMaps with Flux's watch label: a change triggers a run of the Stacks that refer to the object.
+//! Tests Secrets and ConfigMaps with Flux's watch label. A change triggers a run of each Stack that refers to the
+//! object.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::conditions::{READY, stack_reason};
@@ -6,8 +7,8 @@ use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector};
 use serde_json::{Value, json};
 
-use crate::harness::{Look, Program, StackHandle, WaitLimit, condition, once, run, wait_until};
-use crate::settings::look_at_inputs;
+use crate::harness::{Poll, Program, StackHandle, WaitLimit, condition, once, run, wait_until};
+use crate::settings::trigger_input_sync;
 
 fn metadata(name: &str) -> Value {
     json!({"name": name, "labels": {"reconcile.fluxcd.io/watch": "Enabled"}})
@@ -20,8 +21,8 @@ async fn messages(main: &StackHandle<'_>) -> Vec<String> {
 #[test]
 fn a_watched_secret_runs_the_stack_once_the_pod_has_the_new_value() {
     run("watched-secret", async |scene| {
-        // The Secret has the address of the provider log: a run with the old value fails, and no other run is due for
-        // an hour.
+        // The Secret contains the address of the provider log. A run with the old value fails, and no other run is due
+        // for an hour.
         let wrong = json!({"metadata": metadata("log"), "stringData": {"url": "http://127.0.0.1:9"}});
         scene.create::<Secret>(wrong).await;
         let source = scene.source("app").await;
@@ -41,11 +42,11 @@ fn a_watched_secret_runs_the_stack_once_the_pod_has_the_new_value() {
 
         scene.patch::<Secret>("log", json!({"stringData": {"url": right}})).await;
         wait_until("a run with the new value", WaitLimit::Long, async || {
-            look_at_inputs(scene, &main).await;
+            trigger_input_sync(scene, &main).await;
             let status = main.get().await.status.unwrap_or_default();
             match status.last_applied_revision {
-                applied if applied == Some(commit.revision()) && status.current_update.is_none() => Look::Found(()),
-                applied => Look::NotYet(format!("{applied:?}; {:?}", status.conditions)),
+                applied if applied == Some(commit.revision()) && status.current_update.is_none() => Poll::Found(()),
+                applied => Poll::NotYet(format!("{applied:?}; {:?}", status.conditions)),
             }
         })
         .await;
@@ -53,7 +54,7 @@ fn a_watched_secret_runs_the_stack_once_the_pod_has_the_new_value() {
         assert_eq!(messages.len(), 2, "the first run used the new value: {messages:?}");
         assert_eq!(messages[1], "Secret log has changed");
         assert_eq!(main.pod_and_restarts().await, pod);
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
     });
 }
 
@@ -77,27 +78,27 @@ fn only_config_maps_with_the_watch_label_run_the_stack() {
 
         scene.patch::<ConfigMap>("plain", json!({"data": {"UNUSED_TOO": "two"}})).await;
         wait_until("the pod to have the plain ConfigMap", WaitLimit::Long, async || {
-            look_at_inputs(scene, &main).await;
+            trigger_input_sync(scene, &main).await;
             let now = inputs().await;
             if now["ConfigMap/plain"] != before["ConfigMap/plain"] {
-                return Look::Found(());
+                return Poll::Found(());
             }
-            Look::NotYet(format!("{now:?}"))
+            Poll::NotYet(format!("{now:?}"))
         })
         .await;
 
         scene.patch::<ConfigMap>("watched", json!({"data": {"UNUSED": "two"}})).await;
-        // The kubelet syncs a changed pod immediately. The test does not trigger a reconcile of the Workspace.
+        // The kubelet syncs a changed pod immediately. The test does not request a reconciliation of the Workspace.
         let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
         scene.patch::<Pod>(&workspace_pod("main"), touched).await;
         wait_until("the run after the label is set", WaitLimit::Long, async || {
-            // A Stack has a current Update before the Update exists, so the Updates are read first.
+            // The Stack records its current Update before the Update exists, so the test reads the Updates first.
             let messages = messages(&main).await;
             let status = main.get().await.status.unwrap_or_default();
             if messages.len() > 1 && status.current_update.is_none() {
-                return Look::Found(());
+                return Poll::Found(());
             }
-            Look::NotYet(format!("{messages:?}; {:?}", status.conditions))
+            Poll::NotYet(format!("{messages:?}; {:?}", status.conditions))
         })
         .await;
         let messages = messages(&main).await;
@@ -108,7 +109,7 @@ fn only_config_maps_with_the_watch_label_run_the_stack() {
         assert_eq!(known["ConfigMap/watched"], now["ConfigMap/watched"], "no further run is due");
         assert_eq!(
             known["ConfigMap/plain"], before["ConfigMap/plain"],
-            "the hash of an unwatched object stays the same"
+            "the recorded hash of an unwatched object does not change"
         );
     });
 }

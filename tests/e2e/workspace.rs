@@ -8,10 +8,10 @@ use pulumi_controller::api::names::{ANNOTATION_RECONCILIATION_REQUEST, PULUMI_CO
 use serde_json::json;
 
 use crate::harness::{
-    FaultServer, Look, Program, Scene, WaitLimit, archive, condition, has_condition, is_done, once, run, wait_until,
+    FaultServer, Poll, Program, Scene, WaitLimit, archive, condition, has_condition, is_done, once, run, wait_until,
 };
 
-/// Scheduling gate that keeps a pod pending until the test removes it.
+/// Scheduling gate that keeps a pod pending until the test removes the gate.
 const GATE: &str = "pulumi-controller.test/held-back";
 
 #[test]
@@ -39,7 +39,7 @@ fn a_deleted_pod_is_recreated_with_its_source() {
         assert_eq!(status.pod_uid.as_deref(), Some(new.as_str()));
         assert_eq!(status.artifact.map(|artifact| artifact.revision), Some(commit.revision()));
         assert_eq!(
-            main.log.sentences().await,
+            main.log.operations().await,
             once(&["create step"]),
             "the state is kept and no resource is created again"
         );
@@ -54,14 +54,14 @@ fn a_source_deleted_before_the_pod_starts_is_cached_and_fetched_once() {
         let artifact = server.upload("good", archive(&program.files())).await;
         let source = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
         source.create(json!({})).await;
-        source.offer(&artifact).await;
+        source.publish(&artifact).await;
         let mut stack = scene.stack_on_kind("main", None, &source);
         let template = stack.spec.workspace_template.get_or_insert_default();
         template["spec"]["podTemplate"] = json!({"spec": {"schedulingGates": [{"name": GATE}]}});
         let main = scene.start(stack).await;
-        until_held_back(scene).await;
-        server.behave("good", json!({"status": 404})).await;
-        let_in(scene).await;
+        until_gated(scene).await;
+        server.set_faults("good", json!({"status": 404})).await;
+        remove_gate(scene).await;
         main.until_revision(&artifact.revision).await;
         let (old, _) = main.pod_and_restarts().await;
         let pod = json!(main.pod().await.spec.expect("a pod has a spec")).to_string();
@@ -72,9 +72,9 @@ fn a_source_deleted_before_the_pod_starts_is_cached_and_fetched_once() {
         }
 
         scene.delete::<Pod>(&workspace_pod("main")).await;
-        until_held_back(scene).await;
+        until_gated(scene).await;
         main.annotate(ANNOTATION_RECONCILIATION_REQUEST, "in another pod").await;
-        let_in(scene).await;
+        remove_gate(scene).await;
         main.until("to have run in another pod", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack)
@@ -82,28 +82,28 @@ fn a_source_deleted_before_the_pod_starts_is_cached_and_fetched_once() {
         })
         .await;
         assert_ne!(main.pod_and_restarts().await.0, old);
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
-        assert_eq!(server.requests("good").await, 1, "for both pods");
+        assert_eq!(main.log.operations().await, once(&["create step"]));
+        assert_eq!(server.requests("good").await, 1, "one request for both pods");
     });
 }
 
-/// Waits for a pod that is pending only because of its scheduling gate.
-async fn until_held_back(scene: &Scene) {
-    wait_until("a pod to be held back", WaitLimit::Run, async || {
+/// Waits for a pod that is pending only because of the scheduling gate.
+async fn until_gated(scene: &Scene) {
+    wait_until("a pod with the scheduling gate", WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;
-        let is_held_back =
+        let is_gated =
             |pod: &Pod| pod.spec.iter().flat_map(|spec| spec.scheduling_gates.iter().flatten()).any(|g| g.name == GATE);
-        if pods.iter().any(is_held_back) { Look::Found(()) } else { Look::NotYet(format!("{} pods", pods.len())) }
+        if pods.iter().any(is_gated) { Poll::Found(()) } else { Poll::NotYet(format!("{} pods", pods.len())) }
     })
     .await;
 }
 
-async fn let_in(scene: &Scene) {
+async fn remove_gate(scene: &Scene) {
     scene.patch::<Pod>(&workspace_pod("main"), json!({"spec": {"schedulingGates": null}})).await;
 }
 
 #[test]
-fn unsupported_template_fields_are_refused_by_name() {
+fn unsupported_template_fields_are_rejected_with_their_name() {
     run("unsupported", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("unsupported").output("text", json!("hello")).files()).await;
@@ -169,6 +169,6 @@ fn a_manually_edited_workspace_is_corrected_before_the_next_run() {
         scene.patch::<Workspace>("main", lost).await;
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]), "in the backend of the Stack");
+        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]), "the Stack's backend is used");
     });
 }

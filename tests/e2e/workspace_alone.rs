@@ -1,4 +1,4 @@
-//! Tests Workspaces that a user creates: their sources, their templates, and the messages for invalid Workspaces.
+//! Tests Workspaces that a user creates: their sources and templates, and the messages for invalid Workspaces.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
@@ -9,10 +9,10 @@ use pulumi_controller::api::pulumi::SourceArtifact;
 use serde_json::{Value, json};
 
 use crate::by_hand::{
-    init_container, is, output, phase, stack_name, succeeds, until_ready, until_stalled, until_workspace, update,
-    workspace,
+    condition_is, init_container, output, phase, run_update, stack_name, until_ready, until_stalled, until_workspace,
+    update, workspace,
 };
-use crate::harness::{Look, Program, ProviderLog, Scene, WaitLimit, api_call, in_scene, once, run, wait_until};
+use crate::harness::{Poll, Program, ProviderLog, Scene, WaitLimit, api_call, in_scene, once, run, wait_until};
 use crate::runs_parts::{exec, until_update};
 
 /// Returns a program with one output.
@@ -25,7 +25,7 @@ fn flux(artifact: &SourceArtifact) -> Value {
 }
 
 /// Returns a script that writes the project file to a directory.
-fn written(program: &Program, directory: &str) -> String {
+fn write_script(program: &Program, directory: &str) -> String {
     let file = program.file("Pulumi.yaml").content;
     format!("mkdir -p {directory} && cat >{directory}/Pulumi.yaml <<'END'\n{file}\nEND\n")
 }
@@ -36,7 +36,7 @@ async fn pod_uid(scene: &Scene, workspace: &str) -> Option<String> {
 }
 
 #[test]
-fn an_archive_url_is_a_source_and_the_next_one_reaches_the_same_pod() {
+fn an_archive_url_is_a_source_and_a_new_archive_keeps_the_pod() {
     run("alone-flux", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&with_text("alone-flux", "one").files()).await;
@@ -45,7 +45,7 @@ fn an_archive_url_is_a_source_and_the_next_one_reaches_the_same_pod() {
         let ready = until_ready(scene, "main").await;
         let in_place = ready.status.and_then(|status| status.artifact).map(|artifact| artifact.digest.to_string());
         assert_eq!(in_place.as_ref(), Some(&artifact.digest));
-        let ran = succeeds(scene, "one", "main", "up", json!({})).await;
+        let ran = run_update(scene, "one", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "result").await, json!("one"));
         let pod = pod_uid(scene, "main").await;
 
@@ -53,45 +53,47 @@ fn an_archive_url_is_a_source_and_the_next_one_reaches_the_same_pod() {
         let artifact = source.artifact_of(&second).await;
         scene.patch::<Workspace>("main", json!({"spec": {"flux": flux(&artifact)}})).await;
         until_ready(scene, "main").await;
-        let ran = succeeds(scene, "two", "main", "up", json!({})).await;
+        let ran = run_update(scene, "two", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "result").await, json!("two"));
-        assert_eq!(pod_uid(scene, "main").await, pod, "the source was exchanged in the pod");
+        assert_eq!(pod_uid(scene, "main").await, pod, "the new source was installed in the same pod");
     });
 }
 
 #[test]
-fn a_push_to_a_followed_repository_reaches_the_same_pod() {
+fn a_push_to_a_polled_repository_keeps_the_pod() {
     run("alone-git", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push_unseen(&with_text("alone-git", "one").files()).await;
+        let first = source.push_without_notification(&with_text("alone-git", "one").files()).await;
         workspace(scene, "main", json!({"git": {"url": source.url(), "ref": "main"}})).await;
         let ready = until_ready(scene, "main").await;
         let in_place = ready.status.and_then(|status| status.artifact).map(|artifact| artifact.revision);
         assert_eq!(in_place, Some(first.revision()));
-        let ran = succeeds(scene, "one", "main", "up", json!({})).await;
+        let ran = run_update(scene, "one", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "result").await, json!("one"));
         let pod = pod_uid(scene, "main").await;
 
-        let second = source.push_unseen(&with_text("alone-git", "two").files()).await;
+        let second = source.push_without_notification(&with_text("alone-git", "two").files()).await;
         until_workspace(scene, "main", "to have the pushed revision", WaitLimit::Run, |workspace| {
             let artifact = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
-            is(workspace, READY, "True", &[]) && artifact.is_some_and(|artifact| artifact.revision == second.revision())
+            condition_is(workspace, READY, "True", &[])
+                && artifact.is_some_and(|artifact| artifact.revision == second.revision())
         })
         .await;
-        let ran = succeeds(scene, "two", "main", "up", json!({})).await;
+        let ran = run_update(scene, "two", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "result").await, json!("two"));
-        assert_eq!(pod_uid(scene, "main").await, pod, "the source was exchanged in the pod");
+        assert_eq!(pod_uid(scene, "main").await, pod, "the new source was installed in the same pod");
 
         let missing = json!({"spec": {"git": {"ref": "nowhere"}}});
         scene.patch::<Workspace>("main", missing).await;
         until_workspace(scene, "main", "to report that the branch does not exist", WaitLimit::Run, |workspace| {
-            is(workspace, READY, "False", &["no branch or tag nowhere"]) && !is(workspace, STALLED, "True", &[])
+            condition_is(workspace, READY, "False", &["no branch or tag nowhere"])
+                && !condition_is(workspace, STALLED, "True", &[])
         })
         .await;
     });
 }
 
-/// A namespace must not be able to read an artifact of another namespace from the content store by its digest.
+/// A Workspace must not be able to read an artifact of another namespace from the content store by its digest.
 #[test]
 fn artifacts_of_other_namespaces_are_reported_as_unknown() {
     run("team-a", async |team_a| {
@@ -108,8 +110,8 @@ fn artifacts_of_other_namespaces_are_reported_as_unknown() {
             workspace(team_b, "by-url", json!({"flux": flux(&artifact)})).await;
             let words = ["waiting for source main@sha1:1 to be fetched"];
             for name in ["known", "unknown"] {
-                until_workspace(team_b, name, "to report that there is no artifact", WaitLimit::Run, |workspace| {
-                    is(workspace, READY, "False", &words)
+                until_workspace(team_b, name, "to report that the artifact is missing", WaitLimit::Run, |workspace| {
+                    condition_is(workspace, READY, "False", &words)
                 })
                 .await;
             }
@@ -139,13 +141,14 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
         let artifact = source.artifact_of(&commit).await;
         let elsewhere = json!({"url": "http://kubernetes.default.svc/a.tar.gz", "digest": artifact.digest});
         workspace(scene, "main", json!({"flux": elsewhere})).await;
-        // Users must not be able to send requests of the controller to other services.
+        // A user must not be able to make the controller send requests to other services.
         until_stalled(scene, "main", &["kubernetes.default", "neither a Service in the controller's namespace"]).await;
 
         let other = format!("sha256:{}", "0".repeat(64));
         scene.patch::<Workspace>("main", json!({"spec": {"flux": {"url": artifact.url, "digest": other}}})).await;
         until_workspace(scene, "main", "to report the wrong digest", WaitLimit::Run, |workspace| {
-            is(workspace, READY, "False", &["do not match the digest", &other]) && !is(workspace, STALLED, "True", &[])
+            condition_is(workspace, READY, "False", &["do not match the digest", &other])
+                && !condition_is(workspace, STALLED, "True", &[])
         })
         .await;
 
@@ -158,7 +161,7 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
 }
 
 #[test]
-fn two_sources_are_refused_by_name_and_removing_one_recovers() {
+fn two_sources_are_rejected_and_removing_one_recovers() {
     run("alone-two", async |scene| {
         let info = json!({"name": "alone-two", "runtime": "yaml"});
         workspace(scene, "main", json!({"local": {"dir": "/app"}, "projectInfo": info})).await;
@@ -169,31 +172,31 @@ fn two_sources_are_refused_by_name_and_removing_one_recovers() {
 }
 
 #[test]
-fn a_project_without_a_program_suffices_for_destroy() {
+fn a_destroy_needs_only_the_project_info() {
     run("alone-head", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("alone-head").step("step", json!({"value": "one"}));
         let commit = source.push(&program.files()).await;
         workspace(scene, "main", json!({"flux": flux(&source.artifact_of(&commit).await)})).await;
         let log = ProviderLog::of(&stack_name(scene));
-        succeeds(scene, "make", "main", "up", json!({})).await;
+        run_update(scene, "make", "main", "up", json!({})).await;
 
-        // The runtime is irrelevant, because no program runs and no dependencies are installed.
+        // The runtime is irrelevant, because the destroy neither runs a program nor installs dependencies.
         let info = json!({"name": "alone-head", "runtime": "nodejs"});
         scene.patch::<Workspace>("main", json!({"spec": {"flux": null, "projectInfo": info}})).await;
         until_ready(scene, "main").await;
-        succeeds(scene, "unmake", "main", "destroy", json!({"remove": true})).await;
-        assert_eq!(log.sentences().await, once(&["create step", "delete step"]));
+        run_update(scene, "unmake", "main", "destroy", json!({"remove": true})).await;
+        assert_eq!(log.operations().await, once(&["create step", "delete step"]));
     });
 }
 
-/// An init container writes the program to a shared directory, which represents a directory in the image.
+/// An init container writes the program to a shared directory. This directory represents a directory in the image.
 #[test]
 fn an_image_directory_is_a_source() {
     run("alone-local", async |scene| {
         let app = json!([{"name": "app", "mountPath": "/app"}]);
         let make =
-            init_container(scene, "make", &written(&with_text("alone-local", "here"), "/app/infra"), app.clone());
+            init_container(scene, "make", &write_script(&with_text("alone-local", "here"), "/app/infra"), app.clone());
         let template = json!({"spec": {
             "initContainers": [make],
             "containers": [{"name": PULUMI_CONTAINER, "volumeMounts": app}],
@@ -201,12 +204,12 @@ fn an_image_directory_is_a_source() {
         }});
         workspace(scene, "main", json!({"local": {"dir": "/app/nowhere"}, "podTemplate": template})).await;
         until_workspace(scene, "main", "to report the directory that it searched", WaitLimit::Run, |workspace| {
-            is(workspace, READY, "False", &["the image has no Pulumi project in /app/nowhere"])
+            condition_is(workspace, READY, "False", &["the image has no Pulumi project in /app/nowhere"])
         })
         .await;
         scene.patch::<Workspace>("main", json!({"spec": {"local": {"dir": "/app/infra"}}})).await;
         until_ready(scene, "main").await;
-        let ran = succeeds(scene, "one", "main", "up", json!({})).await;
+        let ran = run_update(scene, "one", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "result").await, json!("here"));
         assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("\"alone-local\""));
     });
@@ -217,16 +220,17 @@ fn an_init_container_fills_the_workspace_without_a_source() {
     run("alone-none", async |scene| {
         workspace(scene, "main", json!({})).await;
         until_workspace(scene, "main", "to report that it is empty", WaitLimit::Run, |workspace| {
-            is(workspace, READY, "False", &["no source is specified", "no init container has put a Pulumi project"])
+            let words = ["no source is specified", "no init container has put a Pulumi project"];
+            condition_is(workspace, READY, "False", &words)
         })
         .await;
         let share = json!([{"name": "share", "mountPath": "/share"}]);
         let make =
-            init_container(scene, "make", &written(&with_text("alone-none", "filled"), "/share/workspace"), share);
+            init_container(scene, "make", &write_script(&with_text("alone-none", "filled"), "/share/workspace"), share);
         let template = json!({"spec": {"initContainers": [make]}});
         scene.patch::<Workspace>("main", json!({"spec": {"podTemplate": template}})).await;
         until_ready(scene, "main").await;
-        let ran = succeeds(scene, "one", "main", "up", json!({})).await;
+        let ran = run_update(scene, "one", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "result").await, json!("filled"));
         assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("\"alone-none\""));
     });
@@ -236,7 +240,7 @@ fn an_init_container_fills_the_workspace_without_a_source() {
 fn a_stack_without_a_source_runs_the_init_container_files() {
     run("stack-none", async |scene| {
         let share = json!([{"name": "share", "mountPath": "/share"}]);
-        let script = |word: &str| written(&with_text("stack-none", word), "/share/workspace");
+        let script = |word: &str| write_script(&with_text("stack-none", word), "/share/workspace");
         let template = |word: &str| json!({"spec": {"initContainers": [init_container(scene, "make", &script(word), share.clone())]}});
         let mut stack = scene.stack_on("main", "");
         stack.spec.flux_source = None;
@@ -259,7 +263,8 @@ fn a_workspace_recovers_when_its_bad_image_is_fixed() {
         let bad = json!({"projectInfo": info, "image": "127.0.0.1:1/there-is-no-such-image:1"});
         workspace(scene, "main", bad).await;
         until_workspace(scene, "main", "to report the image", WaitLimit::Run, |workspace| {
-            is(workspace, READY, "False", &["there-is-no-such-image"]) && !is(workspace, STALLED, "True", &[])
+            condition_is(workspace, READY, "False", &["there-is-no-such-image"])
+                && !condition_is(workspace, STALLED, "True", &[])
         })
         .await;
         scene.patch::<Workspace>("main", json!({"spec": {"image": scene.pulumi_image()}})).await;
@@ -268,7 +273,7 @@ fn a_workspace_recovers_when_its_bad_image_is_fixed() {
 }
 
 #[test]
-fn a_typo_in_a_template_is_named_and_fixing_it_suffices() {
+fn a_typo_in_a_template_is_reported_and_recovers_when_fixed() {
     run("alone-typo", async |scene| {
         let info = json!({"name": "alone-typo", "runtime": "yaml"});
         let typo = json!({"spec": {"containers": [{"name": PULUMI_CONTAINER, "imagee": "x"}]}});
@@ -287,7 +292,7 @@ fn a_typo_in_a_template_is_named_and_fixing_it_suffices() {
         // This namespace admits only pods that comply with the Pod Security Standard `restricted`.
         scene.patch::<Workspace>("main", json!({"spec": {"securityProfile": "baseline"}})).await;
         until_workspace(scene, "main", "to report the rejected pod", WaitLimit::Run, |workspace| {
-            is(workspace, READY, "False", &["violates PodSecurity"])
+            condition_is(workspace, READY, "False", &["violates PodSecurity"])
         })
         .await;
         scene.patch::<Workspace>("main", json!({"spec": {"securityProfile": null}})).await;
@@ -307,7 +312,7 @@ fn service_labels_and_annotations_follow_the_template() {
         let other = json!({"metadata": {"labels": {"team": null}, "annotations": {"note": "y"}}});
         scene.patch::<Workspace>("main", json!({"spec": {"serviceTemplate": other}})).await;
         until_service(scene, (None, Some("y"))).await;
-        assert_eq!(pod_uid(scene, "main").await, pod, "the pod is not changed");
+        assert_eq!(pod_uid(scene, "main").await, pod, "the pod is not replaced");
     });
 }
 
@@ -319,12 +324,12 @@ async fn until_service(scene: &Scene, expected: (Option<&str>, Option<&str>)) {
                 let label = service.labels().get("team").map(String::as_str);
                 let note = service.annotations().get("note").map(String::as_str);
                 if (label, note) == expected {
-                    Look::Found(())
+                    Poll::Found(())
                 } else {
-                    Look::NotYet(format!("{:?}", service.metadata))
+                    Poll::NotYet(format!("{:?}", service.metadata))
                 }
             }
-            Err(error) => Look::NotYet(error.to_string()),
+            Err(error) => Poll::NotYet(error.to_string()),
         }
     })
     .await;

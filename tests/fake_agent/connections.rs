@@ -1,5 +1,5 @@
-//! Accepts connections from the controller. The server name (SNI) selects the workspace; the certificate is from the Secret
-//! that the pod of the workspace would mount.
+//! Accepts connections from the controller. The server name (SNI) selects the workspace. The certificate is from the
+//! Secret that the pod of the workspace would mount.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,12 +30,12 @@ use tonic::transport::server::Connected;
 
 use super::workspace::Key;
 
-/// Timeout of the TLS handshake.
+/// Timeout for a TLS handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(20);
 /// Maximum number of accepted connections that wait for the gRPC server.
 const WAITING: usize = 256;
 
-/// Accepts connections without a limit.
+/// Accepts connections, without a limit on their number.
 pub(super) fn accept(
     listener: TcpListener,
     client: Client,
@@ -44,7 +44,7 @@ pub(super) fn accept(
     let (accepted, connections) = mpsc::channel(WAITING);
     let certificates = Arc::new(Certificates { client, known: Mutex::default() });
     tasks.spawn(async move {
-        // The handshakes are aborted with this task, which is aborted when the fake agent is dropped.
+        // The end of this task aborts the handshakes, and a drop of the fake agent aborts this task.
         let mut handshakes = JoinSet::new();
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
@@ -62,7 +62,7 @@ pub(super) fn accept(
     ReceiverStream::new(connections)
 }
 
-/// Certificates by workspace. Each certificate is read once, and again after a failed handshake.
+/// Certificates by workspace. Each certificate is read once, and read again after a failed handshake.
 struct Certificates {
     client: Client,
     known: Mutex<HashMap<Key, Arc<ServerConfig>>>,

@@ -32,18 +32,18 @@ use pods::Pods;
 use service::Service;
 use workspace::{Key, Workspaces};
 
-/// A running fake agent, which ends on drop.
+/// A running fake agent, which stops when the value is dropped.
 pub struct FakeAgent {
     workspaces: Arc<Workspaces>,
     counts: Arc<Counts>,
-    /// Ends all runs when cancelled.
+    /// Cancelling this token ends all runs.
     finished: CancellationToken,
     _tasks: JoinSet<()>,
 }
 
-/// Behavior of a workspace's agent.
+/// Behavior of one workspace's agent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
+pub struct Behavior {
     /// Duration of a run, unless `finish_all` ends it earlier.
     pub run_time: Duration,
     /// Emulates an agent of an older version.
@@ -58,25 +58,25 @@ pub enum Fault {
     None,
     /// Returns results that exceed the size limit of the API server and have timestamps outside the valid range.
     HugeResults,
-    /// Starts to receive a source and then stops reading.
+    /// Starts to receive a source, and then stops reading.
     SlowSources,
     /// Reports progress continuously, each time with another process ID.
     Floods,
 }
 
-/// Behavior by the name of the workspace.
-type Manners = Arc<dyn Fn(&str) -> Manner + Send + Sync>;
+/// Returns the behavior of a workspace by its name.
+type Behaviors = Arc<dyn Fn(&str) -> Behavior + Send + Sync>;
 
-/// Numbers of requests since the start.
+/// Numbers of requests since the start of the agent.
 #[derive(Debug, Default)]
 struct Counts {
     statuses: AtomicU64,
     sources: AtomicU64,
     runs: AtomicU64,
     acknowledged: AtomicU64,
-    /// Number of progress streams that were opened.
+    /// Number of all progress streams.
     attachments: AtomicU64,
-    /// Number of progress streams that are open.
+    /// Number of currently open progress streams.
     attached: AtomicUsize,
 }
 
@@ -84,14 +84,14 @@ impl FakeAgent {
     /// Starts an agent at an address for all workspaces of the cluster whose pods have this address. Each run takes
     /// `run_time`.
     pub async fn start(client: Client, address: SocketAddr, run_time: Duration) -> anyhow::Result<FakeAgent> {
-        FakeAgent::start_with(client, address, move |_| Manner { run_time, ..Manner::default() }).await
+        FakeAgent::start_with(client, address, move |_| Behavior { run_time, ..Behavior::default() }).await
     }
 
-    /// Starts an agent with a behavior for each workspace.
+    /// Starts an agent with an individual behavior for each workspace.
     pub async fn start_with(
         client: Client,
         address: SocketAddr,
-        manners: impl Fn(&str) -> Manner + Send + Sync + 'static,
+        behaviors: impl Fn(&str) -> Behavior + Send + Sync + 'static,
     ) -> anyhow::Result<FakeAgent> {
         let listener = TcpListener::bind(address)
             .await
@@ -99,25 +99,25 @@ impl FakeAgent {
         let mut tasks = JoinSet::new();
         let pods = Pods::watch(&client, &mut tasks).await?;
         let connections = connections::accept(listener, client, &mut tasks);
-        let service = Service::new(pods, None, Arc::new(manners))?;
+        let service = Service::new(pods, None, Arc::new(behaviors))?;
         let (counts, finished) = (service.counts.clone(), service.finished.clone());
         let workspaces = service.workspaces.clone();
         let serving = Server::builder().serve_with_incoming(AgentServer::new(service), connections);
-        tasks.spawn(end_of(serving));
+        tasks.spawn(report_end(serving));
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
     }
 
-    /// Starts an agent for a single workspace without a cluster. The certificates are in a folder, as for a real
+    /// Starts an agent for a single workspace without a cluster. The certificates are in a directory, as for a real
     /// agent.
-    pub fn alone(listener: TcpListener, tls: &Path, pod_uid: &str, manner: Manner) -> anyhow::Result<FakeAgent> {
+    pub fn alone(listener: TcpListener, tls: &Path, pod_uid: &str, behavior: Behavior) -> anyhow::Result<FakeAgent> {
         let acceptor = TlsAcceptor::from_directory(tls, FileWatch::new()).context("the certificates of the agent")?;
         let key = Key { namespace: "default".to_owned(), name: "example".to_owned() };
-        let service = Service::new(Pods::One(pod_uid.to_owned()), Some(key), Arc::new(move |_: &str| manner))?;
+        let service = Service::new(Pods::One(pod_uid.to_owned()), Some(key), Arc::new(move |_: &str| behavior))?;
         let (counts, finished) = (service.counts.clone(), service.finished.clone());
         let workspaces = service.workspaces.clone();
         let connections = acceptor.incoming(listener);
         let mut tasks = JoinSet::new();
-        tasks.spawn(end_of(async move {
+        tasks.spawn(report_end(async move {
             Server::builder().serve_with_incoming(AgentServer::new(service), connections).await
         }));
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
@@ -133,7 +133,7 @@ impl FakeAgent {
         self.workspaces.number()
     }
 
-    /// Ends all open runs; later runs end immediately.
+    /// Ends all open runs. Later runs end immediately.
     pub fn finish_all(&self) {
         self.finished.cancel();
     }
@@ -148,17 +148,17 @@ impl FakeAgent {
         self.counts.statuses.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of sources received, including repetitions.
+    /// Returns the number of received sources, including repetitions.
     pub fn sources(&self) -> u64 {
         self.counts.sources.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of progress streams that were opened.
+    /// Returns the number of all progress streams.
     pub fn attachments(&self) -> u64 {
         self.counts.attachments.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of progress streams that are open.
+    /// Returns the number of currently open progress streams.
     pub fn attached(&self) -> usize {
         self.counts.attached.load(Ordering::Relaxed)
     }
@@ -168,7 +168,7 @@ impl FakeAgent {
         self.counts.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Summarizes the requests so far.
+    /// Returns a summary of the requests.
     pub fn calls(&self) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Counts { statuses, sources, runs, .. } = &*self.counts;
@@ -176,7 +176,7 @@ impl FakeAgent {
     }
 }
 
-async fn end_of(serving: impl Future<Output = Result<(), tonic::transport::Error>>) {
+async fn report_end(serving: impl Future<Output = Result<(), tonic::transport::Error>>) {
     if let Err(error) = serving.await {
         println!("the fake agent ended: {error}");
     }

@@ -1,11 +1,11 @@
-//! Emulates an agent of an older version: `older.proto` is the protocol of that version. Fields that the older
-//! protocol does not have are removed from requests and responses.
+//! Emulates an agent of an older version. `older.proto` is the protocol of that version. The emulation removes all
+//! fields that the older protocol does not have from requests and responses.
 
 use anyhow::Context as _;
 use prost::Message;
 use protox::prost_reflect::{DescriptorPool, DynamicMessage, Value};
 
-/// Folder of the older protocol, relative to the root of the package.
+/// Directory of the older protocol, relative to the root of the package.
 const FOLDER: &str = "tests/fake_agent";
 const FILE: &str = "older.proto";
 /// Version that the older agent reports.
@@ -20,28 +20,28 @@ impl Older {
         Ok(Older(DescriptorPool::from_file_descriptor_set(set).with_context(|| format!("{FILE} is incomplete"))?))
     }
 
-    /// Returns the message without the fields that the older version does not have. Messages of unknown types become
-    /// empty.
+    /// Returns the message without the fields that the older version does not have. A message of an unknown type
+    /// becomes empty.
     pub(super) fn pass<M: Message + Default>(&self, name: &str, message: &M) -> anyhow::Result<M> {
         let Some(descriptor) = self.0.get_message_by_name(&format!("pulumi.controller.agent.v1.{name}")) else {
             return Ok(M::default());
         };
         let mut known = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice())
             .with_context(|| format!("the older version cannot read {name}"))?;
-        forget_what_is_unknown(&mut known);
+        remove_unknown_fields(&mut known);
         M::decode(known.encode_to_vec().as_slice())
             .with_context(|| format!("the older version's {name} cannot be read"))
     }
 }
 
-fn forget_what_is_unknown(message: &mut DynamicMessage) {
+fn remove_unknown_fields(message: &mut DynamicMessage) {
     message.take_unknown_fields().for_each(drop);
     for (_, value) in message.fields_mut() {
         match value {
-            Value::Message(inner) => forget_what_is_unknown(inner),
-            Value::List(items) => items.iter_mut().filter_map(Value::as_message_mut).for_each(forget_what_is_unknown),
+            Value::Message(inner) => remove_unknown_fields(inner),
+            Value::List(items) => items.iter_mut().filter_map(Value::as_message_mut).for_each(remove_unknown_fields),
             Value::Map(entries) => {
-                entries.values_mut().filter_map(Value::as_message_mut).for_each(forget_what_is_unknown);
+                entries.values_mut().filter_map(Value::as_message_mut).for_each(remove_unknown_fields);
             }
             _ => {}
         }

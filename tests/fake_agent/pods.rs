@@ -1,4 +1,4 @@
-//! The UIDs of the workspace pods: an agent reports the UID of its pod, and the controller verifies it.
+//! The UIDs of the workspace pods. An agent reports the UID of its pod, and the controller verifies the UID.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::workspace::Key;
 
-/// Timeout of the initial list.
+/// Timeout for the initial list.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) enum Pods {
@@ -37,12 +37,12 @@ impl Pods {
         tasks.spawn(pods.for_each(|_| std::future::ready(())));
         timeout(LIST_LIMIT, store.wait_until_ready())
             .await
-            .context("the pods of workspaces could not be listed in time")?
+            .context("listing the workspace pods timed out")?
             .context("the watch on pods ended")?;
         Ok(Pods::Watched(store))
     }
 
-    /// Returns the UID of a workspace's pod, unless the pod is missing or terminating.
+    /// Returns the UID of a workspace's pod, or `None` if the pod is missing or terminating.
     pub(super) fn uid(&self, workspace: &Key) -> Option<String> {
         let store = match self {
             Pods::Watched(store) => store,

@@ -1,4 +1,4 @@
-//! Implements the service of the agent.
+//! Implements the gRPC service of the agent.
 
 use std::pin::Pin;
 use std::str::FromStr;
@@ -18,24 +18,24 @@ use tonic::{Request, Response, Status, Streaming};
 use super::older::{self, Older};
 use super::pods::Pods;
 use super::workspace::{Key, Operation, Workspace, Workspaces};
-use super::{Counts, Fault, Manner, Manners};
+use super::{Behavior, Behaviors, Counts, Fault};
 
 pub(super) struct Service {
     pub(super) workspaces: Arc<Workspaces>,
     pods: Pods,
-    /// The only workspace, if the agent serves a single one.
+    /// The only workspace, if the agent serves a single workspace.
     only: Option<Key>,
-    manners: Manners,
+    behaviors: Behaviors,
     older: Arc<Older>,
     pub(super) counts: Arc<Counts>,
     pub(super) finished: CancellationToken,
 }
 
 impl Service {
-    pub(super) fn new(pods: Pods, only: Option<Key>, manners: Manners) -> anyhow::Result<Service> {
+    pub(super) fn new(pods: Pods, only: Option<Key>, behaviors: Behaviors) -> anyhow::Result<Service> {
         let older = Arc::new(Older::load()?);
         let (workspaces, counts, finished) = Default::default();
-        Ok(Service { workspaces, pods, only, manners, older, counts, finished })
+        Ok(Service { workspaces, pods, only, behaviors, older, counts, finished })
     }
 
     /// Returns the workspace of the connection.
@@ -44,7 +44,7 @@ impl Service {
         known.cloned().ok_or_else(|| Status::internal("unknown caller"))
     }
 
-    /// Calls a function with the workspace of the connection.
+    /// Calls a function with the workspace to which the connection refers.
     fn with<T, R>(
         &self,
         request: &Request<R>,
@@ -59,21 +59,21 @@ impl Service {
         self.with(request, |workspace| workspace.find(id).ok_or_else(|| Status::not_found("no such operation")))
     }
 
-    fn manner<R>(&self, request: &Request<R>) -> Result<Manner, Status> {
-        Ok((self.manners)(&self.key(request)?.name))
+    fn behavior<R>(&self, request: &Request<R>) -> Result<Behavior, Status> {
+        Ok((self.behaviors)(&self.key(request)?.name))
     }
 
     /// Returns the message filter for the workspace of the connection.
-    fn passage<R>(&self, request: &Request<R>) -> Result<Passage, Status> {
-        Ok(Passage(self.manner(request)?.is_older.then(|| self.older.clone())))
+    fn message_filter<R>(&self, request: &Request<R>) -> Result<MessageFilter, Status> {
+        Ok(MessageFilter(self.behavior(request)?.is_older.then(|| self.older.clone())))
     }
 }
 
-/// Filters messages: an older agent drops fields that it does not have.
+/// Filters messages. An older agent drops the fields that it does not have.
 #[derive(Clone)]
-struct Passage(Option<Arc<Older>>);
+struct MessageFilter(Option<Arc<Older>>);
 
-impl Passage {
+impl MessageFilter {
     fn pass<M: Message + Default>(&self, name: &str, message: M) -> Result<M, Status> {
         match &self.0 {
             None => Ok(message),
@@ -91,53 +91,53 @@ impl Agent for Service {
     async fn status(&self, request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
         self.counts.statuses.fetch_add(1, Ordering::Relaxed);
         let mut reply = self.with(&request, |workspace| Ok(workspace.status()))?;
-        if self.manner(&request)?.is_older {
+        if self.behavior(&request)?.is_older {
             older::VERSION.clone_into(&mut reply.agent_version);
         }
-        self.passage(&request)?.pass("StatusReply", reply).map(Response::new)
+        self.message_filter(&request)?.pass("StatusReply", reply).map(Response::new)
     }
 
     async fn put_source(
         &self,
         mut request: Request<Streaming<proto::PutSourceRequest>>,
     ) -> Result<Response<proto::PutSourceReply>, Status> {
-        if self.manner(&request)?.fault == Fault::SlowSources {
+        if self.behavior(&request)?.fault == Fault::SlowSources {
             request.get_mut().message().await?;
             std::future::pending::<()>().await;
         }
         let artifact = receive(request.get_mut()).await?;
         self.counts.sources.fetch_add(1, Ordering::Relaxed);
         let unchanged = self.with(&request, |workspace| workspace.put(artifact))?;
-        self.passage(&request)?.pass("PutSourceReply", proto::PutSourceReply { unchanged }).map(Response::new)
+        self.message_filter(&request)?.pass("PutSourceReply", proto::PutSourceReply { unchanged }).map(Response::new)
     }
 
     async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
-        let passage = self.passage(&request)?;
-        let heard = passage.pass("RunRequest", request.get_ref().clone())?;
-        let run_time = self.manner(&request)?.run_time;
+        let filter = self.message_filter(&request)?;
+        let received = filter.pass("RunRequest", request.get_ref().clone())?;
+        let run_time = self.behavior(&request)?.run_time;
         let finished = self.finished.clone();
-        let known = self.with(&request, |workspace| workspace.run(&heard, run_time, finished))?;
+        let known = self.with(&request, |workspace| workspace.run(&received, run_time, finished))?;
         self.counts.runs.fetch_add(u64::from(!known), Ordering::Relaxed);
         let reply = proto::RunReply { known, ..proto::RunReply::default() };
-        passage.pass("RunReply", reply).map(Response::new)
+        filter.pass("RunReply", reply).map(Response::new)
     }
 
     async fn attach(&self, request: Request<proto::AttachRequest>) -> Result<Response<Replies>, Status> {
         let operation = self.operation(&request, &request.get_ref().id)?;
-        let passage = self.passage(&request)?;
+        let filter = self.message_filter(&request)?;
         let attached = Attachment::new(&self.counts);
         let started = (request.get_ref().from == 0).then(|| Attached::Progress(operation.started()));
-        let fault = self.manner(&request)?.fault;
+        let fault = self.behavior(&request)?.fault;
         let (result_of, until) = (operation.clone(), operation);
         let result = futures::stream::once(async move {
-            // Counts as attached until the result is ready or the client disconnects.
+            // The stream counts as open until the result is ready or the client disconnects.
             let _attached = attached;
-            result_of.until_it_ended().await;
+            result_of.until_ended().await;
             Attached::Result(if fault == Fault::HugeResults { result_of.huge_result() } else { result_of.result() })
         });
         let flood = futures::stream::iter((fault == Fault::Floods).then(|| flood(until))).flatten();
         let parts = futures::stream::iter(started).chain(flood).chain(result);
-        let replies = parts.map(move |part| passage.pass("AttachReply", proto::AttachReply { part: Some(part) }));
+        let replies = parts.map(move |part| filter.pass("AttachReply", proto::AttachReply { part: Some(part) }));
         Ok(Response::new(Box::pin(replies)))
     }
 
@@ -160,11 +160,11 @@ impl Agent for Service {
             workspace.drain();
             Ok(workspace.open_operation())
         })?;
-        self.passage(&request)?.pass("DrainReply", proto::DrainReply { open_operation }).map(Response::new)
+        self.message_filter(&request)?.pass("DrainReply", proto::DrainReply { open_operation }).map(Response::new)
     }
 }
 
-/// Sends progress as fast as the client reads it, until the run ends.
+/// Sends progress events as fast as the client reads them, until the run ends.
 fn flood(operation: Arc<Operation>) -> impl Stream<Item = Attached> + Send {
     let number = futures::stream::iter(1_u32..);
     let reported =
@@ -189,7 +189,7 @@ impl Drop for Attachment {
     }
 }
 
-/// Receives a source, verifies it as an agent does, and discards the bytes.
+/// Receives a source, verifies it as an agent does, and discards its bytes.
 async fn receive(parts: &mut Streaming<proto::PutSourceRequest>) -> Result<proto::Artifact, Status> {
     let header = match parts.message().await?.and_then(|message| message.part) {
         Some(Part::Header(header)) => header,

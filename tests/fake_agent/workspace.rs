@@ -1,4 +1,4 @@
-//! In-memory state of the agents, per workspace. A new pod starts with an empty state.
+//! The state of the agents in memory, by workspace. A new pod starts with an empty state.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use tonic::Status;
 /// Maximum number of operations that a workspace keeps.
 const MAX_OPERATIONS: usize = 5;
 
-/// Identifies a workspace.
+/// Namespace and name of a workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) namespace: String,
@@ -26,7 +26,7 @@ pub(super) struct Key {
 #[derive(Default)]
 pub(super) struct Workspaces {
     all: Mutex<HashMap<Key, Workspace>>,
-    /// Installed source of workspaces at their first connection.
+    /// Source that is already installed when a workspace connects for the first time.
     common: Mutex<Option<proto::Artifact>>,
 }
 
@@ -43,7 +43,7 @@ impl Workspaces {
         *self.common.lock().unwrap_or_else(PoisonError::into_inner) = artifact;
     }
 
-    /// Calls a function with the workspace. If the pod UID has changed, the workspace is reset first.
+    /// Calls a function with the workspace. Resets the workspace first if the pod UID has changed.
     pub(super) fn with<T>(&self, key: &Key, pod_uid: &str, act: impl FnOnce(&mut Workspace) -> T) -> T {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let workspace = all.entry(key.clone()).or_insert_with(|| {
@@ -81,7 +81,7 @@ impl Operation {
         Instant::now() < self.ends && !self.finished.is_cancelled() && !self.cancelled.is_cancelled()
     }
 
-    pub(super) async fn until_it_ended(&self) {
+    pub(super) async fn until_ended(&self) {
         tokio::select! {
             () = tokio::time::sleep_until(self.ends) => {}
             () = self.finished.cancelled() => {}
@@ -89,7 +89,7 @@ impl Operation {
         }
     }
 
-    /// Acknowledges the result. Returns whether this is the first acknowledgment.
+    /// Acknowledges the result. Returns true for the first acknowledgment.
     pub(super) fn acknowledge(&self) -> bool {
         !self.is_acknowledged.swap(true, Ordering::Relaxed)
     }
@@ -169,7 +169,7 @@ impl Workspace {
         open.map(|operation| operation.id.clone()).unwrap_or_default()
     }
 
-    /// Installs a source. Returns whether the source was already installed.
+    /// Installs a source. Returns true if the source was already installed.
     pub(super) fn put(&mut self, artifact: proto::Artifact) -> Result<bool, Status> {
         if self.artifact.as_ref() == Some(&artifact) {
             return Ok(true);
@@ -181,7 +181,8 @@ impl Workspace {
         Ok(false)
     }
 
-    /// Starts a run. Returns whether the run was already known. Rejects a request whose preconditions do not match this workspace.
+    /// Starts a run. Returns true if the run was already known. Rejects a request whose preconditions do not match this
+    /// workspace.
     pub(super) fn run(
         &mut self,
         request: &proto::RunRequest,
@@ -198,9 +199,9 @@ impl Workspace {
             (request.pod_uid != self.pod_uid, "the pod has another UID"),
             (request.start_id != self.start_id, "the agent has restarted"),
             (request.artifact != self.artifact, "another source is installed"),
-            (request.settings_digest != settings_digest(&settings), "the settings do not fit their digest"),
+            (request.settings_digest != settings_digest(&settings), "the settings do not match their digest"),
         ];
-        if let Some((_, why)) = refused.into_iter().find(|(is_so, _)| *is_so) {
+        if let Some((_, why)) = refused.into_iter().find(|(applies, _)| *applies) {
             return Err(Status::failed_precondition(why));
         }
         self.settings_digest.clone_from(&request.settings_digest);

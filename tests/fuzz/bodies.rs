@@ -1,4 +1,4 @@
-//! Calls the parsers of untrusted bytes and checks their invariants. The fuzz targets pass generated input,
+//! Calls the parsers of untrusted bytes and checks their invariants. The fuzz targets pass generated input, and
 //! `tests/fuzz_corpora` passes the committed files.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use pulumi_controller::pulumi::events::{EngineEvent, EventError, LineSplitter};
 use pulumi_controller::pulumi::failure::{self, exit::Exit};
 use pulumi_controller::pulumi::run_summary::RunSummary;
 
-/// The function of each fuzz target, by name.
+/// The function of each fuzz target by the name of the target.
 pub const BODIES: [(&str, fn(&[u8])); 6] = [
     ("archive", archive),
     ("gzip", gzip),
@@ -23,7 +23,7 @@ pub const BODIES: [(&str, fn(&[u8])); 6] = [
     ("revision", revision),
 ];
 
-/// Returns limits that the fuzzer can reach.
+/// Returns limits that are low enough for the fuzzer to reach.
 fn limits() -> Limits {
     Limits {
         unpacked_bytes: 256 * 1024,
@@ -37,12 +37,12 @@ fn limits() -> Limits {
     }
 }
 
-/// Compresses and unpacks a tar stream, so that the fuzzer mutates the stream and not the compressed bytes.
+/// Compresses and unpacks a tar stream. The fuzzer therefore mutates the stream, not the compressed bytes.
 pub fn archive(tar: &[u8]) {
-    gzip(&compressed(tar));
+    gzip(&compress(tar));
 }
 
-pub fn compressed(bytes: &[u8]) -> Vec<u8> {
+pub fn compress(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).expect("write to memory");
     encoder.finish().expect("write to memory")
@@ -53,18 +53,18 @@ pub fn gzip(bytes: &[u8]) {
     let _ = unpacked(bytes, &limits());
 }
 
-/// Unpacks an archive next to a file that must not change, and checks the result even if the archive is rejected.
+/// Unpacks an archive next to a file that must not change. Checks the result, even if the archive is rejected.
 pub fn unpacked(bytes: &[u8], limits: &Limits) -> Result<Unpacked, UnpackError> {
-    const WITNESS: &str = "unchanged content";
+    const OUTSIDE_CONTENT: &str = "unchanged content";
     let place = tempfile::tempdir().expect("a temporary directory");
     let (into, witness) = (place.path().join("into"), place.path().join("witness"));
     std::fs::create_dir(&into).expect("a directory");
-    std::fs::write(&witness, WITNESS).expect("a file");
+    std::fs::write(&witness, OUTSIDE_CONTENT).expect("a file");
     let result = unpack(bytes, &into, limits);
     let entries: BTreeSet<_> =
         std::fs::read_dir(place.path()).expect("a directory").flatten().map(|e| e.file_name()).collect();
-    assert_eq!(entries.len(), 2, "a file was written outside: {entries:?}");
-    assert_eq!(std::fs::read_to_string(&witness).expect("the witness file exists"), WITNESS);
+    assert_eq!(entries.len(), 2, "a file was written outside of the directory: {entries:?}");
+    assert_eq!(std::fs::read_to_string(&witness).expect("the witness file exists"), OUTSIDE_CONTENT);
     let mut found = Found::default();
     found.walk(&into, &into, 0, limits);
     assert!(found.entries <= limits.entries, "{} entries", found.entries);
@@ -96,7 +96,7 @@ impl Found {
                 let target = std::fs::read_link(&path).expect("readable link");
                 stays_inside(root, &path, &target);
             } else {
-                assert!(metadata.is_file(), "{} is neither file nor directory nor link", path.display());
+                assert!(metadata.is_file(), "{} is neither a file nor a directory nor a link", path.display());
                 assert_eq!(metadata.permissions().mode() & 0o7022, 0, "{}", path.display());
                 self.files += 1;
                 self.bytes += metadata.len();
@@ -105,8 +105,8 @@ impl Found {
     }
 }
 
-/// Checks a link lexically, as the kernel resolves it if the path contains no other links, and then with the real target if
-/// it exists.
+/// Checks that a link does not leave the root: first lexically, as the kernel resolves the link if the path contains no
+/// other links, and then with the resolved target if it exists.
 fn stays_inside(root: &Path, link: &Path, target: &Path) {
     let mut depth = link.strip_prefix(root).expect("path below the root").components().count() as i64 - 1;
     for component in target.components() {
@@ -159,7 +159,7 @@ pub fn revision(bytes: &[u8]) {
     }
 }
 
-/// Checks that the result does not depend on the chunks in which the event log arrives, and that its size is bounded.
+/// Checks that the result does not depend on the chunks of the event log, and that the size of the result is limited.
 pub fn event_log(bytes: &[u8]) {
     const MAX_LINE: usize = 4 * 1024;
     let whole = lines(std::iter::once(bytes), MAX_LINE);
@@ -183,7 +183,7 @@ fn lines<'a>(pieces: impl Iterator<Item = &'a [u8]>, longest: usize) -> Vec<Resu
     pieces.flat_map(|piece| splitter.push(piece)).collect()
 }
 
-/// Checks that untrusted text in a message is bounded and has no control characters.
+/// Checks that untrusted text in a message is limited in size and has no control characters.
 fn is_readable(message: &str) {
     assert!(message.len() <= 4096, "{} bytes", message.len());
     assert!(message.chars().all(|character| !character.is_control()), "{message:?}");

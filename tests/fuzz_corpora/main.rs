@@ -1,6 +1,6 @@
-//! Replays the corpora of the fuzz targets with the stable compiler. `make fuzz` starts from the corpora and needs a nightly
-//! compiler. `REGENERATE=1 cargo test --test fuzz_corpora` rewrites the seeds. Inputs that the fuzzer has found are in the
-//! same folders as the seeds.
+//! Replays the corpora of the fuzz targets with the stable compiler. `make fuzz` starts from the same corpora and needs
+//! a nightly compiler. `REGENERATE=1 cargo test --test fuzz_corpora` rewrites the seeds. The directories of the seeds
+//! also contain inputs that the fuzzer has found.
 #![allow(clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 #[path = "../fuzz/bodies.rs"]
@@ -26,7 +26,7 @@ fn every_corpus_file_satisfies_the_invariants() {
         let mut count = 0;
         for file in files.flatten() {
             let bytes = std::fs::read(file.path()).expect("readable corpus file");
-            // After a panic, the last printed file is the one that caused it.
+            // If a panic occurs, the last printed file is its cause.
             println!("{}", file.path().display());
             body(&bytes);
             count += 1;
@@ -49,18 +49,22 @@ fn the_committed_seeds_match_their_generator() {
                 std::fs::write(&file, &bytes).expect("write the seed");
             }
             let found = std::fs::read(&file).unwrap_or_else(|error| panic!("reading {}: {error}", file.display()));
-            assert!(found == bytes, "{} is out of date: REGENERATE=1 cargo test --test fuzz_corpora", file.display());
+            assert!(
+                found == bytes,
+                "{} is out of date: run `REGENERATE=1 cargo test --test fuzz_corpora`",
+                file.display()
+            );
         }
     }
 }
 
-/// The limits are those that the agent uses.
+/// The agent uses the same limits.
 #[test]
 fn each_hostile_archive_is_refused_with_its_reason() {
     let archives: BTreeMap<_, _> = seeds::archives().into_iter().map(|a| (a.name, a)).collect();
     assert!(archives.len() > 20);
     for (name, archive) in archives {
-        let result = bodies::unpacked(&bodies::compressed(&archive.tar), &Limits::default());
+        let result = bodies::unpacked(&bodies::compress(&archive.tar), &Limits::default());
         match (archive.expected, result) {
             (Expected::Taken, Ok(_)) => {}
             (Expected::Refused(words), Err(error)) => {

@@ -1,11 +1,11 @@
-//! Seeds of the corpora: malicious archives, intact and damaged event logs of real runs, and almost valid digests. The
-//! end-to-end tests serve the same archives to a real controller.
+//! Seeds of the corpora: malicious archives, intact and damaged event logs of real runs, and nearly valid digests. The
+//! end-to-end tests serve the same archives to the controller.
 
 use tar::{EntryType, Header};
 
-use crate::bodies::compressed;
+use crate::bodies::compress;
 
-/// Expected result for an archive.
+/// The expected result for an archive.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     Taken,
@@ -35,8 +35,8 @@ pub fn all() -> Vec<(&'static str, Seeds)> {
     ]
 }
 
-/// A tar stream that is built header by header, since libraries refuse to write invalid archives. The stream starts with a valid
-/// project, so that only the fault in the stream prevents a run.
+/// A tar stream, built header by header, because libraries refuse to write invalid archives. The stream starts with a
+/// valid project, so only the fault in the stream prevents a run.
 struct Tar(Vec<u8>);
 
 impl Tar {
@@ -76,7 +76,7 @@ impl Tar {
         self.entry(EntryType::Symlink, name.as_bytes(), target.as_bytes(), b"")
     }
 
-    /// Adds a pax header with a record for the next entry.
+    /// Adds a pax header with one record for the next entry.
     fn extended(self, key: &str, value: &str) -> Tar {
         let rest = format!(" {key}={value}\n");
         let length = (1..).find(|length: &usize| length.to_string().len() + rest.len() == *length).unwrap_or_default();
@@ -151,11 +151,11 @@ pub fn archives() -> Vec<Archive> {
 }
 
 fn gzip() -> Seeds {
-    let good = compressed(&Tar::new().end());
+    let good = compress(&Tar::new().end());
     let zeros = Tar::new().header(EntryType::Regular, b"zeros", b"", 1 << 20).content(&vec![0; 1 << 20]);
     let mut seeds = vec![
         ("good.tar.gz".to_owned(), good.clone()),
-        ("zeros.tar.gz".to_owned(), compressed(&zeros.end())),
+        ("zeros.tar.gz".to_owned(), compress(&zeros.end())),
         ("truncated.tar.gz".to_owned(), good.get(..good.len() / 2).unwrap_or_default().to_vec()),
         ("without-checksum.tar.gz".to_owned(), good.get(..good.len() - 8).unwrap_or_default().to_vec()),
         ("plain.tar".to_owned(), Tar::new().end()),
@@ -214,7 +214,7 @@ fn texts(texts: &[(impl AsRef<str>, impl AsRef<str>)]) -> Seeds {
     texts.iter().map(|(name, text)| (name.as_ref().to_owned(), text.as_ref().as_bytes().to_vec())).collect()
 }
 
-/// Returns event logs of real runs, and event logs that a malicious program could forge.
+/// Returns event logs of real runs, and event logs that a malicious program could write.
 fn event_logs() -> Seeds {
     let failed = include_bytes!("../../src/pulumi/testdata/failed.events.jsonl");
     let mut damaged = failed.to_vec();

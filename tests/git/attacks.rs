@@ -1,5 +1,5 @@
-//! Tests malicious repositories, servers and Stacks: each attack causes a specific message, uses bounded memory in the controller,
-//! and does not affect other repositories.
+//! Tests malicious repositories, servers and Stacks. Each attack causes a specific message, uses a limited amount of
+//! memory, and does not affect other repositories.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
-use crate::evil_server::{Evil, Pack, entry, long_list};
+use crate::evil_server::{EvilServer, Pack, long_list, tree_entry};
 use crate::follower::{Controller, origin};
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// Maximum growth of memory during the attacks in bytes, including the memory of other tests in the same process.
+/// Maximum growth of memory during an attack in bytes. Includes the memory of other tests in the same process.
 const GROWTH: u64 = 256 << 20;
 
 /// Returns the resident memory of this process in bytes.
@@ -28,14 +28,14 @@ fn resident() -> u64 {
 }
 
 /// Polls the branch `main` of a malicious server. Returns the warnings, or the error message.
-async fn attack(evil: Evil) -> Result<Vec<String>, String> {
+async fn attack(evil: EvilServer) -> Result<Vec<String>, String> {
     let before = resident();
     let mut controller = Controller::new().await;
     let fields = json!({"projectRepo": evil.start().await, "branch": "main"});
     let resolved = controller.resolve(&fields).await;
     let grown = resident().saturating_sub(before);
-    assert!(grown < GROWTH, "memory of the controller has grown by {grown} bytes");
-    assert_eq!(controller.left_over(), Vec::<PathBuf>::new(), "temporary files are removed");
+    assert!(grown < GROWTH, "the memory has grown by {grown} bytes");
+    assert_eq!(controller.leftover_files(), Vec::<PathBuf>::new(), "temporary files are removed");
     resolved.map(|resolved| origin(&resolved).warnings.clone())
 }
 
@@ -47,10 +47,10 @@ fn noise(bytes: usize) -> Vec<u8> {
 async fn submodules_count_as_entries() {
     let mut pack = Pack::new();
     let nothing = ObjectId::null(gix_hash::Kind::Sha1);
-    let tree: Vec<u8> = (0..300_000).flat_map(|n| entry("160000", &format!("module-{n:06}"), &nothing)).collect();
+    let tree: Vec<u8> = (0..300_000).flat_map(|n| tree_entry("160000", &format!("module-{n:06}"), &nothing)).collect();
     let tree = pack.object(Kind::Tree, &tree).0;
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should reject too many objects");
+    let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should reject too many objects");
     assert!(error.contains("limit of 200000 entries exceeded"), "{error}");
 }
 
@@ -58,57 +58,57 @@ async fn submodules_count_as_entries() {
 async fn directories_that_expand_to_billions_of_files_are_refused() {
     let mut pack = Pack::new();
     let blob = pack.object(Kind::Blob, b"harm").0;
-    let mut tree = pack.object(Kind::Tree, &entry("100644", "f", &blob)).0;
+    let mut tree = pack.object(Kind::Tree, &tree_entry("100644", "f", &blob)).0;
     for _ in 0..10 {
-        let entries: Vec<u8> = (0..10).flat_map(|n| entry("40000", &format!("d{n}"), &tree)).collect();
+        let entries: Vec<u8> = (0..10).flat_map(|n| tree_entry("40000", &format!("d{n}"), &tree)).collect();
         tree = pack.object(Kind::Tree, &entries).0;
     }
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should reject too many objects");
+    let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should reject too many objects");
     assert!(error.contains("limit of 200000 entries exceeded"), "{error}");
 }
 
-/// Returns a pack of about a megabyte whose objects expand to gigabytes through chains of ten deltas.
-fn chains_of_ten(objects_at_the_end: usize) -> (ObjectId, Pack) {
+/// Returns a pack of about one megabyte whose objects expand to gigabytes through chains of ten deltas.
+fn nested_deltas(last_objects: usize) -> (ObjectId, Pack) {
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
     for _ in 0..2 {
-        place = pack.repeating(place, 10);
+        place = pack.add_repetition(place, 10);
     }
     for _ in 0..7 {
-        place = pack.repeating(place, 1);
+        place = pack.add_repetition(place, 1);
     }
-    for byte in 0..objects_at_the_end {
-        pack.longer(place, u8::try_from(byte).unwrap());
+    for byte in 0..last_objects {
+        pack.add_extension(place, u8::try_from(byte).unwrap());
     }
-    let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
+    let tree = pack.object(Kind::Tree, &tree_entry("100644", "f", &id)).0;
     (pack.commit(tree), pack)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delta_chains_that_decode_to_gigabytes_are_refused() {
-    let (commit, pack) = chains_of_ten(20);
+    let (commit, pack) = nested_deltas(20);
     let began = Instant::now();
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should exceed the limit");
+    let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should exceed the limit");
     assert!(error.contains("decoded size of the pack exceeds the limit"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(20), "rejected only after the work: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "the pack was rejected too late: {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_deltas_of_megabytes_are_refused_but_of_kilobytes_accepted() {
+async fn many_large_deltas_are_refused_and_many_small_deltas_are_accepted() {
     for (size, expected) in [(4 << 20, Some("decoded size of the pack")), (1 << 10, None)] {
         let mut pack = Pack::new();
         let mut content = noise(size);
         let mut place = pack.object(Kind::Blob, &content).1;
         for n in 0..1000 {
             let byte = u8::try_from(n % 251).unwrap();
-            place = pack.longer(place, byte);
+            place = pack.add_extension(place, byte);
             content.push(byte);
         }
         let id = gix_object::compute_hash(gix_hash::Kind::Sha1, Kind::Blob, &content).unwrap();
-        let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
+        let tree = pack.object(Kind::Tree, &tree_entry("100644", "f", &id)).0;
         let commit = pack.commit(tree);
-        let message = attack(Evil::with_main(commit, pack)).await;
+        let message = attack(EvilServer::with_main(commit, pack)).await;
         match (expected, message) {
             (Some(expected), Err(message)) => assert!(message.contains(expected), "{message}"),
             (None, Ok(_)) => {}
@@ -123,14 +123,14 @@ async fn an_object_reused_many_times_after_a_delta_chain_is_refused() {
     let mut content = noise(64 << 10);
     let mut place = pack.object(Kind::Blob, &content).1;
     for n in 0..200_u8 {
-        place = pack.longer(place, n);
+        place = pack.add_extension(place, n);
         content.push(n);
     }
     let id = gix_object::compute_hash(gix_hash::Kind::Sha1, Kind::Blob, &content).unwrap();
-    let files: Vec<u8> = (0..10_000).flat_map(|n| entry("100644", &format!("f{n:05}"), &id)).collect();
+    let files: Vec<u8> = (0..10_000).flat_map(|n| tree_entry("100644", &format!("f{n:05}"), &id)).collect();
     let tree = pack.object(Kind::Tree, &files).0;
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should exceed the limit");
+    let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should exceed the limit");
     assert!(error.contains("decoded size of the pack"), "{error}");
 }
 
@@ -139,23 +139,23 @@ async fn objects_that_do_not_fit_in_memory_are_refused() {
     // Each base in the chain stays in memory while further deltas refer to it.
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
-    place = pack.repeating(place, 60);
+    place = pack.add_repetition(place, 60);
     for _ in 0..9 {
-        let next = pack.repeating(place, 1);
-        pack.longer(place, 1);
+        let next = pack.add_repetition(place, 1);
+        pack.add_extension(place, 1);
         place = next;
     }
-    let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
+    let tree = pack.object(Kind::Tree, &tree_entry("100644", "f", &id)).0;
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should exceed the limit");
+    let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should exceed the limit");
     let words = ["decoded size of the pack", "of memory"];
     assert!(words.iter().any(|words| error.contains(words)), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pack_that_declares_millions_of_objects_is_refused() {
-    let (commit, pack) = chains_of_ten(0);
-    let mut evil = Evil::with_main(commit, pack);
+    let (commit, pack) = nested_deltas(0);
+    let mut evil = EvilServer::with_main(commit, pack);
     evil.pack[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
     let error = attack(evil).await.expect_err("should reject a wrong number of objects");
     assert!(error.contains("repository has 4294967295 objects, which exceeds the limit of 2000000"), "{error}");
@@ -166,9 +166,9 @@ async fn a_list_of_references_is_read_up_to_the_size_limit() {
     for (bytes, expected) in [(31 << 20, None), (40 << 20, Some("list of references exceeds the limit"))] {
         let mut pack = Pack::new();
         let blob = pack.object(Kind::Blob, b"name: app\n").0;
-        let tree = pack.object(Kind::Tree, &entry("100644", "Pulumi.yaml", &blob)).0;
+        let tree = pack.object(Kind::Tree, &tree_entry("100644", "Pulumi.yaml", &blob)).0;
         let commit = pack.commit(tree);
-        let evil = Evil { references: long_list(bytes, commit), ..Evil::with_main(commit, pack) };
+        let evil = EvilServer { references: long_list(bytes, commit), ..EvilServer::with_main(commit, pack) };
         match (expected, attack(evil).await) {
             (Some(expected), Err(message)) => assert!(message.contains(expected), "{message}"),
             (None, Ok(_)) => {}
@@ -178,15 +178,15 @@ async fn a_list_of_references_is_read_up_to_the_size_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_sending_a_byte_a_second_time_out_and_delay_no_namespace() {
+async fn very_slow_servers_time_out_and_delay_no_other_namespace() {
     let min_rate = MinRate { bytes: 1 << 10, window: Duration::from_secs(3) };
     let limits = Limits { list_min_rate: min_rate, fetch_min_rate: min_rate, ..Limits::default() };
     let mut controller = Controller::with(limits).await;
     let mut slow = Vec::new();
     for (index, what) in ["advertisement", "references", "pack", "pack"].into_iter().enumerate() {
-        let (commit, pack) = chains_of_ten(0);
+        let (commit, pack) = nested_deltas(0);
         let what: &'static [&'static str] = Box::leak(Box::new([what]));
-        let url = Evil { slow: what, ..Evil::with_main(commit, pack) }.start().await;
+        let url = EvilServer { slow: what, ..EvilServer::with_main(commit, pack) }.start().await;
         let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
         drop(controller.immediate_result(&stack, &fields, &Lookup::default()));
         slow.push((stack, fields));
@@ -222,23 +222,23 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
     until_in_use(&controller, 3).await;
     assert!(
         fetch_time(&mut controller, "last").await < Duration::from_secs(5),
-        "the fetch in the reserved slot is ended"
+        "the controller ends the fetch in the reserved slot"
     );
     until_ended(&controller, &slow, &mut ended, 2).await;
 }
 
 /// Namespace, name and source of a Stack.
-type Followed = (&'static str, String, Value);
+type StackSource = (&'static str, String, Value);
 
-/// Starts a fetch for a Stack from a server that sends one byte per second. Returns the Stack.
-async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index: usize) -> Followed {
-    let (commit, pack) = chains_of_ten(0);
-    let url = Evil { slow: &["pack"], ..Evil::with_main(commit, pack) }.start().await;
+/// Starts a fetch for a Stack from a server that sends one byte per second, and returns the Stack.
+async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index: usize) -> StackSource {
+    let (commit, pack) = nested_deltas(0);
+    let url = EvilServer { slow: &["pack"], ..EvilServer::with_main(commit, pack) }.start().await;
     let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
     let immediate_result =
         |controller: &Controller| controller.immediate_result_in(namespace, &stack, &fields, &Lookup::default());
     let error = immediate_result(controller).expect_err("should wait for the first query").to_string();
-    controller.until_woken(&stack, &error).await;
+    controller.until_requeued(&stack, &error).await;
     assert!(
         immediate_result(controller)
             .expect_err("should wait for the fetch")
@@ -250,14 +250,14 @@ async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index:
 
 async fn until_in_use(controller: &Controller, slots: usize) {
     let began = Instant::now();
-    while controller.left_over().len() < slots {
-        let used = controller.left_over();
+    while controller.leftover_files().len() < slots {
+        let used = controller.leftover_files();
         assert!(began.elapsed() < Duration::from_secs(20), "expected {slots} slots in use: {used:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Returns the time that a namespace without a slot waits for a commit of a server that responds immediately.
+/// Returns the time until a namespace without a slot gets a commit from a server that responds immediately.
 async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
@@ -267,9 +267,9 @@ async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     start.elapsed()
 }
 
-/// Waits until `count` fetches were ended because other namespaces wait for a slot. `ended` contains the names of their Stacks, because
-/// the error of a Stack disappears when its next fetch starts.
-async fn until_ended(controller: &Controller, slow: &[Followed], ended: &mut BTreeSet<String>, count: usize) {
+/// Waits until `count` fetches have been ended because other namespaces wait for a slot. `ended` collects the names of
+/// their Stacks, because the next fetch of a Stack clears its error.
+async fn until_ended(controller: &Controller, slow: &[StackSource], ended: &mut BTreeSet<String>, count: usize) {
     let start = Instant::now();
     loop {
         let mut errors = Vec::new();
@@ -301,11 +301,11 @@ async fn the_controllers_own_addresses_are_never_contacted() {
         assert!(error.contains("not allowed for a repository"), "{host}: {error}");
     }
     let requests = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
-    assert!(requests.is_err(), "the server got a request");
+    assert!(requests.is_err(), "the server received a connection");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn work_for_a_repository_stops_when_no_stack_follows_it() {
+async fn work_for_a_repository_stops_when_no_stack_uses_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let fields = json!({"projectRepo": format!("http://{}/app", listener.local_addr().unwrap()), "branch": "main"});
     let controller = Controller::new().await;
@@ -317,17 +317,17 @@ async fn work_for_a_repository_stops_when_no_stack_follows_it() {
     let mut request = Vec::new();
     controller.git.forget(&("apps".to_owned(), "first".to_owned()));
     let closed = tokio::time::timeout(Duration::from_millis(500), stream.read_to_end(&mut request)).await;
-    assert!(closed.is_err(), "another Stack still follows the repository");
+    assert!(closed.is_err(), "another Stack still refers to the repository");
     controller.git.forget(&("apps".to_owned(), "last".to_owned()));
-    // Shorter than the 30 s for which a server may be silent.
+    // This timeout is shorter than the 30 s for which a server may be silent.
     let closed = tokio::time::timeout(Duration::from_secs(15), stream.read_to_end(&mut request)).await;
-    assert!(closed.is_ok(), "the child process still asks the server");
+    assert!(closed.is_ok(), "the child process is still connected to the server");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn child_processes_have_no_environment_and_no_credentials_in_args() {
-    let (commit, pack) = chains_of_ten(0);
-    let url = Evil { slow: &["references"], ..Evil::with_main(commit, pack) }.start().await;
+    let (commit, pack) = nested_deltas(0);
+    let url = EvilServer { slow: &["references"], ..EvilServer::with_main(commit, pack) }.start().await;
     let controller = Controller::new().await;
     controller.secrets.set("git", &[("accessToken", "hunter2hunter2")]);
     let fields = json!({"projectRepo": url, "branch": "main", "gitAuthSecret": "git"});
@@ -340,7 +340,7 @@ async fn child_processes_have_no_environment_and_no_credentials_in_args() {
         if let Some(child) = children("git").into_iter().find(is_ours) {
             break child;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "there is no child process with limits");
+        assert!(began.elapsed() < Duration::from_secs(20), "no child process with limits exists");
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     let read = |name: &str| String::from_utf8_lossy(&std::fs::read(child.join(name)).unwrap()).into_owned();
@@ -349,10 +349,10 @@ async fn child_processes_have_no_environment_and_no_credentials_in_args() {
     assert_eq!(read("oom_score_adj").trim(), "1000");
 }
 
-/// Memory limit in bytes of the child process for a connection, which `/proc/PID/limits` contains.
+/// Memory limit of the child process that handles a connection, in bytes. `/proc/PID/limits` shows this limit.
 const QUERY_MEMORY_LIMIT: u64 = 64 << 20;
 
-/// Returns the child processes of this process with a role.
+/// Returns the child processes of this process that have a role.
 fn children(role: &str) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let is_child = |process: &PathBuf| {

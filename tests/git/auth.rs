@@ -1,4 +1,4 @@
-//! Tests credentials for Git over HTTP, and the hosts to which they are sent.
+//! Tests credentials for Git over HTTP, and the hosts that receive them.
 
 use std::process::Command;
 
@@ -84,7 +84,7 @@ async fn a_changed_secret_is_read_on_the_next_request() {
 async fn a_custom_ca_is_trusted_per_secret_or_for_all_stacks() {
     let repository = Repository::with_project();
     let server = Server::private(&repository, "me", "hunter2").await;
-    let tls = Tls::before(server.address).await;
+    let tls = Tls::in_front_of(server.address).await;
     let fields = json!({"projectRepo": tls.url(), "branch": "main", "gitAuthSecret": "git"});
     let login = [("username", "me"), ("password", "hunter2"), ("ca.crt", tls.authority.as_str())];
     let mut controller = Controller::new().await;
@@ -114,7 +114,7 @@ async fn a_redirect_is_followed() {
 fn app_key(directory: &TempDir, traditional: bool) -> (String, Vec<u8>) {
     let path = directory.path().join(format!("app-{traditional}.pem"));
     let run = |arguments: &[&str]| {
-        let output = Command::new("openssl").args(arguments).output().expect("openssl is there");
+        let output = Command::new("openssl").args(arguments).output().expect("openssl is installed");
         assert!(
             output.status.success(),
             "openssl {}: {}",
@@ -149,7 +149,7 @@ async fn a_github_app_token_is_cached_while_it_is_valid() {
         controller.resolve(&fields).await.unwrap();
         controller.resolve_now(&fields, "again").await.unwrap();
         assert_eq!(github.exchanges(), 1, "one token exchange");
-        // The server revokes the token before it expires.
+        // The server revokes the token before the token expires.
         server.set_login("x-access-token", "another");
         *github.token.lock().unwrap() = "another".to_owned();
         let error = controller.resolve_now(&fields, "refused").await.expect_err("should reject the token");

@@ -1,4 +1,4 @@
-//! A malicious server: it implements version 2 of the Git protocol over HTTP and serves packs that `git` would not
+//! A malicious server. It implements version 2 of the Git protocol over HTTP and serves packs that `git` would never
 //! create.
 
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use gix_object::Kind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A pack that is assembled by hand.
+/// A pack that a test assembles object by object.
 pub struct Pack {
     bytes: Vec<u8>,
     objects: u32,
@@ -20,7 +20,7 @@ pub struct Pack {
 
 /// Offset and size of an object in the pack.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct Location {
     offset: usize,
     size: usize,
 }
@@ -31,21 +31,21 @@ impl Pack {
     }
 
     /// Adds an object that is not a delta.
-    pub fn object(&mut self, kind: Kind, data: &[u8]) -> (ObjectId, Place) {
+    pub fn object(&mut self, kind: Kind, data: &[u8]) -> (ObjectId, Location) {
         let number = match kind {
             Kind::Commit => 1,
             Kind::Tree => 2,
             Kind::Blob => 3,
             Kind::Tag => 4,
         };
-        let offset = self.entry(number, data.len());
-        self.compressed(data);
+        let offset = self.start_entry(number, data.len());
+        self.append_compressed(data);
         let id = gix_object::compute_hash(Hash::Sha1, kind, data).unwrap();
-        (id, Place { offset, size: data.len() })
+        (id, Location { offset, size: data.len() })
     }
 
     /// Adds a delta object that repeats its base `times` times.
-    pub fn repeating(&mut self, base: Place, times: usize) -> Place {
+    pub fn add_repetition(&mut self, base: Location, times: usize) -> Location {
         let mut delta = [varint(base.size), varint(base.size * times)].concat();
         for _ in 0..times {
             for from in (0..base.size).step_by(0xff_ffff) {
@@ -55,21 +55,21 @@ impl Pack {
                 delta.extend(&u32::try_from(count).unwrap().to_le_bytes()[..3]);
             }
         }
-        self.delta(base, base.size * times, &delta)
+        self.add_delta(base, base.size * times, &delta)
     }
 
     /// Adds a delta object that appends one byte to its base.
-    pub fn longer(&mut self, base: Place, byte: u8) -> Place {
+    pub fn add_extension(&mut self, base: Location, byte: u8) -> Location {
         let mut delta = [varint(base.size), varint(base.size + 1)].concat();
         delta.push(0xff);
         delta.extend(&0_u32.to_le_bytes());
         delta.extend(&u32::try_from(base.size).unwrap().to_le_bytes()[..3]);
         delta.extend([1, byte]);
-        self.delta(base, base.size + 1, &delta)
+        self.add_delta(base, base.size + 1, &delta)
     }
 
-    fn delta(&mut self, base: Place, size: usize, delta: &[u8]) -> Place {
-        let offset = self.entry(6, delta.len());
+    fn add_delta(&mut self, base: Location, size: usize, delta: &[u8]) -> Location {
+        let offset = self.start_entry(6, delta.len());
         let mut distance = offset - base.offset;
         let mut groups = vec![u8::try_from(distance & 0x7f).unwrap()];
         distance >>= 7;
@@ -79,18 +79,18 @@ impl Pack {
             distance >>= 7;
         }
         self.bytes.extend(groups.into_iter().rev());
-        self.compressed(delta);
-        Place { offset, size }
+        self.append_compressed(delta);
+        Location { offset, size }
     }
 
     /// Adds a commit that refers to a tree.
     pub fn commit(&mut self, tree: ObjectId) -> ObjectId {
-        let who = "Evil <evil@example.com> 1700000000 +0000";
-        self.object(Kind::Commit, format!("tree {tree}\nauthor {who}\ncommitter {who}\n\nharm\n").as_bytes()).0
+        let author = "Evil <evil@example.com> 1700000000 +0000";
+        self.object(Kind::Commit, format!("tree {tree}\nauthor {author}\ncommitter {author}\n\nharm\n").as_bytes()).0
     }
 
     /// Adds the header of an entry and returns its offset.
-    fn entry(&mut self, number: u8, size: usize) -> usize {
+    fn start_entry(&mut self, number: u8, size: usize) -> usize {
         let offset = self.bytes.len();
         self.objects += 1;
         let low = u8::try_from(size & 0x0f).unwrap();
@@ -104,7 +104,7 @@ impl Pack {
         offset
     }
 
-    fn compressed(&mut self, data: &[u8]) {
+    fn append_compressed(&mut self, data: &[u8]) {
         let mut encoder = ZlibEncoder::new(&mut self.bytes, Compression::fast());
         encoder.write_all(data).unwrap();
         encoder.finish().unwrap();
@@ -132,24 +132,24 @@ fn varint(mut number: usize) -> Vec<u8> {
 }
 
 /// Returns an entry of a tree.
-pub fn entry(mode: &str, name: &str, id: &ObjectId) -> Vec<u8> {
+pub fn tree_entry(mode: &str, name: &str, id: &ObjectId) -> Vec<u8> {
     [mode.as_bytes(), b" ", name.as_bytes(), b"\0", id.as_slice()].concat()
 }
 
-/// Responses of the server.
-pub struct Evil {
+/// The responses of the server.
+pub struct EvilServer {
     /// Response to `ls-refs`.
     pub references: Vec<u8>,
     pub pack: Vec<u8>,
-    /// Responses that are sent at one byte per second: `advertisement`, `references` or `pack`.
+    /// Responses that the server sends at one byte per second: `advertisement`, `references` or `pack`.
     pub slow: &'static [&'static str],
 }
 
-impl Evil {
+impl EvilServer {
     /// Returns a server with one branch, `main`.
     pub fn with_main(commit: ObjectId, pack: Pack) -> Self {
         let references = [packet(format!("{commit} refs/heads/main\n").as_bytes()), b"0000".to_vec()].concat();
-        Evil { references, pack: pack.finish(), slow: &[] }
+        EvilServer { references, pack: pack.finish(), slow: &[] }
     }
 
     /// Starts the server and returns its URL.
@@ -227,7 +227,7 @@ fn packfile(pack: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Returns a list of references of about `bytes` bytes that ends with `main`.
+/// Returns a list of references of about `bytes` bytes whose last entry is `main`.
 pub fn long_list(bytes: usize, main: ObjectId) -> Vec<u8> {
     let mut list = Vec::with_capacity(bytes + 100);
     let mut number = 0;

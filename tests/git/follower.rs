@@ -1,4 +1,4 @@
-//! A fixture for the part of the controller that tracks repositories for Stacks, with an artifact store.
+//! Fixture for the part of the controller that polls repositories, with an artifact store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::secrets::Secrets;
 
-/// Timeout for a response, long enough for a slow machine.
+/// Timeout for a response, sufficient for a slow machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Controller {
@@ -26,7 +26,7 @@ pub struct Controller {
     pub store: Store,
     pub secrets: Secrets,
     pub directory: TempDir,
-    woken: Receiver<Follower>,
+    requeued: Receiver<Follower>,
     end: CancellationToken,
 }
 
@@ -64,21 +64,22 @@ impl Controller {
         std::fs::create_dir(directory.path().join("trust")).unwrap();
         let end = CancellationToken::new();
         git::prepare(&settings.work).unwrap();
-        let (git, woken) = Git::new(secrets.client().await, store.clone(), settings, TaskTracker::new(), end.clone());
-        Controller { git, store, secrets, directory, woken, end }
+        let client = secrets.client().await;
+        let (git, requeued) = Git::new(client, store.clone(), settings, TaskTracker::new(), end.clone());
+        Controller { git, store, secrets, directory, requeued, end }
     }
 
-    /// Writes a file with certificates or host keys that are trusted for all Stacks.
+    /// Writes a file with certificates or host keys that the controller trusts for all Stacks.
     pub fn trust(&self, name: &str, text: &str) {
         std::fs::write(self.directory.path().join("trust").join(name), text).unwrap();
     }
 
-    /// Returns the immediate result for a Stack.
+    /// Returns the result that is available for a Stack without waiting.
     pub fn immediate_result(&self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, Unavailable> {
         self.immediate_result_in("apps", stack, fields, lookup)
     }
 
-    /// Returns the immediate result for a Stack in another namespace.
+    /// Returns the result that is available for a Stack in another namespace without waiting.
     pub fn immediate_result_in(
         &self,
         namespace: &str,
@@ -94,30 +95,30 @@ impl Controller {
         self.git.resolve(&(namespace.to_owned(), stack.to_owned()), &repository, lookup)
     }
 
-    /// Returns the final result. Retries only after the Stack is requeued.
+    /// Waits for the final result. Queries the result again only after the Stack has been requeued.
     pub async fn resolve_as(&mut self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, String> {
         loop {
             match self.immediate_result(stack, fields, lookup) {
                 Ok(resolved) => return Ok(resolved),
-                Err(Unavailable::Resolving(what)) => self.until_woken(stack, &what).await,
+                Err(Unavailable::Resolving(what)) => self.until_requeued(stack, &what).await,
                 Err(error) => return Err(error.to_string()),
             }
         }
     }
 
-    /// Returns the final result for a Stack in another namespace.
+    /// Waits for the final result for a Stack in another namespace.
     pub async fn resolve_in(&mut self, namespace: &str, stack: &str, fields: &Value) -> Result<Resolved, String> {
         loop {
             match self.immediate_result_in(namespace, stack, fields, &Lookup::default()) {
                 Ok(resolved) => return Ok(resolved),
-                Err(Unavailable::Resolving(what)) => self.until_woken(stack, &what).await,
+                Err(Unavailable::Resolving(what)) => self.until_requeued(stack, &what).await,
                 Err(error) => return Err(error.to_string()),
             }
         }
     }
 
-    /// Returns the files that remain in the directories for unfinished work.
-    pub fn left_over(&self) -> Vec<PathBuf> {
+    /// Returns the files in the directories for unfinished work.
+    pub fn leftover_files(&self) -> Vec<PathBuf> {
         let directories = [self.directory.path().join("work"), self.directory.path().join("store/incoming")];
         directories
             .iter()
@@ -130,26 +131,26 @@ impl Controller {
         self.resolve_as("app", fields, &Lookup::default()).await
     }
 
-    /// Returns the result after a new reconcile request.
+    /// Waits for the result after a new reconcile request.
     pub async fn resolve_now(&mut self, fields: &Value, request: &str) -> Result<Resolved, String> {
         let lookup = Lookup { request: Some(request.to_owned()), is_new: true, known: None };
         self.resolve_as("app", fields, &lookup).await
     }
 
-    pub async fn until_woken(&mut self, stack: &str, what: &str) {
-        let woken = async {
-            while let Some((_, name)) = self.woken.next().await {
+    pub async fn until_requeued(&mut self, stack: &str, what: &str) {
+        let requeued = async {
+            while let Some((_, name)) = self.requeued.next().await {
                 if name == stack {
                     return;
                 }
             }
-            panic!("no Stack is requeued");
+            panic!("the channel for requeued Stacks is closed");
         };
-        let woken = tokio::time::timeout(TEST_TIMEOUT, woken).await;
-        assert!(woken.is_ok(), "{stack} was not requeued within {TEST_TIMEOUT:?}: {what}");
+        let requeued = tokio::time::timeout(TEST_TIMEOUT, requeued).await;
+        assert!(requeued.is_ok(), "{stack} was not requeued within {TEST_TIMEOUT:?}: {what}");
     }
 
-    /// Returns the files of an artifact by name: kind and content or target.
+    /// Returns the type and the content or target of each file in an artifact, by name.
     pub fn files(&self, resolved: &Resolved) -> BTreeMap<String, String> {
         let archive = self.store.open_artifact(&resolved.digest).unwrap().expect("stored artifact");
         let to = TempDir::new().unwrap();

@@ -28,7 +28,7 @@ struct Api {
 }
 
 impl GitHub {
-    /// Starts an API with App 12 and installation 34.
+    /// Starts an API that has the App 12 and the installation 34.
     pub async fn start(key: Vec<u8>, token: &str) -> Self {
         let (exchanges, token) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(token.to_owned())));
         let api = Api { key: Arc::new(key), exchanges: Arc::clone(&exchanges), token: Arc::clone(&token) };
@@ -62,7 +62,7 @@ async fn exchange(State(api): State<Api>, Path(id): Path<String>, headers: Heade
     (StatusCode::CREATED, json!({"token": token, "expires_at": ends.to_string()}).to_string())
 }
 
-/// Returns the claims of the JWT if the signature matches the key of the App.
+/// Returns the claims of the JWT if its signature matches the key of the App.
 fn claims(api: &Api, headers: &HeaderMap) -> Option<Value> {
     let statement = headers.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?.to_owned();
     let (text, signature) = statement.rsplit_once('.')?;

@@ -1,4 +1,4 @@
-//! Git's HTTP backend behind a small server, which counts requests and optionally requires credentials.
+//! HTTP server in front of Git's HTTP backend. It counts requests and optionally requires credentials.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -28,7 +28,7 @@ struct Shared {
     login: Mutex<Option<(String, String)>>,
     lists: AtomicUsize,
     fetches: AtomicUsize,
-    /// Redirects `/moved` to the repository.
+    /// Whether requests to `/moved` are redirected to the repository.
     redirects: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Tests the tracking of Git repositories with real servers on loopback: Git's HTTP backend without TLS and with TLS of a private
-//! certificate authority, the OpenSSH server, a minimal GitHub API, and servers with faults. A minimal API server
-//! serves Secrets; no cluster is needed.
+//! Tests the polling of Git repositories with real servers on loopback: Git's HTTP backend, with TLS of a private
+//! certificate authority and without TLS, the OpenSSH server, a minimal GitHub API, and servers with faults. A minimal
+//! API server serves Secrets, so the tests need no cluster.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +13,6 @@
 
 mod attacks;
 mod auth;
-mod bad_days;
 mod evil_server;
 mod follower;
 mod github;
@@ -23,6 +22,7 @@ mod proxy;
 mod references;
 mod repository;
 mod secrets;
+mod server_faults;
 mod ssh;
 mod ssh_server;
 mod tls;

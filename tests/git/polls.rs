@@ -1,4 +1,4 @@
-//! Tests how often the controller sends requests to a server.
+//! Tests the number of requests that the controller sends to a server.
 
 use pulumi_controller::source::git::{KnownArtifact, Lookup};
 use serde_json::json;
@@ -28,7 +28,7 @@ async fn five_hundred_stacks_on_one_repository_share_one_poll_and_fetch() {
         .unwrap();
     assert_eq!(moved.revision, format!("main@sha1:{commit}"));
     let other = controller.immediate_result("app-499", &fields, &Lookup::default()).unwrap();
-    assert_eq!(other.revision, moved.revision, "the same response contains both references");
+    assert_eq!(other.revision, moved.revision, "both Stacks use the same response");
     assert_eq!(server.requests(), (4, 2));
 }
 

@@ -1,4 +1,4 @@
-//! Tests proxies in the environment. Environment variables affect all tests of a process, so this test starts another
+//! Tests proxies in the environment. Environment variables affect all tests of a process, so these tests start another
 //! process.
 
 use serde_json::json;
@@ -7,8 +7,8 @@ use crate::follower::Controller;
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// A host name that does not resolve: only a proxy can connect to it.
-const BEHIND: &str = "http://git.invalid/app";
+/// URL with a host name that does not resolve, so only a proxy can connect to it.
+const PROXIED_URL: &str = "http://git.invalid/app";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_from_the_environment_is_used() {
@@ -24,7 +24,7 @@ async fn a_proxy_from_the_environment_is_used() {
     let ended = ended.await.unwrap().unwrap();
     let message = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success() && message.contains("1 passed"), "{message}");
-    assert_eq!(proxy.requests(), (2, 1), "all requests used the proxy");
+    assert_eq!(proxy.requests(), (2, 1), "all requests use the proxy");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,19 +44,19 @@ async fn a_host_in_no_proxy_is_contacted_directly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "started by the test above, with a proxy in its environment"]
+#[ignore = "another test runs it with a proxy in the environment"]
 async fn a_repository_excluded_from_the_proxy_is_unreachable() {
     let mut controller = Controller::new().await;
     let error = controller
-        .resolve(&json!({"projectRepo": BEHIND, "branch": "main"}))
+        .resolve(&json!({"projectRepo": PROXIED_URL, "branch": "main"}))
         .await
         .expect_err("should fail without a proxy");
     assert!(error.contains("server is unreachable"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "started by the test above, with a proxy in its environment"]
+#[ignore = "another test runs it with a proxy in the environment"]
 async fn a_repository_behind_a_proxy_is_read() {
     let mut controller = Controller::new().await;
-    controller.resolve(&json!({"projectRepo": BEHIND, "branch": "main"})).await.unwrap();
+    controller.resolve(&json!({"projectRepo": PROXIED_URL, "branch": "main"})).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Tests the resolution of references to commits in real repositories.
+//! Tests the resolution of references to commits in repositories that `git` has created.
 
 use serde_json::json;
 
@@ -55,7 +55,7 @@ async fn the_commit_can_move_forward_and_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sha256_repository_is_followed() {
+async fn a_sha256_repository_is_fetched() {
     let repository = Repository::sha256();
     repository.write("Pulumi.yaml", "name: app\n");
     let commit = repository.commit();
@@ -81,7 +81,7 @@ async fn the_full_history_is_fetched_if_shallow_is_false() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_force_push_to_another_history_is_followed() {
+async fn a_force_push_to_another_history_is_fetched() {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
     let mut controller = Controller::new().await;

@@ -1,4 +1,4 @@
-//! A repository on disk, created with the real `git`.
+//! A repository on disk that `git` has created.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A working copy; servers serve its `.git` directory.
+/// A working copy. The servers serve its `.git` directory.
 pub struct Repository {
     directory: TempDir,
 }
@@ -14,12 +14,12 @@ pub struct Repository {
 impl Repository {
     /// Creates an empty repository.
     pub fn empty() -> Self {
-        Self::made(&["init", "--quiet", "--initial-branch=main", "app"])
+        Self::init(&["init", "--quiet", "--initial-branch=main", "app"])
     }
 
     /// Creates an empty repository with SHA-256 object IDs.
     pub fn sha256() -> Self {
-        Self::made(&["init", "--quiet", "--initial-branch=main", "--object-format=sha256", "app"])
+        Self::init(&["init", "--quiet", "--initial-branch=main", "--object-format=sha256", "app"])
     }
 
     /// Creates a repository with a project on `main`.
@@ -30,7 +30,7 @@ impl Repository {
         repository
     }
 
-    fn made(arguments: &[&str]) -> Self {
+    fn init(arguments: &[&str]) -> Self {
         let repository = Repository { directory: TempDir::new().unwrap() };
         git(repository.root(), arguments);
         for (key, value) in [("http.receivepack", "true"), ("uploadpack.allowAnySHA1InWant", "true")] {
@@ -39,7 +39,7 @@ impl Repository {
         repository
     }
 
-    /// Returns the directory that servers serve; the repository is `app` in it.
+    /// Returns the directory that the servers serve. The repository is its subdirectory `app`.
     pub fn root(&self) -> &Path {
         self.directory.path()
     }
@@ -95,7 +95,7 @@ fn git(directory: &Path, arguments: &[&str]) -> String {
     ] {
         command.env(name, value);
     }
-    let output = command.output().unwrap_or_else(|error| panic!("`git` could not be started: {error}"));
+    let output = command.output().unwrap_or_else(|error| panic!("`git` failed to start: {error}"));
     let problem = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "`git {}` failed: {problem}", arguments.join(" "));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()

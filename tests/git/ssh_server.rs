@@ -1,4 +1,4 @@
-//! The OpenSSH server, started by the user who runs the tests.
+//! The OpenSSH server, which runs as the user who runs the tests.
 
 use std::fs;
 use std::net::TcpListener;
@@ -29,23 +29,23 @@ impl Drop for SshServer {
 /// Creates a key pair of a type, with or without a passphrase.
 pub fn key_pair(directory: &Path, name: &str, kind: &[&str], passphrase: &str) -> (String, String) {
     let path = directory.join(name);
-    let made = Command::new("ssh-keygen")
+    let generated = Command::new("ssh-keygen")
         .args(["-q", "-N", passphrase, "-C", "test", "-t"])
         .args(kind)
         .arg("-f")
         .arg(&path)
         .status();
-    assert!(made.expect("ssh-keygen is there").success());
+    assert!(generated.expect("ssh-keygen is installed").success());
     (fs::read_to_string(&path).unwrap(), fs::read_to_string(path.with_extension("pub")).unwrap())
 }
 
-/// Returns the path of `sshd`, which Debian installs in a directory that is not on every user's `PATH`.
+/// Returns the path of `sshd`. Debian installs it in a directory that is not on the `PATH` of every user.
 fn program() -> PathBuf {
     let found = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd"]
         .map(PathBuf::from)
         .into_iter()
         .find(|path| path.exists());
-    found.expect("these tests require sshd: apt-get install openssh-server (`tests/cluster/cluster up` does it)")
+    found.expect("sshd is not installed: run `apt-get install openssh-server` or `tests/cluster/cluster up`")
 }
 
 impl SshServer {
@@ -60,7 +60,7 @@ impl SshServer {
         fs::set_permissions(root.join("authorized_keys"), fs::Permissions::from_mode(0o600)).unwrap();
         let user = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap().trim().to_owned();
         if user == "root" {
-            // As root, `sshd` does not start without this directory.
+            // If `sshd` runs as root, it does not start without this directory.
             fs::create_dir_all("/run/sshd").unwrap();
         }
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -81,11 +81,11 @@ impl SshServer {
             .spawn()
             .unwrap();
         let server = SshServer { child, directory, port, user, repository: repository.path() };
-        server.until_it_listens();
+        server.until_listening();
         server
     }
 
-    fn until_it_listens(&self) {
+    fn until_listening(&self) {
         let began = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
@@ -102,7 +102,7 @@ impl SshServer {
         format!("ssh://{}@127.0.0.1:{}{path}", self.user, self.port)
     }
 
-    /// Returns a line of `known_hosts` with one of the server's keys.
+    /// Returns a `known_hosts` line with one of the server's keys.
     pub fn known_host(&self, key: &str) -> String {
         let public = fs::read_to_string(self.directory.path().join(key).with_extension("pub")).unwrap();
         format!("[127.0.0.1]:{} {public}", self.port)

@@ -1,4 +1,4 @@
-//! TLS with a private certificate authority, in front of another server.
+//! TLS server with a certificate of a private certificate authority, in front of a server without TLS.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use tokio_rustls::TlsAcceptor;
 
 pub struct Tls {
     pub address: SocketAddr,
-    /// Certificate of the authority as PEM.
+    /// Certificate of the certificate authority as PEM.
     pub authority: String,
 }
 
 impl Tls {
-    /// Starts a server that forwards TLS connections to a server without TLS.
-    pub async fn before(plain: SocketAddr) -> Self {
+    /// Starts a server that forwards the data of TLS connections to a server without TLS.
+    pub async fn in_front_of(plain: SocketAddr) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

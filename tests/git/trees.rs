@@ -1,4 +1,4 @@
-//! Tests the content of the artifact for a commit.
+//! Tests the content of the artifact of a commit.
 
 use serde_json::json;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Returns every manifest of a folder by file name.
+/// Returns every manifest in a directory, with its file name.
 pub fn read(folder: &str) -> Vec<(String, Value)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/manifests").join(folder);
     let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("cannot read {}: {error}", folder.display()));
@@ -21,7 +21,7 @@ pub fn read(folder: &str) -> Vec<(String, Value)> {
     manifests
 }
 
-/// Reports whether `found` contains everything in `written`; additional fields are allowed.
+/// Reports whether `found` contains everything in `written`. Additional fields in `found` are allowed.
 pub fn covers(found: &Value, written: &Value) -> bool {
     match (found, written) {
         (Value::Object(found), Value::Object(written)) => {

@@ -1,13 +1,13 @@
-//! Detects incompatible changes of the protocol, because agents and controllers of different versions must interoperate. This
-//! module contains only pure functions.
+//! Detects incompatible changes of the protocol, because agents and controllers of different versions must
+//! interoperate. This module contains only pure functions.
 
 use protox::prost_reflect::{
     DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ServiceDescriptor,
 };
 
-/// Returns one sentence for each element of the released protocol that is missing or different in the current one. Additions are
+/// Returns a description of each element in `released` that is missing or different in `today`. Additions are
 /// compatible.
-pub fn broken(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> {
+pub fn incompatible_changes(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> {
     let mut broken = Vec::new();
     for message in released.all_messages() {
         match today.get_message_by_name(message.full_name()) {
@@ -32,11 +32,11 @@ pub fn broken(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> 
 
 fn fields(message: &MessageDescriptor, now: &MessageDescriptor, broken: &mut Vec<String>) {
     for field in message.fields() {
-        let was = shape(&field);
+        let was = declaration(&field);
         match now.get_field(field.number()) {
             None => broken.push(format!("{}: `{was}` was removed", message.full_name())),
-            Some(other) if shape(&other) != was => {
-                broken.push(format!("{}: `{was}` was changed to `{}`", message.full_name(), shape(&other)));
+            Some(other) if declaration(&other) != was => {
+                broken.push(format!("{}: `{was}` was changed to `{}`", message.full_name(), declaration(&other)));
             }
             Some(_) => {}
         }
@@ -44,7 +44,7 @@ fn fields(message: &MessageDescriptor, now: &MessageDescriptor, broken: &mut Vec
 }
 
 /// Returns the declaration of a field. Fields with different declarations are incompatible.
-fn shape(field: &FieldDescriptor) -> String {
+fn declaration(field: &FieldDescriptor) -> String {
     let presence = match () {
         () if field.is_list() => "repeated ".to_owned(),
         () => field.containing_oneof().map(|oneof| format!("oneof {} ", oneof.name())).unwrap_or_default(),
@@ -70,8 +70,8 @@ fn enum_values(values: &EnumDescriptor, now: &EnumDescriptor, broken: &mut Vec<S
 fn methods(service: &ServiceDescriptor, now: &ServiceDescriptor, broken: &mut Vec<String>) {
     let signatures =
         |service: &ServiceDescriptor| -> Vec<String> { service.methods().map(|m| signature(&m)).collect() };
-    let there = signatures(now);
-    for was in signatures(service).into_iter().filter(|was| !there.contains(was)) {
+    let current = signatures(now);
+    for was in signatures(service).into_iter().filter(|was| !current.contains(was)) {
         broken.push(format!("{}: `{was}` was removed", service.full_name()));
     }
 }

@@ -10,9 +10,9 @@ use std::path::Path;
 
 use protox::prost_reflect::DescriptorPool;
 
-use compatibility::broken;
+use compatibility::incompatible_changes;
 
-/// Checks the committed descriptor set, from which no element may be removed. `make generate` only adds elements.
+/// The committed descriptor set contains all released elements. `make generate` only adds elements.
 #[test]
 fn no_element_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rpc/protos");
@@ -20,16 +20,16 @@ fn no_element_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     let released = DescriptorPool::decode(released.as_slice()).expect("valid released descriptor set");
     let today = protox::compile(["agent.proto"], [&protos]).expect("current protocol compiles");
     let today = DescriptorPool::from_file_descriptor_set(today).expect("valid current protocol");
-    let broken = broken(&released, &today);
+    let broken = incompatible_changes(&released, &today);
     assert!(
         broken.is_empty(),
-        "agents that run, and controllers of the versions before, would not understand today's protocol. What is released \
-         stays; add instead:\n{}",
+        "running agents and older controllers do not understand the changed protocol; keep the released elements and add \
+         new elements instead:\n{}",
         broken.join("\n")
     );
 }
 
-/// The older agent of the tests uses a protocol that was released.
+/// The older agent of the tests uses a protocol that has been released.
 #[test]
 fn the_current_protocol_is_compatible_with_the_older_test_protocol() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -38,7 +38,7 @@ fn the_current_protocol_is_compatible_with_the_older_test_protocol() {
         DescriptorPool::from_file_descriptor_set(set).expect("valid protocol")
     };
     let older = compile("older.proto", "tests/fake_agent");
-    assert_eq!(broken(&older, &compile("agent.proto", "src/rpc/protos")), Vec::<String>::new());
+    assert_eq!(incompatible_changes(&older, &compile("agent.proto", "src/rpc/protos")), Vec::<String>::new());
 }
 
 const RELEASED: &str = r#"
@@ -59,7 +59,7 @@ fn pool(proto: &str) -> DescriptorPool {
 
 #[test]
 fn breaking_protocol_changes_are_reported_and_additions_are_not() {
-    // The original text, its replacement, and the reported sentence.
+    // The original text, its replacement, and the expected description.
     let examples = [
         ("string id = 1;", "string id = 1; string name = 9;", ""),
         ("OUTCOME_DONE = 1;", "OUTCOME_DONE = 1; OUTCOME_LOST = 2;", ""),
@@ -86,10 +86,10 @@ fn breaking_protocol_changes_are_reported_and_additions_are_not() {
         ("service Agent", "service Other", "service p.Agent was removed"),
     ];
     let released = pool(RELEASED);
-    assert_eq!(broken(&released, &released), Vec::<String>::new());
+    assert_eq!(incompatible_changes(&released, &released), Vec::<String>::new());
     for (what, becomes, message) in examples {
         assert!(RELEASED.contains(what), "{what}");
-        let found = broken(&released, &pool(&RELEASED.replacen(what, becomes, 1))).join("\n");
+        let found = incompatible_changes(&released, &pool(&RELEASED.replacen(what, becomes, 1))).join("\n");
         assert_eq!(found.is_empty(), message.is_empty(), "{what} → {becomes}: {found}");
         assert!(found.contains(message), "{what} → {becomes}: {found}");
     }

@@ -1,4 +1,4 @@
-//! Tests the current client of the controller with an agent of an older version, over a real connection.
+//! Tests the controller's client with an agent of an older version, over a real connection.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -13,7 +13,7 @@ use pulumi_controller::rpc::protocol::PROTOCOL_VERSION;
 use pulumi_controller::rpc::protocol::settings_digest;
 use tokio::net::TcpListener;
 
-use crate::fake_agent::{FakeAgent, Manner};
+use crate::fake_agent::{Behavior, FakeAgent};
 
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
@@ -21,7 +21,7 @@ const RUN_TIME: Duration = Duration::from_millis(200);
 /// Timeout of a whole run.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// An agent and a client for it.
+/// An agent and a client that is connected to it.
 struct Pair {
     fake_agent: FakeAgent,
     client: AgentClient,
@@ -42,8 +42,8 @@ async fn pair(is_older: bool) -> Pair {
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let address = listener.local_addr().expect("address of the listener");
-    let manner = Manner { run_time: RUN_TIME, is_older, ..Manner::default() };
-    let fake_agent = FakeAgent::alone(listener, tls.path(), POD_UID, manner).expect("a fake agent");
+    let behavior = Behavior { run_time: RUN_TIME, is_older, ..Behavior::default() };
+    let fake_agent = FakeAgent::alone(listener, tls.path(), POD_UID, behavior).expect("a fake agent");
     let client = authority.issue_client(now).expect("a certificate of the controller");
     let agents = Agents::new(&[client], authority.certificate_pem()).expect("an identity");
     let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: SERVER_NAME.to_owned() };
@@ -80,7 +80,7 @@ async fn run(client: &AgentClient) -> proto::Result {
     let reply = client.run(request.clone()).await.expect("the run starts");
     assert_eq!((reply.known, reply.held.as_str()), (false, ""), "the run starts immediately");
     let again = client.run(request).await.expect("the second request succeeds");
-    assert!(again.known, "the same request returns the same run");
+    assert!(again.known, "the agent already knows the run");
     let mut parts = client.attach("update", 0).await.expect("attach to the run");
     let mut has_started = false;
     loop {
@@ -117,9 +117,9 @@ async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
     tokio::time::timeout(LIMIT, whole).await.expect("the test ends within the timeout");
 }
 
-/// The features that the other test uses must work with a current agent.
+/// A current agent must support the features that the other test uses.
 #[tokio::test]
-async fn a_current_agent_reports_fields_an_older_one_lacks() {
+async fn a_current_agent_reports_fields_that_an_older_agent_lacks() {
     let whole = async {
         let pair = pair(false).await;
         let status = pair.client.status().await.expect("status of the agent");

@@ -1,22 +1,22 @@
-//! Programs that a test starts. If a program is missing, the test is skipped. If the environment variable `CI` is set, the test
-//! fails instead, so that a continuous integration job cannot pass without its tests.
+//! Checks for the programs that a test starts. If a program is missing, the test is skipped. If the environment
+//! variable `CI` is set, the test fails instead: a CI job must not pass without its tests.
 
-/// Reports whether all programs are on `PATH`. Panics if `CI` is set and one is missing.
+/// Reports whether all programs are on the `PATH`. Panics if `CI` is set and a program is missing.
 pub fn has_programs(test: &str, programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_on_path = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
     match programs.iter().find(|name| !is_on_path(name)) {
         None => true,
         Some(missing) => {
-            not_run(test, &format!("{missing} is not on PATH"));
+            report_skipped(test, &format!("{missing} is not on PATH"));
             false
         }
     }
 }
 
 /// Prints that a test is skipped. Panics if `CI` is set.
-pub fn not_run(test: &str, why: &str) {
+pub fn report_skipped(test: &str, why: &str) {
     let is_in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
-    assert!(!is_in_ci, "{test} must run because the environment variable CI is set: {why}");
+    assert!(!is_in_ci, "{test} must not be skipped, because the environment variable CI is set: {why}");
     eprintln!("NOT RUN: {test}: {why}");
 }

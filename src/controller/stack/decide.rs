@@ -37,7 +37,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if let Some(action) = annotations::cancel(observed).or_else(|| open_run(observed)) {
         return action;
     }
-    if let Some(action) = duplicate(observed) {
+    if let Some(action) = handle_duplicate(observed) {
         return action;
     }
     if deleting { deletion::decide(observed, now) } else { desired(observed, now) }
@@ -233,7 +233,7 @@ fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Ac
 ///
 /// A duplicate starts no runs. When it is deleted, it destroys the Pulumi stack only if it has applied this Pulumi
 /// stack and the Stack that takes precedence is in another namespace.
-fn duplicate(observed: &Observed) -> Option<Action> {
+fn handle_duplicate(observed: &Observed) -> Option<Action> {
     let (stack, preceding) = (&observed.stack, observed.duplicate.as_ref()?);
     let managed = format!(
         "Pulumi stack {} of project {} is already managed by Stack {preceding}",

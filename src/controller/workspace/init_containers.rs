@@ -65,7 +65,9 @@ pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     ordered.sort_by_key(|container| OWN.iter().position(|name| has_name(container, name)));
     let fetches = has_source && users.iter().any(runs_to_its_end);
     if fetches {
-        ordered.iter_mut().filter(|container| has_name(container, FETCH_CONTAINER)).for_each(|c| adopt(c, &identity));
+        for container in ordered.iter_mut().filter(|container| has_name(container, FETCH_CONTAINER)) {
+            set_identity(container, &identity);
+        }
     } else {
         ordered.retain(|container| !has_name(container, FETCH_CONTAINER));
     }
@@ -107,7 +109,7 @@ fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
 
 /// Sets the user and the group of `fetch`, unless `fetch` already sets them. The agent changes the files of the source,
 /// so its user must own them.
-fn adopt(container: &mut Value, identity: &Map<String, Value>) {
+fn set_identity(container: &mut Value, identity: &Map<String, Value>) {
     let Some(container) = container.as_object_mut().filter(|_| !identity.is_empty()) else { return };
     let context = container.entry("securityContext").or_insert_with(|| Value::Object(Map::new()));
     for (field, value) in identity {

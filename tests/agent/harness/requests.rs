@@ -3,7 +3,7 @@
 use super::*;
 
 impl Workspace {
-    /// Installs a source with one program.
+    /// Installs a source that consists of one program.
     pub async fn put(&self, program: &str) -> proto::Artifact {
         let (artifact, archive) = archive(&[("Pulumi.yaml", program)]);
         self.put_archive(artifact.clone(), archive).await.unwrap();
@@ -22,11 +22,11 @@ impl Workspace {
     pub async fn deliver(&self, files: &[(&str, &str)]) -> Result<proto::Artifact, String> {
         let (artifact, archive) = archive(files);
         self.put_archive(artifact.clone(), archive).await.map_err(|error| error.to_string())?;
-        self.until_in_place(&artifact).await.map(|()| artifact)
+        self.until_installed(&artifact).await.map(|()| artifact)
     }
 
-    /// Waits until a source is installed or an attempt has failed.
-    pub async fn until_in_place(&self, artifact: &proto::Artifact) -> Result<(), String> {
+    /// Waits until the source is installed or the first attempt has failed.
+    pub async fn until_installed(&self, artifact: &proto::Artifact) -> Result<(), String> {
         let status = self
             .until("the source is installed or has failed", |status| match &status.candidate {
                 Some(candidate) => !candidate.failure.is_empty(),
@@ -36,12 +36,12 @@ impl Workspace {
         status.candidate.map_or(Ok(()), |candidate| Err(candidate.failure))
     }
 
-    /// Waits until `is_so` returns true for the status of the agent.
-    pub async fn until(&self, what: &str, is_so: impl Fn(&proto::StatusReply) -> bool) -> proto::StatusReply {
+    /// Waits until `predicate` returns true for the status of the agent.
+    pub async fn until(&self, what: &str, predicate: impl Fn(&proto::StatusReply) -> bool) -> proto::StatusReply {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
             let status = self.status().await;
-            if is_so(&status) {
+            if predicate(&status) {
                 return status;
             }
             assert!(Instant::now() < end, "timed out: {what}; status of the agent: {status:?}; log:\n{}", self.log());
@@ -49,7 +49,7 @@ impl Workspace {
         }
     }
 
-    /// Returns a request for an `up` of the installed source, as the controller would send it.
+    /// Returns a request for an `up` with the installed source, as the controller would send it.
     pub async fn request(&self, config: &[(&str, &str)]) -> proto::RunRequest {
         let status = self.status().await;
         let item = |(key, value): &(&str, &str)| proto::ConfigItem {
@@ -86,23 +86,23 @@ impl Workspace {
 
     pub async fn run(&self, request: &proto::RunRequest) -> Result<bool, RpcError> {
         let reply = self.connect().await.run(request.clone()).await?;
-        assert_eq!(reply.held, "", "there is no interactive session");
+        assert_eq!(reply.held, "", "no interactive session blocks the run");
         Ok(reply.known)
     }
 
-    /// Returns the reason why a run cannot start yet.
+    /// Returns the reason why the agent does not start a run yet.
     pub async fn held(&self, request: &proto::RunRequest) -> String {
         self.connect().await.run(request.clone()).await.unwrap().held
     }
 
-    /// Starts a process with the name of the CLI in the workspace, as a user does. The process runs until the guard is
-    /// dropped.
+    /// Starts a process with the name of the CLI in the workspace directory, as a user would. The process runs until
+    /// the guard is dropped.
     pub fn session(&self, arguments: &[&str]) -> InteractiveSession {
-        self.session_by(&[], &self.path("share/workspace"), arguments)
+        self.session_with(&[], &self.path("share/workspace"), arguments)
     }
 
-    /// Starts a process with the name of the CLI, with a command line prefix and in the given directory.
-    pub fn session_by(&self, wrapper: &[&str], directory: &Path, arguments: &[&str]) -> InteractiveSession {
+    /// Starts a process with the name of the CLI, with this command line prefix and in this directory.
+    pub fn session_with(&self, wrapper: &[&str], directory: &Path, arguments: &[&str]) -> InteractiveSession {
         let program = self.path("pulumi");
         if !program.exists() {
             write_script(&program, "read line");
@@ -113,7 +113,7 @@ impl Workspace {
         InteractiveSession(command.spawn().unwrap())
     }
 
-    /// Runs a CLI command in the workspace's directory with the environment of the container, as `kubectl exec` does.
+    /// Runs a CLI command in the workspace directory with the environment of the container, as `kubectl exec` does.
     pub fn exec(&self, command: &str) -> String {
         let line = format!("cd {} && {command}", self.path("share/workspace").display());
         let ended = Command::new("sh")
@@ -140,7 +140,7 @@ impl Workspace {
         self.connect().await.attach(id, 0).await.unwrap()
     }
 
-    /// Returns the result of an operation and the progress events before it.
+    /// Returns the result of an operation and the progress events before the result.
     pub async fn result(&self, id: &str) -> (proto::Result, Vec<proto::Progress>) {
         let mut attachment = self.attach(id).await;
         let mut progress = Vec::new();
@@ -154,7 +154,7 @@ impl Workspace {
         };
         match tokio::time::timeout(TEST_TIMEOUT, replies).await {
             Ok(result) => (result, progress),
-            Err(_) => panic!("operation {id} does not end; log of the pod:\n{}", self.log()),
+            Err(_) => panic!("the operation {id} has not ended; log of the pod:\n{}", self.log()),
         }
     }
 
@@ -164,14 +164,14 @@ impl Workspace {
         self.result(&request.id).await.0
     }
 
-    /// Waits until the provider works on a resource and returns the process ID of the CLI.
-    pub async fn until_working(&self, id: &str) -> u32 {
+    /// Waits until the provider has begun an operation and returns the process ID of the CLI.
+    pub async fn until_operation_begins(&self, id: &str) -> u32 {
         let mut attachment = self.attach(id).await;
         let mut pid = 0;
         let replies = async {
             loop {
                 let Part::Progress(step) = attachment.next().await.unwrap().unwrap().part.unwrap() else {
-                    panic!("operation {id} ended; log of the pod:\n{}", self.log());
+                    panic!("the operation {id} has ended; log of the pod:\n{}", self.log());
                 };
                 match step.event.unwrap() {
                     progress::Event::Started(started) => pid = started.pid,
@@ -180,11 +180,11 @@ impl Workspace {
                 }
             }
         };
-        tokio::time::timeout(TEST_TIMEOUT, replies).await.unwrap_or_else(|_| panic!("{id} does not start"));
+        tokio::time::timeout(TEST_TIMEOUT, replies).await.unwrap_or_else(|_| panic!("{id} has not started"));
         pid
     }
 
-    /// Writes a lock of the stack `dev` to the backend.
+    /// Writes a lock for the stack `dev` to the backend.
     pub fn put_lock(&self, host: &str, pid: u32, time: &str) {
         let locks = self.path("state/.pulumi/locks/organization/example/dev");
         fs::create_dir_all(&locks).unwrap();
@@ -199,7 +199,7 @@ impl Workspace {
         files
     }
 
-    /// Whether the files with the state of all stacks are complete. The CLI does not replace them atomically.
+    /// Reports whether the state files of all stacks are complete. The CLI does not replace them atomically.
     pub fn has_complete_state(&self) -> bool {
         let mut files = files_below(&self.path("state/.pulumi/stacks"));
         files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));

@@ -1,29 +1,29 @@
-//! Checks whether a Stack waits for a decision with a reason, and returns the facts that a user would find.
+//! Checks whether a Stack has a reason to wait for a decision, and returns the facts that a user would find.
 
 use super::life;
 use crate::facts::{Facts, name_of};
 
-/// The pending creates that a user would find.
+/// The pending creates in the state of a Stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingCreates {
-    /// URNs of resources that exist but are missing in the state. The user removes these resources.
+    /// URNs of resources that exist but are missing in the state. The user removes them.
     pub exist: Vec<String>,
     /// URNs of resources that do not exist.
     pub do_not_exist: Vec<String>,
 }
 
-/// Checks the state and the provider as a user would. Returns an error with the reason if no operation is pending.
+/// Checks the state and the provider as a user would. Returns an error with the reason if no create is pending.
 pub fn find_pending_creates(facts: &Facts) -> Result<PendingCreates, String> {
     if facts.state.pending_creates.is_empty() {
         return Err("the state has no pending create".to_owned());
     }
-    let there = life::there(facts, None);
+    let remaining = life::existing(facts, None);
     let mut found = PendingCreates::default();
     for urn in &facts.state.pending_creates {
         if facts.state.resources.contains_key(urn) {
             return Err(format!("{} is in the state: its creation is not pending", name_of(urn)));
         }
-        let list = if there.contains_key(urn.as_str()) { &mut found.exist } else { &mut found.do_not_exist };
+        let list = if remaining.contains_key(urn.as_str()) { &mut found.exist } else { &mut found.do_not_exist };
         list.push(urn.clone());
     }
     Ok(found)

@@ -1,4 +1,4 @@
-//! Lifecycles of resources from the events of the provider.
+//! Derives the lifecycles of names from the events of the provider.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use jiff::Timestamp;
 
 use crate::facts::{Event, Facts, Operation, Phase, RemovedManually, name_of};
 
-/// One step in the lifecycles of a Stack's resources.
+/// A step in the lifecycle of a Stack's names.
 enum Step<'a> {
     Event(&'a Event),
     RemovedManually(&'a RemovedManually),
 }
 
-/// Returns the events of the provider and the actions of the user in order.
+/// Returns the provider events and the manual removals in order.
 fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     let events = facts.events.iter().map(|event| ((event.sequence, 0), Step::Event(event)));
     let removals = facts.removed_manually.iter().map(|removed| ((removed.after, 1), Step::RemovedManually(removed)));
@@ -21,41 +21,41 @@ fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     steps.into_iter().map(|(_, step)| step)
 }
 
-/// Returns the resources that exist at `until`, or at the end if it is `None`: the latest name by URN.
-pub(super) fn there(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &str> {
+/// Returns the latest name by URN of each resource that exists at `until`, or at the end if `until` is `None`.
+pub(super) fn existing(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &str> {
     let counts = |time: Timestamp| until.is_none_or(|until| time <= until);
-    let mut there = BTreeMap::new();
+    let mut names = BTreeMap::new();
     for step in steps(facts) {
         match step {
-            Step::RemovedManually(removed) if counts(removed.at) => drop(there.remove(removed.urn.as_str())),
+            Step::RemovedManually(removed) if counts(removed.at) => drop(names.remove(removed.urn.as_str())),
             Step::Event(event) if event.phase == Phase::Done && counts(event.time) => match event.operation {
-                Operation::Create | Operation::Update => drop(there.insert(event.urn.as_str(), event.called.as_str())),
-                Operation::Delete => drop(there.remove(event.urn.as_str())),
+                Operation::Create | Operation::Update => drop(names.insert(event.urn.as_str(), event.called.as_str())),
+                Operation::Delete => drop(names.remove(event.urn.as_str())),
             },
             Step::RemovedManually(_) | Step::Event(_) => {}
         }
     }
-    there
+    names
 }
 
-/// Returns the resources that were created although they already existed.
+/// Returns a description of each creation of a resource that already existed.
 pub(super) fn doubled(facts: &Facts) -> Vec<String> {
-    let mut there: BTreeMap<&str, &Event> = BTreeMap::new();
+    let mut resources: BTreeMap<&str, &Event> = BTreeMap::new();
     let mut doubled = Vec::new();
     for step in steps(facts) {
         let event = match step {
             Step::Event(event) if event.phase == Phase::Done => event,
             Step::Event(_) => continue,
             Step::RemovedManually(removed) => {
-                there.remove(removed.urn.as_str());
+                resources.remove(removed.urn.as_str());
                 continue;
             }
         };
         match event.operation {
             Operation::Update => {}
-            Operation::Delete => drop(there.remove(event.urn.as_str())),
+            Operation::Delete => drop(resources.remove(event.urn.as_str())),
             Operation::Create => {
-                if let Some(first) = there.insert(&event.urn, event) {
+                if let Some(first) = resources.insert(&event.urn, event) {
                     let name = name_of(&event.urn);
                     doubled.push(format!("{name} was created at {} and again at {}", first.time, event.time));
                 }
@@ -65,8 +65,8 @@ pub(super) fn doubled(facts: &Facts) -> Vec<String> {
     doubled
 }
 
-/// Returns the operations of one process during which another process started an operation.
-pub(super) fn two_runs_at_once(facts: &Facts) -> Vec<String> {
+/// Returns a description of each operation during which another process started an operation.
+pub(super) fn concurrent_runs(facts: &Facts) -> Vec<String> {
     let ends: BTreeMap<&str, &Event> = facts
         .events
         .iter()

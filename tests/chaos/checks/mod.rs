@@ -1,4 +1,4 @@
-//! Checks the guarantees with pure functions from facts to violations.
+//! Checks the guarantees with pure functions that derive violations from facts.
 
 mod doubt;
 mod life;
@@ -30,12 +30,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Reports whether a requested change was lost.
+    /// Reports whether a violation of this kind loses a requested change.
     pub fn is_loss(self) -> bool {
         matches!(self, Kind::NotApplied | Kind::NoVerdict | Kind::Orphan)
     }
 
-    /// Reports whether an operation was repeated or concurrent.
+    /// Reports whether a violation of this kind repeats an operation or runs two operations concurrently.
     pub fn is_double(self) -> bool {
         matches!(self, Kind::Doubled | Kind::TwoRunsAtOnce)
     }
@@ -43,23 +43,23 @@ impl Kind {
 
 /// A violated guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
+pub struct Violation {
     pub stack: String,
     pub kind: Kind,
     pub how: String,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for Violation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}: {:?}: {}", self.stack, self.kind, self.how)
     }
 }
 
-/// Returns all violations for a Stack.
-pub fn judge(facts: &Facts) -> Vec<Broken> {
+/// Returns all violations in the facts about a Stack.
+pub fn find_violations(facts: &Facts) -> Vec<Violation> {
     let found = [
         (Kind::Doubled, life::doubled(facts)),
-        (Kind::TwoRunsAtOnce, life::two_runs_at_once(facts)),
+        (Kind::TwoRunsAtOnce, life::concurrent_runs(facts)),
         (Kind::Orphan, orphans(facts)),
         (Kind::Lock, facts.locks.iter().map(|lock| format!("lock {lock} remains")).collect()),
         (Kind::NotApplied, not_applied(facts)),
@@ -70,15 +70,15 @@ pub fn judge(facts: &Facts) -> Vec<Broken> {
     ];
     let broken = |(kind, how): (Kind, Vec<String>)| {
         let stack = facts.stack.clone();
-        how.into_iter().map(move |how| Broken { stack: stack.clone(), kind, how })
+        how.into_iter().map(move |how| Violation { stack: stack.clone(), kind, how })
     };
     found.into_iter().flat_map(broken).collect()
 }
 
-/// Returns resources that were created, were not deleted, and are missing in the state.
+/// Returns the resources that were created, were not deleted, and are missing in the state.
 fn orphans(facts: &Facts) -> Vec<String> {
-    let there = life::there(facts, None).into_keys();
-    there
+    let remaining = life::existing(facts, None).into_keys();
+    remaining
         .filter(|urn| !facts.state.resources.contains_key(*urn))
         .map(|urn| format!("{} was created and not deleted, and is not in the state", name_of(urn)))
         .collect()

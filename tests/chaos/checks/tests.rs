@@ -1,4 +1,4 @@
-//! Tests the checks with small valid and invalid histories.
+//! Tests the checks with small histories, with and without violations.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -6,7 +6,7 @@ use super::doubt::PendingCreates;
 use super::*;
 use crate::facts::{Event, LatestRevision, Phase, RemovedManually, Run, RunOutcome, State};
 
-/// A complete history up to revision 1, with the resulting state.
+/// A complete history up to revision 1.
 const FIRST_REVISION: &str = "create first@1 begin; create third@1 begin; create first@1 done; create third@1 done; \
                               create second@1 begin; create second@1 done; create turn1@1 begin; create turn1@1 done";
 
@@ -18,7 +18,7 @@ fn urn(name: &str) -> String {
     format!("urn:pulumi:dev::chaos::testing:index:Step::{name}")
 }
 
-/// Parses events such as `create first@1 begin`, one per second; a `#2` at the end sets another process.
+/// Parses events such as `create first@1 begin`, one per second. `#2` at the end of an event sets another process.
 fn history(text: &str) -> Vec<Event> {
     let mut events = Vec::new();
     for (sequence, sentence) in (1_u64..).zip(text.split("; ").filter(|sentence| !sentence.is_empty())) {
@@ -67,11 +67,11 @@ fn run(update: &str, number: u64, ended: i64, outcome: Option<RunOutcome>) -> Ru
         has_begun: true,
         ended: outcome.as_ref().map(|_| at(ended)),
         outcome,
-        is_there: true,
+        exists: true,
     }
 }
 
-/// Returns a removal shortly after the event with this number.
+/// Returns a manual removal shortly after the event with this number.
 fn removed_manually(name: &str, after: u64) -> RemovedManually {
     RemovedManually { urn: urn(name), after, at: at(i64::try_from(after).unwrap() + 2) }
 }
@@ -98,7 +98,7 @@ fn good() -> Facts {
 
 /// Returns the kinds of the violations and their messages.
 fn found(facts: &Facts) -> (Vec<Kind>, String) {
-    let broken = judge(facts);
+    let broken = find_violations(facts);
     let text = broken.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     (broken.into_iter().map(|broken| broken.kind).collect(), text)
 }
@@ -140,7 +140,7 @@ fn valid_histories_pass_all_checks() {
             }),
         ),
         (
-            "deleted by a push and created again by the next push",
+            "a push deletes a resource and the next push creates it again",
             with(|facts| {
                 and_then(facts, "delete turn1@1 begin; delete turn1@1 done; create turn1@1 begin; create turn1@1 done");
                 second_run(facts, Some(RunOutcome::Succeeded));
@@ -158,7 +158,7 @@ fn valid_histories_pass_all_checks() {
             }),
         ),
         (
-            "a queued run is revoked by a newer push",
+            "a newer push cancels a queued run",
             with(|facts| facts.runs.insert(0, Run { has_begun: false, ..run("u0", 0, 1, failed("Canceled")) })),
         ),
         (
@@ -190,7 +190,7 @@ fn valid_histories_pass_all_checks() {
         ),
         (
             "an Update that is deleted with its Stack needs no outcome",
-            with(|facts| facts.runs.push(Run { is_there: false, ..run("u0", 1, 0, None) })),
+            with(|facts| facts.runs.push(Run { exists: false, ..run("u0", 1, 0, None) })),
         ),
     ];
     for (what, facts) in examples {
@@ -210,7 +210,7 @@ fn histories_with_violations_are_reported() {
             "first was created at",
         ),
         (
-            "removed by hand first, then created twice",
+            "a resource is created twice after its manual removal",
             with(|facts| {
                 and_then(facts, "create first@1 begin; create first@1 done; create first@1 begin; create first@1 done");
                 facts.removed_manually.push(removed_manually("first", 8));
@@ -230,7 +230,7 @@ fn histories_with_violations_are_reported() {
             "process 2 began Update of third@1",
         ),
         (
-            "created, but not in the state",
+            "a created resource is not in the state",
             with(|facts| and_then(facts, "create turn0@0 begin; create turn0@0 done")),
             Kind::Orphan,
             "turn0 was created and not deleted",
@@ -248,7 +248,7 @@ fn histories_with_violations_are_reported() {
             Kind::NotApplied,
             "second@0",
         ),
-        ("no end", with(|facts| facts.runs.push(run("u2", 1, 0, None))), Kind::NoVerdict, "u2 has not ended"),
+        ("no result", with(|facts| facts.runs.push(run("u2", 1, 0, None))), Kind::NoVerdict, "u2 has not ended"),
         (
             "a run succeeded without its creates",
             with(|facts| facts.runs[0].ended = Some(at(4))),
@@ -323,7 +323,7 @@ fn pending_creates_are_resolved_into_existing_and_missing_resources() {
     assert_eq!(found, PendingCreates { exist: vec![urn("first")], do_not_exist: vec![urn("third")] });
 
     interrupted.removed_manually.push(removed_manually("first", 3));
-    assert_eq!(find_pending_creates(&interrupted).unwrap().exist, Vec::<String>::new(), "the resource is removed once");
+    assert_eq!(find_pending_creates(&interrupted).unwrap().exist, Vec::<String>::new(), "the resource was removed");
 
     assert!(find_pending_creates(&good()).unwrap_err().contains("no pending create"));
     let in_the_state = with(|facts| facts.state.pending_creates.extend([urn("first")]));

@@ -1,29 +1,29 @@
-//! Checks that the results in the Updates match the events.
+//! Checks that the results in the Updates match the events of the provider.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::life;
 use crate::facts::{Facts, Run, RunOutcome, called, name_of, resources_of};
 
-/// Times in a status have a resolution of one second.
+/// Resolution of the times in a status.
 const PRECISION: SignedDuration = SignedDuration::from_secs(1);
 /// Maximum time between a fault and the request of a run whose failure the fault may have caused.
-const AFTERMATH: SignedDuration = SignedDuration::from_secs(60);
+const FAULT_EFFECT_TIME: SignedDuration = SignedDuration::from_secs(60);
 
-/// Failure reasons that need no fault during the run: the run detected the effects of an earlier run, or never started.
-const OF_OTHER_CAUSE: [&str; 4] = ["UpdateConflict", "PendingCreates", "RunRefused", "RunOutcomeUnknown"];
+/// Failure reasons that need no fault during the run: the run detects the effects of an earlier run, or never starts.
+const EXPLAINED_REASONS: [&str; 4] = ["UpdateConflict", "PendingCreates", "RunRefused", "RunOutcomeUnknown"];
 
-/// Message of a provider that completed its work but could not report it because of a fault in the scene. The run fails
-/// although no fault affected its Stack.
+/// Message of a provider that has completed its work but cannot report it because of a fault in the scene. The run
+/// fails although no fault has affected its Stack.
 const NOT_REPORTED: &str = "to the provider log at";
 
-/// Returns existing Updates without a result.
+/// Returns a description of each existing Update without a result.
 pub(super) fn missing(facts: &Facts) -> Vec<String> {
-    let silent = facts.runs.iter().filter(|run| run.is_there && run.outcome.is_none());
+    let silent = facts.runs.iter().filter(|run| run.exists && run.outcome.is_none());
     silent.map(|run| format!("{} has not ended", run.update)).collect()
 }
 
-/// Returns Updates with a wrong result.
+/// Returns a description of each Update whose result contradicts the events.
 pub(super) fn wrong(facts: &Facts) -> Vec<String> {
     facts.runs.iter().filter_map(|run| contradiction(facts, run)).collect()
 }
@@ -32,10 +32,10 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
     let end = run.ended.unwrap_or(run.created);
     match run.outcome.as_ref()? {
         RunOutcome::Succeeded => {
-            undone(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update))
+            missing_change(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update))
         }
-        RunOutcome::Failed { reason, .. } if OF_OTHER_CAUSE.contains(&reason.as_str()) => None,
-        // The run was canceled in the queue because a newer revision was pushed.
+        RunOutcome::Failed { reason, .. } if EXPLAINED_REASONS.contains(&reason.as_str()) => None,
+        // The run was canceled in the queue, because a newer revision was pushed.
         RunOutcome::Failed { reason, .. } if reason == "Canceled" && !run.has_begun => None,
         RunOutcome::Failed { message, .. } if message.contains(NOT_REPORTED) => None,
         RunOutcome::Failed { reason, message } => (!was_hit(facts, run))
@@ -43,23 +43,23 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
     }
 }
 
-/// Returns a description of a change that a successful run should have made but has not made.
-fn undone(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
-    let there = life::there(facts, Some(end + PRECISION));
+/// Describes a change that a successful run has not made. Returns `None` if the run has made all changes.
+fn missing_change(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
+    let remaining = life::existing(facts, Some(end + PRECISION));
     let names = if run.is_destroy { Vec::new() } else { resources_of(run.number).to_vec() };
     for name in &names {
         let expected = called(name, run.number);
-        let found = there.iter().find(|(urn, _)| name_of(urn) == name).map(|(_, called)| *called);
+        let found = remaining.iter().find(|(urn, _)| name_of(urn) == name).map(|(_, called)| *called);
         if found != Some(expected.as_str()) {
             return Some(format!("{expected} was not created before: {found:?} existed"));
         }
     }
-    let left = there.iter().find(|(urn, _)| !names.iter().any(|name| name == name_of(urn)));
+    let left = remaining.iter().find(|(urn, _)| !names.iter().any(|name| name == name_of(urn)));
     left.map(|(_, called)| format!("{called} still existed"))
 }
 
-/// Reports whether a fault that affected the Stack may have caused the failure.
+/// Reports whether a fault that affected the Stack may have caused the failure of the run.
 pub fn was_hit(facts: &Facts, run: &Run) -> bool {
     let end = run.ended.unwrap_or(Timestamp::MAX - PRECISION);
-    facts.hits.iter().any(|hit| *hit >= run.created - AFTERMATH && *hit <= end + PRECISION)
+    facts.hits.iter().any(|hit| *hit >= run.created - FAULT_EFFECT_TIME && *hit <= end + PRECISION)
 }

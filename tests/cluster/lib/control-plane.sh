@@ -2,8 +2,8 @@
 # shellcheck shell=bash
 
 start_etcd() {
-    # A single member with disposable data: no fsync, and a short election timeout. The quota is for benchmarks: ten
-    # thousand Stacks exceed the default before the first compaction by the API server.
+    # A single member with disposable data needs no fsync and can have a short election timeout. The quota is for
+    # benchmarks: ten thousand Stacks exceed the default before the API server compacts the history for the first time.
     start_process etcd "$(tool etcd etcd)" \
         --data-dir "$data_folder/etcd" \
         --unsafe-no-fsync \
@@ -16,10 +16,10 @@ start_etcd() {
         --initial-advertise-peer-urls http://127.0.0.1:2380 \
         --initial-cluster default=http://127.0.0.1:2380 \
         --log-level warn
-    wait_for 30 "etcd to answer" "show_log etcd" http_ok 127.0.0.1 2379 /health
+    wait_for 30 "etcd to respond" "show_log etcd" http_ok 127.0.0.1 2379 /health
 }
 
-# Records the writes of each controller pod: the token of a ServiceAccount contains the name of the pod.
+# Records the writes of each controller pod. The token of a ServiceAccount contains the name of the pod.
 write_audit_policy() {
     cat >"$run_folder/audit-policy.yaml" <<'END'
 apiVersion: audit.k8s.io/v1
@@ -66,7 +66,7 @@ start_api_server() {
 start_controllers() {
     local folder=$credentials_folder
     # The rate limits allow sixty concurrent Stacks. The grace period is for API server outages: a controller manager
-    # that sees the node's lease late must not remove the endpoints of the only node.
+    # that observes the node's lease late must not remove the endpoints of the only node.
     keep_running kube-controller-manager "$(tool kubernetes kube-controller-manager)" \
         --kubeconfig "$folder/controller-manager.kubeconfig" \
         --bind-address 127.0.0.1 \
@@ -85,7 +85,7 @@ start_controllers() {
         --kube-api-qps 200 --kube-api-burst 400
 }
 
-# Runs kubectl as administrator of the local node. The timeout is for an API server that hangs.
+# Runs kubectl as the administrator of the local node. The timeout is for an API server that hangs.
 own_kubectl() {
     in_network timeout 60 "$(tool kubernetes kubectl)" --kubeconfig "$run_folder/kubeconfig" "$@"
 }

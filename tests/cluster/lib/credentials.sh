@@ -1,4 +1,4 @@
-# Certificates, tokens and kubeconfigs of the local node, created for each cluster and removed with it.
+# Certificates, tokens and kubeconfigs of the local node. Each cluster has its own, which are removed with the cluster.
 # shellcheck shell=bash
 
 credentials_folder=$run_folder/credentials
@@ -13,8 +13,8 @@ create_credentials() {
     create_user scheduler system:kube-scheduler ""
     create_user proxy system:kube-proxy ""
     create_user kubelet "system:node:$node_name" system:nodes
-    # coredns is not a pod here, so it has no ServiceAccount to which a role could be bound. system:masters is
-    # acceptable in a test cluster.
+    # coredns is not a pod here, so it has no ServiceAccount for a role binding. system:masters is acceptable in a test
+    # cluster.
     create_user coredns coredns system:masters
     install -m 600 "$folder/admin.kubeconfig" "$run_folder/kubeconfig"
 }
@@ -42,7 +42,7 @@ create_certificate() {
         -extfile <(printf 'subjectAltName=%s\nextendedKeyUsage=serverAuth,clientAuth\n' "$3")
 }
 
-# create_user NAME USER GROUP: creates a token and a kubeconfig with it.
+# create_user NAME USER GROUP: creates a token, and a kubeconfig that contains the token.
 create_user() {
     local name=$1 user=$2 group=$3 token
     token=$(openssl rand -hex 16)

@@ -3,7 +3,7 @@
 
 s3_backend_url="s3://$state_bucket?endpoint=http://s3.$services_namespace.svc.cluster.local:7070&s3ForcePathStyle=true&region=us-east-1&disableSSL=true"
 
-# Prints the variables that are the same for all kinds of clusters.
+# Prints the variables whose values do not depend on the kind of cluster.
 print_common_environment() {
     find_flux_manifests
     printf '%s\n' \
@@ -19,7 +19,7 @@ print_common_environment() {
         "FLUX_COMPONENTS=$flux_manifests/components.yaml"
 }
 
-# On a local node the tests run in its network, where the cluster IPs of Services work as in a pod.
+# On a local node, the tests run in the network of the node, in which the cluster IPs of Services work as in a pod.
 record_service_addresses() {
     local git provider_log source_faults s3 registry
     git=$(service_address git)
@@ -52,7 +52,8 @@ own_node_run() {
     exec_in_network env "${environment[@]}" "PATH=$(path_with_tools)" "$@"
 }
 
-# Prepends kubectl, pulumi, its language host and the test provider in the versions of the cluster to PATH.
+# Prints a PATH that starts with kubectl, pulumi, its language host and the test provider, in the versions of the
+# cluster.
 path_with_tools() {
     local part
     for part in kubernetes pulumi pulumi-language-yaml services; do

@@ -1,5 +1,5 @@
-# Fake nodes for more pods than a machine can run: KWOK manages every node with the annotation
-# `kwok.x-k8s.io/node=fake`. The creator of such a node taints it, so that only pods with a toleration are scheduled
+# Fake nodes, for more pods than a machine can run. KWOK manages every node with the annotation
+# `kwok.x-k8s.io/node=fake`. The creator of such a node must taint it: only pods with a toleration may be scheduled
 # there.
 # shellcheck shell=bash
 
@@ -18,10 +18,10 @@ own_node_fake_nodes() {
         --node-ip "$node_address" \
         --node-lease-duration-seconds 40 \
         --server-address 127.0.0.1:10247
-    wait_for 30 "KWOK to answer" "show_log kwok" http_ok 127.0.0.1 10247 /healthz
+    wait_for 30 "KWOK to respond" "show_log kwok" http_ok 127.0.0.1 10247 /healthz
     say "KWOK is running: pods of fake nodes have the address $node_address"
 }
 
 users_cluster_fake_nodes() {
-    die "cannot start KWOK on an existing cluster: install it there yourself"
+    die "cannot start KWOK on an existing cluster: install KWOK in that cluster"
 }

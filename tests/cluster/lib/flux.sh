@@ -1,7 +1,7 @@
-# Flux's controllers, from the manifests in their Go modules.
+# Flux's controllers, installed from the manifests in their Go modules.
 # shellcheck shell=bash
 
-# Part of this project and under test.
+# This component is part of the project and under test.
 notifications_component=$cluster_folder/../../kustomize/components/notifications
 flux_controllers=(source-controller kustomize-controller notification-controller)
 
@@ -12,8 +12,8 @@ flux_controller_version() {
 
 flux_manifests=""
 
-# find_flux_manifests: sets the folder of the rendered manifests, whether or not it exists: namespace.yaml, crds.yaml,
-# controllers.yaml, and components.yaml with all of them.
+# find_flux_manifests: sets the path of the directory with the rendered manifests, which may not exist yet:
+# namespace.yaml, crds.yaml, controllers.yaml, and components.yaml with all of them.
 find_flux_manifests() {
     [[ -z $flux_manifests ]] || return 0
     local hash controller
@@ -53,7 +53,7 @@ render_flux_manifests() {
     "${copy[@]}" "$flux/install/namespace.yaml" "$scratch/rendered/"
     "$(tool kubernetes kubectl)" kustomize "$scratch/extended" >"$scratch/rendered/crds.yaml"
     "$(tool kubernetes kubectl)" kustomize "$components" >"$scratch/rendered/controllers.yaml"
-    # A single file, as written by `flux bootstrap`.
+    # A single file, as `flux bootstrap` writes it.
     {
         cat "$scratch/rendered/namespace.yaml"
         printf -- '---\n'
@@ -65,7 +65,7 @@ render_flux_manifests() {
     rm -rf "$scratch"
 }
 
-# module_folder MODULE VERSION [CHECKSUM]: downloads the module if it is missing.
+# module_folder MODULE VERSION [CHECKSUM]: prints the directory of the module. Downloads the module if it is missing.
 module_folder() {
     require_go
     local answer folder checksum
@@ -76,7 +76,8 @@ module_folder() {
     printf '%s' "$folder"
 }
 
-# Definitions first: the API server serves a new kind with a delay. The caller creates the namespace.
+# Applies the CustomResourceDefinitions first, because the API server serves a new kind with a delay. The caller creates
+# the namespace.
 apply_flux() {
     local -a apply=(cluster_kubectl apply --server-side --force-conflicts)
     "${apply[@]}" --filename "$flux_manifests/crds.yaml"

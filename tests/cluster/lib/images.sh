@@ -1,4 +1,4 @@
-# Container images, FROM scratch, as docker-archives in the cache. No registry is needed.
+# Container images, built FROM scratch and stored as docker-archives in the cache. The builds need no registry.
 # shellcheck shell=bash
 
 images=(pause "${flux_controllers[@]}" services pulumi)
@@ -9,7 +9,7 @@ image_name() {
         services) printf '%s' "$services_image" ;;
         languages | packages) printf '%s/%s:test' "$image_prefix" "$1" ;;
         pulumi) printf '%s' "$pulumi_image" ;;
-        # The name in the manifests of the upstream project.
+        # The name in the upstream manifests.
         *-controller) printf 'fluxcd/%s:%s' "$1" "$(flux_controller_version "$1")" ;;
     esac
 }
@@ -22,7 +22,8 @@ image_folder() {
     esac
 }
 
-# Prints the inputs of an image: programs in the cache by path (which contains a hash), everything else by content.
+# Prints the inputs of an image: programs in the cache by their path, which contains a hash, and all other files by
+# their content.
 image_inputs() {
     local image=$1
     image_name "$image"
@@ -51,7 +52,7 @@ find_images() {
     find_archives "${images[@]}"
 }
 
-# find_archives IMAGE...: computes the paths of the archives once, whether or not they exist.
+# find_archives IMAGE...: computes the paths of the archives once. The archives may not exist yet.
 find_archives() {
     find_tools
     local image hash
@@ -115,7 +116,7 @@ fill_flux_controller_image() {
 }
 
 fill_pulumi_image() {
-    # Outside of the root, because only files that a COPY creates get its owner.
+    # This directory is outside of the root, because `COPY --chown` changes the owner only of files that it creates.
     mkdir -p "$1/../home/pulumi"
     add_shell_and_users "$1"
     cp "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" "$1/usr/local/bin/"
@@ -127,7 +128,7 @@ fill_services_image() {
         "$(tool registry registry)" "$1/usr/local/bin/"
     local file
     while read -r file; do
-        # Keeps the path that the loader expects; cp follows symbolic links.
+        # Keeps the path that the loader expects. cp follows symbolic links.
         mkdir -p "$1$(dirname "$file")"
         cp --dereference "$file" "$1$file"
     done < <(git_files)
@@ -136,7 +137,7 @@ fill_services_image() {
     ln -s "$(type -P git)" "$1$programs/git"
 }
 
-# Prints the files for Git's HTTP backend; all other commands of a server are built into `git`.
+# Prints the files for Git's HTTP backend. All other commands of a server are built into `git`.
 git_files() {
     local backend
     backend=$(git --exec-path)/git-http-backend
@@ -144,8 +145,7 @@ git_files() {
     ldd "$(type -P git)" "$backend" | grep -o '/[^ ]*\.so[^ ]*' | sort -u
 }
 
-# Adds a shell with its applets, and users and groups. Only the IDs matter; the names are for programs that look them
-# up.
+# Adds a shell with its applets, users and groups. Only the IDs matter. The names are for programs that look them up.
 add_shell_and_users() {
     local root=$1 applet
     mkdir -p "$root/bin" "$root/usr/local/bin" "$root/etc"

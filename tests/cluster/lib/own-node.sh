@@ -12,7 +12,7 @@ own_node_up() {
     fi
     local start
     start=$(now)
-    if anything_is_left; then
+    if has_leftovers; then
         step "removed the previous cluster" remove_everything
     fi
     bring_up
@@ -37,7 +37,7 @@ own_node_is_healthy() {
         deployments_available flux-system >/dev/null && deployments_available "$services_namespace" >/dev/null
 }
 
-# Prints all inputs of a cluster; a difference means that the running cluster is outdated.
+# Prints all inputs of a cluster. A difference means that the running cluster is outdated.
 own_node_made_from() {
     find_images
     find_flux_manifests
@@ -48,11 +48,11 @@ own_node_made_from() {
     cat "$cluster_folder"/manifests/services/* "$cluster_folder"/lib/{settings,network,credentials,control-plane,node,node-view}.sh | sha256sum
 }
 
-anything_is_left() {
+has_leftovers() {
     [[ -e $run_folder || -e $data_folder || -e /run/netns/$cluster_name ]] || [[ -n $(our_cgroups) ]]
 }
 
-# Starts steps with the same prerequisites in parallel, and steps that block nothing when CPU time is available.
+# Starts steps with the same prerequisites in parallel. Steps that no other step needs run while CPU time is available.
 bring_up() {
     mkdir -p "$run_folder" "$data_folder"
     chmod 711 "$run_folder" "$data_folder"
@@ -106,7 +106,7 @@ wait_for_node() {
 }
 
 own_node_down() {
-    if ! anything_is_left; then
+    if ! has_leftovers; then
         say "there is no cluster"
         return
     fi
@@ -122,12 +122,12 @@ remove_everything() {
     remove_cgroups
 }
 
-# The mounts were in a separate mount namespace and ended with its processes. If one remains in this namespace, unmount
-# it so that its files are not deleted.
+# The mounts were in a separate mount namespace and ended with its processes. If a mount remains in this namespace, it
+# must be unmounted first: otherwise, its files would be deleted.
 remove_mounts() {
     local folder
     while read -r folder; do
-        umount "$folder" || umount --lazy "$folder" || die "failed to unmount $folder. Find its users with: fuser -vm $folder"
+        umount "$folder" || umount --lazy "$folder" || die "failed to unmount $folder: find the processes that use it with 'fuser -vm $folder'"
     done < <(our_mounts | sort -r)
 }
 
@@ -143,7 +143,7 @@ our_cgroups() {
 }
 
 own_node_status() {
-    if ! anything_is_left; then
+    if ! has_leftovers; then
         say "there is no cluster: start one with 'up'"
         return 1
     fi

@@ -1,9 +1,9 @@
-# Debian packages that the node needs.
+# The Debian packages that the node needs.
 # shellcheck shell=bash
 
 cni_plugins=/usr/lib/cni
 
-# Package and a file or command that proves its installation.
+# For each package, a file or command that proves its installation.
 declare -A package_proof=(
     [containerd]=containerd
     [runc]=runc
@@ -22,7 +22,7 @@ declare -A package_proof=(
 )
 
 install_packages() {
-    # Debian installs half of these in sbin, which is not on every user's PATH.
+    # Debian installs half of these programs in sbin, which is not on the PATH of every user.
     PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
     local package
     local -a missing=()
@@ -31,7 +31,7 @@ install_packages() {
     done
     ((${#missing[@]} > 0)) || return 0
     require_root
-    type -P apt-get >/dev/null || die "missing packages: ${missing[*]}. There is no apt-get: install them yourself, or select an existing cluster with TEST_KUBECONFIG"
+    type -P apt-get >/dev/null || die "these packages are missing, and apt-get is not available: ${missing[*]}. Install them, or select an existing cluster with TEST_KUBECONFIG"
     step "installed Debian packages: ${missing[*]}" install_missing "${missing[@]}"
 }
 
@@ -41,7 +41,7 @@ install_missing() {
     if ! without_starting_services apt_get_install "$@" >"$log" 2>&1 9>&-; then
         tail -n 15 "$log" >&2
         rm -f "$log"
-        die "failed to install $* (see above): install them yourself, then run this again"
+        die "failed to install $* (see above): install these packages, and run this command again"
     fi
     rm -f "$log"
 }
@@ -52,8 +52,8 @@ apt_get_install() {
     "${install[@]}" || { apt-get update && "${install[@]}"; }
 }
 
-# Debian starts a service on installation and at every boot; policy-rc.d prevents the start. Only the programs of
-# containerd and sshd are needed.
+# Debian starts a service after its installation and at every boot. policy-rc.d prevents the start. The node needs only
+# the programs of containerd and sshd.
 without_starting_services() {
     local policy=/usr/sbin/policy-rc.d ours="" result=0 had_containerd="" had_sshd=""
     type -P containerd >/dev/null && had_containerd=yes

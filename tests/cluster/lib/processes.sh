@@ -1,14 +1,14 @@
-# Processes of the local node: started in a cgroup of the cluster and recorded by ID and start time. Only these
-# processes are ended.
+# Processes of the local node. Each process is started in a cgroup of the cluster and recorded by ID and start time. The
+# scripts end only these processes.
 # shellcheck shell=bash
 
-# Prints the mounted cgroup hierarchies: one on cgroup v2, one per controller on v1.
+# Prints the mounted cgroup hierarchies: one with cgroup v2, one per controller with v1.
 cgroup_hierarchies() {
     awk '$3 == "cgroup" || $3 == "cgroup2" { print $2 }' /proc/mounts
 }
 
-# Prints the cgroup that identifies the daemons. Pods have cgroups of the cluster in every hierarchy, through the
-# kubelet's cgroupRoot.
+# Prints the cgroup that identifies the daemons. The cgroupRoot of the kubelet places pods in cgroups of the cluster in
+# every hierarchy.
 daemon_cgroup() {
     local hierarchies wanted
     hierarchies=$(cgroup_hierarchies)
@@ -21,7 +21,7 @@ daemon_cgroup() {
     die "no cgroups are mounted below /sys/fs/cgroup: a node cannot run here. Select an existing cluster with TEST_KUBECONFIG"
 }
 
-# Tested with v1 and a "unified" mount; support for pure v2 is untested.
+# Tested with v1 and a "unified" mount. Pure v2 is untested.
 create_cgroups() {
     local hierarchy
     for hierarchy in $(cgroup_hierarchies); do
@@ -32,14 +32,14 @@ create_cgroups() {
     mkdir -p "$(daemon_cgroup)"
 }
 
-# share_controllers HIERARCHY: prepares a new cgroup, so that it can contain pods.
+# share_controllers HIERARCHY: prepares a new cgroup for pods.
 share_controllers() {
     local hierarchy=$1 setting controller
-    # v1: a new cpuset is empty.
+    # With v1, a new cpuset is empty.
     for setting in cpuset.mems cpuset.cpus; do
         [[ ! -e $hierarchy/$cluster_name/$setting ]] || cat "$hierarchy/$setting" >"$hierarchy/$cluster_name/$setting"
     done
-    # v2: a parent enables the controllers of its children.
+    # With v2, a parent enables the controllers of its children.
     [[ $hierarchy == /sys/fs/cgroup ]] || return 0
     for controller in $(<"$hierarchy/cgroup.controllers"); do
         { echo "+$controller" >"$hierarchy/cgroup.subtree_control"; } 2>/dev/null || true
@@ -47,20 +47,20 @@ share_controllers() {
     done
 }
 
-# start_time_of PID: prints the start time in clock ticks since boot, which together with the ID identifies a process.
+# start_time_of PID: prints the start time in clock ticks since boot. The ID and the start time together identify a
+# process.
 start_time_of() {
     local stat
     { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
-    # The name in parentheses may contain spaces, so fields are counted from its end.
+    # The name in parentheses may contain spaces, so the fields are counted from the end of the name.
     local -a fields
     read -ra fields <<<"${stat##*) }"
-    # A zombie has ended.
+    # A zombie counts as ended.
     [[ ${fields[0]} != Z ]] || return 1
     printf '%s' "${fields[19]}"
 }
 
-# start_process NAME COMMAND...: starts a process in the background, in the cluster's network, detached from the
-# terminal.
+# start_process NAME COMMAND...: starts a background process in the network of the cluster, detached from the terminal.
 start_process() {
     local name=$1
     shift
@@ -73,16 +73,16 @@ start_process() {
     printf '%s %s\n' "$!" "$(start_time_of "$!")" >"$run_folder/processes/$name"
 }
 
-# keep_running NAME COMMAND...: starts a process and restarts it when it ends. The scheduler exits when its cache is
-# inconsistent, as it may be after an API server outage; in other clusters the kubelet restarts it.
+# keep_running NAME COMMAND...: starts a process and restarts it when it ends. The scheduler exits if its cache is
+# inconsistent, which can happen after an API server outage. In other clusters, the kubelet restarts it.
 keep_running() {
     local name=$1
     shift
     # shellcheck disable=SC2016 # expanded by the inner shell
-    start_process "$name" bash -c 'while true; do "$@"; echo "ended with $?, and is started again"; sleep 1; done' keep "$@"
+    start_process "$name" bash -c 'while true; do "$@"; echo "ended with $?; restarting"; sleep 1; done' keep "$@"
 }
 
-# is_running NAME: succeeds if the recorded process itself is running.
+# is_running NAME: succeeds if the recorded process is running.
 is_running() {
     local pid started
     read -r pid started 2>/dev/null <"$run_folder/processes/$1" || return 1
@@ -100,7 +100,7 @@ show_log() {
     tail -n 12 "$run_folder/logs/$1.log" 2>/dev/null | cut -c 1-400 | sed 's/^/    /' || true
 }
 
-# Ends the recorded processes and all their descendants: shims and pods are in cgroups of the cluster too.
+# Ends the recorded processes and all their descendants. Shims and pods are also in cgroups of the cluster.
 end_processes() {
     local file pid started
     for file in "$run_folder"/processes/*; do
@@ -112,7 +112,7 @@ end_processes() {
     while pids=$(processes_in_our_cgroups) && [[ -n $pids ]]; do
         # shellcheck disable=SC2086 # a list
         kill -KILL $pids 2>/dev/null || true
-        (($(now) < deadline)) || die "processes of the cluster do not end: ${pids//$'\n'/ }. Inspect them with: ps -o pid,stat,wchan,args -p ${pids//$'\n'/,}"
+        (($(now) < deadline)) || die "processes of the cluster do not end: ${pids//$'\n'/ }. Inspect them with 'ps -o pid,stat,wchan,args -p ${pids//$'\n'/,}'"
         sleep 0.05
     done
 }
@@ -129,7 +129,7 @@ remove_cgroups() {
     local hierarchy
     for hierarchy in $(cgroup_hierarchies); do
         [[ -d $hierarchy/$cluster_name ]] || continue
-        # A cgroup stays busy for a moment after its last process has ended.
+        # A cgroup remains busy for a moment after its last process has ended.
         wait_for 10 "the cgroup $hierarchy/$cluster_name to become empty" "find $hierarchy/$cluster_name -type d" \
             remove_cgroup "$hierarchy/$cluster_name"
     done

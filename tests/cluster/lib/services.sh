@@ -1,4 +1,4 @@
-# Test services as pods: the same on a local node and on a user's cluster.
+# Test services as pods, with the same manifests on a local node and on an existing cluster.
 # shellcheck shell=bash
 
 services=(git s3 registry provider-log source-faults)
@@ -8,7 +8,7 @@ apply_services() {
     apply_manifests services services "${services[@]}"
 }
 
-# apply_manifests FOLDER IMAGE SERVICE...: applies the manifests of services that use an image.
+# apply_manifests DIRECTORY IMAGE SERVICE...: applies the manifests of services that use an image.
 apply_manifests() {
     local folder=$1 image=$2 revision service
     shift 2

@@ -1,19 +1,21 @@
-# Names, addresses and folders. This file starts and changes nothing.
+# Names, addresses and directories. This file neither starts nor changes anything.
 # shellcheck shell=bash disable=SC2034 # used by the other files
 
-# TEST_CLUSTER selects another cluster, which can run in parallel with the first: every name below differs, and
-# addresses do not collide.
+# TEST_CLUSTER selects another cluster, which can run in parallel with the first cluster: all names below differ, and
+# the addresses do not collide.
 cluster_name=${TEST_CLUSTER:-pulumi-controller-test}
 image_prefix=localhost/pulumi-controller-test
 
-# Small state (process IDs, sockets, logs, credentials) and large data (etcd, images, volumes). `down` removes both.
+# Directories for small state (process IDs, sockets, logs, credentials) and for large data (etcd, images, volumes).
+# `down` removes both.
 run_folder=/run/$cluster_name
 data_folder=/var/lib/$cluster_name
 
-# Persistent files: binaries, image archives, rendered manifests. Each name contains a hash of the inputs.
+# Directory for persistent files: binaries, image archives, rendered manifests. Each name contains a hash of the inputs.
 cache_folder=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/pulumi-controller
 
-# Addresses of the benchmark range (RFC 2544). They are used in a separate network namespace, so they do not collide.
+# Addresses in the benchmark range (RFC 2544). They are used only in a separate network namespace, so they do not
+# collide.
 node_name=node0
 node_address=198.18.0.1
 pod_range=198.18.128.0/24
@@ -22,9 +24,9 @@ kubernetes_service_address=198.19.0.1
 
 api_server=https://$node_address:6443
 
-# Test services: the same manifests on a local node and on a user's cluster.
+# Test services, with the same manifests on a local node and on an existing cluster.
 services_namespace=test-services
-# Label on the objects that `up` creates in a user's cluster.
+# Label of the objects that `up` creates in an existing cluster.
 installed_label=pulumi-controller.test/installed-by=cluster
 state_bucket=state
 s3_access_key=test-access-key

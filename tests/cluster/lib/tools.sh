@@ -1,20 +1,20 @@
-# Programs of the cluster, built from Go modules into the cache. Each part is a folder with a go.mod and a complete go.sum.
-# All parts share the build cache and the module cache of Go.
+# Programs of the cluster, built from Go modules into the cache. Each part is a directory with a go.mod and a complete
+# go.sum. All parts share the build cache and the module cache of Go.
 # shellcheck shell=bash
 
 parts=(etcd pulumi pulumi-language-yaml versitygw registry source-controller kustomize-controller notification-controller coredns kubernetes services)
-# Built on demand, since most tests do not need them.
+# These parts are built on demand, because most tests do not need them.
 extra_parts=(kwok pulumi-language-hosts pulumi-language-adapter)
 
-# Duration of a cold build on two cores; only used in a message.
+# Duration of a cold build on two CPUs in minutes. Only a message uses it.
 declare -A part_minutes=(
     [etcd]=1 [pulumi]=4 [pulumi-language-yaml]=1 [versitygw]=1 [registry]=2 [source-controller]=4 [kustomize-controller]=2
     [notification-controller]=2 [coredns]=2 [kubernetes]=8 [services]=1 [kwok]=2 [pulumi-language-hosts]=2
     [pulumi-language-adapter]=1
 )
 
-# Compiles without debug information, which the linker flags remove anyway. It is not an input of a part, because the
-# binaries are the same. tests/run tests the services with these flags.
+# Compiles without debug information, which the linker flags remove anyway. The flag is not an input of a part, because
+# it does not change the binaries. tests/run tests the services with these flags.
 go_flags="-mod=readonly -buildvcs=false -trimpath -gcflags=all=-dwarf=false"
 
 part_folder() {
@@ -25,7 +25,7 @@ part_folder() {
     fi
 }
 
-# Linker flags of the upstream builds; the versions are from the go.mod files.
+# Linker flags of the upstream builds. The versions come from the go.mod files.
 part_linker_flags() {
     local version flags="-s -w"
     case $1 in
@@ -58,7 +58,7 @@ part_inputs() {
 
 declare -A part_binaries=()
 
-# find_tools: computes the paths of all binaries once, whether or not they exist.
+# find_tools: computes the paths of all binaries once. The binaries may not exist yet.
 find_tools() {
     ((${#part_binaries[@]} == 0)) || return 0
     local part hash
@@ -94,16 +94,16 @@ build_missing_part() {
         return
     fi
     require_go
-    say "$2: $part, at most about ${part_minutes[$part]} min on two cores"
+    say "$2: $part, up to about ${part_minutes[$part]} min on two CPUs"
     step "built $part" build_part "$part"
     remove_old_builds "$part"
 }
 
 require_go() {
-    type -P go >/dev/null || die "go is not on PATH: install Go 1.26 or later, then run this again"
+    type -P go >/dev/null || die "go is not on the PATH: install Go 1.26 or later, and run this command again"
 }
 
-# Builds into a temporary folder and renames it, so that an interrupted build leaves no partial result.
+# Builds into a temporary directory and renames it. An interrupted build therefore leaves no partial result.
 build_part() {
     local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool
     case $part in
@@ -121,7 +121,7 @@ build_part() {
         rm -rf "$scratch"
         die "failed to build $part in $(part_folder "$part") (see above). The build needs the module proxy: check 'go env GOPROXY'"
     fi
-    # The Go package of the etcd server is named "server".
+    # The Go package of the etcd server has the name "server".
     [[ $part != etcd ]] || mv "$scratch/bin/server" "$scratch/bin/etcd"
     rm -f "$scratch/log"
     chmod 755 "$scratch"
@@ -129,7 +129,7 @@ build_part() {
     mv "$scratch" "$target"
 }
 
-# Removes builds that were not used for two weeks and the remains of interrupted builds.
+# Removes builds that were not used for two weeks, and the remains of interrupted builds.
 remove_old_builds() {
     local part=$1
     find "$cache_folder/tools" -mindepth 1 -maxdepth 1 \( -name "$part-????????????????" -mtime +14 -o -name ".$part.??????" \) -exec rm -rf {} +

@@ -1,5 +1,5 @@
-# A cluster of the user, selected by TEST_KUBECONFIG: installs the services and, if missing, Flux, and removes them
-# again.
+# An existing cluster that TEST_KUBECONFIG selects. Installs the services and, if missing, Flux, and removes what it has
+# installed.
 # shellcheck shell=bash
 
 users_cluster_kubectl() {
@@ -13,7 +13,7 @@ users_cluster_up() {
     render_flux
     say "using the cluster of $TEST_KUBECONFIG: $(describe_users_cluster)"
     users_cluster_kubectl --request-timeout 10s get --raw /version >/dev/null || die "failed to connect to the cluster of $TEST_KUBECONFIG (see above)"
-    if flux_is_there; then
+    if flux_is_installed; then
         say "Flux is already installed"
     else
         local controller
@@ -36,11 +36,11 @@ describe_users_cluster() {
         die "TEST_KUBECONFIG ($TEST_KUBECONFIG) has no usable current context"
 }
 
-flux_is_there() {
+flux_is_installed() {
     [[ -n $(users_cluster_kubectl get customresourcedefinitions gitrepositories.source.toolkit.fluxcd.io --ignore-not-found --output name) ]]
 }
 
-# Labels created objects, so that `down` keeps a namespace that existed before.
+# Labels the created objects, because `down` must keep a namespace that existed before.
 install_flux() {
     if [[ -z $(users_cluster_kubectl get namespace flux-system --ignore-not-found --output name) ]]; then
         quietly users_cluster_kubectl apply --filename "$flux_manifests/namespace.yaml"
@@ -55,10 +55,10 @@ load_image_by_hook() {
     hand_over_image "$(image_name "$1")" "${image_archives[$1]}"
 }
 
-# hand_over_image NAME ARCHIVE: loads an image with the hook of the user.
+# hand_over_image NAME ARCHIVE: loads an image with the hook in TEST_IMAGE_HOOK.
 hand_over_image() {
     if [[ -z ${TEST_IMAGE_HOOK:-} ]]; then
-        say "TEST_IMAGE_HOOK is not set: load $2 into the cluster yourself, as $1"
+        say "TEST_IMAGE_HOOK is not set: load the archive $2 into the cluster as the image $1"
         return
     fi
     # shellcheck disable=SC2086 # a command with arguments
@@ -83,7 +83,7 @@ users_cluster_down() {
     fi
 }
 
-# Definitions first, while the controllers can still remove the finalizers of their objects.
+# Deletes the CustomResourceDefinitions first, while the controllers can still remove the finalizers of their objects.
 remove_flux() {
     [[ -d $flux_manifests ]] || die "the manifests of Flux are not in $cache_folder: run 'up' again, then 'down'"
     quietly users_cluster_kubectl delete --filename "$flux_manifests/crds.yaml" --ignore-not-found --timeout=120s
@@ -131,10 +131,10 @@ users_cluster_run() {
     exit "$result"
 }
 
-# forward SERVICE PORT: prints the local address that forwards to the service.
+# forward SERVICE PORT: forwards a local address to the service and prints the address.
 forward() {
     local log=$forwards_folder/$1.log
-    # A program and not a shell function: its process ID must be the one to end.
+    # Starts the program instead of a shell function, because the recorded process ID must be that of the program.
     "$(tool kubernetes kubectl)" --kubeconfig "$TEST_KUBECONFIG" --namespace "$services_namespace" \
         port-forward "service/$1" ":$2" </dev/null >"$log" 2>&1 &
     printf '%s\n' "$!" >>"$forwards_folder/pids"

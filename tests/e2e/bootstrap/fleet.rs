@@ -1,4 +1,5 @@
-//! A fleet repository with the layout of `flux bootstrap`, and the objects that kustomize-controller applies from it.
+//! A fleet repository with the layout of `flux bootstrap`, and the objects that kustomize-controller applies from the
+//! repository.
 
 use std::path::Path;
 
@@ -6,10 +7,10 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind,
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{Commit, Environment, File, Look, Scene, Source, WaitLimit, api_call, from_json, wait_until};
+use crate::harness::{Commit, Environment, File, Poll, Scene, Source, WaitLimit, api_call, from_json, wait_until};
 
 const NAMESPACE: &str = "flux-system";
-/// Folder of the project's manifests in the repository.
+/// Directory of the project's manifests in the repository.
 const VENDORED: &str = "pulumi-controller";
 /// Name of all objects of a bootstrap.
 const BOOTSTRAP: &str = "flux-system";
@@ -50,22 +51,23 @@ impl<'a> Fleet<'a> {
             files.push(file("clusters/test/apps.yaml".to_owned(), apps_kustomization().to_string()));
             files.extend(apps.clone());
         }
-        self.repository.push_unseen(&files).await
+        self.repository.push_without_notification(&files).await
     }
 
     /// Applies the objects that `flux bootstrap` applies at its end.
     pub async fn bootstrap(&self) {
         for object in [self.git_repository(), self.kustomization()] {
             let api = self.api(&object);
-            let doing = format!("creating the {} of the bootstrap", object["kind"]);
-            api_call(doing, api.create(&PostParams::default(), &from_json(object))).await;
+            let action = format!("creating the {} of the bootstrap", object["kind"]);
+            api_call(action, api.create(&PostParams::default(), &from_json(object))).await;
         }
     }
 
-    /// Pushes the content, requests a reconcile as a webhook does, and waits until the commit is applied.
+    /// Pushes the content, requests a reconciliation as a webhook call does, and waits until Flux has applied the
+    /// commit.
     pub async fn roll_out(&self) -> Commit {
         let commit = self.push().await;
-        self.look().await;
+        self.request_reconciliation().await;
         self.until_kustomization(BOOTSTRAP, WaitLimit::Run, "to be Ready on its commit", |status| {
             status["lastAppliedRevision"] == json!(commit.revision()) && ready(status) == Some("True")
         })
@@ -73,29 +75,33 @@ impl<'a> Fleet<'a> {
         commit
     }
 
-    /// Requests a reconcile of the repository.
-    pub async fn look(&self) {
+    /// Requests a reconciliation of the repository.
+    pub async fn request_reconciliation(&self) {
         let request = json!({"metadata": {"annotations": {"reconcile.fluxcd.io/requestedAt": format!("{:?}", std::time::SystemTime::now())}}});
         let api = self.api(&self.git_repository());
         let patch = Patch::Merge(&request);
-        api_call("requesting a reconcile of the fleet", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
+        api_call("requesting a reconciliation", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until `is_so` returns true for the status of a Kustomization.
+    /// Waits until `predicate` returns true for the status of a Kustomization.
     pub async fn until_kustomization(
         &self,
         name: &str,
         wait_limit: WaitLimit,
         what: &str,
-        is_so: impl Fn(&Value) -> bool,
+        predicate: impl Fn(&Value) -> bool,
     ) -> Value {
         let api = self.api(&self.kustomization());
         wait_until(format!("the Kustomization {name} {what}"), wait_limit, async || match api.get(name).await {
             Ok(object) => {
                 let status = object.data.get("status").cloned().unwrap_or_default();
-                if is_so(&status) { Look::Found(status) } else { Look::NotYet(format!("{:#}", status["conditions"])) }
+                if predicate(&status) {
+                    Poll::Found(status)
+                } else {
+                    Poll::NotYet(format!("{:#}", status["conditions"]))
+                }
             }
-            Err(error) => Look::NotYet(error.to_string()),
+            Err(error) => Poll::NotYet(error.to_string()),
         })
         .await
     }
@@ -105,9 +111,9 @@ impl<'a> Fleet<'a> {
         let api = self.api(&self.kustomization());
         wait_until(format!("the Kustomization {name} to be deleted"), WaitLimit::Run, async || {
             match api.get_opt(name).await {
-                Ok(None) => Look::Found(()),
-                Ok(Some(object)) => Look::NotYet(format!("{:?}", object.finalizers())),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(None) => Poll::Found(()),
+                Ok(Some(object)) => Poll::NotYet(format!("{:?}", object.finalizers())),
+                Err(error) => Poll::NotYet(error.to_string()),
             }
         })
         .await;
@@ -152,7 +158,7 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    /// Returns the only file of a bootstrap that users edit.
+    /// Returns the `kustomization.yaml` of the bootstrap, which is the only file that users edit.
     fn bootstrap_kustomization(&self) -> Value {
         let mut resources = vec!["gotk-components.yaml".to_owned(), "gotk-sync.yaml".to_owned()];
         let mut kustomization = json!({
@@ -205,7 +211,7 @@ pub fn file(path: String, content: String) -> File {
     File { path, content }
 }
 
-/// Returns all files below a folder of the project.
+/// Returns all files below a directory of the project.
 fn read_all(root: &Path, folder: &Path) -> Vec<File> {
     let mut files = Vec::new();
     for entry in

@@ -13,12 +13,12 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, File, Look, Program, Scene, Source, StackHandle, WaitLimit, api_call, has_condition, in_scene, is_done,
+    Controller, File, Poll, Program, Scene, Source, StackHandle, WaitLimit, api_call, has_condition, in_scene, is_done,
     once, run_alone, wait_until,
 };
 use fleet::{Fleet, condition, documents, file, ready};
 
-/// The image that the tests install, under two names.
+/// The image that the tests install, with two tags.
 const IMAGE: &str = "localhost/pulumi-controller:dev";
 const NEXT_IMAGE: &str = "localhost/pulumi-controller:next";
 
@@ -29,8 +29,8 @@ fn a_fleet_repository_installs_upgrades_and_removes_the_controller() {
             let mut fleet = Fleet::new(scene).await;
             let source = scene.source("app").await;
             install(scene, &mut fleet).await;
-            let main = use_it(scene, &mut fleet, &source).await;
-            upgrade_in_a_run(scene, &mut fleet, &source, &main).await;
+            let main = deploy_stack(scene, &mut fleet, &source).await;
+            upgrade_during_run(scene, &mut fleet, &source, &main).await;
             remove(scene, &mut fleet).await;
             fleet.end().await;
         })
@@ -53,16 +53,16 @@ async fn install(scene: &Scene, fleet: &mut Fleet<'_>) {
     assert_eq!(labels.get("app.kubernetes.io/part-of").map(String::as_str), Some("pulumi-controller"));
 }
 
-/// Adds a second Kustomization, which applies a source and a Stack and reports their health.
-async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>) -> StackHandle<'a> {
-    let commit = source.push_unseen(&program("one", 10).files()).await;
+/// Adds a second Kustomization, which applies a source and a Stack and checks their health.
+async fn deploy_stack<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>) -> StackHandle<'a> {
+    let commit = source.push_without_notification(&program("one", 10).files()).await;
     let stack = scene.stack("main", source);
     let app = |stack: &Stack| vec![app(scene, source, stack)];
     fleet.apps = Some(app(&stack));
     fleet.roll_out().await;
     let is_working = |status: &Value| condition(status, "Reconciling").is_some_and(|c| c["status"] == "True");
     fleet.until_kustomization("apps", WaitLimit::Run, "to wait for the run", is_working).await;
-    let main = scene.found("main", &stack);
+    let main = scene.stack_handle("main", &stack);
     main.log.wait_for("create", "step", "begin").await;
     let status = fleet.until_kustomization("apps", WaitLimit::Reaction, "to report its health", |_| true).await;
     assert_ne!(ready(&status), Some("True"), "the run continues: {:#}", status["conditions"]);
@@ -93,8 +93,8 @@ async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>
     main
 }
 
-/// Changes the version of the controller during a run. The run must succeed and must not be repeated.
-async fn upgrade_in_a_run(scene: &Scene, fleet: &mut Fleet<'_>, source: &Source<'_>, main: &StackHandle<'_>) {
+/// Changes the image of the controller during a run. The run must succeed and must not be repeated.
+async fn upgrade_during_run(scene: &Scene, fleet: &mut Fleet<'_>, source: &Source<'_>, main: &StackHandle<'_>) {
     let before = main.updates().await.len();
     let pod = main.pod_and_restarts().await;
     let commit = source.push(&program("two", 40).files()).await;
@@ -108,7 +108,7 @@ async fn upgrade_in_a_run(scene: &Scene, fleet: &mut Fleet<'_>, source: &Source<
     assert!(!is_done(&main.get().await), "the run continues during the upgrade");
     main.until_applied(&commit).await;
     assert_eq!(main.updates().await.len(), before + 1);
-    assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced during the run");
 }
 
@@ -119,8 +119,8 @@ async fn remove(scene: &Scene, fleet: &mut Fleet<'_>) {
     wait_until("all objects of the apps to be deleted", WaitLimit::Run, async || {
         let (stacks, workspaces) = (scene.list::<Stack>().await, scene.list::<Workspace>().await);
         match stacks.is_empty() && workspaces.is_empty() {
-            true => Look::Found(()),
-            false => Look::NotYet(format!("{} Stacks, {} Workspaces", stacks.len(), workspaces.len())),
+            true => Poll::Found(()),
+            false => Poll::NotYet(format!("{} Stacks, {} Workspaces", stacks.len(), workspaces.len())),
         }
     })
     .await;
@@ -128,8 +128,8 @@ async fn remove(scene: &Scene, fleet: &mut Fleet<'_>) {
     fleet.image = None;
     fleet.roll_out().await;
     wait_until("the controller to be deleted", WaitLimit::Reaction, async || match deployment(scene).await {
-        None => Look::Found(()),
-        Some(_) => Look::NotYet("object exists".to_owned()),
+        None => Poll::Found(()),
+        Some(_) => Poll::NotYet("object exists".to_owned()),
     })
     .await;
     assert_eq!(definitions(scene).await.len(), 5, "the CustomResourceDefinitions remain");

@@ -8,14 +8,14 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
 use crate::harness::{
-    Absence, Controller, Look, Program, Scene, StoppedApiServer, WaitLimit, in_scene, not_run, once, run_alone,
-    wait_until,
+    ApiServerOutage, Controller, OutageKind, Poll, Program, Scene, WaitLimit, in_scene, once, report_skipped,
+    run_alone, wait_until,
 };
 
-/// Runs a test if the tests may stop the API server.
-fn run_where_it_can_go(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
-    if !StoppedApiServer::is_possible() {
-        not_run(name, "the API server of an existing cluster cannot be stopped");
+/// Runs the test, or reports it as skipped if the tests must not stop the API server.
+fn run_or_skip(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
+    if !ApiServerOutage::is_possible() {
+        report_skipped(name, "the API server of an existing cluster must not be stopped");
         return;
     }
     run_alone(async || {
@@ -29,21 +29,21 @@ fn run_where_it_can_go(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) 
 
 #[test]
 fn a_run_continues_without_the_api_server_and_is_recorded_once() {
-    run_where_it_can_go("api-gone", async |controller, scene| {
-        a_run_ends_while_it_is_away(controller, scene, Absence::Stopped).await;
+    run_or_skip("api-gone", async |controller, scene| {
+        check_run_during_outage(controller, scene, OutageKind::Stopped).await;
     });
 }
 
 #[test]
 fn a_run_continues_while_the_api_server_hangs_and_is_recorded_once() {
-    run_where_it_can_go("api-hangs", async |controller, scene| {
-        a_run_ends_while_it_is_away(controller, scene, Absence::Paused).await;
+    run_or_skip("api-hangs", async |controller, scene| {
+        check_run_during_outage(controller, scene, OutageKind::Paused).await;
     });
 }
 
-/// Tests a run that starts before the outage and ends during the outage. The outage lasts twenty seconds, in which the controller loses
+/// Tests a run that starts before the outage and ends during the outage. In these twenty seconds, the controller loses
 /// its lease.
-async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, absence: Absence) {
+async fn check_run_during_outage(controller: &Controller, scene: &Scene, kind: OutageKind) {
     let source = scene.source("app").await;
     let slow = |value: &str| {
         let properties = json!({"seconds": 20, "steps": 20, "value": value});
@@ -54,30 +54,30 @@ async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, abs
     main.log.wait_for("create", "slow", "begin").await;
     let pod = main.pod_and_restarts().await;
 
-    let away = StoppedApiServer::take(absence).await;
+    let outage = ApiServerOutage::start(kind).await;
     // The node can reach the Service of the provider log without the API server.
     main.log.wait_for("create", "slow", "done").await;
-    away.bring_back().await;
+    outage.finish().await;
     until_reachable(scene).await;
 
     let stack = main.until_applied(&first).await;
     assert_eq!(json!(stack.status.expect("a status").outputs), json!({"n": 0}));
-    assert_eq!(main.log.sentences().await, once(&["create slow"]), "no operation is repeated");
+    assert_eq!(main.log.operations().await, once(&["create slow"]), "no operation is repeated");
     assert_eq!(main.pod_and_restarts().await, pod, "the run continues in the same pod");
     assert_eq!(main.updates().await.len(), 1);
     controller.until_available().await;
 
-    // A push right after the outage runs: every watch is active again.
+    // A push immediately after the outage runs, which proves that every watch is active again.
     let second = source.push(&Program::new("api-away").step("slow", json!({"value": "two"})).files()).await;
     main.until_applied(&second).await;
-    assert_eq!(main.log.sentences().await, once(&["create slow", "update slow"]));
-    each_result_was_recorded_once(scene);
+    assert_eq!(main.log.operations().await, once(&["create slow", "update slow"]));
+    assert_results_recorded_once(scene);
 }
 
-/// The restart ends all watches, and the resource versions of the watches have expired.
+/// The restart ends all watches, and their resource versions have expired.
 #[test]
 fn a_commit_pushed_right_after_an_api_server_restart_runs() {
-    run_where_it_can_go("api-watches", async |controller, scene| {
+    run_or_skip("api-watches", async |controller, scene| {
         let source = scene.source("app").await;
         let with_text = |text: &str| Program::new("api-watches").step("step", json!({"value": text}));
         let first = source.push(&with_text("one").files()).await;
@@ -85,32 +85,32 @@ fn a_commit_pushed_right_after_an_api_server_restart_runs() {
         main.until_applied(&first).await;
         let pod = main.pod_and_restarts().await;
 
-        StoppedApiServer::take(Absence::Stopped).await.bring_back().await;
+        ApiServerOutage::start(OutageKind::Stopped).await.finish().await;
         until_reachable(scene).await;
         let second = source.push(&with_text("two").files()).await;
         main.until_applied(&second).await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
         assert_eq!(main.pod_and_restarts().await, pod, "no pod is replaced");
         assert_eq!(main.updates().await.len(), 2, "one run per commit");
         controller.until_available().await;
-        each_result_was_recorded_once(scene);
+        assert_results_recorded_once(scene);
     });
 }
 
-/// Waits until the API server responds. A call on a closed connection fails, and is retried here
-/// so that later calls of the test succeed.
+/// Waits until the API server responds. A call on a closed connection fails; this function retries, so later calls
+/// succeed.
 async fn until_reachable(scene: &Scene) {
     wait_until("the API server to be reachable again", WaitLimit::Reaction, async || {
         match scene.api::<Stack>().list(&Default::default()).await {
-            Ok(_) => Look::Found(()),
-            Err(error) => Look::NotYet(error.to_string()),
+            Ok(_) => Poll::Found(()),
+            Err(error) => Poll::NotYet(error.to_string()),
         }
     })
     .await;
 }
 
-/// Checks that no two observed states of an Update or a Stack have different results for the same run.
-fn each_result_was_recorded_once(scene: &Scene) {
+/// Checks that all observed states of an Update or a Stack contain the same result for a run.
+fn assert_results_recorded_once(scene: &Scene) {
     let mut ends = BTreeSet::new();
     for update in scene.timeline.states_of::<Update>().iter().filter(|update| update.is_complete()) {
         let status = update.status.clone().unwrap_or_default();

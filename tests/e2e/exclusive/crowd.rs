@@ -1,5 +1,5 @@
-//! Tests sixty concurrent Stacks on a small node: all complete without failures, within the concurrency limit and without
-//! starvation.
+//! Tests sixty concurrent Stacks on a small node. All complete without failures, within the concurrency limit and
+//! without starvation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,23 +11,25 @@ use pulumi_controller::api::conditions::{FAILED, RECONCILING, is_true};
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::cli::{CommandLine, Role};
 
-use crate::harness::{Controller, Course, Crowd, Scene, WaitLimit, client, condition, in_scene, once, run_alone};
+use crate::harness::{
+    CompletionTimes, Controller, Crowd, Scene, WaitLimit, client, condition, in_scene, once, run_alone,
+};
 
 #[test]
-fn sixty_stacks_created_at_once_on_one_source_all_succeed() {
+fn sixty_stacks_created_together_on_one_source_all_succeed() {
     run_alone(async || {
         in_scene("crowd-large", async |large| {
             in_scene("crowd-middle", async |middle| {
                 in_scene("crowd-small", async |small| {
                     let crowd = Crowd::start(&[(large, 40), (middle, 18), (small, 2)]).await;
-                    let course = crowd.until_done(WaitLimit::Long).await;
-                    println!("{course}");
+                    let times = crowd.until_done(WaitLimit::Long).await;
+                    println!("{times}");
                     let scenes = [large, middle, small];
-                    each_ran_once_and_none_failed(&crowd, &scenes).await;
-                    no_more_ran_at_a_time_than_may(&scenes).await;
-                    a_wait_was_visible(&scenes);
-                    the_small_namespace_was_not_starved(&course, large, small);
-                    each_namespace_fetched_the_artifact_once(&crowd, &scenes).await;
+                    assert_one_successful_run_each(&crowd, &scenes).await;
+                    assert_concurrency_limit(&scenes).await;
+                    assert_wait_reported(&scenes);
+                    assert_no_starvation(&times, large, small);
+                    assert_one_fetch_per_namespace(&crowd, &scenes).await;
                 })
                 .await;
             })
@@ -37,18 +39,18 @@ fn sixty_stacks_created_at_once_on_one_source_all_succeed() {
     });
 }
 
-/// This is the shorter check that `make test` runs.
+/// `make test` runs this shorter check.
 #[test]
-fn six_stacks_created_at_once_run_within_the_limit() {
+fn six_stacks_created_together_run_within_the_limit() {
     run_alone(async || {
         in_scene("crowd-four", async |four| {
             in_scene("crowd-two", async |two| {
                 let crowd = Crowd::start(&[(four, 4), (two, 2)]).await;
                 println!("{}", crowd.until_done(WaitLimit::Long).await);
                 let scenes = [four, two];
-                each_ran_once_and_none_failed(&crowd, &scenes).await;
-                no_more_ran_at_a_time_than_may(&scenes).await;
-                each_namespace_fetched_the_artifact_once(&crowd, &scenes).await;
+                assert_one_successful_run_each(&crowd, &scenes).await;
+                assert_concurrency_limit(&scenes).await;
+                assert_one_fetch_per_namespace(&crowd, &scenes).await;
             })
             .await;
         })
@@ -56,7 +58,7 @@ fn six_stacks_created_at_once_run_within_the_limit() {
     });
 }
 
-async fn each_ran_once_and_none_failed(crowd: &Crowd<'_>, scenes: &[&Scene]) {
+async fn assert_one_successful_run_each(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     let updates: Vec<Update> = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Update>()).collect();
     let conditions = |update: &Update| update.status.clone().unwrap_or_default().conditions;
     let failed: Vec<&Update> = updates.iter().filter(|update| is_true(&conditions(update), FAILED)).collect();
@@ -70,13 +72,13 @@ async fn each_ran_once_and_none_failed(crowd: &Crowd<'_>, scenes: &[&Scene]) {
         pods.iter().flat_map(|pod| &pod.status).flat_map(|status| status.container_statuses.iter().flatten());
     assert_eq!(containers.map(|container| container.restart_count).max(), Some(0), "no container restarted");
     for stack in &crowd.stacks {
-        assert_eq!(stack.log.sentences().await, once(&["create member"]), "{}", stack.name);
+        assert_eq!(stack.log.operations().await, once(&["create member"]), "{}", stack.name);
     }
 }
 
-/// Checks the number of open runs. A run is open from its record in the status until its end. Resource versions determine
-/// the order of all writes.
-async fn no_more_ran_at_a_time_than_may(scenes: &[&Scene]) {
+/// Checks the number of open runs. A run is open from its record in the status until its end. The resource versions
+/// determine the order of all writes.
+async fn assert_concurrency_limit(scenes: &[&Scene]) {
     let version = |update: &Update| update.resource_version().and_then(|version| version.parse::<u64>().ok());
     let states = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Update>());
     let in_order: BTreeMap<Option<u64>, Update> = states.map(|update| (version(&update), update)).collect();
@@ -89,14 +91,14 @@ async fn no_more_ran_at_a_time_than_may(scenes: &[&Scene]) {
         };
         most = most.max(open.len());
     }
-    let may = runs_that_may_be_open_on_one_node().await;
-    println!("{most} concurrent runs, limit {may}");
+    let limit = concurrency_limit().await;
+    println!("{most} concurrent runs, limit {limit}");
     assert!(most > 1, "runs are concurrent");
-    assert!(most <= may, "{most} concurrent runs exceed the limit {may}");
+    assert!(most <= limit, "{most} concurrent runs exceed the limit {limit}");
 }
 
 /// Returns the limit from the arguments of the installed controller, or its default.
-async fn runs_that_may_be_open_on_one_node() -> usize {
+async fn concurrency_limit() -> usize {
     let pod = Controller::new(&client().await).pod().await;
     let arguments = pod.spec.and_then(|spec| spec.containers.into_iter().next()).and_then(|container| container.args);
     let line = std::iter::once("pulumi-controller".to_owned()).chain(arguments.unwrap_or_default());
@@ -106,16 +108,16 @@ async fn runs_that_may_be_open_on_one_node() -> usize {
     }
 }
 
-fn a_wait_was_visible(scenes: &[&Scene]) {
+fn assert_wait_reported(scenes: &[&Scene]) {
     let states: Vec<Stack> = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Stack>()).collect();
     let has_condition = |stack: &&Stack| condition(stack, RECONCILING).is_some_and(|c| c.message.contains("run slot"));
     let waiting: BTreeSet<Option<String>> = states.iter().filter(has_condition).map(Stack::uid).collect();
     println!("{} Stacks reported that they wait for a run slot", waiting.len());
-    assert!(!waiting.is_empty(), "no Stack reported that it waits for a run slot");
+    assert!(!waiting.is_empty(), "at least one Stack reports that it waits for a run slot");
 }
 
-fn the_small_namespace_was_not_starved(course: &Course, large: &Scene, small: &Scene) {
-    let (large, small) = (&course.done[&large.namespace], &course.done[&small.namespace]);
+fn assert_no_starvation(times: &CompletionTimes, large: &Scene, small: &Scene) {
+    let (large, small) = (&times.done[&large.namespace], &times.done[&small.namespace]);
     let half_of_large = large[large.len() / 2 - 1];
     let last_of_small = small[small.len() - 1];
     assert!(
@@ -124,8 +126,8 @@ fn the_small_namespace_was_not_starved(course: &Course, large: &Scene, small: &S
     );
 }
 
-/// A namespace may use only content that its own source has produced, so each namespace fetches the artifact.
-async fn each_namespace_fetched_the_artifact_once(crowd: &Crowd<'_>, scenes: &[&Scene]) {
+/// A namespace can use only content that its own source has produced. Each namespace therefore fetches the artifact.
+async fn assert_one_fetch_per_namespace(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     let lines = Controller::new(&client().await).log_lines(&crowd.digest).await;
     let fetched: Vec<&String> = lines.iter().filter(|line| line.contains("fetched artifact")).collect();
     for scene in scenes {

@@ -5,7 +5,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{Controller, Look, WaitLimit, api_call, client, finally, run_alone, wait_until};
+use crate::harness::{Controller, Poll, WaitLimit, api_call, client, run_alone, run_with_cleanup, wait_until};
 
 const DEFINITION: &str = "stacks.pulumi.com";
 /// A status field that the older definition does not have.
@@ -18,14 +18,14 @@ fn an_outdated_crd_is_reported_and_prevents_leading() {
         let controller = Controller::new(&client);
         let definitions: Api<CustomResourceDefinition> = Api::all(client);
         let original = json!(api_call("reading the definition", definitions.get(DEFINITION)).await);
-        finally(
+        run_with_cleanup(
             async || {
-                let old = controller.until_one_leads_but("").await;
+                let old = controller.until_leader_other_than("").await;
                 set_versions(&definitions, &older(&original)).await;
                 controller.kill_pod(&old).await;
-                wait_until("the next controller to report the field", WaitLimit::Reaction, async || {
+                wait_until("the new controller to report the missing field", WaitLimit::Reaction, async || {
                     let lines = controller.log_lines(FIELD).await;
-                    if lines.is_empty() { Look::NotYet("nothing is logged".to_owned()) } else { Look::Found(()) }
+                    if lines.is_empty() { Poll::NotYet("nothing is logged".to_owned()) } else { Poll::Found(()) }
                 })
                 .await;
                 let pod = controller.pod().await;
@@ -37,7 +37,7 @@ fn an_outdated_crd_is_reported_and_prevents_leading() {
             async || {
                 set_versions(&definitions, &original).await;
                 controller.until_available().await;
-                controller.until_one_leads_but("").await;
+                controller.until_leader_other_than("").await;
             },
         )
         .await;
@@ -46,10 +46,10 @@ fn an_outdated_crd_is_reported_and_prevents_leading() {
 
 fn older(definition: &Value) -> Value {
     let mut definition = definition.clone();
-    let versions = definition["spec"]["versions"].as_array_mut().expect("versions");
+    let versions = definition["spec"]["versions"].as_array_mut().expect("a list");
     let stored = versions.iter_mut().find(|version| version["storage"] == true).expect("a stored version");
     let status = &mut stored["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];
-    status.as_object_mut().expect("fields").remove(FIELD).expect("the field is there");
+    status.as_object_mut().expect("an object").remove(FIELD).expect("the field exists");
     definition
 }
 

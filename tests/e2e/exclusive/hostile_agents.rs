@@ -1,4 +1,4 @@
-//! Tests agents that a tenant has replaced by other programs, which must not affect other Stacks.
+//! Tests agents that a tenant has replaced by other programs. They must not affect other Stacks.
 
 use std::time::Duration;
 
@@ -8,33 +8,34 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::fake_agent::{FakeAgent, Fault, Manner};
+use crate::fake_agent::{Behavior, FakeAgent, Fault};
 use crate::fake_nodes;
 use crate::harness::{
-    File, FluxObject, Look, Program, Scene, StackHandle, WaitLimit, in_scene, is_done, not_run, run_alone, wait_until,
+    File, FluxObject, Poll, Program, Scene, StackHandle, WaitLimit, in_scene, is_done, report_skipped, run_alone,
+    wait_until,
 };
 
-/// Size of the source in bytes; larger than the buffers of a connection.
+/// Size of the source in bytes, larger than the buffers of a connection.
 const SOURCE: usize = 8 * 1024 * 1024;
 const RUN_TIME: Duration = Duration::from_secs(2);
-/// Number of Stacks with slow agents; more than there are stream slots.
+/// Number of Stacks with slow agents, greater than the number of stream slots.
 const SLOW: usize = 12;
-/// Maximum additional time for a Stack next to hostile agents, long enough for a fully loaded machine.
+/// Maximum additional time that hostile agents may cause for another Stack, sufficient for a fully loaded machine.
 const DELAY: Duration = Duration::from_secs(5);
 
 #[test]
 fn hostile_agents_are_recorded_and_delay_no_other_namespace() {
-    if !fake_nodes::are_there() {
-        not_run("hostile", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
+    if !fake_nodes::are_available() {
+        report_skipped("hostile", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;
     }
     run_alone(async || {
         in_scene("quiet", async |quiet| {
             in_scene("hostile", async |hostile| {
                 fake_nodes::create(&quiet.client).await;
-                let manner = |name: &str| Manner { run_time: RUN_TIME, fault: fault(name), ..Manner::default() };
-                let fake_agent = FakeAgent::start_with(quiet.client.clone(), fake_nodes::address(), manner).await;
-                let _stand_in = fake_agent.expect("a fake agent");
+                let behavior = |name: &str| Behavior { run_time: RUN_TIME, fault: fault(name), ..Behavior::default() };
+                let fake_agent = FakeAgent::start_with(quiet.client.clone(), fake_nodes::address(), behavior).await;
+                let _fake_agent = fake_agent.expect("a fake agent");
                 compare_with_hostile_agents(quiet, hostile).await;
             })
             .await;
@@ -54,7 +55,7 @@ fn fault(name: &str) -> Fault {
 }
 
 async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
-    let (quiet_source, hostile_source) = (served(quiet).await, served(hostile).await);
+    let (quiet_source, hostile_source) = (create_source(quiet).await, create_source(hostile).await);
     let alone = timed(quiet, &quiet_source, "quiet-alone").await;
 
     for number in 0..SLOW {
@@ -68,8 +69,8 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
         let waits =
             workspaces.iter().filter(|workspace| format!("{:?}", workspace.status).contains("installing source"));
         match waits.count() {
-            0 => Look::NotYet(format!("{} Workspaces, none of which receives its source", workspaces.len())),
-            _ => Look::Found(()),
+            0 => Poll::NotYet(format!("{} Workspaces, none of them receives its source", workspaces.len())),
+            _ => Poll::Found(()),
         }
     })
     .await;
@@ -79,7 +80,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
         assert!(alongside < alone + DELAY, "{name} took {alongside:?} with hostile agents, and {alone:?} without them");
     }
 
-    // These Stacks wait for a slot only while slow agents occupy all slots.
+    // These Stacks wait for a stream slot while the slow agents occupy all slots.
     for stack in [&huge, &flood] {
         stack.until("to be done despite the hostile agents", WaitLimit::Long, is_done).await;
     }
@@ -92,12 +93,13 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     assert!(recorded.is_complete(), "{recorded:?}");
     let status = recorded.status.unwrap_or_default();
     assert!(status.changes.len() <= 32 && status.permalink.is_none(), "{} changes", status.changes.len());
-    let size = serde_json::to_string(&status).expect("JSON").len();
+    let size = serde_json::to_string(&status).expect("valid JSON").len();
     assert!(size < 64 * 1024, "the status has {size} bytes");
     let flooded = of("flood-progress").name_any();
     let states = hostile.timeline.states_of::<Update>();
     let written = states.iter().filter(|update| update.name_any() == flooded).count();
-    // The controller limits the rate at which it reads messages, so the run takes longer, with one write every few seconds.
+    // The controller limits the rate at which it reads messages. The run therefore takes longer, with one write every
+    // few seconds.
     let limit = 20 + lasted.as_secs() / 2;
     assert!(written as u64 <= limit, "a run with excessive progress for {lasted:?} caused {written} status writes");
     for number in 0..SLOW {
@@ -105,7 +107,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     }
 }
 
-/// Returns the time until a new Stack is done.
+/// Returns the time until a new Stack is Ready.
 async fn timed(scene: &Scene, source: &FluxObject<'_>, name: &str) -> Duration {
     let begin = Instant::now();
     start(scene, source, name).await.until("to be done", WaitLimit::Run, is_done).await;
@@ -116,8 +118,8 @@ async fn start<'a>(scene: &'a Scene, source: &FluxObject<'_>, name: &str) -> Sta
     scene.start(fake_nodes::place(scene.stack_on_kind(name, None, source))).await
 }
 
-/// Creates a large source with content that does not compress well.
-async fn served(scene: &Scene) -> FluxObject<'_> {
+/// Creates a source with a large file that does not compress well.
+async fn create_source(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let mut files = Program::new("hostile").output("text", "hello".into()).files();
     let content = std::iter::repeat_with(fastrand::alphanumeric).take(SOURCE).collect();
@@ -126,6 +128,6 @@ async fn served(scene: &Scene) -> FluxObject<'_> {
     let artifact = source.artifact_of(&commit).await;
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
-    external.offer(&artifact).await;
+    external.publish(&artifact).await;
     external
 }

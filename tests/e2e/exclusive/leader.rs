@@ -9,8 +9,8 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::harness::{
-    AuditLog, Controller, Look, Program, Scene, StoppedProcess, WaitLimit, client, holders, in_scene, not_run, once,
-    run_alone, wait_until,
+    AuditLog, Controller, Poll, Program, Scene, StoppedProcess, WaitLimit, client, holders, in_scene, once,
+    report_skipped, run_alone, wait_until,
 };
 
 /// Runs a test with two replicas and scales back to one.
@@ -41,35 +41,35 @@ fn after_a_leader_is_killed_the_new_leader_records_the_run_once() {
         main.log.wait_for("create", "slow", "begin").await;
         let pod = main.pod_and_restarts().await;
 
-        let leader = controller.until_one_leads_but("").await;
+        let leader = controller.until_leader_other_than("").await;
         controller.kill_pod(&leader).await;
-        let next = controller.until_one_leads_but(&leader).await;
+        let next = controller.until_leader_other_than(&leader).await;
         until_reported_as_leader(scene, &next).await;
 
         let stack = main.until_applied(&commit).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"n": 0}));
-        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        assert_eq!(main.log.operations().await, once(&["create slow"]));
         assert_eq!(main.pod_and_restarts().await, pod, "the run continues in the same pod");
         assert_eq!(main.updates().await.len(), 1);
     });
 }
 
-/// Waits for the Event about the new leader, which has the same form as that of client-go.
+/// Waits for the Event about the new leader, which has the same format as the Event of client-go.
 async fn until_reported_as_leader(scene: &Scene, pod: &str) {
     let events: Api<Event> = Api::namespaced(scene.client.clone(), "flux-system");
     let of_elections = ListParams::default().fields("reason=LeaderElection");
     wait_until(format!("an Event that {pod} leads"), WaitLimit::Reaction, async || {
         let messages: Vec<String> = match events.list(&of_elections).await {
             Ok(found) => found.items.into_iter().filter_map(|event| event.message).collect(),
-            Err(error) => return Look::NotYet(error.to_string()),
+            Err(error) => return Poll::NotYet(error.to_string()),
         };
-        let says_so = |message: &String| message.starts_with(pod) && message.ends_with("became leader");
-        if messages.iter().any(says_so) { Look::Found(()) } else { Look::NotYet(format!("{messages:?}")) }
+        let is_match = |message: &String| message.starts_with(pod) && message.ends_with("became leader");
+        if messages.iter().any(is_match) { Poll::Found(()) } else { Poll::NotYet(format!("{messages:?}")) }
     })
     .await;
 }
 
-/// Two replicas can both act as leader for a short time. In this test they do so permanently: without a lease, only
+/// Two replicas can both act as leader for a short time. This test makes that state permanent: without a lease, only
 /// the other guards prevent repeated runs.
 #[test]
 fn two_simultaneous_leaders_run_each_revision_once() {
@@ -77,7 +77,7 @@ fn two_simultaneous_leaders_run_each_revision_once() {
         let before = controller.arguments().await;
         let alone = |argument: &&String| !argument.contains("leader-elect");
         let without: Vec<String> = before.iter().filter(alone).cloned().collect();
-        assert!(without.len() < before.len(), "the election is switched off: {before:?}");
+        assert!(without.len() < before.len(), "leader election is disabled: {before:?}");
         controller.start_with(&without, 2).await;
         let outcome = AssertUnwindSafe(both_lead(scene)).catch_unwind().await;
         controller.start_with(&before, 2).await;
@@ -105,18 +105,18 @@ async fn both_lead(scene: &Scene) {
         }
     }
     for stack in &stacks {
-        let sentences = stack.log.sentences().await;
-        assert_eq!(sentences, once(&["create step", "update step", "update step"]), "{}", stack.name);
+        let operations = stack.log.operations().await;
+        assert_eq!(operations, once(&["create step", "update step", "update step"]), "{}", stack.name);
         assert_eq!(stack.updates().await.len(), 3, "{}: one run for each revision", stack.name);
     }
 }
 
-/// The leader process is stopped with SIGSTOP until another replica has become the leader and the run has ended. All pending writes of the
-/// old leader are stale when it continues.
+/// SIGSTOP suspends the leader process until another replica is the leader and the run has ended. All pending writes of
+/// the previous leader are then stale.
 #[test]
 fn a_leader_that_hung_past_its_lease_writes_nothing_on_resume() {
     let Some(audit) = AuditLog::open() else {
-        not_run("leader-hung", "the processes and the audit log of an existing cluster are not accessible");
+        report_skipped("leader-hung", "the processes and the audit log of an existing cluster are not accessible");
         return;
     };
     run_with_two_replicas("leader-hung", async |controller, scene| {
@@ -125,20 +125,20 @@ fn a_leader_that_hung_past_its_lease_writes_nothing_on_resume() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
 
-        let leader = controller.until_one_leads_but("").await;
+        let leader = controller.until_leader_other_than("").await;
         assert!(!audit.writes_of(&leader).is_empty(), "the audit log contains the writes of the leader");
         let stopped = StoppedProcess::in_pod(&leader);
-        let next = controller.until_one_leads_but(&leader).await;
+        let next = controller.until_leader_other_than(&leader).await;
         main.until_applied(&commit).await;
         assert!(!audit.writes_of(&next).is_empty(), "the new leader did the remaining work");
         let before = audit.writes_of(&leader);
         drop(stopped);
-        let code = controller.until_started_again(&leader).await;
+        let code = controller.until_container_restarted(&leader).await;
         assert_eq!(code, 1, "the previous leader exits with an error");
         assert_eq!(audit.writes_of(&leader), before, "the previous leader writes nothing more");
 
-        assert_eq!(controller.until_one_leads_but("").await, next, "the previous leader is a follower");
-        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        assert_eq!(controller.until_leader_other_than("").await, next, "the previous leader is a follower");
+        assert_eq!(main.log.operations().await, once(&["create slow"]));
         assert_eq!(main.updates().await.len(), 1);
     });
 }
@@ -153,19 +153,19 @@ fn a_restart_during_a_run_releases_the_lease_before_it_expires() {
             let main = scene.start(scene.stack("main", &source)).await;
             main.log.wait_for("create", "slow", "begin").await;
 
-            let before = controller.until_one_leads_but("").await;
+            let before = controller.until_leader_other_than("").await;
             let states = controller.watch_lease();
             controller.restart(1).await;
-            let after = controller.until_one_leads_but(&before).await;
+            let after = controller.until_leader_other_than(&before).await;
             let holders = holders(&states);
             assert_eq!(
                 holders,
                 [before.as_str(), "", after.as_str()],
-                "the leader releases the lease and the follower acquires it"
+                "the leader releases the lease and the new leader acquires it"
             );
 
             main.until_applied(&commit).await;
-            assert_eq!(main.log.sentences().await, once(&["create slow"]));
+            assert_eq!(main.log.operations().await, once(&["create slow"]));
             assert_eq!(main.updates().await.len(), 1);
         })
         .await;
@@ -179,12 +179,12 @@ fn both_replicas_serve_health_and_metrics_and_only_one_reports_leading() {
         let commit = source.push(&Program::new("metrics").step("step", json!({"value": "one"})).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
-        let leader = controller.until_one_leads_but("").await;
-        let of_the_stack = format!("kind=\"Stack\",name=\"{}\",namespace=\"{}\"", main.name, scene.namespace);
+        let leader = controller.until_leader_other_than("").await;
+        let stack_labels = format!("kind=\"Stack\",name=\"{}\",namespace=\"{}\"", main.name, scene.namespace);
         for pod in controller.pods().await.iter().map(ResourceExt::name_any) {
-            assert_eq!(controller.ask(&pod, 9440, "/healthz").await, "ok");
-            assert_eq!(controller.ask(&pod, 9440, "/readyz").await, "ok");
-            let metrics = controller.ask(&pod, 8080, "/metrics").await;
+            assert_eq!(controller.get_endpoint(&pod, 9440, "/healthz").await, "ok");
+            assert_eq!(controller.get_endpoint(&pod, 9440, "/readyz").await, "ok");
+            let metrics = controller.get_endpoint(&pod, 8080, "/metrics").await;
             let leads = u8::from(pod == leader);
             let status = format!("leader_election_master_status{{name=\"pulumi-controller-leader-election\"}} {leads}");
             assert!(metrics.lines().any(|line| line == status), "{pod} reports {status} in\n{metrics}");
@@ -192,7 +192,7 @@ fn both_replicas_serve_health_and_metrics_and_only_one_reports_leading() {
             {
                 assert!(metrics.lines().any(|line| line.starts_with(name)), "{pod} shows {name} in\n{metrics}");
             }
-            let reconciles = format!("gotk_reconcile_duration_seconds_count{{{of_the_stack}}}");
+            let reconciles = format!("gotk_reconcile_duration_seconds_count{{{stack_labels}}}");
             assert_eq!(
                 metrics.contains(&reconciles),
                 pod == leader,
@@ -202,8 +202,8 @@ fn both_replicas_serve_health_and_metrics_and_only_one_reports_leading() {
         main.delete().await;
         main.until_gone().await;
         wait_until("the series of the Stack to be removed", WaitLimit::Reaction, async || {
-            let metrics = controller.ask(&leader, 8080, "/metrics").await;
-            if metrics.contains(&of_the_stack) { Look::NotYet(of_the_stack.clone()) } else { Look::Found(()) }
+            let metrics = controller.get_endpoint(&leader, 8080, "/metrics").await;
+            if metrics.contains(&stack_labels) { Poll::NotYet(stack_labels.clone()) } else { Poll::Found(()) }
         })
         .await;
     });

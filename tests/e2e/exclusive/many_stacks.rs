@@ -14,22 +14,22 @@ use tokio::time::Instant;
 
 use crate::fake_agent::FakeAgent;
 use crate::fake_nodes;
-use crate::harness::{Controller, FluxObject, Program, Scene, api_call, in_scene, is_done, not_run, run_alone};
+use crate::harness::{Controller, FluxObject, Program, Scene, api_call, in_scene, is_done, report_skipped, run_alone};
 use crate::progress::until_count;
 
 const STACKS: usize = 200;
 /// Duration of a run of the fake agent.
 const RUN_TIME: Duration = Duration::from_millis(200);
 /// Number of concurrent creations and deletions.
-const AT_ONCE: usize = 16;
+const CONCURRENCY: usize = 16;
 const LIMIT: Duration = Duration::from_secs(300);
-/// Time in which a new controller reconciles each Stack exactly once.
-const FIRST_LOOK: Duration = Duration::from_secs(60);
+/// Period in which a new controller reconciles each Stack exactly once.
+const FIRST_RECONCILIATION: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
-    if !fake_nodes::are_there() {
-        not_run("many", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
+    if !fake_nodes::are_available() {
+        report_skipped("many", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;
     }
     run_alone(async || {
@@ -37,20 +37,20 @@ fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
             fake_nodes::create(&scene.client).await;
             let fake_agent =
                 FakeAgent::start(scene.client.clone(), fake_nodes::address(), RUN_TIME).await.expect("a fake agent");
-            let source = served(scene).await;
+            let source = create_source(scene).await;
             tokio::join!(
                 create(scene, &source),
                 until_count("Stacks are Ready", STACKS, LIMIT, async || (ready(scene).await, fake_agent.calls())),
             );
-            restarted(scene, &fake_agent).await;
+            check_restart(scene, &fake_agent).await;
             remove(scene).await;
         })
         .await;
     });
 }
 
-/// Each Workspace is reconciled when the controller starts and again about two minutes later.
-async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
+/// The controller reconciles each Workspace when it starts, and again about two minutes later.
+async fn check_restart(scene: &Scene, fake_agent: &FakeAgent) {
     let (before, runs) = (versions(scene).await, fake_agent.runs());
     let controller = Controller::new(&scene.client);
     controller.kill().await;
@@ -58,11 +58,11 @@ async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
     controller.until_available().await;
     // Times of the requests to agents since the restart.
     let moments = RefCell::new(Vec::new());
-    until_count("agents are asked for the second time", STACKS, LIMIT, async || {
+    until_count("all agents have received two requests", STACKS, LIMIT, async || {
         let requests = usize::try_from(fake_agent.statuses() - requests).unwrap_or(usize::MAX);
         let mut moments = moments.borrow_mut();
         moments.resize(requests, killed.elapsed());
-        (moments.iter().filter(|moment| **moment > FIRST_LOOK).count(), fake_agent.calls())
+        (moments.iter().filter(|moment| **moment > FIRST_RECONCILIATION).count(), fake_agent.calls())
     })
     .await;
     let moments = moments.into_inner();
@@ -71,19 +71,19 @@ async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
     let written: Vec<_> = after.iter().filter(|(name, version)| before.get(*name) != Some(version)).collect();
     assert_eq!(written, Vec::<(&String, &String)>::new(), "the restart writes nothing");
     assert_eq!(after.len(), before.len(), "no object is created or deleted");
-    let (first, second) = moments.split_at(moments.iter().filter(|moment| **moment <= FIRST_LOOK).count());
+    let (first, second) = moments.split_at(moments.iter().filter(|moment| **moment <= FIRST_RECONCILIATION).count());
     assert!(first.len() >= STACKS, "the new controller reconciles all Workspaces: {first:?}");
-    let most = busiest(second, Duration::from_secs(10));
+    let most = max_in_window(second, Duration::from_secs(10));
     assert!(most <= STACKS / 2, "{most} of {STACKS} Workspaces were reconciled within ten seconds: {second:?}");
 }
 
 /// Returns the maximum number of requests in any interval of this length.
-fn busiest(moments: &[Duration], window: Duration) -> usize {
+fn max_in_window(moments: &[Duration], window: Duration) -> usize {
     let within = |from: &Duration| moments.iter().filter(|moment| (*from..*from + window).contains(*moment)).count();
     moments.iter().map(within).max().unwrap_or_default()
 }
 
-/// Returns the versions of all objects that a run or a status update would change, by kind and name.
+/// Returns the resource versions of all objects that a run or a status update would change, by kind and name.
 async fn versions(scene: &Scene) -> BTreeMap<String, String> {
     fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> Vec<(String, String)> {
         let version = |object: &K| object.resource_version().expect("resource version");
@@ -96,13 +96,13 @@ async fn versions(scene: &Scene) -> BTreeMap<String, String> {
 }
 
 /// Creates a source that all Stacks use.
-async fn served(scene: &Scene) -> FluxObject<'_> {
+async fn create_source(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many").output("text", "hello".into()).files()).await;
     let artifact = source.artifact_of(&commit).await;
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
-    external.offer(&artifact).await;
+    external.publish(&artifact).await;
     external
 }
 
@@ -111,13 +111,13 @@ async fn create(scene: &Scene, source: &FluxObject<'_>) {
     stream::iter(0..STACKS)
         .map(|number| {
             let mut stack = fake_nodes::place(scene.stack_on_kind(&format!("many-{number:03}"), None, source));
-            // No periodic run is due during the test.
+            // A long interval prevents periodic runs during the test.
             stack.spec.resync_frequency_seconds = Some(3600);
             stack.spec.continue_resync_on_commit_match = Some(true);
             let api = api.clone();
             async move { drop(api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await) }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|()| std::future::ready(()))
         .await;
 }
@@ -126,7 +126,7 @@ async fn ready(scene: &Scene) -> usize {
     scene.list::<Stack>().await.iter().filter(|stack| is_done(stack)).count()
 }
 
-/// Deletes the Stacks. The removal of so many Stacks takes longer than the timeout of a scene.
+/// Deletes the Stacks. The deletion of so many Stacks takes longer than the timeout for the removal of a scene.
 async fn remove(scene: &Scene) {
     let api = scene.api::<Stack>();
     stream::iter(scene.list::<Stack>().await)
@@ -134,7 +134,7 @@ async fn remove(scene: &Scene) {
             let api = api.clone();
             async move { drop(api_call("deleting a Stack", api.delete(&stack.name_any(), &DeleteParams::default())).await) }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|()| std::future::ready(()))
         .await;
     until_count("all Stacks are deleted", 1, LIMIT, async || {

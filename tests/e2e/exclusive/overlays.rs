@@ -1,4 +1,4 @@
-//! Tests the controller that each overlay installs, instead of the controller of the other tests.
+//! Tests the overlays. Each test installs the controller of an overlay in place of the controller of the other tests.
 
 use std::path::Path;
 
@@ -12,17 +12,17 @@ use pulumi_controller::api::pulumi::{DependencyReference, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, Look, Program, Scene, WaitLimit, api_call, client, condition, finally, has_condition, in_scene,
-    kubectl, once, run_alone, try_kubectl, wait_until,
+    Controller, Poll, Program, Scene, WaitLimit, api_call, client, condition, has_condition, in_scene, kubectl, once,
+    run_alone, run_with_cleanup, try_kubectl, wait_until,
 };
 
-/// Renders an overlay, replaces `from` by `to`, and applies the result.
+/// Renders an overlay, replaces `from` with `to` in the result, and applies it.
 async fn apply(overlay: &str, (from, to): (&str, &str)) {
-    let all = rendered(overlay).await.replace(from, to);
+    let all = render(overlay).await.replace(from, to);
     kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &all).await;
 }
 
-async fn rendered(overlay: &str) -> String {
+async fn render(overlay: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(overlay);
     kubectl(&["kustomize", &folder.display().to_string()], "").await
 }
@@ -32,31 +32,32 @@ async fn until_available(namespace: &str) {
     wait_until(format!("the controller in {namespace} to be available"), WaitLimit::Reaction, async || {
         let status = match deployments.get("pulumi-controller").await {
             Ok(deployment) => deployment.status.unwrap_or_default(),
-            Err(error) => return Look::NotYet(error.to_string()),
+            Err(error) => return Poll::NotYet(error.to_string()),
         };
-        if status.available_replicas == Some(1) { Look::Found(()) } else { Look::NotYet(format!("{status:?}")) }
+        if status.available_replicas == Some(1) { Poll::Found(()) } else { Poll::NotYet(format!("{status:?}")) }
     })
     .await;
 }
 
-/// Runs a test while the installed controller is scaled down, and restores the controller and its RBAC rules even if the
-/// test fails.
-async fn instead(test: impl AsyncFnOnce()) {
+/// Runs a test while the installed controller is scaled down. Then restores the controller and its RBAC rules, even if
+/// the test fails.
+async fn run_without_controller(test: impl AsyncFnOnce()) {
     let controller = Controller::new(&client().await);
     controller.scale(0).await;
-    finally(test, async || {
+    run_with_cleanup(test, async || {
         apply("config/rbac", ("", "")).await;
         controller.scale(1).await;
     })
     .await;
 }
 
-/// Runs a test that changes the arguments of the installed controller, and restores them even if the test fails.
+/// Runs a test that changes the arguments of the installed controller. Then restores the arguments, even if the test
+/// fails.
 async fn with_other_arguments(test: impl AsyncFnOnce(&Controller, &[String])) {
     let controller = Controller::new(&client().await);
     let arguments = controller.arguments().await;
     let started_again = async || controller.start_with(&arguments, 1).await;
-    finally(async || test(&controller, arguments.as_slice()).await, started_again).await;
+    run_with_cleanup(async || test(&controller, arguments.as_slice()).await, started_again).await;
 }
 
 fn program(value: &str) -> Program {
@@ -66,7 +67,7 @@ fn program(value: &str) -> Program {
 #[test]
 fn a_single_namespace_controller_has_no_rights_elsewhere() {
     run_alone(async || {
-        instead(async || {
+        run_without_controller(async || {
             in_scene("single-namespace", async |scene| {
                 in_scene("neighbor", async |neighbor| {
                     apply("kustomize/overlays/single-namespace", ("pulumi-team", &scene.namespace)).await;
@@ -75,7 +76,7 @@ fn a_single_namespace_controller_has_no_rights_elsewhere() {
                     let foreign = neighbor.source("app").await;
                     foreign.push(&program("two").files()).await;
                     let other = neighbor.start(neighbor.stack("other", &foreign)).await;
-                    runs_and_goes(scene).await;
+                    check_run_and_deletion(scene).await;
                     let message = other.get().await.status.map(|status| status.conditions).unwrap_or_default();
                     assert_eq!(message, [], "no controller has the permission to write its status");
                     other.delete().await;
@@ -92,28 +93,28 @@ fn a_single_namespace_controller_has_no_rights_elsewhere() {
     });
 }
 
-/// Runs a Stack on a Flux source and deletes it while this controller runs.
-async fn runs_and_goes(scene: &Scene) {
+/// Checks that the overlay's controller runs and deletes a Stack with a Flux source.
+async fn check_run_and_deletion(scene: &Scene) {
     let source = scene.source("app").await;
     let commit = source.push(&program("one").files()).await;
     let main = scene.start(scene.stack("main", &source)).await;
     main.until_applied(&commit).await;
     let second = source.push(&program("two").files()).await;
     main.until_applied(&second).await;
-    assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     main.delete().await;
     main.until_gone().await;
 }
 
 #[test]
-fn without_flux_stacks_follow_repositories_and_accept_webhooks() {
+fn without_flux_stacks_poll_repositories_and_accept_webhooks() {
     run_alone(async || {
-        instead(async || {
+        run_without_controller(async || {
             in_scene("no-flux", async |scene| {
                 apply("kustomize/overlays/no-flux", ("", "")).await;
                 until_available("pulumi-controller").await;
                 let source = scene.source("app").await;
-                let commit = source.push_unseen(&program("one").files()).await;
+                let commit = source.push_without_notification(&program("one").files()).await;
                 let main = scene.start(scene.stack_on_repository("main", &source)).await;
                 main.until_applied(&commit).await;
                 let service =
@@ -139,7 +140,7 @@ fn tenants_get_only_restricted_pods_with_allowed_accounts() {
     run_alone(async || {
         with_other_arguments(async |controller, _| {
             let tenants = async || in_scene("tenant", async |scene| run_as_tenant(controller, scene).await).await;
-            finally(tenants, async || {
+            run_with_cleanup(tenants, async || {
                 let policy = "validatingadmissionpolicies,validatingadmissionpolicybindings";
                 kubectl(&["delete", policy, "pulumi-controller", "--ignore-not-found"], "").await;
                 apply("config/rbac", ("", "")).await;
@@ -168,7 +169,7 @@ async fn run_as_tenant(controller: &Controller, scene: &Scene) {
     main.until_applied(&commit).await;
     let pod = main.pod().await;
     assert_eq!(pod.spec.as_ref().and_then(|pod| pod.service_account_name.as_deref()), Some("pulumi"));
-    is_refused_what_it_does_not_manage(scene, &pod.name_any()).await;
+    assert_unmanaged_writes_rejected(scene, &pod.name_any()).await;
     for (name, spec, words) in [
         ("account", json!({"serviceAccountName": "admin"}), "serviceAccountName \"admin\" is not allowed"),
         (
@@ -203,9 +204,9 @@ fn reports_anywhere(stack: &Stack, words: &str) -> bool {
     conditions.map(|condition| &condition.message).any(|message| message.contains(words))
 }
 
-/// Checks that the RBAC rules of the controller allow each of these requests in the tenant's namespace, but the admission policy
-/// rejects it.
-async fn is_refused_what_it_does_not_manage(scene: &Scene, pod: &str) {
+/// Checks that the admission policy rejects each of these requests in the tenant's namespace, although the RBAC rules
+/// of the controller allow it.
+async fn assert_unmanaged_writes_rejected(scene: &Scene, pod: &str) {
     let as_controller = ["--as=system:serviceaccount:flux-system:pulumi-controller", "--namespace", &scene.namespace];
     kubectl(&["create", "secret", "generic", "tenants", "--namespace", &scene.namespace], "").await;
     let context = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
@@ -238,7 +239,7 @@ async fn is_refused_what_it_does_not_manage(scene: &Scene, pod: &str) {
         (&["create", "--filename", "-"], &unlabelled, "writes only objects with the label"),
     ] {
         let response = try_kubectl(&[&as_controller[..], arguments].concat(), input).await;
-        let error = response.expect_err("the policy refuses it");
+        let error = response.expect_err("the policy rejects the object");
         assert!(error.contains("ValidatingAdmissionPolicy") && error.contains(words), "{arguments:?}: {error}");
     }
     let elsewhere = ["auth", "can-i", "get", "secrets", "--namespace=default", as_controller[0]];
@@ -254,7 +255,7 @@ fn cross_namespace_sources_and_dependencies_work_when_allowed() {
                 in_scene("lender", async |lender| {
                     let open = [arguments, &["--no-cross-namespace-refs=false".to_owned()]].concat();
                     controller.start_with(&open, 1).await;
-                    borrows(scene, lender).await;
+                    check_cross_namespace_references(scene, lender).await;
                 })
                 .await;
             })
@@ -264,12 +265,12 @@ fn cross_namespace_sources_and_dependencies_work_when_allowed() {
     });
 }
 
-async fn borrows(scene: &Scene, lender: &Scene) {
+async fn check_cross_namespace_references(scene: &Scene, lender: &Scene) {
     let source = lender.source("app").await;
     let commit = source.push(&program("one").files()).await;
-    let mut lent = lender.stack("base", &source);
-    lent.spec.suspend = Some(true);
-    let base = lender.start(lent).await;
+    let mut lent_stack = lender.stack("base", &source);
+    lent_stack.spec.suspend = Some(true);
+    let base = lender.start(lent_stack).await;
     let namespace = Some(lender.namespace.clone());
     let mut stack = scene.stack("main", &source);
     stack.spec.flux_source.as_mut().expect("source reference").source_ref.namespace = namespace.clone();
@@ -288,7 +289,7 @@ async fn borrows(scene: &Scene, lender: &Scene) {
     base.until_applied(&commit).await;
     let second = source.push(&program("two").files()).await;
     main.until_applied(&second).await;
-    assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
 }
 
 #[test]
@@ -296,7 +297,7 @@ fn each_shard_reconciles_its_own_stacks_and_elects_its_own_leader() {
     run_alone(async || {
         with_other_arguments(async |controller, _| {
             let shards = async || in_scene("shards", async |scene| run_in_shards(controller, scene).await).await;
-            finally(shards, async || {
+            run_with_cleanup(shards, async || {
                 let shard = ["delete", "deployment", "pulumi-controller-shard1", "--namespace", "flux-system"];
                 kubectl(&[&shard[..], &["--ignore-not-found"]].concat(), "").await;
                 apply("config/rbac", ("", "")).await;
@@ -327,7 +328,8 @@ async fn run_in_shards(controller: &Controller, scene: &Scene) {
     shard("1").await;
     labelled.until_applied(&commit).await;
     let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "flux-system");
-    // Output of: printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8, and of the same command for shard1.
+    // Each value consists of the first eight characters of a selector's SHA-256 digest:
+    // `printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8`, and the same for the selector of shard1.
     for end in ["42da7484", "73fdc1be"] {
         let name = format!("pulumi-controller-leader-election-{end}");
         let lease = api_call(format!("reading the Lease {name}"), leases.get(&name)).await;

@@ -1,4 +1,4 @@
-//! Tests crashes of the controller. No other test runs at the same time.
+//! Tests crashes and restarts of the controller. No other test runs at the same time.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,37 +11,38 @@ use pulumi_controller::api::names::workspace_pod;
 use serde_json::json;
 
 use crate::harness::{
-    Controller, Look, Program, Scene, StackHandle, WaitLimit, client, finally, in_scene, is_done, kubectl, once,
-    run_alone, wait_until,
+    Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, in_scene, is_done, kubectl, once, run_alone,
+    run_with_cleanup, wait_until,
 };
 
-/// The controller exits once at each failpoint of the code while a Stack is created, run, destroyed and removed.
+/// The controller exits once at each failpoint in the code while a Stack is created, run, destroyed and removed.
 #[test]
 fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
-    let failpoints = failpoints_of_the_controller();
+    let failpoints = controller_failpoints();
     assert!(failpoints.len() > 3, "the code has failpoints: {failpoints:?}");
     run_alone(async || {
         let controller = Controller::new(&client().await);
-        let deaths = async || {
+        let crashes = async || {
             for failpoint in &failpoints {
-                println!("the controller dies at {failpoint}");
+                println!("the controller exits at {failpoint}");
                 in_scene("failpoint", async |scene| {
-                    // Only the first process exits at the failpoint; the restarted process continues.
-                    controller.die_at(Some(failpoint)).await;
-                    whole_life_of_a_stack(scene).await;
-                    controller.until_it_died(failpoint).await;
+                    // Only the first process exits at the failpoint. The restarted process continues.
+                    controller.restart_with_failpoint(Some(failpoint)).await;
+                    check_stack_lifecycle(scene).await;
+                    controller.until_failpoint_reached(failpoint).await;
                 })
                 .await;
             }
         };
-        finally(deaths, async || controller.die_at(None).await).await;
+        run_with_cleanup(crashes, async || controller.restart_with_failpoint(None).await).await;
     });
 }
 
-/// Creates, runs and deletes a Stack. Checks that one run creates every resource once and one run deletes every resource once.
-async fn whole_life_of_a_stack(scene: &Scene) {
+/// Creates, runs and deletes a Stack. Checks that one run creates every resource once, and that one run deletes every
+/// resource once.
+async fn check_stack_lifecycle(scene: &Scene) {
     let source = scene.source("app").await;
-    // The program has an output, because the outputs Secret is one of the tested steps.
+    // The program has an output, because the storage of the outputs Secret is one of the tested steps.
     let program =
         Program::new("failpoint").step("step", json!({"value": scene.id})).output("n", json!("${step.count}"));
     let commit = source.push(&program.files()).await;
@@ -51,13 +52,13 @@ async fn whole_life_of_a_stack(scene: &Scene) {
     main.until_applied(&commit).await;
     main.delete().await;
     main.until_gone().await;
-    assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+    assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
     let runs: BTreeSet<String> = scene.timeline.states_of::<Update>().iter().map(Update::name_any).collect();
     assert_eq!(runs.len(), 2, "one up and one destroy: {runs:?}");
 }
 
-/// Returns the failpoints in the code, except those of the agent, which is another process.
-fn failpoints_of_the_controller() -> BTreeSet<String> {
+/// Returns the failpoints in the code, except the failpoints of the agent, which is another process.
+fn controller_failpoints() -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut names = BTreeSet::new();
     let mut folders = vec![source.clone()];
@@ -94,11 +95,11 @@ fn a_controller_killed_during_a_run_reattaches() {
             let killed = controller.kill().await;
             controller.until_available().await;
             assert_ne!(controller.pod().await.uid().unwrap_or_default(), killed, "another controller pod runs");
-            assert_eq!(main.log.sentences().await, ["create slow begin"], "the run continues without a controller");
+            assert_eq!(main.log.operations().await, ["create slow begin"], "the run continues without a controller");
 
             let stack = main.until_applied(&commit).await;
             assert_eq!(json!(stack.status.expect("a status").outputs), json!({"n": 0}));
-            assert_eq!(main.log.sentences().await, once(&["create slow"]));
+            assert_eq!(main.log.operations().await, once(&["create slow"]));
             assert_eq!(main.pod_and_restarts().await, pod);
             let after = main.updates().await;
             assert_eq!((before.len(), after.len()), (1, 1));
@@ -110,7 +111,8 @@ fn a_controller_killed_during_a_run_reattaches() {
     });
 }
 
-/// The new controller pod has an empty content store, while the workspace pod has the artifact in another directory.
+/// The new controller pod has an empty content store, and the workspace pod has installed another directory of the
+/// artifact.
 #[test]
 fn a_directory_change_runs_after_the_content_store_is_lost() {
     run_alone(async || {
@@ -129,7 +131,7 @@ fn a_directory_change_runs_after_the_content_store_is_lost() {
             controller.until_available().await;
             main.change(json!({"spec": {"fluxSource": {"dir": "two"}}})).await;
             main.until_applied(&commit).await;
-            assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+            assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
             assert_eq!(main.updates().await.len(), 2);
         })
         .await;
@@ -137,7 +139,7 @@ fn a_directory_change_runs_after_the_content_store_is_lost() {
 }
 
 #[test]
-fn a_commit_pushed_without_a_controller_runs_when_it_returns() {
+fn a_commit_pushed_while_the_controller_is_down_runs_after_restart() {
     run_alone(async || {
         in_scene("away", async |scene| {
             let source = scene.source("app").await;
@@ -154,7 +156,7 @@ fn a_commit_pushed_without_a_controller_runs_when_it_returns() {
             controller.until_available().await;
             main.until_applied(&second).await;
             assert_eq!(main.pod_and_restarts().await, pod);
-            assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+            assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
             assert_eq!(main.updates().await.len(), 2);
         })
         .await;
@@ -172,20 +174,20 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
             main.until_applied(&commit).await;
 
             let controller = Controller::new(&scene.client);
-            let meanwhile = async || {
+            let without_controller = async || {
                 controller.scale(0).await;
-                start_and_leave_run(&main).await;
+                set_stale_run_conditions(&main).await;
             };
-            finally(meanwhile, async || controller.scale(1).await).await;
+            run_with_cleanup(without_controller, async || controller.scale(1).await).await;
             main.until("to be done again", WaitLimit::Reaction, is_done).await;
             assert_eq!(main.updates().await.len(), 1);
-            assert_eq!(main.log.sentences().await, once(&["create step"]));
+            assert_eq!(main.log.operations().await, once(&["create step"]));
         })
         .await;
     });
 }
 
-/// Simulates the replacement of all nodes, which removes both the installed source and the content store.
+/// Simulates the replacement of all nodes. It removes both the installed source and the content store.
 #[test]
 fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
     run_alone(async || {
@@ -198,19 +200,19 @@ fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
             let (old, _) = main.pod_and_restarts().await;
 
             let controller = Controller::new(&scene.client);
-            let meanwhile = async || {
+            let without_controller = async || {
                 controller.scale(0).await;
                 scene.delete::<Pod>(&workspace_pod("main")).await;
             };
-            finally(meanwhile, async || controller.scale(1).await).await;
+            run_with_cleanup(without_controller, async || controller.scale(1).await).await;
             wait_until("the source to be installed in another pod", WaitLimit::Run, async || {
                 let workspace = main.workspace().await;
                 let status = workspace.status.clone().unwrap_or_default();
                 let is_new = status.pod_uid.as_ref().is_some_and(|uid| *uid != old);
                 let is_ready = is_true(&status.conditions, READY);
                 match is_new && is_ready && status.artifact == workspace.spec.artifact {
-                    true => Look::Found(()),
-                    false => Look::NotYet(format!("{status:?}")),
+                    true => Poll::Found(()),
+                    false => Poll::NotYet(format!("{status:?}")),
                 }
             })
             .await;
@@ -221,10 +223,10 @@ fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
     });
 }
 
-/// The API server accepts values that the controller's JSON parser rejects. Such a Stack must not prevent the list of all
-/// Stacks.
+/// The API server accepts values that the controller's JSON parser rejects. One such Stack must not prevent the
+/// controller from listing the other Stacks.
 #[test]
-fn an_unparsable_stack_hides_no_other_from_a_new_controller() {
+fn a_new_controller_reconciles_other_stacks_despite_an_unparsable_one() {
     run_alone(async || {
         in_scene("unreadable", async |scene| {
             let name = format!("unreadable-{}", scene.id);
@@ -243,7 +245,7 @@ fn an_unparsable_stack_hides_no_other_from_a_new_controller() {
                 let commit = source.push(&program.files()).await;
                 scene.start(scene.stack("main", &source)).await.until_applied(&commit).await;
             };
-            finally(others, async || {
+            run_with_cleanup(others, async || {
                 kubectl(&["delete", "stack.pulumi.com", &name, "--namespace", "default"], "").await;
             })
             .await;
@@ -252,8 +254,8 @@ fn an_unparsable_stack_hides_no_other_from_a_new_controller() {
     });
 }
 
-/// Sets the conditions of a Stack to those of an open run that does not exist.
-async fn start_and_leave_run(main: &StackHandle<'_>) {
+/// Sets the conditions that a Stack has during a run, although no run is open.
+async fn set_stale_run_conditions(main: &StackHandle<'_>) {
     let generation = main.get().await.metadata.generation;
     let stale = |kind: &str, status: &str, reason: &str| {
         json!({

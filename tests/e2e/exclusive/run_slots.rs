@@ -1,4 +1,4 @@
-//! Tests a controller with a single run slot: the order of the queue, and the end of a run without a timeout.
+//! Tests a controller with a single run slot: the order of the queue, and the end of a run whose Stack sets no timeout.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
@@ -7,9 +7,10 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
 use crate::harness::{
-    Commit, Controller, Look, Program, Scene, StackHandle, WaitLimit, client, finally, in_scene, run_alone, wait_until,
+    Commit, Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, in_scene, run_alone, run_with_cleanup,
+    wait_until,
 };
-use crate::runs_parts::{ended_because, slow};
+use crate::runs_parts::{slow, until_ended_with_reason};
 
 #[test]
 fn queued_stacks_keep_their_position_and_higher_priority_runs_first() {
@@ -21,7 +22,7 @@ fn queued_stacks_keep_their_position_and_higher_priority_runs_first() {
             controller.start_with(&[before.as_slice(), &limits].concat(), 1).await;
             in_scene("slots", async |scene| queue_for_one_slot(scene, &controller).await).await;
         };
-        finally(test, async || controller.start_with(&before, 1).await).await;
+        run_with_cleanup(test, async || controller.start_with(&before, 1).await).await;
     });
 }
 
@@ -51,7 +52,7 @@ async fn queue_for_one_slot(scene: &Scene, controller: &Controller) {
     controller.kill().await;
     controller.until_available().await;
 
-    ended_because(&hog, update_reason::CANCELED).await;
+    until_ended_with_reason(&hog, update_reason::CANCELED).await;
     hog.change(json!({"spec": {"suspend": true}})).await;
     let last = hog.get().await.status.and_then(|status| status.last_update?.message).unwrap_or_default();
     assert!(last.contains("--default-run-timeout"), "{last}");
@@ -66,7 +67,7 @@ async fn queue_for_one_slot(scene: &Scene, controller: &Controller) {
     assert!(of_urgent < of_early, "the higher priority runs first: {of_urgent:?}, {of_early:?}");
 }
 
-/// Waits until the Stack's run of this commit is queued.
+/// Waits until the Stack's run for this commit is queued.
 async fn until_queued(stack: &StackHandle<'_>, commit: &Commit) -> Update {
     let is_queued = |update: &&Update| {
         let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -79,9 +80,9 @@ async fn until_queued(stack: &StackHandle<'_>, commit: &Commit) -> Update {
     wait_until(format!("the run of the Stack {} to be queued", stack.name), WaitLimit::Run, async || {
         let updates = stack.updates().await;
         match updates.iter().find(is_queued) {
-            Some(update) => Look::Found(update.clone()),
+            Some(update) => Poll::Found(update.clone()),
             None => {
-                Look::NotYet(format!("{:?}", updates.iter().map(|u| (u.name_any(), &u.status)).collect::<Vec<_>>()))
+                Poll::NotYet(format!("{:?}", updates.iter().map(|u| (u.name_any(), &u.status)).collect::<Vec<_>>()))
             }
         }
     })

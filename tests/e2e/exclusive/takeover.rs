@@ -1,5 +1,5 @@
-//! Tests the migration of Stacks from the Pulumi Kubernetes Operator. The controller is scaled down while the objects of the
-//! operator are created, so these tests run alone.
+//! Tests the migration of Stacks from the Pulumi Kubernetes Operator. These tests run alone, because the controller is
+//! scaled down while they create the objects of the operator.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -16,12 +16,12 @@ use pulumi_controller::api::pulumi::{Program as ProgramObject, Stack};
 use serde_json::json;
 
 use crate::harness::{
-    Controller, Left, Look, Program, Scene, StackHandle, WaitLimit, api_call, client, in_scene, is_done, is_operators,
-    kubectl, once, run_alone, wait_until,
+    Controller, OperatorObjects, Poll, Program, Scene, StackHandle, WaitLimit, api_call, client, has_operator_fields,
+    in_scene, is_done, kubectl, once, run_alone, wait_until,
 };
 
-/// Runs a test in a scene while the controller is scaled down. The test itself scales the controller up.
-fn run_with_a_controller_that_comes_later(name: &str, test: impl AsyncFnOnce(&Scene, &Controller)) {
+/// Runs a test in a scene while the controller is scaled down. The test scales the controller up.
+fn run_without_controller(name: &str, test: impl AsyncFnOnce(&Scene, &Controller)) {
     run_alone(async || {
         let controller = Controller::new(&client().await);
         let outcome =
@@ -35,7 +35,7 @@ fn run_with_a_controller_that_comes_later(name: &str, test: impl AsyncFnOnce(&Sc
 
 #[test]
 fn stacks_left_by_pko_are_adopted_without_a_run() {
-    run_with_a_controller_that_comes_later("takeover", async |scene, controller| {
+    run_without_controller("takeover", async |scene, controller| {
         let source = scene.source("app").await;
         let with_text = |text: &str| Program::new("takeover").step("step", json!({"value": text}));
         let first = source.push(&with_text("one").files()).await;
@@ -43,73 +43,73 @@ fn stacks_left_by_pko_are_adopted_without_a_run() {
         controller.scale(0).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.destroy_on_finalize = Some(true);
-        let left = scene.left_by_the_operator(stack, &first.revision()).await;
+        let left = scene.create_operator_objects(stack, &first.revision()).await;
         let pod = until_pod_runs(scene, "main").await;
         controller.scale(1).await;
 
-        let main = scene.found("main", &left.stack);
+        let main = scene.stack_handle("main", &left.stack);
         until_taken_over(scene, &main, &left).await;
         until_another_pod_is_ready(scene, &main, &pod.uid().unwrap_or_default()).await;
-        assert_eq!(main.updates().await.len(), 1, "owned by the operator");
-        assert_eq!(main.log.sentences().await, Vec::<String>::new(), "no run has started");
+        assert_eq!(main.updates().await.len(), 1, "only the Update of the operator exists");
+        assert_eq!(main.log.operations().await, Vec::<String>::new(), "no run has started");
 
         let second = source.push(&with_text("two").files()).await;
         main.until_applied(&second).await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]), "destroyed as requested");
+        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]), "the deletion destroys it");
         until_objects_are_deleted(scene).await;
     });
 }
 
 #[test]
 fn deleting_an_adopted_stack_that_never_ran_here_destroys_it() {
-    run_with_a_controller_that_comes_later("takeover-end", async |scene, controller| {
+    run_without_controller("takeover-end", async |scene, controller| {
         let source = scene.source("app").await;
-        // The project that the objects left by the operator record.
+        // The objects of the operator record a project with this name.
         let program = Program::new("hello").step("step", json!({"value": "one"}));
         let commit = source.push(&program.files()).await;
-        // Another Stack creates the state in the backend, because the test cluster has no agent of the operator.
-        let maker = scene.start(scene.stack("maker", &source)).await;
-        maker.until_applied(&commit).await;
-        // The deletion releases the Pulumi stack before the next Stack manages it.
-        maker.delete().await;
-        maker.until_gone().await;
+        // Another Stack creates the state in the backend, because the test cluster does not run the operator's agent.
+        let creator = scene.start(scene.stack("maker", &source)).await;
+        creator.until_applied(&commit).await;
+        // The deletion of this Stack releases the Pulumi stack before the next Stack manages it.
+        creator.delete().await;
+        creator.until_gone().await;
         controller.scale(0).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.stack = scene.stack("maker", &source).spec.stack;
         stack.spec.destroy_on_finalize = Some(true);
-        let left = scene.left_by_the_operator(stack, &commit.revision()).await;
+        let left = scene.create_operator_objects(stack, &commit.revision()).await;
         controller.scale(1).await;
 
-        let main = scene.found("main", &left.stack);
+        let main = scene.stack_handle("main", &left.stack);
         until_taken_over(scene, &main, &left).await;
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(maker.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(creator.log.operations().await, once(&["create step", "delete step"]));
     });
 }
 
 #[test]
 fn a_run_left_open_by_pko_is_recorded_and_rerun_after_a_state_check() {
-    run_with_a_controller_that_comes_later("takeover-run", async |scene, controller| {
+    run_without_controller("takeover-run", async |scene, controller| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("takeover-run").step("step", json!({"value": "one"})).files()).await;
         source.artifact_of(&commit).await;
         controller.scale(0).await;
-        let left = scene.left_by_the_operator_in_a_run(scene.stack("main", &source), "main@sha1:before").await;
+        let left = scene.create_operator_objects_with_open_run(scene.stack("main", &source), "main@sha1:before").await;
         until_pod_runs(scene, "main").await;
         controller.scale(1).await;
 
-        let main = scene.found("main", &left.stack);
+        let main = scene.stack_handle("main", &left.stack);
         let stack = main
             .until("to have run the commit", WaitLimit::Long, |stack| {
                 let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.clone());
                 is_done(stack) && applied == Some(commit.revision())
             })
             .await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
         let theirs = wait_until("the operator's Update to be taken over", WaitLimit::Reaction, async || {
             let updates = main.updates().await;
             let theirs = updates
@@ -117,9 +117,9 @@ fn a_run_left_open_by_pko_is_recorded_and_rerun_after_a_state_check() {
                 .find(|update| update.name_any() == left.update.name_any())
                 .expect("the Update of the operator");
             let is_held = theirs.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
-            match is_operators(theirs) || is_held {
-                true => Look::NotYet(format!("{theirs:?}")),
-                false => Look::Found(theirs.clone()),
+            match has_operator_fields(theirs) || is_held {
+                true => Poll::NotYet(format!("{theirs:?}")),
+                false => Poll::Found(theirs.clone()),
             }
         })
         .await;
@@ -132,21 +132,21 @@ fn a_run_left_open_by_pko_is_recorded_and_rerun_after_a_state_check() {
 
 #[test]
 fn fifty_stacks_are_adopted_from_pko_without_a_run() {
-    const COUNT: usize = 50;
-    const WITH_A_POD: usize = 5;
-    run_with_a_controller_that_comes_later("takeover-50", async |scene, controller| {
+    const STACKS: usize = 50;
+    const RUNNING_PODS: usize = 5;
+    run_without_controller("takeover-50", async |scene, controller| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("takeover-50").step("step", json!({"value": "one"})).files()).await;
         source.artifact_of(&commit).await;
         controller.scale(0).await;
         let mut left = BTreeMap::new();
-        for number in 0..COUNT {
+        for number in 0..STACKS {
             let name = format!("s{number:02}");
             let stack = scene.stack(&name, &source);
             // Most Stacks have no Workspace, because fifty pods would overload the node.
-            let stack = match number < WITH_A_POD {
-                true => scene.left_by_the_operator(stack, &commit.revision()).await,
-                false => scene.left_by_the_operator_without_workspace(stack, &commit.revision()).await,
+            let stack = match number < RUNNING_PODS {
+                true => scene.create_operator_objects(stack, &commit.revision()).await,
+                false => scene.create_operator_objects_without_workspace(stack, &commit.revision()).await,
             };
             left.insert(name, stack);
         }
@@ -155,19 +155,20 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
         let is_taken = |stack: &Stack| {
             let baseline =
                 stack.status.as_ref().and_then(|s| s.last_update.as_ref()).and_then(|l| l.inputs.digest.clone());
-            !is_operators(stack) && baseline.is_some() && is_done(stack)
+            !has_operator_fields(stack) && baseline.is_some() && is_done(stack)
         };
         wait_until("all Stacks to be taken over", WaitLimit::Long, async || {
             let stacks = scene.list::<Stack>().await;
             let open: Vec<String> = stacks.iter().filter(|s| !is_taken(s)).map(Stack::name_any).collect();
             if open.is_empty() {
-                Look::Found(())
+                Poll::Found(())
             } else {
-                Look::NotYet(format!("{} are not taken over: {open:?}", open.len()))
+                Poll::NotYet(format!("{} are not taken over: {open:?}", open.len()))
             }
         })
         .await;
-        // The run of a commit for another source proves that the controller has had time to reconcile all of these Stacks.
+        // The run of a Stack with another source proves that the controller has had time to reconcile all of these
+        // Stacks.
         let other = scene.source("witness").await;
         let pushed = other.push(&Program::new("witness").step("step", json!({"value": "two"})).files()).await;
         scene.start(scene.stack("witness", &other)).await.until_applied(&pushed).await;
@@ -186,14 +187,14 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
 
 #[test]
 fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
-    run_with_a_controller_that_comes_later("takeover-back", async |scene, controller| {
+    run_without_controller("takeover-back", async |scene, controller| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("takeover-back").step("step", json!({"value": "one"})).files()).await;
         source.artifact_of(&commit).await;
         controller.scale(0).await;
-        let left = scene.left_by_the_operator(scene.stack("main", &source), &commit.revision()).await;
+        let left = scene.create_operator_objects(scene.stack("main", &source), &commit.revision()).await;
         controller.scale(1).await;
-        let main = scene.found("main", &left.stack);
+        let main = scene.stack_handle("main", &left.stack);
         until_taken_over(scene, &main, &left).await;
 
         // The migration guide describes this step.
@@ -203,8 +204,8 @@ fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
             let (pods, sets) = (scene.list::<Pod>().await.len(), scene.list::<StatefulSet>().await.len());
             let services = scene.list::<Service>().await.len();
             match workspaces + pods + sets + services {
-                0 => Look::Found(()),
-                _ => Look::NotYet(format!(
+                0 => Poll::Found(()),
+                _ => Poll::NotYet(format!(
                     "{workspaces} Workspaces, {pods} pods, {sets} StatefulSets, {services} Services"
                 )),
             }
@@ -213,10 +214,10 @@ fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
         controller.scale(0).await;
         let stack = main.get().await;
         let last = stack.status.clone().and_then(|status| status.last_update).expect("a run");
-        assert_eq!(last.last_successful_commit, Some(commit.revision()), "the operator compares it with its source");
+        assert_eq!(last.last_successful_commit, Some(commit.revision()), "the operator compares the revisions");
         assert_eq!(Some(last.inputs.generation), stack.metadata.generation);
 
-        // The operator applies its Workspace without force and the status with force.
+        // The operator applies its Workspace without force, and the status of the Stack with force.
         let before = left.workspace.expect("the Workspace of the operator");
         let mut again = Workspace::new("main", before.spec);
         again.metadata.labels = before.metadata.labels;
@@ -237,26 +238,26 @@ fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
     });
 }
 
-/// Waits until the operator neither manages nor owns an object, and checks that the objects of the user are unchanged.
-async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
-    main.until("to be taken over", WaitLimit::Run, |stack| !is_operators(stack) && is_done(stack)).await;
+/// Waits until the operator neither manages nor owns any object. Checks that the spec of the Stack is unchanged.
+async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &OperatorObjects) {
+    main.until("to be taken over", WaitLimit::Run, |stack| !has_operator_fields(stack) && is_done(stack)).await;
     let object = names::workspace_object(&main.name);
     wait_until("Workspace, Service, StatefulSet and Update to be taken over", WaitLimit::Run, async || {
         let workspace = scene.list::<Workspace>().await.into_iter().find(|o| o.name_any() == main.name);
         let service = scene.list::<Service>().await.into_iter().find(|o| o.name_any() == object);
         let stateful_set = scene.list::<StatefulSet>().await.into_iter().find(|o| o.name_any() == object);
         let (Some(workspace), Some(service), Some(set)) = (workspace, service, stateful_set) else {
-            return Look::NotYet("an object is missing".to_owned());
+            return Poll::NotYet("an object is missing".to_owned());
         };
         let updates = scene.list::<Update>().await;
-        let theirs = [is_operators(&workspace), is_operators(&service), is_operators(&set)];
-        let theirs_too = updates.iter().any(is_operators);
-        // The controller first takes over the objects and then removes the owner references of the operator.
+        let theirs = [has_operator_fields(&workspace), has_operator_fields(&service), has_operator_fields(&set)];
+        let has_operator_update = updates.iter().any(has_operator_fields);
+        // The controller first takes over the objects, and then removes the operator's owner references.
         let owners = service.owner_references().len() + set.owner_references().len();
-        if theirs == [false; 3] && !theirs_too && owners == 0 {
-            Look::Found(())
+        if theirs == [false; 3] && !has_operator_update && owners == 0 {
+            Poll::Found(())
         } else {
-            Look::NotYet(format!("{theirs:?} {theirs_too} {owners}"))
+            Poll::NotYet(format!("{theirs:?} {has_operator_update} {owners}"))
         }
     })
     .await;
@@ -267,7 +268,7 @@ async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
         assert!(!spec.to_string().contains(of_the_operator), "{of_the_operator} remains in {spec}");
     }
     let stack = main.get().await;
-    assert_eq!(json!(stack.spec), json!(left.stack.spec), "the spec is the user's");
+    assert_eq!(json!(stack.spec), json!(left.stack.spec), "the spec is unchanged");
     assert_eq!(stack.metadata.generation, left.stack.metadata.generation);
 }
 
@@ -277,9 +278,9 @@ async fn until_pod_runs(scene: &Scene, stack: &str) -> Pod {
         let pods = scene.list::<Pod>().await;
         let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
         match pods.iter().find(|pod| pod.name_any() == name) {
-            Some(pod) if phase(pod) == "Running" => Look::Found(pod.clone()),
-            Some(pod) => Look::NotYet(format!("{:?}", pod.status)),
-            None => Look::NotYet("no object".to_owned()),
+            Some(pod) if phase(pod) == "Running" => Poll::Found(pod.clone()),
+            Some(pod) => Poll::NotYet(format!("{:?}", pod.status)),
+            None => Poll::NotYet("no object".to_owned()),
         }
     })
     .await
@@ -294,9 +295,9 @@ async fn until_another_pod_is_ready(scene: &Scene, main: &StackHandle<'_>, befor
         let uid = pod.as_ref().and_then(Pod::uid).unwrap_or_default();
         let is_ready = conditions::is_true(&status.conditions, READY) && status.pod_uid.as_deref() == Some(&uid);
         if uid != before && is_ready {
-            Look::Found(())
+            Poll::Found(())
         } else {
-            Look::NotYet(format!("{uid}: {:?}", status.conditions))
+            Poll::NotYet(format!("{uid}: {:?}", status.conditions))
         }
     })
     .await;
@@ -311,12 +312,12 @@ async fn until_objects_are_deleted(scene: &Scene) {
             scene.list::<Service>().await.len(),
             scene.list::<Pod>().await.len(),
         ];
-        if left == [0; 5] { Look::Found(()) } else { Look::NotYet(format!("{left:?}")) }
+        if left == [0; 5] { Poll::Found(()) } else { Poll::NotYet(format!("{left:?}")) }
     })
     .await;
 }
 
-/// Returns a CustomResourceDefinition under another name whose status has the schema of a Program's status.
+/// Returns a CustomResourceDefinition with another name whose status has the schema of a Program's status.
 fn program_status_definition(required: &[&str]) -> serde_json::Value {
     let text = || json!({"type": "string"});
     let artifact = json!({
@@ -351,14 +352,14 @@ fn the_pko_program_crd_accepts_programs_without_a_url() {
                 let found: Vec<ProgramObject> = scene.list().await;
                 let status = found.first().and_then(|program| program.status.clone());
                 match status.and_then(|status| status.artifact) {
-                    Some(artifact) => Look::Found(serde_json::to_value(artifact).expect("JSON")),
-                    None => Look::NotYet("no object".to_owned()),
+                    Some(artifact) => Poll::Found(serde_json::to_value(artifact).expect("valid JSON")),
+                    None => Poll::NotYet("no object".to_owned()),
                 }
             })
             .await;
             assert!(ours.get("url").is_none(), "{} has a URL: {ours}", program.name_any());
             let apply = async |definition| {
-                let input = serde_json::to_string(&definition).expect("JSON");
+                let input = serde_json::to_string(&definition).expect("valid JSON");
                 kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &input).await;
                 kubectl(&["wait", "--for=condition=Established", "crd/programcopies.test.pulumi-controller"], "").await;
             };

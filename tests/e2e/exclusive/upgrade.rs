@@ -6,7 +6,7 @@ use futures::FutureExt;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use crate::harness::{Controller, Look, Program, Scene, WaitLimit, client, in_scene, once, run_alone, wait_until};
+use crate::harness::{Controller, Poll, Program, Scene, WaitLimit, client, in_scene, once, run_alone, wait_until};
 
 #[test]
 fn a_newer_controller_replaces_only_idle_incompatible_agents() {
@@ -23,15 +23,15 @@ fn a_newer_controller_replaces_only_idle_incompatible_agents() {
             let pod = main.pod_and_restarts().await;
 
             let [last_spoken_to, first_not_spoken_to] = versions();
-            controller.pretend_to_be(Some(&last_spoken_to)).await;
+            controller.restart_with_version(Some(&last_spoken_to)).await;
             let second = source.push(&with_text("two", 30).files()).await;
             main.log.wait_for("update", "step", "begin").await;
-            assert_eq!(main.pod_and_restarts().await, pod, "the agent of the last controller runs it");
+            assert_eq!(main.pod_and_restarts().await, pod, "the existing agent executes the run");
 
-            controller.pretend_to_be(Some(&first_not_spoken_to)).await;
+            controller.restart_with_version(Some(&first_not_spoken_to)).await;
             main.until_applied(&second).await;
             assert_eq!(
-                main.log.sentences().await,
+                main.log.operations().await,
                 once(&["create step", "update step"]),
                 "the run was not interrupted"
             );
@@ -39,14 +39,15 @@ fn a_newer_controller_replaces_only_idle_incompatible_agents() {
             until_another_pod(scene, &pod.0).await;
         }));
         let outcome = upgrades.catch_unwind().await;
-        controller.pretend_to_be(None).await;
+        controller.restart_with_version(None).await;
         if let Err(failure) = outcome {
             resume_unwind(failure);
         }
     });
 }
 
-/// Returns the last controller version that supports agents of the current version, and the first that does not.
+/// Returns the last controller version that supports agents of the current version, and the first version that does
+/// not.
 fn versions() -> [String; 2] {
     let mut numbers = env!("CARGO_PKG_VERSION").split('.').map(|number| number.parse::<u64>().expect("a number"));
     let (major, minor) = (numbers.next().expect("a major version"), numbers.next().expect("a minor version"));
@@ -54,12 +55,12 @@ fn versions() -> [String; 2] {
 }
 
 async fn until_another_pod(scene: &Scene, before: &str) {
-    wait_until("the pod to be renewed", WaitLimit::Run, async || {
+    wait_until("the pod to be replaced", WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;
         let uids: Vec<String> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
         match uids.iter().any(|uid| uid != before) {
-            true => Look::Found(()),
-            false => Look::NotYet(format!("{uids:?}")),
+            true => Poll::Found(()),
+            false => Poll::NotYet(format!("{uids:?}")),
         }
     })
     .await;

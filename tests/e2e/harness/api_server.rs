@@ -11,58 +11,58 @@ use tokio::time::timeout;
 /// Timeout for a command that stops the API server or waits until it is ready.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Kind of API server outage.
+/// How the API server becomes unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Absence {
-    /// The process is killed: connections close, and watches have expired when the process is started again.
+pub enum OutageKind {
+    /// Kills the process: connections close. After the next start, the resource versions of the watches have expired.
     Stopped,
-    /// The process hangs: connections stay open, and requests get no response.
+    /// Suspends the process: connections stay open, and requests get no response.
     Paused,
 }
 
-impl Absence {
-    fn words(self) -> (&'static str, &'static str) {
+impl OutageKind {
+    fn commands(self) -> (&'static str, &'static str) {
         match self {
-            Absence::Stopped => ("stop", "start"),
-            Absence::Paused => ("pause", "resume"),
+            OutageKind::Stopped => ("stop", "start"),
+            OutageKind::Paused => ("pause", "resume"),
         }
     }
 }
 
-/// Guard for an API server outage, which ends with `bring_back` or on drop.
-pub struct StoppedApiServer {
-    back: Option<&'static str>,
+/// Guard for an API server outage. The outage ends with `finish` or when the guard is dropped.
+pub struct ApiServerOutage {
+    end: Option<&'static str>,
 }
 
-impl StoppedApiServer {
+impl ApiServerOutage {
     /// Reports whether the tests have started this cluster. The API server of any other cluster must not be stopped.
     pub fn is_possible() -> bool {
         std::env::var_os("CLUSTER_RUN_DIR").is_some()
     }
 
-    pub async fn take(absence: Absence) -> StoppedApiServer {
-        let (away, back) = absence.words();
+    pub async fn start(kind: OutageKind) -> ApiServerOutage {
+        let (begin, end) = kind.commands();
         // The guard exists before the command runs, so that a failure also restarts the API server.
-        let server = StoppedApiServer { back: Some(back) };
-        run(away).await;
-        server
+        let outage = ApiServerOutage { end: Some(end) };
+        run(begin).await;
+        outage
     }
 
     /// Ends the outage and returns when the API server is ready.
-    pub async fn bring_back(mut self) {
-        if let Some(word) = self.back.take() {
+    pub async fn finish(mut self) {
+        if let Some(word) = self.end.take() {
             run(word).await;
         }
     }
 }
 
-impl Drop for StoppedApiServer {
+impl Drop for ApiServerOutage {
     fn drop(&mut self) {
-        let Some(word) = self.back.take() else { return };
+        let Some(word) = self.end.take() else { return };
         match command(word).status() {
             Ok(status) if status.success() => {}
             other => println!(
-                "the API server could not be brought back ({other:?}): tests/cluster/cluster up makes a new cluster"
+                "failed to restore the API server ({other:?}): run `tests/cluster/cluster up` to create a new cluster"
             ),
         }
     }
@@ -71,9 +71,9 @@ impl Drop for StoppedApiServer {
 async fn run(word: &'static str) {
     let running = timeout(LIMIT, spawn_blocking(move || command(word).output())).await;
     let output = running
-        .unwrap_or_else(|_| panic!("`cluster api-server {word}` did not end in {LIMIT:?}"))
+        .unwrap_or_else(|_| panic!("`cluster api-server {word}` did not end within {LIMIT:?}"))
         .expect("the task is not canceled")
-        .unwrap_or_else(|error| panic!("`cluster api-server {word}` could not be started: {error}"));
+        .unwrap_or_else(|error| panic!("`cluster api-server {word}` failed to start: {error}"));
     assert!(output.status.success(), "`cluster api-server {word}` failed: {}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -84,7 +84,8 @@ fn command(word: &str) -> Command {
     command
 }
 
-/// Reports a skipped test. Writes directly to standard error, which the test harness does not capture; `tests/run` lists these lines.
-pub fn not_run(test: &str, why: &str) {
+/// Reports a skipped test. The test harness does not capture direct writes to standard error, and `tests/run` lists
+/// these lines.
+pub fn report_skipped(test: &str, why: &str) {
     drop(writeln!(std::io::stderr(), "NOT RUN: {test}: {why}"));
 }

@@ -15,41 +15,41 @@ use super::program::File;
 use super::scene::Scene;
 
 const REGION: &str = "us-east-1";
-/// The validity period of a presigned request.
+/// Validity period of a presigned request.
 const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 
-/// A bucket for one scene and its Flux Bucket object.
+/// A bucket of one scene and the Flux Bucket object that tracks it.
 pub struct Bucket<'a> {
     scene: &'a Scene,
     pub object: FluxObject<'a>,
-    is_made: Cell<bool>,
+    is_created: Cell<bool>,
 }
 
 impl Scene {
     pub fn bucket(&self, name: &str) -> Bucket<'_> {
-        Bucket { scene: self, object: self.flux_object("Bucket", "buckets", name), is_made: Cell::new(false) }
+        Bucket { scene: self, object: self.flux_object("Bucket", "buckets", name), is_created: Cell::new(false) }
     }
 }
 
 impl Bucket<'_> {
-    /// Uploads the files, requests a reconcile of the Bucket, and waits for an artifact other than `before`.
+    /// Uploads the files, requests a reconciliation of the Bucket, and waits for an artifact other than `before`.
     pub async fn put(&self, files: &[File], before: Option<&SourceArtifact>) -> SourceArtifact {
         let environment = Environment::get();
         let endpoint = environment.s3_url.parse().expect("S3_URL is a URL");
         let bucket = rusty_s3::Bucket::new(endpoint, UrlStyle::Path, self.scene.namespace.clone(), REGION)
-            .expect("the name of a namespace can be that of a bucket");
+            .expect("the namespace name is a valid bucket name");
         let credentials = Credentials::new(environment.s3_access_key.clone(), environment.s3_secret_key.clone());
-        let is_made = self.is_made.replace(true);
-        if !is_made {
+        let is_created = self.is_created.replace(true);
+        if !is_created {
             let url = bucket.create_bucket(&credentials).sign(SIGNATURE_VALIDITY);
-            http::send("making a bucket", http::client().put(url)).await;
+            http::send("creating a bucket", http::client().put(url)).await;
         }
         for file in files {
             let url = bucket.put_object(Some(&credentials), &file.path).sign(SIGNATURE_VALIDITY);
-            http::send("putting an object", http::client().put(url).body(file.content.clone())).await;
+            http::send("uploading an object", http::client().put(url).body(file.content.clone())).await;
         }
-        match is_made {
-            true => self.object.request().await,
+        match is_created {
+            true => self.object.request_reconciliation().await,
             false => self.create_object().await,
         }
         let old = before.map(|artifact| artifact.digest.clone());

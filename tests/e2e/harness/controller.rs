@@ -6,14 +6,14 @@ use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use super::wait::{Look, WaitLimit, api_call, wait_until};
+use super::wait::{Poll, WaitLimit, api_call, wait_until};
 
 pub(super) const NAMESPACE: &str = "flux-system";
 pub(super) const DEPLOYMENT: &str = "pulumi-controller";
 
-/// Environment variable with the failpoint at which the controller of the test image exits.
+/// Environment variable that sets the failpoint at which the controller in the test image exits.
 const FAILPOINTS: &str = "FAILPOINTS";
-/// Environment variable that overrides the version of the controller in the test image.
+/// Environment variable that overrides the version that the controller in the test image reports.
 const PRETENDED_VERSION: &str = "PRETENDED_VERSION";
 
 pub struct Controller {
@@ -41,7 +41,7 @@ impl Controller {
         wait_until("the controller to be available", WaitLimit::Reaction, async || {
             let deployment = match self.deployments.get(DEPLOYMENT).await {
                 Ok(deployment) => deployment,
-                Err(error) => return Look::NotYet(error.to_string()),
+                Err(error) => return Poll::NotYet(error.to_string()),
             };
             let status = deployment.status.clone().unwrap_or_default();
             let is_current = status.observed_generation >= deployment.metadata.generation;
@@ -49,9 +49,9 @@ impl Controller {
                 [status.replicas, status.updated_replicas, status.available_replicas].map(Option::unwrap_or_default);
             let pods = self.list_pods(&deployment).await;
             if is_current && counts == [replicas; 3] && i32::try_from(pods.len()) == Ok(replicas) {
-                return Look::Found(());
+                return Poll::Found(());
             }
-            Look::NotYet(format!("{status:?}, pods {:?}", pods.iter().map(describe_pod).collect::<Vec<_>>()))
+            Poll::NotYet(format!("{status:?}, pods {:?}", pods.iter().map(describe_pod).collect::<Vec<_>>()))
         })
         .await;
     }
@@ -65,17 +65,17 @@ impl Controller {
 
     /// Deletes one controller pod without a grace period.
     pub async fn kill_pod(&self, name: &str) {
-        let at_once = DeleteParams::default().grace_period(0);
-        api_call(format!("killing the controller's pod {name}"), self.pods.delete(name, &at_once)).await;
+        let without_grace_period = DeleteParams::default().grace_period(0);
+        api_call(format!("deleting the controller's pod {name}"), self.pods.delete(name, &without_grace_period)).await;
     }
 
     /// Restarts the controller so that it exits at the failpoint; `None` disables failpoints.
-    pub async fn die_at(&self, failpoint: Option<&str>) {
+    pub async fn restart_with_failpoint(&self, failpoint: Option<&str>) {
         self.start_with_variable(FAILPOINTS, failpoint).await;
     }
 
     /// Restarts the controller so that it reports another version. `None` restores its own version.
-    pub async fn pretend_to_be(&self, version: Option<&str>) {
+    pub async fn restart_with_version(&self, version: Option<&str>) {
         self.start_with_variable(PRETENDED_VERSION, version).await;
     }
 
@@ -107,38 +107,38 @@ impl Controller {
 
     /// Patches the controller's container.
     async fn change(&self, mut container: Value) {
-        let doing = format!("changing the controller's container by {container}");
+        let action = format!("patching the controller's container with {container}");
         container["name"] = json!(self.container().await.name);
         let patch = Patch::Strategic(json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
-        api_call(doing, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
+        api_call(action, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until a container of the controller has exited since the last rollout.
-    pub async fn until_it_died(&self, failpoint: &str) {
-        wait_until(format!("the controller to have died at {failpoint}"), WaitLimit::Reaction, async || {
+    /// Waits until a container of the controller has restarted since the last rollout.
+    pub async fn until_failpoint_reached(&self, failpoint: &str) {
+        wait_until(format!("the controller to exit at the failpoint {failpoint}"), WaitLimit::Reaction, async || {
             let deployment = self.deployment().await;
             let pods = self.list_pods(&deployment).await;
             let died =
                 pods.iter().flat_map(|pod| &pod.status).flat_map(|status| status.container_statuses.iter().flatten());
             if died.map(|container| container.restart_count).sum::<i32>() > 0 {
-                return Look::Found(());
+                return Poll::Found(());
             }
-            Look::NotYet(format!("{:?}", pods.iter().map(describe_pod).collect::<Vec<_>>()))
+            Poll::NotYet(format!("{:?}", pods.iter().map(describe_pod).collect::<Vec<_>>()))
         })
         .await;
     }
 
-    /// Returns the lines of the current and the previous log that contain `naming`.
-    pub async fn log_lines(&self, naming: &str) -> Vec<String> {
+    /// Returns the lines that contain `text` from the current and the previous logs of the controller.
+    pub async fn log_lines(&self, text: &str) -> Vec<String> {
         let Ok(deployment) = self.deployments.get(DEPLOYMENT).await else {
-            return vec!["there is no controller".to_owned()];
+            return vec!["the controller is not installed".to_owned()];
         };
         let mut lines = Vec::new();
         for pod in self.list_pods(&deployment).await {
             for previous in [true, false] {
                 let log = self.pods.logs(&pod.name_any(), &LogParams { previous, ..LogParams::default() }).await;
                 let log = log.unwrap_or_default();
-                lines.extend(log.lines().filter(|line| line.contains(naming)).map(str::to_owned));
+                lines.extend(log.lines().filter(|line| line.contains(text)).map(str::to_owned));
             }
         }
         lines
@@ -162,8 +162,8 @@ impl Controller {
     async fn list_pods(&self, deployment: &Deployment) -> Vec<Pod> {
         let labels = deployment.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone()).unwrap_or_default();
         let selector: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let of_the_deployment = ListParams::default().labels(&selector.join(","));
-        api_call("listing the controller's pods", self.pods.list(&of_the_deployment)).await.items
+        let parameters = ListParams::default().labels(&selector.join(","));
+        api_call("listing the controller's pods", self.pods.list(&parameters)).await.items
     }
 }
 

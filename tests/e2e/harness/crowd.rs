@@ -31,31 +31,31 @@ pub struct Crowd<'a> {
     began: Instant,
 }
 
-/// Time from the creation of the first Stack until each Stack was done.
+/// Times from the creation of the first Stack until each Stack was Ready.
 #[derive(Debug)]
-pub struct Course {
+pub struct CompletionTimes {
     /// Times by namespace, in ascending order.
     pub done: BTreeMap<String, Vec<Duration>>,
     pub all_done: Duration,
 }
 
 impl<'a> Crowd<'a> {
-    /// Creates the given number of Stacks in each scene at the same time, with a program with one resource. The
+    /// Creates the given number of Stacks in each scene simultaneously. Their program has one resource, and its
     /// artifact is available before the first Stack is created.
     pub async fn start(groups: &[(&'a Scene, usize)]) -> Crowd<'a> {
-        let (scene, _) = *groups.first().expect("a crowd is in a namespace at least");
+        let (scene, _) = *groups.first().expect("at least one scene");
         let source = scene.source(REPOSITORY).await;
         let program =
             Program::new("crowd").step("member", json!({"value": scene.id})).output("n", json!("${member.count}"));
         let commit = source.push(&program.files()).await;
         for (other, _) in groups.iter().skip(1) {
-            source.follow_in(other).await;
+            source.track_in(other).await;
         }
         let mut digests = BTreeSet::new();
         for (member, _) in groups {
             digests.insert(member.until_served(REPOSITORY, &commit).await.digest);
         }
-        assert_eq!(digests.len(), 1, "the same commit is the same bytes: {digests:?}");
+        assert_eq!(digests.len(), 1, "all namespaces have the same artifact: {digests:?}");
         let digest = digests.pop_first().expect("one digest");
         let began = Instant::now();
         let expected = groups.iter().flat_map(|(scene, count)| (0..*count).map(move |number| (*scene, number)));
@@ -67,8 +67,8 @@ impl<'a> Crowd<'a> {
         Crowd { stacks: stacks.await, digest, scene, began }
     }
 
-    /// Waits until each Stack has applied the commit. Uses a watch, since polling sixty Stacks would add load.
-    pub async fn until_done(&self, wait_limit: WaitLimit) -> Course {
+    /// Waits until each Stack has applied the commit. Uses a watch, because polling sixty Stacks would add load.
+    pub async fn until_done(&self, wait_limit: WaitLimit) -> CompletionTimes {
         let mut latest: BTreeMap<(String, String), Stack> = BTreeMap::new();
         let mut done: BTreeMap<(String, String), Duration> = BTreeMap::new();
         let watching = async {
@@ -90,31 +90,31 @@ impl<'a> Crowd<'a> {
             latest.into_iter().filter(|(key, _)| !done.contains_key(key)).map(|(_, stack)| stack).collect();
         assert!(
             in_time,
-            "waited {:?} for {} Stacks to be done; {} are. The others:\n{}",
+            "waited {:?} for {} Stacks to be Ready; {} are Ready. The others:\n{}",
             wait_limit.limit(),
             self.stacks.len(),
             done.len(),
             describe(&open)
         );
-        Course::new(&done)
+        CompletionTimes::new(&done)
     }
 }
 
-impl Course {
-    fn new(done: &BTreeMap<(String, String), Duration>) -> Course {
+impl CompletionTimes {
+    fn new(done: &BTreeMap<(String, String), Duration>) -> CompletionTimes {
         let mut by_namespace: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
         for ((namespace, _), time) in done {
             by_namespace.entry(namespace.clone()).or_default().push(*time);
         }
         by_namespace.values_mut().for_each(|times| times.sort());
-        Course { done: by_namespace, all_done: done.values().max().copied().unwrap_or_default() }
+        CompletionTimes { done: by_namespace, all_done: done.values().max().copied().unwrap_or_default() }
     }
 }
 
-impl std::fmt::Display for Course {
+impl std::fmt::Display for CompletionTimes {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let count: usize = self.done.values().map(Vec::len).sum();
-        write!(formatter, "{count} Stacks were done in {:.1} s", self.all_done.as_secs_f64())?;
+        write!(formatter, "{count} Stacks were Ready after {:.1} s", self.all_done.as_secs_f64())?;
         for (namespace, times) in &self.done {
             let at = |index: usize| times.get(index).copied().unwrap_or_default().as_secs_f64();
             let (first, half, last) = (at(0), at((times.len() - 1) / 2), at(times.len() - 1));

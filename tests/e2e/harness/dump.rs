@@ -29,10 +29,10 @@ pub async fn write(scene: &Scene) -> PathBuf {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.txt", scene.namespace));
     let text = timeout(LIMIT, text(scene))
         .await
-        .unwrap_or_else(|_| format!("the cluster did not return all objects in {LIMIT:?}\n"));
+        .unwrap_or_else(|_| format!("the cluster did not return all objects within {LIMIT:?}\n"));
     let text = format!("{}\n\n{text}", scene.timeline.text());
     if let Err(error) = std::fs::write(&file, text) {
-        println!("failed to write the report of the failure to {}: {error}", file.display());
+        println!("failed to write the failure report to {}: {error}", file.display());
     }
     file
 }
@@ -52,7 +52,7 @@ async fn text(scene: &Scene) -> String {
     let controller = Controller::new(&scene.client);
     let _ = write!(
         text,
-        "\n===== the controller's log about this namespace\n{}\n",
+        "\n===== log lines of the controller that contain this namespace\n{}\n",
         controller.log_lines(&scene.namespace).await.join("\n")
     );
     text
@@ -78,14 +78,14 @@ where
 async fn events(scene: &Scene, text: &mut String) {
     let _ = writeln!(text, "\n===== events");
     for event in scene.api::<Event>().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default() {
-        let about = &event.involved_object;
+        let involved = &event.involved_object;
         let _ = writeln!(
             text,
             "{} {} {}/{} {} ({}x): {}",
             event.metadata.creation_timestamp.as_ref().map(|time| time.0.to_string()).unwrap_or_default(),
             event.type_.unwrap_or_default(),
-            about.kind.as_deref().unwrap_or_default(),
-            about.name.as_deref().unwrap_or_default(),
+            involved.kind.as_deref().unwrap_or_default(),
+            involved.name.as_deref().unwrap_or_default(),
             event.reason.unwrap_or_default(),
             event.count.unwrap_or(1),
             event.message.unwrap_or_default().trim_end(),
@@ -106,9 +106,9 @@ async fn logs_of_pods(client: &Client, namespace: &str, text: &mut String) {
                     ..LogParams::default()
                 };
                 if let Ok(log) = pods.logs(&pod.name_any(), &of).await {
-                    let which = if previous { " before its restart" } else { "" };
+                    let suffix = if previous { " before its restart" } else { "" };
                     let _ =
-                        write!(text, "\n===== log of {}, container {}{which}\n{log}", pod.name_any(), container.name);
+                        write!(text, "\n===== log of {}, container {}{suffix}\n{log}", pod.name_any(), container.name);
                 }
             }
         }

@@ -31,12 +31,13 @@ impl Environment {
     pub fn get() -> &'static Environment {
         match &*ENVIRONMENT {
             Ok(environment) => environment,
-            Err(sentence) => panic!("{sentence}"),
+            Err(message) => panic!("{message}"),
         }
     }
 }
 
-/// Returns an error if only `KUBECONFIG` is set: the other variables prove that the cluster script selected the cluster.
+/// Reads the environment. `KUBECONFIG` alone is an error: the other variables prove that the cluster script selected
+/// the cluster.
 fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
     let names = [
         "KUBECONFIG",
@@ -60,8 +61,8 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
     for name in names {
         let value = variable(name).filter(|value| !value.is_empty()).ok_or_else(|| {
             format!(
-                "the end-to-end tests need the test cluster ({name} is not set): `make test` runs them, or, with the cluster up and \
-                 the controller installed, `tests/cluster/cluster exec cargo test --test e2e`"
+                "the end-to-end tests need the test cluster ({name} is not set): run `make test`, or start the cluster, install \
+                 the controller and run `tests/cluster/cluster exec cargo test --test e2e`"
             )
         })?;
         values.insert(name, value);
@@ -87,7 +88,7 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
 }
 
 #[test]
-fn kubeconfig_alone_is_refused_and_the_error_names_make_test() {
-    let sentence = read(|name| (name == "KUBECONFIG").then(|| "/home/me/.kube/config".to_owned())).unwrap_err();
-    assert!(sentence.contains("GIT_URL is not set") && sentence.contains("`make test`"), "{sentence}");
+fn a_kubeconfig_alone_is_refused_with_a_hint_to_make_test() {
+    let message = read(|name| (name == "KUBECONFIG").then(|| "/home/me/.kube/config".to_owned())).unwrap_err();
+    assert!(message.contains("GIT_URL is not set") && message.contains("`make test`"), "{message}");
 }

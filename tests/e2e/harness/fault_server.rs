@@ -12,7 +12,7 @@ use super::scene::Scene;
 
 /// Description of a served file.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Described {
+pub struct ServedFile {
     pub size: i64,
     pub digest: String,
     /// Number of requests for the file.
@@ -39,18 +39,17 @@ impl FaultServer {
     }
 
     /// Sets the faults of the responses for a file. `{}` removes all faults.
-    pub async fn behave(&self, name: &str, behaviour: Value) -> SourceArtifact {
-        let described =
-            self.put(&format!("behaviour/{}/{name}", self.folder), behaviour.to_string().into_bytes()).await;
+    pub async fn set_faults(&self, name: &str, behavior: Value) -> SourceArtifact {
+        let described = self.put(&format!("behavior/{}/{name}", self.folder), behavior.to_string().into_bytes()).await;
         self.artifact(name, &described)
     }
 
     pub async fn requests(&self, name: &str) -> u64 {
         let url = format!("{}/control/described/{}/{name}", Environment::get().source_faults_url, self.folder);
-        ask(http::client().get(&url), &url).await.requests
+        request_json(http::client().get(&url), &url).await.requests
     }
 
-    fn artifact(&self, name: &str, described: &Described) -> SourceArtifact {
+    fn artifact(&self, name: &str, described: &ServedFile) -> SourceArtifact {
         let url = format!("{}/files/{}/{name}", Environment::get().source_faults_url_in_cluster, self.folder);
         let checksum = described.digest.clone();
         SourceArtifact {
@@ -62,15 +61,15 @@ impl FaultServer {
         }
     }
 
-    async fn put(&self, order: &str, body: Vec<u8>) -> Described {
+    async fn put(&self, order: &str, body: Vec<u8>) -> ServedFile {
         let url = format!("{}/control/{order}", Environment::get().source_faults_url);
-        ask(http::client().put(&url).body(body), &url).await
+        request_json(http::client().put(&url).body(body), &url).await
     }
 }
 
-async fn ask(request: reqwest::RequestBuilder, url: &str) -> Described {
-    let doing = format!("asking the source server {url}");
-    let response = http::send(&doing, request.timeout(LIMIT)).await.text().await;
-    let text = response.unwrap_or_else(|error| panic!("{doing}: {error:?}"));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{doing}: invalid response {text}: {error}"))
+async fn request_json(request: reqwest::RequestBuilder, url: &str) -> ServedFile {
+    let action = format!("requesting {url}");
+    let response = http::send(&action, request.timeout(LIMIT)).await.text().await;
+    let text = response.unwrap_or_else(|error| panic!("{action}: {error:?}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{action}: invalid response {text}: {error}"))
 }

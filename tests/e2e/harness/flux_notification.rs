@@ -1,4 +1,4 @@
-//! Objects of Flux's notification-controller, and the requests that notification-controller receives and sends.
+//! Objects of Flux's notification-controller, and the HTTP requests that it receives and sends.
 
 use axum::http::Request;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
@@ -9,11 +9,11 @@ use serde_json::Value;
 use super::environment::Environment;
 use super::http;
 use super::scene::{Scene, from_json};
-use super::wait::{Look, WaitLimit, api_call, wait_until};
+use super::wait::{Poll, WaitLimit, api_call, wait_until};
 
 const GROUP: &str = "notification.toolkit.fluxcd.io";
 
-/// A request to the server of `source-faults`, which plays the role of a chat or a Git provider.
+/// A request to the `source-faults` server, which simulates a chat service or a Git provider.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Call {
     pub method: String,
@@ -22,14 +22,13 @@ pub struct Call {
 }
 
 impl Scene {
-    /// Creates an Alert, a Provider or a Receiver. Waits until the object is Ready if its controller sets that
-    /// condition.
+    /// Creates an Alert, a Provider or a Receiver.
     pub async fn create_notification(&self, kind: &str, object: Value) {
         let name = object["metadata"]["name"].as_str().expect("object name").to_owned();
-        let doing = format!("creating the {kind} {}/{name}", self.namespace);
+        let action = format!("creating the {kind} {}/{name}", self.namespace);
         let api = self.notifications(kind);
         let object: DynamicObject = from_json(with_type(&self.notification(kind), object));
-        api_call(doing, api.create(&PostParams::default(), &object)).await;
+        api_call(action, api.create(&PostParams::default(), &object)).await;
     }
 
     /// Waits until a Receiver is Ready and returns its webhook path.
@@ -42,11 +41,11 @@ impl Scene {
                     let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
                     let is_ready = conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
                     match status["webhookPath"].as_str().filter(|_| is_ready) {
-                        Some(path) => Look::Found(path.to_owned()),
-                        None => Look::NotYet(status.to_string()),
+                        Some(path) => Poll::Found(path.to_owned()),
+                        None => Poll::NotYet(status.to_string()),
                     }
                 }
-                Err(error) => Look::NotYet(error.to_string()),
+                Err(error) => Poll::NotYet(error.to_string()),
             }
         })
         .await
@@ -65,7 +64,7 @@ impl Scene {
     }
 
     /// Returns an in-cluster URL that records requests for this scene.
-    pub fn hook(&self, name: &str) -> String {
+    pub fn hook_url(&self, name: &str) -> String {
         format!("{}/hooks/{}/{name}", Environment::get().source_faults_url_in_cluster, self.namespace)
     }
 
@@ -77,19 +76,19 @@ impl Scene {
     /// Returns the requests recorded so far.
     pub async fn calls(&self) -> Vec<Call> {
         let url = format!("{}/control/calls/{}", Environment::get().source_faults_url, self.namespace);
-        let doing = format!("asking for the calls of {url}");
-        let text = http::send(&doing, http::client().get(&url)).await.text().await;
-        let text = text.unwrap_or_else(|error| panic!("{doing}: {error:?}"));
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{doing}: invalid response {text}: {error}"))
+        let action = format!("requesting {url}");
+        let text = http::send(&action, http::client().get(&url)).await.text().await;
+        let text = text.unwrap_or_else(|error| panic!("{action}: {error:?}"));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{action}: invalid response {text}: {error}"))
     }
 
-    /// Waits for a request that matches.
-    pub async fn until_called(&self, what: &str, is_it: impl Fn(&Call) -> bool) -> Call {
+    /// Waits for a recorded request for which `is_match` returns true, and returns the request.
+    pub async fn until_called(&self, what: &str, is_match: impl Fn(&Call) -> bool) -> Call {
         wait_until(format!("{what} to be posted"), WaitLimit::Reaction, async || {
             let calls = self.calls().await;
-            match calls.iter().find(|call| is_it(call)) {
-                Some(call) => Look::Found(call.clone()),
-                None => Look::NotYet(format!("{calls:#?}")),
+            match calls.iter().find(|call| is_match(call)) {
+                Some(call) => Poll::Found(call.clone()),
+                None => Poll::NotYet(format!("{calls:#?}")),
             }
         })
         .await

@@ -1,4 +1,4 @@
-//! Source objects of every kind, as tests create and read them.
+//! Creates and reads Flux source objects of any kind.
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -7,7 +7,7 @@ use pulumi_controller::api::pulumi::{FluxSource, SourceArtifact, SourceReference
 use serde_json::{Value, json};
 
 use super::scene::{Scene, from_json};
-use super::wait::{Look, WaitLimit, api_call, wait_until};
+use super::wait::{Poll, WaitLimit, api_call, wait_until};
 
 /// A source object of any kind in a scene.
 pub struct FluxObject<'a> {
@@ -17,18 +17,18 @@ pub struct FluxObject<'a> {
 }
 
 impl Scene {
-    /// Returns a handle for a source in Flux's own group; the object is not created yet.
+    /// Returns a handle for a source in Flux's own API group. Does not create the object.
     pub fn flux_object(&self, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
         self.source_object("source.toolkit.fluxcd.io", kind, plural, name)
     }
 
-    /// Returns a handle for a source in any group, version `v1`.
+    /// Returns a handle for a source of version `v1` in any API group. Does not create the object.
     pub fn source_object(&self, group: &str, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
         let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
         FluxObject { scene: self, resource, name: name.to_owned() }
     }
 
-    /// Returns a Stack on a source of any kind, with the `apiVersion` as the user writes it.
+    /// Returns a Stack with a source of any kind. `api_version` is the optional `apiVersion` of the source reference.
     pub fn stack_on_kind(&self, name: &str, api_version: Option<&str>, source: &FluxObject<'_>) -> Stack {
         let mut stack = self.stack_on(name, &source.name);
         let source_ref = SourceReference {
@@ -61,8 +61,8 @@ impl FluxObject<'_> {
         assert_eq!(created.name_any(), self.name);
     }
 
-    /// Requests a reconcile from Flux, as a Receiver does after a webhook.
-    pub async fn request(&self) {
+    /// Requests a reconciliation from Flux, as a Receiver does after a webhook call.
+    pub async fn request_reconciliation(&self) {
         let request = format!("{:?}", std::time::SystemTime::now());
         let patch = Patch::Merge(json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}}));
         let call = self.api();
@@ -73,14 +73,14 @@ impl FluxObject<'_> {
     pub async fn artifact(&self, what: &str, expected: impl Fn(&SourceArtifact) -> bool) -> SourceArtifact {
         wait_until(format!("{} to serve {what}", self.what()), WaitLimit::Reaction, async || {
             match self.api().get(&self.name).await {
-                Err(error) => Look::NotYet(error.to_string()),
+                Err(error) => Poll::NotYet(error.to_string()),
                 Ok(object) => {
                     let status = object.data.get("status").cloned().unwrap_or_default();
                     let artifact: Option<SourceArtifact> =
                         status.get("artifact").and_then(|artifact| serde_json::from_value(artifact.clone()).ok());
                     match artifact {
-                        Some(artifact) if expected(&artifact) => Look::Found(artifact),
-                        _ => Look::NotYet(status.to_string()),
+                        Some(artifact) if expected(&artifact) => Poll::Found(artifact),
+                        _ => Poll::NotYet(status.to_string()),
                     }
                 }
             }
@@ -88,8 +88,8 @@ impl FluxObject<'_> {
         .await
     }
 
-    /// Writes an artifact to the status of the source, as an artifact producer does.
-    pub async fn offer(&self, artifact: &SourceArtifact) {
+    /// Writes an artifact to the status of the source, as the controller of the source does.
+    pub async fn publish(&self, artifact: &SourceArtifact) {
         let path =
             artifact.url.split_once("//").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
         let ready = json!({
@@ -103,15 +103,15 @@ impl FluxObject<'_> {
         self.write_status(json!({"artifact": artifact, "conditions": [ready]})).await;
     }
 
-    /// Removes the artifact from the status, as an artifact producer without an artifact does.
+    /// Removes the artifact from the status of the source.
     pub async fn withdraw(&self) {
         self.write_status(json!({"artifact": null})).await;
     }
 
     async fn write_status(&self, status: Value) {
         let patch = Patch::Merge(json!({"status": status}));
-        let doing = format!("writing the status of {}", self.what());
+        let action = format!("writing the status of {}", self.what());
         let call = self.api();
-        api_call(doing, call.patch_status(&self.name, &PatchParams::default(), &patch)).await;
+        api_call(action, call.patch_status(&self.name, &PatchParams::default(), &patch)).await;
     }
 }

@@ -16,12 +16,12 @@ pub fn client() -> &'static Client {
 }
 
 /// Sends a request that must succeed and returns the response.
-pub async fn send(doing: &str, request: RequestBuilder) -> Response {
-    let response = request.send().await.unwrap_or_else(|error| panic!("{doing}: {error:?}"));
+pub async fn send(action: &str, request: RequestBuilder) -> Response {
+    let response = request.send().await.unwrap_or_else(|error| panic!("{action}: {error:?}"));
     let status = response.status();
     if status.is_success() {
         return response;
     }
     let text = response.text().await.unwrap_or_default();
-    panic!("{doing}: HTTP status {status}: {text}");
+    panic!("{action}: HTTP status {status}: {text}");
 }

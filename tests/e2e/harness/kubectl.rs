@@ -19,7 +19,7 @@ pub async fn try_kubectl(arguments: &[&str], input: &str) -> Result<String, Stri
         child.wait_with_output().await.expect("kubectl ends")
     };
     let output = tokio::time::timeout(LIMIT, work).await;
-    let output = output.unwrap_or_else(|_| panic!("kubectl {arguments:?} did not end in {LIMIT:?}"));
+    let output = output.unwrap_or_else(|_| panic!("kubectl {arguments:?} did not end within {LIMIT:?}"));
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),

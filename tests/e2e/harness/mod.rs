@@ -1,7 +1,7 @@
 //! Test harness: the cluster, one scene per test, and helpers to observe it.
 //!
-//! A test is `run("name", async |scene| …)`. Tests run in parallel, each in its own namespace. Tests that restart the
-//! controller use `run_alone` and have the cluster to themselves.
+//! A test calls `run("name", async |scene| …)`. Tests run in parallel, each in its own namespace. A test that restarts
+//! the controller calls `run_alone`; no other test runs at that time.
 
 mod api_server;
 mod bucket;
@@ -34,23 +34,23 @@ use futures::FutureExt;
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
-pub use api_server::{Absence, StoppedApiServer, not_run};
+pub use api_server::{ApiServerOutage, OutageKind, report_skipped};
 pub use controller::Controller;
-pub use crowd::{Course, Crowd};
+pub use crowd::{CompletionTimes, Crowd};
 #[allow(unused_imports, reason = "used by the benchmarks")]
 pub use environment::Environment;
 pub use fault_server::FaultServer;
 pub use flux_notification::Call;
 pub use flux_object::FluxObject;
 pub use kubectl::{kubectl, try_kubectl};
-pub use operator::{Left, is_operators};
+pub use operator::{OperatorObjects, has_operator_fields};
 pub use program::{File, Program, archive};
 pub use provider_log::{ProviderLog, once};
 pub use replicas::{AuditLog, StoppedProcess, holders};
 pub use scene::{STATE_SECRET, Scene, client, client_without_retries, from_json};
 pub use source::{Commit, GitRepository, Source};
 pub use stack::{StackHandle, condition, has_condition, is_done, is_stalled, waits_for_source};
-pub use wait::{Look, WaitLimit, api_call, wait_until};
+pub use wait::{Poll, WaitLimit, api_call, wait_until};
 
 /// The async runtime of all tests, which also drives the connections of the shared clients.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -64,13 +64,14 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         .expect("a runtime can be started")
 });
 
-/// Lock that tests that restart the controller hold for writing, and all other tests for reading.
-static CONTROLLER_IS_LEFT_ALONE: RwLock<()> = RwLock::const_new(());
+/// Lock on the controller. A test that restarts the controller holds the write lock, and any other test holds a read
+/// lock.
+static CONTROLLER_LOCK: RwLock<()> = RwLock::const_new(());
 
-/// Runs a test in its own scene, in parallel with others.
+/// Runs a test in its own scene, in parallel with other tests.
 pub fn run(name: &str, test: impl AsyncFnOnce(&Scene)) {
     RUNTIME.block_on(async {
-        let _others_may_run = CONTROLLER_IS_LEFT_ALONE.read().await;
+        let _others_may_run = CONTROLLER_LOCK.read().await;
         in_scene(name, test).await;
     });
 }
@@ -78,13 +79,13 @@ pub fn run(name: &str, test: impl AsyncFnOnce(&Scene)) {
 /// Runs a test while no other test runs. The test creates its scenes with `in_scene`.
 pub fn run_alone(test: impl AsyncFnOnce()) {
     RUNTIME.block_on(async {
-        let _others_wait = CONTROLLER_IS_LEFT_ALONE.write().await;
+        let _others_wait = CONTROLLER_LOCK.write().await;
         test().await;
     });
 }
 
-/// Runs `afterwards` whether or not `test` panics, then resumes the panic.
-pub async fn finally(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
+/// Runs `test` and then `afterwards`. If `test` panics, runs `afterwards` before the panic continues.
+pub async fn run_with_cleanup(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
     let outcome = AssertUnwindSafe(test()).catch_unwind().await;
     afterwards().await;
     if let Err(failure) = outcome {
@@ -92,8 +93,8 @@ pub async fn finally(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
     }
 }
 
-/// Creates a scene, runs the test in it, checks the condition rules for every Stack, and removes the scene. On failure, writes
-/// the state of the scene to a file and keeps the scene.
+/// Creates a scene, runs the test in it, checks the conditions of every Stack, and removes the scene. If the test
+/// fails, writes the state of the scene to a file and keeps the scene.
 pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     let began = Instant::now();
     let scene = Scene::new(name).await;
@@ -106,7 +107,7 @@ pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     match outcome {
         Ok(()) => {
             scene.remove().await;
-            // Writes directly to standard error, because the test harness does not report durations.
+            // The test harness does not report durations and does not capture direct writes to standard error.
             let _ = writeln!(std::io::stderr(), "{name}: {:.0} s", began.elapsed().as_secs_f64());
         }
         Err(failure) => {

@@ -1,4 +1,5 @@
-//! Artifacts in the OCI registry, pushed as `flux push artifact` does, and the OCIRepository objects that track them.
+//! Artifacts that tests push to the OCI registry as `flux push artifact` does, and the OCIRepository objects that track
+//! them.
 
 use pulumi_controller::artifact::Digest;
 use reqwest::header::{CONTENT_TYPE, LOCATION};
@@ -20,24 +21,24 @@ const TAG: &str = "latest";
 pub struct OciRepository<'a> {
     scene: &'a Scene,
     pub object: FluxObject<'a>,
-    is_made: std::cell::Cell<bool>,
+    is_created: std::cell::Cell<bool>,
 }
 
 impl Scene {
     pub fn oci_repository(&self, name: &str) -> OciRepository<'_> {
         let object = self.flux_object("OCIRepository", "ocirepositories", name);
-        OciRepository { scene: self, object, is_made: std::cell::Cell::new(false) }
+        OciRepository { scene: self, object, is_created: std::cell::Cell::new(false) }
     }
 }
 
 impl OciRepository<'_> {
-    /// Pushes the files as `latest` and requests a reconcile. Returns the revision in Flux's format.
+    /// Pushes the files as `latest` and requests a reconciliation. Returns the revision in Flux's format.
     pub async fn push(&self, files: &[File]) -> String {
         self.push_with(files, json!({})).await
     }
 
     /// Pushes the files with an origin revision, as `flux push artifact --revision` does.
-    pub async fn push_made_from(&self, files: &[File], origin: &str) -> String {
+    pub async fn push_with_origin(&self, files: &[File], origin: &str) -> String {
         self.push_with(files, json!({"org.opencontainers.image.revision": origin})).await
     }
 
@@ -51,8 +52,8 @@ impl OciRepository<'_> {
         let url = format!("{}/manifests/{TAG}", self.url());
         let request = http::client().put(url).header(CONTENT_TYPE, MANIFEST).body(bytes);
         http::send("pushing a manifest", request).await;
-        match self.is_made.replace(true) {
-            true => self.object.request().await,
+        match self.is_created.replace(true) {
+            true => self.object.request_reconciliation().await,
             false => {
                 let url = format!("oci://{}/{}", Environment::get().registry_host_in_cluster, self.repository());
                 let spec =
@@ -63,7 +64,7 @@ impl OciRepository<'_> {
         revision
     }
 
-    /// Pushes a blob in one request. Returns its descriptor for a manifest.
+    /// Pushes a blob in one request. Returns the descriptor of the blob for a manifest.
     async fn push_blob(&self, media_type: &str, bytes: Vec<u8>) -> Value {
         let descriptor = json!({"mediaType": media_type, "digest": digest(&bytes), "size": bytes.len()});
         let begin = http::client().post(format!("{}/blobs/uploads/", self.url()));

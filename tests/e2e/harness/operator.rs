@@ -1,5 +1,5 @@
-//! Creates the objects that version 2.9 of the Pulumi Kubernetes Operator leaves: those of `tests/operator`, with the names and
-//! the source of a test.
+//! Creates the objects that version 2.9 of the Pulumi Kubernetes Operator leaves in a cluster. The objects in
+//! `tests/operator` are the templates; each test sets their names and their source.
 
 use std::fmt::Debug;
 
@@ -18,18 +18,18 @@ use serde_json::{Value, json};
 use super::scene::Scene;
 use super::wait::api_call;
 
-/// The Stack in `tests/operator` on which the objects are based, with its UID and the UID of its Workspace.
+/// The Stack in `tests/operator` that is the template, with its UID and the UID of its Workspace.
 const EXAMPLE: &str = "from-flux";
 const STACK_UID: &str = "bc54d342-bd77-4dd1-8153-8b2b2db9d1df";
 const WORKSPACE_UID: &str = "610ed602-09f1-4dcc-bd38-d53cc025fd45";
 
-/// A script that replaces the operator's agent in the operator's containers and runs until SIGTERM.
+/// Script that replaces the operator's agent in the containers of the StatefulSet. It runs until SIGTERM.
 const AGENT: &str = "printf '#!/bin/sh\\ntrap \"exit 0\" TERM\\nsleep 3600 &\\nwait\\n' > /share/agent && cp /share/agent /share/tini && \
                      chmod +x /share/agent /share/tini && mkdir -p /share/workspace";
 
-/// Objects that the operator left for one Stack.
-pub struct Left {
-    /// The Stack of the user, as stored in the API.
+/// Objects of the operator for one Stack.
+pub struct OperatorObjects {
+    /// The Stack as the API server has stored it.
     pub stack: Stack,
     pub workspace: Option<Workspace>,
     pub update: Update,
@@ -46,22 +46,22 @@ enum Run {
 }
 
 impl Scene {
-    /// Creates a Stack to which the operator has applied this revision, with all its objects and a pod.
-    pub async fn left_by_the_operator(&self, stack: Stack, revision: &str) -> Left {
-        self.left(stack, revision, Run::Ended).await
+    /// Creates a Stack whose last run by the operator applied this revision, with its Workspace, Update and pod.
+    pub async fn create_operator_objects(&self, stack: Stack, revision: &str) -> OperatorObjects {
+        self.create_objects(stack, revision, Run::Ended).await
     }
 
-    /// Creates a Stack to which the operator has applied this revision, without Workspace and pod.
-    pub async fn left_by_the_operator_without_workspace(&self, stack: Stack, revision: &str) -> Left {
-        self.left(stack, revision, Run::Reclaimed).await
+    /// Creates a Stack whose last run by the operator applied this revision, without a Workspace and a pod.
+    pub async fn create_operator_objects_without_workspace(&self, stack: Stack, revision: &str) -> OperatorObjects {
+        self.create_objects(stack, revision, Run::Reclaimed).await
     }
 
-    /// Creates a Stack to which the operator has applied this revision, with an open run of another revision.
-    pub async fn left_by_the_operator_in_a_run(&self, stack: Stack, revision: &str) -> Left {
-        self.left(stack, revision, Run::Open).await
+    /// Creates a Stack whose last run by the operator applied this revision, with an open run of another revision.
+    pub async fn create_operator_objects_with_open_run(&self, stack: Stack, revision: &str) -> OperatorObjects {
+        self.create_objects(stack, revision, Run::Open).await
     }
 
-    async fn left(&self, stack: Stack, revision: &str, run: Run) -> Left {
+    async fn create_objects(&self, stack: Stack, revision: &str, run: Run) -> OperatorObjects {
         let name = stack.name_any();
         let mut written = serde_json::to_value(&stack).expect("a Stack is JSON");
         written["metadata"]["finalizers"] = json!([STACK_FINALIZER]);
@@ -85,45 +85,46 @@ impl Scene {
 
         let workspace = match run {
             Run::Reclaimed => None,
-            Run::Ended | Run::Open => Some(self.leave_workspace(&example).await),
+            Run::Ended | Run::Open => Some(self.create_workspace(&example).await),
         };
         let owner = workspace.as_ref().and_then(Workspace::uid).unwrap_or_else(|| WORKSPACE_UID.to_owned());
         let update = match run {
             Run::Ended | Run::Reclaimed => example(include_str!("../../operator/updates.yaml")),
             Run::Open => example(include_str!("../../operator/update-running.yaml")),
         };
-        let update = self.leave::<Update>(owned(update, &owner)).await;
-        let stack = self.leave_status::<Stack>(&name, &left).await;
-        Left { stack, workspace, update }
+        let update = self.create_with_status::<Update>(with_workspace_uid(update, &owner)).await;
+        let stack = self.write_status::<Stack>(&name, &left).await;
+        OperatorObjects { stack, workspace, update }
     }
 
-    async fn leave_workspace(&self, example: &impl Fn(&str) -> Value) -> Workspace {
+    async fn create_workspace(&self, example: &impl Fn(&str) -> Value) -> Workspace {
         let mut expected = example(include_str!("../../operator/workspaces.yaml"));
         expected["spec"]["image"] = json!(self.pulumi_image());
-        let workspace: Workspace = self.leave(expected).await;
+        let workspace: Workspace = self.create_with_status(expected).await;
         let owner = workspace.uid().expect("object UID");
-        self.leave::<Service>(owned(example(include_str!("../../operator/services.yaml")), &owner)).await;
-        let stateful_set = owned(example(include_str!("../../operator/statefulsets.yaml")), &owner);
-        self.leave::<StatefulSet>(self.with_an_agent(stateful_set)).await;
+        let service = with_workspace_uid(example(include_str!("../../operator/services.yaml")), &owner);
+        self.create_with_status::<Service>(service).await;
+        let stateful_set = with_workspace_uid(example(include_str!("../../operator/statefulsets.yaml")), &owner);
+        self.create_with_status::<StatefulSet>(self.with_placeholder_agent(stateful_set)).await;
         workspace
     }
 
     /// Creates an object with the status and the managed fields of the example.
-    async fn leave<K: Kind>(&self, object: Value) -> K {
+    async fn create_with_status<K: Kind>(&self, object: Value) -> K {
         let mut new = object.clone();
         let metadata = new["metadata"].as_object_mut().expect("metadata");
-        for of_the_server in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"] {
-            metadata.remove(of_the_server);
+        for server_field in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"] {
+            metadata.remove(server_field);
         }
         let name = metadata["name"].as_str().expect("object name").to_owned();
         self.create::<K>(new).await;
-        self.leave_status::<K>(&name, &object).await
+        self.write_status::<K>(&name, &object).await
     }
 
-    async fn leave_status<K: Kind>(&self, name: &str, object: &Value) -> K {
-        let is_ours = K::kind(&()) != "StatefulSet" && K::kind(&()) != "Service";
-        if let Some(status) = object.get("status").filter(|_| is_ours) {
-            let patch = Patch::Merge(json!({"status": as_of_now(status)}));
+    async fn write_status<K: Kind>(&self, name: &str, object: &Value) -> K {
+        let has_own_status = K::kind(&()) != "StatefulSet" && K::kind(&()) != "Service";
+        if let Some(status) = object.get("status").filter(|_| has_own_status) {
+            let patch = Patch::Merge(json!({"status": with_current_times(status)}));
             let api = self.api::<K>();
             api_call(format!("writing the status of {name}"), api.patch_status(name, &PatchParams::default(), &patch))
                 .await;
@@ -131,8 +132,8 @@ impl Scene {
         self.patch::<K>(name, json!({"metadata": {"managedFields": object["metadata"]["managedFields"]}})).await
     }
 
-    /// Replaces the images of the operator, which the test cluster does not have, and runs a placeholder in the containers.
-    fn with_an_agent(&self, mut stateful_set: Value) -> Value {
+    /// Replaces the operator's images, which the test cluster does not have, and the commands of the containers.
+    fn with_placeholder_agent(&self, mut stateful_set: Value) -> Value {
         let pod = &mut stateful_set["spec"]["template"]["spec"];
         for kind in ["initContainers", "containers"] {
             for container in pod[kind].as_array_mut().expect("containers") {
@@ -151,7 +152,7 @@ impl Scene {
                 }
             }
         }
-        // The test cluster has neither the Secrets and ConfigMaps of the example nor its ServiceAccount.
+        // The test cluster has neither the Secrets and ConfigMaps nor the ServiceAccount of the example.
         pod["serviceAccountName"] = json!("default");
         pod["serviceAccount"] = json!("default");
         pod["volumes"] = json!([{"name": "share", "emptyDir": {}}]);
@@ -162,7 +163,7 @@ impl Scene {
     }
 }
 
-/// A kind of object that the operator leaves.
+/// Kind of an object that the operator creates.
 pub trait Kind:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned
 {
@@ -173,15 +174,15 @@ impl<K> Kind for K where
 {
 }
 
-/// Returns the object of the example in a file, renamed for this Stack.
+/// Returns the example object in a file with the name, the namespace and the UIDs of this Stack.
 fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Value {
     let document: Value = serde_saphyr::from_str(text).expect("valid YAML");
-    let belongs = |object: &&Value| {
+    let is_example = |object: &&Value| {
         let found = object["metadata"]["name"].as_str().unwrap_or_default();
         found == EXAMPLE || found.starts_with(&format!("{EXAMPLE}-"))
     };
     let items = document["items"].as_array().cloned().unwrap_or_else(|| vec![document]);
-    let object = items.iter().find(belongs).expect("each file contains the example").to_string();
+    let object = items.iter().find(is_example).expect("each file contains the example").to_string();
     let mut object = object.replace(EXAMPLE, name);
     for (before, after) in uids {
         object = object.replace(before, after);
@@ -191,30 +192,30 @@ fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Va
     object
 }
 
-/// Replaces the UID of the example's Workspace.
-fn owned(object: Value, workspace: &str) -> Value {
+/// Replaces the UID of the example's Workspace in the owner references.
+fn with_workspace_uid(object: Value, workspace: &str) -> Value {
     serde_json::from_str(&object.to_string().replace(WORKSPACE_UID, workspace)).expect("valid JSON")
 }
 
-/// Returns the field managers of an object, without the operations.
-pub fn managers<K: Resource>(object: &K) -> Vec<String> {
+/// Returns the names of an object's field managers.
+pub fn field_managers<K: Resource>(object: &K) -> Vec<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     entries.filter_map(|entry| entry.manager.clone()).collect()
 }
 
 /// Reports whether the operator manages fields of an object.
-pub fn is_operators<K: Resource>(object: &K) -> bool {
-    managers(object).iter().any(|manager| manager.starts_with(OPERATOR_FIELD_MANAGER))
+pub fn has_operator_fields<K: Resource>(object: &K) -> bool {
+    field_managers(object).iter().any(|manager| manager.starts_with(OPERATOR_FIELD_MANAGER))
 }
 
 /// Replaces each timestamp by the current time, because the controller prunes old Updates.
-fn as_of_now(value: &Value) -> Value {
+fn with_current_times(value: &Value) -> Value {
     match value {
         Value::String(text) if text.parse::<jiff::Timestamp>().is_ok() => {
             json!(jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
         }
-        Value::Array(items) => items.iter().map(as_of_now).collect(),
-        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), as_of_now(value))).collect(),
+        Value::Array(items) => items.iter().map(with_current_times).collect(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), with_current_times(value))).collect(),
         other => other.clone(),
     }
 }

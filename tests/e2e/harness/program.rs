@@ -16,11 +16,9 @@ pub fn archive(files: &[File]) -> Vec<u8> {
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for file in files {
         let mut header = tar::Header::new_gnu();
-        header.set_size(u64::try_from(file.content.len()).expect("a file of a test is small"));
+        header.set_size(u64::try_from(file.content.len()).expect("the file size fits in u64"));
         header.set_mode(0o644);
-        archive
-            .append_data(&mut header, &file.path, file.content.as_bytes())
-            .expect("the path of a test's file is short");
+        archive.append_data(&mut header, &file.path, file.content.as_bytes()).expect("the path fits in a tar header");
     }
     archive.into_inner().and_then(GzEncoder::finish).expect("write to memory")
 }
@@ -44,8 +42,8 @@ impl Program {
         self.with("config", key, json!({"type": "string", "default": default}))
     }
 
-    /// Adds a configuration value with a type of the YAML language (`String`, `Number`, `Boolean`, `Object`), which has
-    /// more types than the project file.
+    /// Adds a configuration value with a type of the Pulumi YAML language: `String`, `Number`, `Boolean` or `Object`.
+    /// The `config` section of the project file has fewer types.
     pub fn typed_config(self, key: &str, kind: &str) -> Program {
         self.with("configuration", key, json!({"type": kind}))
     }

@@ -1,4 +1,4 @@
-//! Reads the events that the test provider has reported, which prove that an operation took place, and took place once.
+//! Reads the events of the test provider, which prove that an operation took place exactly once.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns a sentence such as `create step begin`.
-    fn sentence(&self) -> String {
+    /// Returns the event as text, such as `create step begin`.
+    fn description(&self) -> String {
         format!("{} {} {}", self.operation, self.resource, self.phase)
     }
 }
@@ -30,7 +30,7 @@ pub struct ProviderLog {
     stack: String,
 }
 
-/// Maximum time in seconds for which the log delays a response until an event arrives.
+/// Maximum time in seconds that the server of the log waits for an event before it responds.
 const WAIT: u64 = 180;
 
 impl ProviderLog {
@@ -44,15 +44,15 @@ impl ProviderLog {
     }
 
     /// Returns all events of the stack in order, for example `["create step begin", "create step done"]`.
-    pub async fn sentences(&self) -> Vec<String> {
-        self.events("").await.iter().map(Event::sentence).collect()
+    pub async fn operations(&self) -> Vec<String> {
+        self.events("").await.iter().map(Event::description).collect()
     }
 
     /// Returns the events that match a filter of the log, such as `&phase=failed`.
     pub async fn events(&self, filter: &str) -> Vec<Event> {
         let url = format!("{}/events?stack={}{filter}", Environment::get().provider_log_url, self.stack);
         let response = async { self.client.get(&url).send().await?.error_for_status()?.text().await };
-        let text = response.await.unwrap_or_else(|error| panic!("asking the provider log {url}: {error:?}"));
+        let text = response.await.unwrap_or_else(|error| panic!("requesting the provider log {url}: {error:?}"));
         serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("the provider log responded to {url} with {text}: {error}"))
     }
@@ -64,12 +64,12 @@ impl ProviderLog {
             !self.events(&filter).await.is_empty(),
             "waited {WAIT} s for `{operation} {resource} {phase}` of the stack {}; the provider log has only {:?}",
             self.stack,
-            self.sentences().await
+            self.operations().await
         );
     }
 }
 
-/// Returns the expected log if each operation happened once: `["create step begin", "create step done"]` and so on.
+/// Returns the expected log if each operation takes place once: `["create step begin", "create step done"]` and so on.
 pub fn once(operations: &[&str]) -> Vec<String> {
     operations.iter().flat_map(|operation| ["begin", "done"].map(|phase| format!("{operation} {phase}"))).collect()
 }

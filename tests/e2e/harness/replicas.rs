@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::controller::{Controller, DEPLOYMENT, NAMESPACE};
 use super::timeline::Timeline;
-use super::wait::{Look, WaitLimit, api_call, wait_until};
+use super::wait::{Poll, WaitLimit, api_call, wait_until};
 
 const LEASE: &str = "pulumi-controller-leader-election";
 /// Audit log of the API server, in the run folder of a cluster that the tests started.
@@ -36,58 +36,58 @@ impl Controller {
         self.until_replicas(replicas).await;
     }
 
-    async fn patch_deployment(&self, doing: &str, patch: Value) {
+    async fn patch_deployment(&self, action: &str, patch: Value) {
         let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
-        api_call(doing, self.deployments.patch(DEPLOYMENT, &parameters, &patch)).await;
+        api_call(action, self.deployments.patch(DEPLOYMENT, &parameters, &patch)).await;
     }
 
-    /// Records the states of leases from now on.
+    /// Starts to record the states of all leases in the namespace of the controller.
     pub fn watch_lease(&self) -> Timeline {
         Timeline::of::<Lease>(Api::namespaced(self.client.clone(), NAMESPACE))
     }
 
     /// Waits until a running pod other than `not` is the leader. Returns the name of the leader.
-    pub async fn until_one_leads_but(&self, not: &str) -> String {
+    pub async fn until_leader_other_than(&self, not: &str) -> String {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
         wait_until(format!("a pod other than {not:?} to lead"), WaitLimit::Reaction, async || {
             let holder = match leases.get(LEASE).await {
                 Ok(lease) => holder(&lease),
-                Err(error) => return Look::NotYet(error.to_string()),
+                Err(error) => return Poll::NotYet(error.to_string()),
             };
             let pods: Vec<String> = self.pods().await.iter().map(Pod::name_any).collect();
             if holder != not && pods.contains(&holder) {
-                return Look::Found(holder);
+                return Poll::Found(holder);
             }
-            Look::NotYet(format!("{holder:?} leads, of {pods:?}"))
+            Poll::NotYet(format!("the leader is {holder:?}, the pods are {pods:?}"))
         })
         .await
     }
 
     /// Returns the response of a pod's endpoint.
-    pub async fn ask(&self, pod: &str, port: u16, path: &str) -> String {
+    pub async fn get_endpoint(&self, pod: &str, port: u16, path: &str) -> String {
         let url = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{port}/proxy{path}");
-        let request = axum::http::Request::get(&url).body(Vec::new()).expect("a path of a pod's endpoint");
-        api_call(format!("asking {url}"), self.client.request_text(request)).await
+        let request = axum::http::Request::get(&url).body(Vec::new()).expect("a valid request");
+        api_call(format!("requesting {url}"), self.client.request_text(request)).await
     }
 
-    /// Waits until the container of a pod was restarted and returns the exit code of the previous one.
-    pub async fn until_started_again(&self, pod: &str) -> i32 {
-        wait_until(format!("the container of {pod} to have ended and started"), WaitLimit::Reaction, async || {
+    /// Waits until the container of a pod has restarted. Returns the exit code of the previous container.
+    pub async fn until_container_restarted(&self, pod: &str) -> i32 {
+        wait_until(format!("the container of {pod} to have restarted"), WaitLimit::Reaction, async || {
             let pods = self.pods().await;
             let status = pods.into_iter().find(|found| found.name_any() == pod).and_then(|found| found.status);
             let container = status.and_then(|status| status.container_statuses?.into_iter().next());
-            let Some(container) = container else { return Look::NotYet("no container".to_owned()) };
+            let Some(container) = container else { return Poll::NotYet("no container".to_owned()) };
             let ended = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
             match ended {
-                Some(ended) if container.ready => Look::Found(ended.exit_code),
-                _ => Look::NotYet(format!("{container:?}")),
+                Some(ended) if container.ready => Poll::Found(ended.exit_code),
+                _ => Poll::NotYet(format!("{container:?}")),
             }
         })
         .await
     }
 }
 
-/// Returns the holders of the controller's lease in order. Skips the leases of other controllers in the same namespace.
+/// Returns the holders of the controller's lease in order. Skips other leases in the same namespace.
 pub fn holders(states: &Timeline) -> Vec<String> {
     let leases = states.states_of::<Lease>();
     let mut holders: Vec<String> = leases.iter().filter(|lease| lease.name_any() == LEASE).map(holder).collect();
@@ -101,14 +101,15 @@ fn holder(lease: &Lease) -> String {
     identity.split('_').next().unwrap_or_default().to_owned()
 }
 
-/// A process that is stopped with SIGSTOP, to simulate a machine that hangs, until this guard is dropped.
+/// Guard for a process that SIGSTOP has suspended, to simulate a machine that hangs. Dropping the guard resumes the
+/// process.
 pub struct StoppedProcess(Pid);
 
 impl StoppedProcess {
-    /// Stops the controller process of a pod. Requires that this machine runs the node.
+    /// Suspends the controller process of a pod. Requires that this machine runs the node.
     pub fn in_pod(pod: &str) -> StoppedProcess {
         let named = format!("HOSTNAME={pod}\0");
-        let is_it = |pid: i32| {
+        let is_match = |pid: i32| {
             let file = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
             let environment = String::from_utf8_lossy(&file("environ")).into_owned();
             environment.contains(&named)
@@ -116,9 +117,9 @@ impl StoppedProcess {
         };
         let processes = std::fs::read_dir("/proc").expect("/proc can be listed").flatten();
         let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        let pid = ids.find(|pid| is_it(*pid)).and_then(Pid::from_raw);
+        let pid = ids.find(|pid| is_match(*pid)).and_then(Pid::from_raw);
         let pid = pid.unwrap_or_else(|| panic!("this machine has no process of {pod}"));
-        kill_process(pid, Signal::STOP).expect("a process of the cluster can be stopped");
+        kill_process(pid, Signal::STOP).expect("a process of the cluster can be suspended");
         StoppedProcess(pid)
     }
 }
@@ -126,12 +127,12 @@ impl StoppedProcess {
 impl Drop for StoppedProcess {
     fn drop(&mut self) {
         if let Err(error) = kill_process(self.0, Signal::CONT) {
-            println!("failed to resume the process of the controller: {error}");
+            println!("failed to resume the controller process: {error}");
         }
     }
 }
 
-/// The audit log of the API server with the writes of each controller pod.
+/// The audit log of the API server, which contains the writes of each controller pod.
 pub struct AuditLog(PathBuf);
 
 /// One write request.

@@ -20,7 +20,7 @@ use super::environment::Environment;
 use super::source::{GitRepository, Source};
 use super::stack::describe;
 use super::timeline::Timeline;
-use super::wait::{Look, WaitLimit, api_call, wait_until};
+use super::wait::{Poll, WaitLimit, api_call, wait_until};
 use crate::conformance;
 
 /// Secret with the S3 credentials of the state backend and the passphrase of the Pulumi secrets.
@@ -30,7 +30,7 @@ pub const STATE_SECRET: &str = "state";
 pub struct Scene {
     pub client: Client,
     pub namespace: String,
-    /// Unique ID of the scene, which names outside the namespace contain.
+    /// Unique ID of the scene, for names that other scenes can see, such as the names of Pulumi stacks.
     pub id: String,
     pub timeline: Timeline,
 }
@@ -58,13 +58,13 @@ impl Scene {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Creates an object as a user writes it.
+    /// Creates an object from JSON.
     pub async fn create<K>(&self, object: Value) -> K
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
     {
-        let doing = format!("creating the {} {}/{}", K::kind(&()), self.namespace, object["metadata"]["name"]);
-        api_call(doing, self.api::<K>().create(&PostParams::default(), &from_json(object))).await
+        let action = format!("creating the {} {}/{}", K::kind(&()), self.namespace, object["metadata"]["name"]);
+        api_call(action, self.api::<K>().create(&PostParams::default(), &from_json(object))).await
     }
 
     /// Applies a merge patch to an object (`application/merge-patch+json`).
@@ -72,16 +72,16 @@ impl Scene {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let doing = format!("changing the {} {}/{name} by {patch}", K::kind(&()), self.namespace);
-        api_call(doing, self.api::<K>().patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await
+        let action = format!("patching the {} {}/{name} with {patch}", K::kind(&()), self.namespace);
+        api_call(action, self.api::<K>().patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await
     }
 
     pub async fn list<K>(&self) -> Vec<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let doing = format!("listing {} in {}", K::plural(&()), self.namespace);
-        api_call(doing, self.api::<K>().list(&ListParams::default())).await.items
+        let action = format!("listing {} in {}", K::plural(&()), self.namespace);
+        api_call(action, self.api::<K>().list(&ListParams::default())).await.items
     }
 
     /// Deletes an object without waiting for its removal.
@@ -89,8 +89,8 @@ impl Scene {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let doing = format!("deleting the {} {}/{name}", K::kind(&()), self.namespace);
-        api_call(doing, self.api::<K>().delete(name, &DeleteParams::default())).await;
+        let action = format!("deleting the {} {}/{name}", K::kind(&()), self.namespace);
+        api_call(action, self.api::<K>().delete(name, &DeleteParams::default())).await;
     }
 
     /// Waits until the object does not exist.
@@ -100,9 +100,9 @@ impl Scene {
     {
         wait_until(format!("the {} {name} to be deleted", K::kind(&())), wait_limit, async || {
             match self.api::<K>().get_opt(name).await {
-                Ok(None) => Look::Found(()),
-                Ok(Some(object)) => Look::NotYet(format!("{object:?}")),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(None) => Poll::Found(()),
+                Ok(Some(object)) => Poll::NotYet(format!("{object:?}")),
+                Err(error) => Poll::NotYet(error.to_string()),
             }
         })
         .await;
@@ -135,14 +135,14 @@ impl Scene {
         .await;
     }
 
-    /// Checks Flux's condition rules for every observed state of the Stacks of this scene, and for the final
-    /// state.
+    /// Checks Flux's condition rules for every observed state and for the final state of the Stacks in this scene.
     pub async fn check_conditions_of_every_stack(&self) {
-        let broken = conformance::of_states(&self.timeline.states_of::<Stack>());
+        let broken = conformance::check_observed_states(&self.timeline.states_of::<Stack>());
         assert!(broken.is_empty(), "conditions that violate the Flux conventions:\n{}", broken.join("\n"));
         wait_until("the conditions of all Stacks to follow the Flux conventions", WaitLimit::Reaction, async || {
-            let broken: Vec<String> = self.list::<Stack>().await.iter().flat_map(conformance::at_the_end).collect();
-            if broken.is_empty() { Look::Found(()) } else { Look::NotYet(broken.join("; ")) }
+            let stacks = self.list::<Stack>().await;
+            let broken: Vec<String> = stacks.iter().flat_map(conformance::check_final_state).collect();
+            if broken.is_empty() { Poll::Found(()) } else { Poll::NotYet(broken.join("; ")) }
         })
         .await;
     }
@@ -154,15 +154,15 @@ impl Scene {
         }
         wait_until(format!("the Stacks in {} to be deleted", self.namespace), WaitLimit::Run, async || {
             let stacks = self.list::<Stack>().await;
-            if stacks.is_empty() { Look::Found(()) } else { Look::NotYet(describe(&stacks)) }
+            if stacks.is_empty() { Poll::Found(()) } else { Poll::NotYet(describe(&stacks)) }
         })
         .await;
         for repository in self.list::<GitRepository>().await {
             self.delete::<GitRepository>(&repository.name_any()).await;
         }
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let doing = format!("deleting the namespace {}", self.namespace);
-        api_call(doing, namespaces.delete(&self.namespace, &DeleteParams::default())).await;
+        let action = format!("deleting the namespace {}", self.namespace);
+        api_call(action, namespaces.delete(&self.namespace, &DeleteParams::default())).await;
     }
 
     /// Dumps the state, suspends the Stacks so that they do not disturb other tests, and keeps the namespace for
@@ -178,9 +178,9 @@ impl Scene {
         let namespace = &self.namespace;
         println!("\n{}", self.timeline.text());
         println!(
-            "the test failed. Its objects are kept in the namespace {namespace}, with its Stacks suspended now; how all was when \
-             the test ended is in {}. Remove them with: tests/cluster/cluster kubectl delete stacks --all --namespace {namespace} && \
-             tests/cluster/cluster kubectl delete namespace {namespace}",
+            "the test failed. Its objects remain in the namespace {namespace}, with suspended Stacks. The state at the end of \
+             the test is in {}. To remove the objects, run: tests/cluster/cluster kubectl delete stacks --all \
+             --namespace {namespace} && tests/cluster/cluster kubectl delete namespace {namespace}",
             file.display()
         );
     }
@@ -203,17 +203,14 @@ pub fn from_json<K: DeserializeOwned>(object: Value) -> K {
 pub async fn client() -> Client {
     static CLIENT: OnceCell<Client> = OnceCell::const_new();
     Environment::get();
-    CLIENT
-        .get_or_init(async || Client::try_from(config().await).expect("a client can be made from KUBECONFIG"))
-        .await
-        .clone()
+    CLIENT.get_or_init(async || Client::try_from(config().await).expect("KUBECONFIG is valid")).await.clone()
 }
 
-/// Returns a client that does not retry: the shared client retries after `429 Too Many Requests`.
+/// Returns a client that does not retry. The shared client retries after `429 Too Many Requests`.
 pub async fn client_without_retries() -> Client {
     let mut config = config().await;
     config.default_retry = false;
-    Client::try_from(config).expect("a client can be made from KUBECONFIG")
+    Client::try_from(config).expect("KUBECONFIG is valid")
 }
 
 async fn config() -> Config {

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::environment::Environment;
 use super::program::File;
 use super::scene::Scene;
-use super::wait::{Look, WaitLimit, wait_until};
+use super::wait::{Poll, WaitLimit, wait_until};
 
 /// Fields of Flux's GitRepository that tests read.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ impl Commit {
     }
 }
 
-/// A repository on the test Git server and its working copy.
+/// A repository on the Git server of the tests, and its working copy.
 pub struct Source<'a> {
     scene: &'a Scene,
     pub name: String,
@@ -63,18 +63,19 @@ impl<'a> Source<'a> {
         source
     }
 
-    /// Pushes the files as the entire content of `main` and requests a reconcile, as a Receiver does after a webhook.
+    /// Pushes the files as the entire content of `main` and requests a reconciliation, as a Receiver does after a
+    /// webhook call.
     pub async fn push(&self, files: &[File]) -> Commit {
-        let commit = self.push_unseen(files).await;
+        let commit = self.push_without_notification(files).await;
         match self.scene.api::<GitRepository>().get_opt(&self.name).await {
-            Ok(Some(_)) => drop(self.request().await),
+            Ok(Some(_)) => drop(self.request_reconciliation().await),
             _ => self.create_object().await,
         }
         commit
     }
 
     /// Pushes the files without notifying Flux, for tests of the controller's own Git polling.
-    pub async fn push_unseen(&self, files: &[File]) -> Commit {
+    pub async fn push_without_notification(&self, files: &[File]) -> Commit {
         self.write(files);
         self.git(&["add", "--all"]).await;
         self.git(&["commit", "--quiet", "--allow-empty", "--message", "A change made by a test"]).await;
@@ -88,8 +89,8 @@ impl<'a> Source<'a> {
         format!("{}/{}.git", Environment::get().git_url_in_cluster, self.repository())
     }
 
-    /// Requests a reconcile of the GitRepository and returns the value of the annotation.
-    pub async fn request(&self) -> String {
+    /// Requests a reconciliation of the GitRepository and returns the value of the annotation.
+    pub async fn request_reconciliation(&self) -> String {
         let request = format!("{:?}", std::time::SystemTime::now());
         let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
         self.scene.patch::<GitRepository>(&self.name, patch).await;
@@ -109,13 +110,13 @@ impl<'a> Source<'a> {
         self.scene.until_served(&self.name, commit).await
     }
 
-    async fn until(&self, what: &str, is_so: impl Fn(&GitRepositoryStatus) -> bool) -> GitRepositoryStatus {
-        self.scene.until_git_repository(&self.name, what, is_so).await
+    async fn until(&self, what: &str, predicate: impl Fn(&GitRepositoryStatus) -> bool) -> GitRepositoryStatus {
+        self.scene.until_git_repository(&self.name, what, predicate).await
     }
 
-    /// Creates a GitRepository of the same name for this repository in another scene. Both artifacts have the same
+    /// Creates a GitRepository with the same name for this repository in another scene. Both artifacts have the same
     /// digest.
-    pub async fn follow_in(&self, scene: &Scene) {
+    pub async fn track_in(&self, scene: &Scene) {
         self.create_object_in(scene).await;
     }
 
@@ -149,7 +150,7 @@ impl<'a> Source<'a> {
         for file in files {
             let path = root.join(&file.path);
             let folder = path.parent().expect("a file of a repository is in a folder");
-            std::fs::create_dir_all(folder).unwrap_or_else(|error| panic!("making {}: {error}", folder.display()));
+            std::fs::create_dir_all(folder).unwrap_or_else(|error| panic!("creating {}: {error}", folder.display()));
             std::fs::write(&path, &file.content).unwrap_or_else(|error| panic!("writing {}: {error}", path.display()));
         }
     }
@@ -178,8 +179,8 @@ impl<'a> Source<'a> {
         let limit = std::time::Duration::from_secs(60);
         let output = tokio::time::timeout(limit, command.output())
             .await
-            .unwrap_or_else(|_| panic!("`git {}` did not end in {limit:?}", arguments.join(" ")))
-            .unwrap_or_else(|error| panic!("`git` could not be started: {error}"));
+            .unwrap_or_else(|_| panic!("`git {}` did not end within {limit:?}", arguments.join(" ")))
+            .unwrap_or_else(|error| panic!("`git` failed to start: {error}"));
         let problem = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "`git {}` failed with {}: {problem}", arguments.join(" "), output.status);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
@@ -201,15 +202,15 @@ impl Scene {
         &self,
         name: &str,
         what: &str,
-        is_so: impl Fn(&GitRepositoryStatus) -> bool,
+        predicate: impl Fn(&GitRepositoryStatus) -> bool,
     ) -> GitRepositoryStatus {
         wait_until(format!("the GitRepository {name} {what}"), WaitLimit::Reaction, async || {
             match self.api::<GitRepository>().get(name).await {
                 Ok(repository) => {
                     let status = repository.status.unwrap_or_default();
-                    if is_so(&status) { Look::Found(status) } else { Look::NotYet(format!("{status:?}")) }
+                    if predicate(&status) { Poll::Found(status) } else { Poll::NotYet(format!("{status:?}")) }
                 }
-                Err(error) => Look::NotYet(error.to_string()),
+                Err(error) => Poll::NotYet(error.to_string()),
             }
         })
         .await

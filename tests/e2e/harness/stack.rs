@@ -18,7 +18,7 @@ use super::environment::Environment;
 use super::provider_log::ProviderLog;
 use super::scene::{STATE_SECRET, Scene};
 use super::source::{Commit, Source};
-use super::wait::{Look, WaitLimit, api_call, wait_until};
+use super::wait::{Poll, WaitLimit, api_call, wait_until};
 
 /// Handle for a Stack in the cluster.
 pub struct StackHandle<'a> {
@@ -29,12 +29,12 @@ pub struct StackHandle<'a> {
 }
 
 impl Scene {
-    /// Returns a Stack on a source; tests change its fields before they create it.
+    /// Returns a Stack with this source. A test can change the fields before it creates the Stack.
     pub fn stack(&self, name: &str, source: &Source<'_>) -> Stack {
         self.stack_on(name, &source.name)
     }
 
-    /// Returns a Stack on a GitRepository by name.
+    /// Returns a Stack with the GitRepository of this name as its source.
     pub fn stack_on(&self, name: &str, repository: &str) -> Stack {
         let environment = Environment::get();
         let source_ref = SourceReference {
@@ -54,14 +54,14 @@ impl Scene {
                 stack: format!("{name}-{}", self.id),
                 flux_source: Some(FluxSource { source_ref, dir: None }),
                 backend: Some(environment.s3_backend_url.clone()),
-                env_refs: environment_of_runs(),
+                env_refs: run_environment(),
                 workspace_template: Some(json!({"spec": workspace})),
                 ..StackSpec::default()
             },
         )
     }
 
-    /// Returns a Stack on a Program by name.
+    /// Returns a Stack with the Program of this name as its source.
     pub fn stack_on_program(&self, name: &str, program: &str) -> Stack {
         let mut stack = self.stack_on(name, "");
         stack.spec.flux_source = None;
@@ -83,17 +83,17 @@ impl Scene {
         &Environment::get().pulumi_image
     }
 
-    /// Creates a Stack. Its deletion destroys no resources unless the test has set `destroyOnFinalize`.
+    /// Creates a Stack. Its deletion destroys no resources unless the test sets `destroyOnFinalize`.
     pub async fn start(&self, stack: Stack) -> StackHandle<'_> {
-        let doing = format!("creating the Stack {} (is the controller installed?)", stack.name_any());
-        api_call(doing, self.api::<Stack>().create(&PostParams::default(), &stack)).await;
+        let action = format!("creating the Stack {} (is the controller installed?)", stack.name_any());
+        api_call(action, self.api::<Stack>().create(&PostParams::default(), &stack)).await;
         StackHandle { scene: self, name: stack.name_any(), log: ProviderLog::of(&stack.spec.stack) }
     }
 }
 
 impl Scene {
     /// Returns a handle for an existing Stack.
-    pub fn found(&self, name: &str, stack: &Stack) -> StackHandle<'_> {
+    pub fn stack_handle(&self, name: &str, stack: &Stack) -> StackHandle<'_> {
         StackHandle { scene: self, name: name.to_owned(), log: ProviderLog::of(&stack.spec.stack) }
     }
 }
@@ -116,22 +116,22 @@ impl StackHandle<'_> {
     /// Applies a merge patch to the status.
     pub async fn change_status(&self, status: Value) {
         let patch = Patch::Merge(json!({"status": status}));
-        let doing = format!("writing the status of the Stack {}", self.name);
+        let action = format!("writing the status of the Stack {}", self.name);
         let api = self.scene.api::<Stack>();
-        api_call(doing, api.patch_status(&self.name, &PatchParams::default(), &patch)).await;
+        api_call(action, api.patch_status(&self.name, &PatchParams::default(), &patch)).await;
     }
 
     pub async fn annotate(&self, key: &str, value: &str) {
         self.change(json!({"metadata": {"annotations": {key: value}}})).await;
     }
 
-    /// Waits until `is_so` returns true for the Stack.
-    pub async fn until(&self, what: &str, wait_limit: WaitLimit, is_so: impl Fn(&Stack) -> bool) -> Stack {
+    /// Waits until `predicate` returns true for the Stack.
+    pub async fn until(&self, what: &str, wait_limit: WaitLimit, predicate: impl Fn(&Stack) -> bool) -> Stack {
         wait_until(format!("the Stack {} {what}", self.name), wait_limit, async || {
             match self.scene.api::<Stack>().get(&self.name).await {
-                Ok(stack) if is_so(&stack) => Look::Found(stack),
-                Ok(stack) => Look::NotYet(describe(&[stack])),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(stack) if predicate(&stack) => Poll::Found(stack),
+                Ok(stack) => Poll::NotYet(describe(&[stack])),
+                Err(error) => Poll::NotYet(error.to_string()),
             }
         })
         .await
@@ -158,7 +158,7 @@ impl StackHandle<'_> {
         .await
     }
 
-    /// Returns the open and ended runs, oldest first.
+    /// Returns the Updates of the Stack, oldest first.
     pub async fn updates(&self) -> Vec<Update> {
         let mut updates = self.scene.list::<Update>().await;
         updates.retain(|update| update.spec.workspace_name == self.name);
@@ -170,20 +170,20 @@ impl StackHandle<'_> {
     pub async fn events(&self) -> Vec<Event> {
         let mut events = self.scene.list::<Event>().await;
         events.retain(|event| {
-            let about = &event.involved_object;
-            about.kind.as_deref() == Some("Stack") && about.name.as_deref() == Some(self.name.as_str())
+            let involved = &event.involved_object;
+            involved.kind.as_deref() == Some("Stack") && involved.name.as_deref() == Some(self.name.as_str())
         });
         events
     }
 
-    /// Waits for an event about the Stack with this reason. Returns all events about the Stack. The controller delivers events
-    /// after it has changed the object, so a test must not expect an event immediately.
+    /// Waits for an event about the Stack with this reason. Returns all events about the Stack. The controller delivers
+    /// an event after it has changed the object, so a test must not expect the event immediately.
     pub async fn until_event(&self, reason: &str) -> Vec<Event> {
         wait_until(format!("the event {reason} of {}", self.name), WaitLimit::Reaction, async || {
             let events = self.events().await;
             match events.iter().any(|event| event.reason.as_deref() == Some(reason)) {
-                true => Look::Found(events),
-                false => Look::NotYet(format!("{:?}", events.iter().map(|event| &event.reason).collect::<Vec<_>>())),
+                true => Poll::Found(events),
+                false => Poll::NotYet(format!("{:?}", events.iter().map(|event| &event.reason).collect::<Vec<_>>())),
             }
         })
         .await
@@ -205,7 +205,7 @@ impl StackHandle<'_> {
         api_call(format!("reading the log of {name}"), self.scene.api::<Pod>().logs(&name, &of)).await
     }
 
-    /// Returns the UID and the restart count of the pod: both stay the same unless the pod or a container was replaced.
+    /// Returns the UID and the restart count of the pod. One of the two changes if the pod or a container is replaced.
     pub async fn pod_and_restarts(&self) -> (String, i32) {
         let pod = self.pod().await;
         let restarts = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
@@ -219,17 +219,17 @@ impl StackHandle<'_> {
     pub async fn until_gone(&self) {
         wait_until(format!("the Stack {} to be deleted", self.name), WaitLimit::Run, async || {
             match self.scene.api::<Stack>().get_opt(&self.name).await {
-                Ok(None) => Look::Found(()),
-                Ok(Some(stack)) => Look::NotYet(describe(&[stack])),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(None) => Poll::Found(()),
+                Ok(Some(stack)) => Poll::NotYet(describe(&[stack])),
+                Err(error) => Poll::NotYet(error.to_string()),
             }
         })
         .await;
     }
 }
 
-/// Environment of runs: credentials from the Secret of the scene and the address of the provider log.
-fn environment_of_runs() -> BTreeMap<String, ResourceRef> {
+/// Environment of the runs: credentials from the Secret of the scene, and the address of the provider log.
+fn run_environment() -> BTreeMap<String, ResourceRef> {
     let from_secret = |key: &str| ResourceRef {
         kind: "Secret".to_owned(),
         secret: Some(SecretSelector { namespace: None, name: STATE_SECRET.to_owned(), key: key.to_owned() }),
@@ -278,7 +278,7 @@ pub fn is_stalled(stack: &Stack, reason: &str) -> bool {
         && condition(stack, RECONCILING).is_none()
 }
 
-/// Describes the state of each Stack in one line, for messages.
+/// Describes the state of each Stack in one line, for failure messages.
 pub fn describe(stacks: &[Stack]) -> String {
     let describe_one = |stack: &Stack| {
         let Some(status) = &stack.status else { return format!("{} has no status", stack.name_any()) };

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 /// One observed state of an object.
 #[derive(Clone, Debug)]
-pub struct Sighting {
+pub struct ObservedState {
     at: Duration,
     kind: String,
     name: String,
@@ -28,23 +28,23 @@ pub struct Sighting {
     object: Value,
 }
 
-/// The recorded states. The watches end on drop.
+/// The recorded states. The watches end when the timeline is dropped.
 pub struct Timeline {
-    sightings: Arc<Mutex<Vec<Sighting>>>,
+    observed: Arc<Mutex<Vec<ObservedState>>>,
     watches: JoinSet<()>,
 }
 
 impl Timeline {
     /// Starts watches of Stacks, Workspaces, Updates and pods.
     pub fn start(client: &Client, namespace: &str) -> Timeline {
-        let sightings = Arc::default();
+        let observed = Arc::default();
         let mut watches = JoinSet::new();
         let started = Instant::now();
-        watches.spawn(watch(Api::<Stack>::namespaced(client.clone(), namespace), Arc::clone(&sightings), started));
-        watches.spawn(watch(Api::<Workspace>::namespaced(client.clone(), namespace), Arc::clone(&sightings), started));
-        watches.spawn(watch(Api::<Update>::namespaced(client.clone(), namespace), Arc::clone(&sightings), started));
-        watches.spawn(watch(Api::<Pod>::namespaced(client.clone(), namespace), Arc::clone(&sightings), started));
-        Timeline { sightings, watches }
+        watches.spawn(watch(Api::<Stack>::namespaced(client.clone(), namespace), Arc::clone(&observed), started));
+        watches.spawn(watch(Api::<Workspace>::namespaced(client.clone(), namespace), Arc::clone(&observed), started));
+        watches.spawn(watch(Api::<Update>::namespaced(client.clone(), namespace), Arc::clone(&observed), started));
+        watches.spawn(watch(Api::<Pod>::namespaced(client.clone(), namespace), Arc::clone(&observed), started));
+        Timeline { observed, watches }
     }
 
     /// Starts a watch of one kind.
@@ -58,13 +58,13 @@ impl Timeline {
             + Send
             + 'static,
     {
-        let sightings = Arc::default();
+        let observed = Arc::default();
         let mut watches = JoinSet::new();
-        watches.spawn(watch(api, Arc::clone(&sightings), Instant::now()));
-        Timeline { sightings, watches }
+        watches.spawn(watch(api, Arc::clone(&observed), Instant::now()));
+        Timeline { observed, watches }
     }
 
-    /// Stops the watches, because with thousands of objects the recording would dominate the load.
+    /// Stops the watches, because the recording of thousands of objects would dominate the load.
     #[allow(dead_code, reason = "used by the benchmarks")]
     pub fn end(&mut self) {
         self.watches.abort_all();
@@ -76,23 +76,24 @@ impl Timeline {
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
         let kind = K::kind(&());
-        let of_kind = |sighting: &Sighting| (sighting.kind == kind && !sighting.gone).then(|| sighting.object.clone());
-        let sightings = self.all();
-        let objects = sightings.iter().filter_map(of_kind).map(serde_json::from_value);
+        let of_kind = |state: &ObservedState| (state.kind == kind && !state.gone).then(|| state.object.clone());
+        let observed = self.all();
+        let objects = observed.iter().filter_map(of_kind).map(serde_json::from_value);
         objects.collect::<Result<_, _>>().expect("valid object")
     }
 
-    /// Returns the time at which `is_so` first returned true for an object of a type.
-    pub fn first<K>(&self, is_so: impl Fn(&K) -> bool) -> Option<Duration>
+    /// Returns the time of the first observed state for which `predicate` returned true.
+    pub fn first<K>(&self, predicate: impl Fn(&K) -> bool) -> Option<Duration>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
         let kind = K::kind(&());
-        let of_kind = |sighting: &&Sighting| sighting.kind == kind && !sighting.gone;
+        let of_kind = |state: &&ObservedState| state.kind == kind && !state.gone;
         let found = self.all();
-        let is_so =
-            |sighting: &&Sighting| serde_json::from_value(sighting.object.clone()).is_ok_and(|object| is_so(&object));
-        found.iter().filter(of_kind).find(is_so).map(|sighting| sighting.at)
+        let is_match = |state: &&ObservedState| {
+            serde_json::from_value(state.object.clone()).is_ok_and(|object| predicate(&object))
+        };
+        found.iter().filter(of_kind).find(is_match).map(|state| state.at)
     }
 
     /// Returns one line per state.
@@ -100,12 +101,12 @@ impl Timeline {
         self.all().iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
-    fn all(&self) -> Vec<Sighting> {
-        self.sightings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn all(&self) -> Vec<ObservedState> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-async fn watch<K>(api: Api<K>, sightings: Arc<Mutex<Vec<Sighting>>>, started: Instant)
+async fn watch<K>(api: Api<K>, observed: Arc<Mutex<Vec<ObservedState>>>, started: Instant)
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Clone
@@ -115,7 +116,7 @@ where
         + Send
         + 'static,
 {
-    // The API server can close a watch at any time. The watcher then starts another watch.
+    // The API server can close a watch at any time. The watcher then starts a new watch.
     let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
     loop {
         let (object, gone) = match events.try_next().await {
@@ -124,7 +125,7 @@ where
             Ok(None) => return,
             Ok(Some(_)) | Err(_) => continue,
         };
-        let sighting = Sighting {
+        let state = ObservedState {
             at: started.elapsed(),
             kind: K::kind(&()).into_owned(),
             name: object.name_any(),
@@ -132,15 +133,15 @@ where
             gone,
             object: serde_json::to_value(&object).unwrap_or_default(),
         };
-        let mut seen = sightings.lock().unwrap_or_else(PoisonError::into_inner);
-        if !seen.iter().any(|s| s.kind == sighting.kind && s.version == sighting.version && s.gone == sighting.gone) {
-            seen.push(sighting);
+        let mut seen = observed.lock().unwrap_or_else(PoisonError::into_inner);
+        if !seen.iter().any(|s| s.kind == state.kind && s.version == state.version && s.gone == state.gone) {
+            seen.push(state);
         }
     }
 }
 
-fn line(sighting: &Sighting) -> String {
-    let Sighting { at, kind, name, gone, object, .. } = sighting;
+fn line(state: &ObservedState) -> String {
+    let ObservedState { at, kind, name, gone, object, .. } = state;
     let seconds = at.as_secs_f64();
     if *gone {
         return format!("{seconds:7.2} s  {kind} {name} is gone");

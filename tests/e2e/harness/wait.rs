@@ -1,4 +1,4 @@
-//! Waits with a timeout; the error message contains the last observed state.
+//! Waits with a timeout. The failure message contains the last observed state.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Result of one poll.
-pub enum Look<T> {
+pub enum Poll<T> {
     Found(T),
     /// Describes the observed state.
     NotYet(String),
@@ -17,13 +17,13 @@ pub enum Look<T> {
 pub enum WaitLimit {
     /// For one response of the API server.
     Call,
-    /// For one reconcile of a controller.
+    /// For one reconciliation.
     Reaction,
     /// For the start of a pod and a short run.
     Run,
-    /// For a run with retries, or for the kubelet's sync of a changed Secret to a volume.
+    /// For a run with retries, or until the kubelet has synced a changed Secret to a volume.
     Long,
-    /// For an installation and a first run of a program, which compiles all packages of the Pulumi SDK for Go.
+    /// For the installation and the first run of a program, which compiles all packages of the Pulumi SDK for Go.
     Compilation,
 }
 
@@ -42,16 +42,16 @@ impl WaitLimit {
 /// Interval between two polls.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// Polls until `look` returns `Found`. Panics with the last observed state after the timeout.
-pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut look: impl AsyncFnMut() -> Look<T>) -> T {
+/// Polls until `poll` returns `Found`. After the timeout, panics with the last observed state.
+pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut poll: impl AsyncFnMut() -> Poll<T>) -> T {
     let end = Instant::now() + wait_limit.limit();
     let mut seen = "nothing yet".to_owned();
     loop {
-        match timeout(WaitLimit::Call.limit(), look()).await {
-            Ok(Look::Found(found)) => return found,
-            Ok(Look::NotYet(state)) => seen = state,
+        match timeout(WaitLimit::Call.limit(), poll()).await {
+            Ok(Poll::Found(found)) => return found,
+            Ok(Poll::NotYet(state)) => seen = state,
             Err(_) => {
-                panic!("waited {:?} for {what}; the last check did not end. State before: {seen}", wait_limit.limit())
+                panic!("waited {:?} for {what}; the last poll timed out. Last state: {seen}", wait_limit.limit())
             }
         }
         assert!(Instant::now() < end, "waited {:?} for {what}. Last state: {seen}", wait_limit.limit());
@@ -60,10 +60,10 @@ pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut look: 
 }
 
 /// Awaits a call to the API server. Panics on an error or a timeout.
-pub async fn api_call<T>(doing: impl Display, call: impl Future<Output = kube::Result<T>>) -> T {
+pub async fn api_call<T>(action: impl Display, call: impl Future<Output = kube::Result<T>>) -> T {
     match timeout(WaitLimit::Call.limit(), call).await {
         Ok(Ok(response)) => response,
-        Ok(Err(error)) => panic!("{doing}: {error}"),
-        Err(_) => panic!("{doing}: the API server did not respond within {:?}", WaitLimit::Call.limit()),
+        Ok(Err(error)) => panic!("{action}: {error}"),
+        Err(_) => panic!("{action}: the API server did not respond within {:?}", WaitLimit::Call.limit()),
     }
 }

@@ -1,4 +1,4 @@
-//! Tests components that are written in one language and used from another.
+//! Tests components that programs in other languages use.
 
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
@@ -6,12 +6,12 @@ use serde_json::json;
 use super::{IMAGE, below, destroy, first_outputs, go_modules, npm, program, stack, template};
 use crate::harness::{File, Scene, run};
 
-/// Installs the dependencies of the component in the directory `greetings`.
+/// Command that installs the dependencies of the component in the directory `greetings`.
 const NPM_INSTALL: &str = "cd /share/workspace/greetings && npm install";
 const PIP_INSTALL: &str =
     "cd /share/workspace/greetings && python3 -m venv venv && venv/bin/pip install --requirement requirements.txt";
 
-/// Runs a script in an init container, after the controller has delivered the source.
+/// Adds an init container that runs a script after the controller has delivered the source.
 fn prepare(stack: &mut Stack, script: &str) {
     let container = json!({
         "name": "component",
@@ -25,7 +25,8 @@ fn prepare(stack: &mut Stack, script: &str) {
     template(stack)["podTemplate"] = json!({"spec": {"initContainers": [container]}});
 }
 
-/// Pushes a program that uses a component. The CLI installs the dependencies of a component that a program in YAML uses.
+/// Pushes a program that uses a component, and checks its output. For a program in YAML, the CLI installs the
+/// dependencies of the component.
 async fn check(scene: &Scene, files: &[File], script: Option<&str>, expected: &str) {
     let source = scene.source("app").await;
     let commit = source.push(files).await;
@@ -38,7 +39,7 @@ async fn check(scene: &Scene, files: &[File], script: Option<&str>, expected: &s
     destroy(&main).await;
 }
 
-/// Returns a program and the component in TypeScript, with its packages.
+/// Adds the component in TypeScript and its packages to a program.
 fn with_typescript_component(program_files: Vec<File>) -> Vec<File> {
     let own = program("component-typescript");
     let shared = npm("npm").into_iter().filter(|file| own.iter().all(|other| other.path != file.path)).collect();

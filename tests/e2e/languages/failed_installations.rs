@@ -1,5 +1,5 @@
-//! Tests the messages of failed installations. The programs are those of the failure corpus, whose recordings are compared in
-//! `src/pulumi/failure/corpus_tests.rs`.
+//! Tests the messages of failed installations with programs of the failure corpus. `src/pulumi/failure/corpus_tests.rs`
+//! tests the recordings of these programs.
 
 use pulumi_controller::api::conditions::{stack_reason, workspace_reason};
 
@@ -27,8 +27,8 @@ fn runtime(language: &str) -> &str {
     if language == "typescript" { "nodejs" } else { language }
 }
 
-/// Program with an error in its dependencies, and the replacements in its expected message: the recordings are from other
-/// registries.
+/// Program with an error in its dependencies, and replacements in its expected message. The recordings contain the
+/// addresses of other registries.
 type Case<'a> = (&'a str, &'a [(&'a str, &'a str)]);
 
 /// Pushes programs whose dependencies cannot be installed, one after the other, and checks the messages.
@@ -62,7 +62,7 @@ async fn check(scene: &Scene, language: &str, options: &str, cases: &[Case<'_>])
 fn messages_of_failed_npm_installations_state_the_cause() {
     run("npm-fails", async |scene| {
         let registry: [(&str, &str); 1] = [("https://registry.example.com", &format!("{REGISTRY}/npm"))];
-        // Current hosts parse the file before npm, to find a workspace.
+        // Current language hosts parse the file before npm, to find a workspace.
         let parser: [(&str, &str); 1] = [(
             "Invalid package.json: JSONParseError: Expected double-quoted property name in JSON at position 119 (line 7 column 3)",
             "failed to parse workspaces from /share/workspace/package.json: invalid character '}'",

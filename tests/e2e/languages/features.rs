@@ -9,14 +9,14 @@ use super::{
 };
 use crate::harness::{File, Scene, StackHandle, once, run};
 
-/// Part of the log of the pod when the CLI downloads the plugin.
+/// Text in the log of the pod that appears when the CLI downloads the plugin.
 const DOWNLOAD: &str = "Downloading provider: testing";
 
 async fn downloads(main: &StackHandle<'_>) -> usize {
     main.pod_log("pulumi").await.matches(DOWNLOAD).count()
 }
 
-/// Pushes a program with a component, and then changes a file that is an asset and the input of a resource.
+/// Pushes a program with a component. Then changes a file that is an asset, and the input of a resource.
 async fn check(scene: &Scene, files: &[File], path: &str) {
     let network = scene.source("network").await;
     let commit = network.push(&program("network")).await;
@@ -47,11 +47,11 @@ async fn check(scene: &Scene, files: &[File], path: &str) {
     let second = source.push(&replaced(&changed, path, "one in ", "two in ")).await;
     let outputs = outputs_of(&main, &second).await;
     assert_eq!(outputs["assets"]["file"]["hash"], json!(digest("goodbye from a file\n")), "{outputs}");
-    assert_eq!(main.log.sentences().await, once(&["create group-child", "update group-child"]));
+    assert_eq!(main.log.operations().await, once(&["create group-child", "update group-child"]));
     assert_eq!(downloads(&main).await, before, "the second run uses the plugin in PULUMI_HOME");
 
     destroy(&main).await;
-    assert_eq!(main.log.sentences().await, once(&["create group-child", "update group-child", "delete group-child"]));
+    assert_eq!(main.log.operations().await, once(&["create group-child", "update group-child", "delete group-child"]));
 }
 
 fn digest(content: &str) -> String {

@@ -1,11 +1,13 @@
-//! Tests changes of lock files: the new version of a package is installed, and a later commit installs nothing.
+//! Tests changes of lock files. A changed lock file installs the new version of a package, and a change of the code
+//! installs nothing.
 
 use serde_json::{Value, json};
 
 use super::{destroy, first_outputs, go_modules, installations, npm, outputs_of, packages, program, replaced, stack};
 use crate::harness::{File, Scene, run};
 
-/// Pushes a program with an older version of a package, then with a newer version, and then a change of the code only.
+/// Pushes a program with an older version of a package, then with a newer version, and then with a change of the code
+/// only.
 async fn check(scene: &Scene, [older, newer]: [&[File]; 2], path: &str, [before, after]: [&str; 2]) {
     let source = scene.source("app").await;
     let first = source.push(older).await;
@@ -22,7 +24,7 @@ async fn check(scene: &Scene, [older, newer]: [&[File]; 2], path: &str, [before,
     destroy(&main).await;
 }
 
-/// Replaces a package in a lock file of npm with the version in another lock file.
+/// Replaces a package in a lock file of npm by the version in another lock file.
 fn with_older_package(lock: &str, older: &str, package: &str) -> String {
     let parse = |text| serde_json::from_str::<Value>(text).expect("a lock file");
     let (mut lock, older) = (parse(lock), parse(older));

@@ -1,5 +1,5 @@
-//! Tests memory limits of the container that runs the programs. The documentation recommends these limits, so a program with few
-//! dependencies must run with them: the installation, the first run, and a run after a commit that changes only the code.
+//! Tests the memory limits that the documentation recommends for the `pulumi` container. A program with few
+//! dependencies must be installed and run with them, and run again after a change of the code.
 
 use serde_json::json;
 

@@ -1,4 +1,5 @@
-//! Tests programs in TypeScript, Python and Go with real language hosts, and with packages from a registry in the cluster.
+//! Tests programs in TypeScript, Python and Go with the language hosts of Pulumi and with packages from a registry in
+//! the cluster.
 //!
 //! The suite `languages` of `tests/run` runs the tests in `push_to_destroy`, and the suite `languages-all` runs all other tests.
 //! `coverage.yaml` lists the test of each feature. The programs are in `programs/`.
@@ -27,7 +28,7 @@ use crate::harness::{Commit, File, Scene, Source, StackHandle, WaitLimit, condit
 
 /// Image with the language runtimes.
 const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
-/// Registry of npm, Python and Go packages, and server for plugins.
+/// Registry for npm, Python and Go packages, which also serves plugins.
 const REGISTRY: &str = "http://packages.test-services";
 const REGISTRY_HOST: &str = "packages.test-services";
 
@@ -77,16 +78,16 @@ fn read(root: &Path, path: &Path) -> File {
     File { path: relative.display().to_string(), content }
 }
 
-/// Returns the files with a text in one of them replaced.
+/// Returns the files after a text replacement in one of them.
 fn replaced(files: &[File], path: &str, from: &str, to: &str) -> Vec<File> {
     let mut files = files.to_vec();
-    let file = files.iter_mut().find(|file| file.path == path).unwrap_or_else(|| panic!("there is no file {path}"));
+    let file = files.iter_mut().find(|file| file.path == path).unwrap_or_else(|| panic!("{path} does not exist"));
     assert!(file.content.contains(from), "{path} does not contain {from:?}");
     file.content = file.content.replace(from, to);
     files
 }
 
-/// Returns the files in a directory.
+/// Moves the files into a directory.
 fn below(directory: &str, files: Vec<File>) -> Vec<File> {
     let moved = |file: File| File { path: format!("{directory}/{}", file.path), ..file };
     files.into_iter().map(moved).collect()
@@ -116,7 +117,7 @@ fn template(stack: &mut Stack) -> &mut Value {
     &mut stack.spec.workspace_template.as_mut().expect("the harness sets a template")["spec"]
 }
 
-/// Sets variables of the pod. A variable replaces an existing variable of the same name.
+/// Sets environment variables of the pod. A variable replaces an existing variable of the same name.
 fn set_environment(stack: &mut Stack, variables: &[(&str, &str)]) {
     let list = template(stack)["env"].as_array_mut().expect("a list");
     for (name, value) in variables {
@@ -129,7 +130,7 @@ fn set_config(stack: &mut Stack, key: &str, value: &str) {
     stack.spec.config.insert(key.to_owned(), json!(value));
 }
 
-/// Waits until the Stack has applied the first commit, which includes the installation, and returns its outputs.
+/// Waits until the Stack has applied a commit whose dependencies must be installed, and returns its outputs.
 async fn first_outputs(main: &StackHandle<'_>, commit: &Commit) -> Value {
     outputs(&main.until_applied_within(WaitLimit::Compilation, commit).await)
 }
@@ -143,7 +144,7 @@ fn outputs(stack: &Stack) -> Value {
     json!(stack.status.as_ref().expect("a status").outputs)
 }
 
-/// Waits until the message of Ready contains a text and returns the message.
+/// Waits until the message of the Ready condition contains a text, and returns the Stack and the message.
 async fn until_message(main: &StackHandle<'_>, text: &str) -> (Stack, String) {
     let stack =
         main.until(&format!("to report {text:?}"), WaitLimit::Long, |stack| message(stack).contains(text)).await;

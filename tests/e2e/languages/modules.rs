@@ -1,11 +1,11 @@
-//! Tests module systems of Node.js, and programs in Go that are built to a path or built in advance.
+//! Tests the module systems of Node.js, and programs in Go that the CLI builds to a path or that are built in advance.
 
 use serde_json::json;
 
 use super::{destroy, first_outputs, go_modules, npm, outputs_of, program, replaced, stack};
 use crate::harness::{File, run};
 
-/// Returns a program with the packages in `directory`, whose `package.json` contains these lines instead of `main`.
+/// Returns a program with the packages in `directory`. The lines in `manifest` replace `main` in `package.json`.
 fn node_program(name: &str, directory: &str, manifest: &str) -> Vec<File> {
     let own = program(name);
     let shared = npm(directory).into_iter().filter(|file| own.iter().all(|other| other.path != file.path));
@@ -36,7 +36,7 @@ fn javascript_and_typescript_run_as_commonjs_and_es_modules() {
 /// Path of the executable in the options of the program.
 const EXECUTABLE: &str = "/tmp/pulumi-program";
 
-/// Returns the program in `app`, which requires the module in `library` by its path.
+/// Returns a repository with the program in `app`, which requires the module in `library` by its path.
 fn go_repository(text: &str) -> Vec<File> {
     let module = "module pulumi-controller.test/packages";
     let local = "module pulumi-controller.test/app\n\nrequire pulumi-controller.test/library v0.0.0\n\nreplace \

@@ -1,12 +1,13 @@
-//! Tests repositories in which the program depends on a package in another directory. `modules.rs` also tests a local module in Go.
+//! Tests repositories in which the program depends on a package in another directory. `modules.rs` also tests a local
+//! Go module.
 
 use serde_json::json;
 
 use super::{below, destroy, first_outputs, go_modules, program, replaced, stack};
 use crate::harness::{File, Scene, run};
 
-/// Pushes a repository with the program in `app`, and then a change of the package only. `directory` is the directory of the project
-/// file.
+/// Pushes a repository with the program in `app`, and then a change of only the package. `directory` contains the
+/// project file.
 async fn check(scene: &Scene, files: &[File], directory: &str, path: &str) {
     let source = scene.source("app").await;
     let first = source.push(files).await;
@@ -32,7 +33,7 @@ fn a_python_program_uses_a_changed_local_package() {
     });
 }
 
-/// The project file is in the directory of the program, and the lock file in the root.
+/// The project file is in the directory of the program, and the lock file is in the root.
 #[test]
 fn a_project_in_an_npm_workspace_directory_uses_a_changed_package() {
     run("monorepo-ts-app", async |scene| {

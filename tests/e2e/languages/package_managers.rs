@@ -1,12 +1,12 @@
-//! Tests the package managers of Node.js and Python, and names of virtual environments. With each of them, a commit without
-//! changed dependencies installs nothing.
+//! Tests package managers of Node.js and Python, and names of virtual environments. A commit without changed
+//! dependencies must install nothing.
 
 use serde_json::{Value, json};
 
 use super::{destroy, first_outputs, installations, outputs_of, packages, program, replaced, stack};
 use crate::harness::{File, Scene, run};
 
-/// Pushes a program whose output `commit` is `one`, and then the same program with another value.
+/// Pushes a program whose output `commit` is `one`, and then the same program with another output.
 async fn check(scene: &Scene, files: &[File], path: &str, expected: Value) {
     let source = scene.source("app").await;
     let first = source.push(files).await;

@@ -1,4 +1,4 @@
-//! Tests provider plugins on the PATH. `features.rs` contains the tests of downloaded plugins.
+//! Tests provider plugins on the `PATH`. `features.rs` contains the tests of downloaded plugins.
 
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
@@ -6,11 +6,11 @@ use serde_json::json;
 use super::{destroy, first_outputs, go_modules, npm, program, set_environment, stack, template};
 use crate::harness::{File, Scene, once, run};
 
-/// Directory on the PATH in which an init container writes the plugin.
+/// Directory on the `PATH` to which an init container copies the plugin.
 const PLUGINS: &str = "/opt/plugins";
 const PATH: &str = "/opt/plugins:/usr/local/bin:/usr/local/go/bin:/usr/bin:/bin";
 
-/// Copies the test provider from the image of other tests to a volume.
+/// Adds an init container that copies the test provider from the image of the other tests to a volume.
 fn provide_plugin(scene: &Scene, stack: &mut Stack) {
     let mount = json!({"name": "plugins", "mountPath": PLUGINS});
     let copy = json!({
@@ -37,7 +37,7 @@ async fn check_path(scene: &Scene, files: &[File]) {
     let main = scene.start(stack).await;
     assert_eq!(first_outputs(&main, &commit).await, json!({"count": 0}));
     destroy(&main).await;
-    assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+    assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! Tests policy packs in TypeScript and Python, which are part of the source. Pulumi has no policy packs in Go.
+//! Tests policy packs in TypeScript and Python that are part of the source. Pulumi does not support policy packs in Go.
 
 use serde_json::json;
 
 use super::{destroy, npm, outputs_of, program, replaced, set_environment, stack, until_message};
 use crate::harness::{File, Scene, run};
 
-/// Pushes a resource that the mandatory policy forbids, and then one that it allows.
+/// Pushes a resource that the mandatory policy forbids, and then a resource that it allows.
 async fn check(scene: &Scene, files: &[File], path: &str) {
     let source = scene.source("app").await;
     source.push(files).await;

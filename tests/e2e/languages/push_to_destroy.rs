@@ -1,4 +1,4 @@
-//! Tests each language from the first push to the deletion of the Stack. These tests run with every change.
+//! Tests each language from the first push to the deletion of the Stack. `tests/run` runs these tests for every change.
 
 use pulumi_controller::api::conditions::stack_reason;
 use serde_json::json;
@@ -12,11 +12,12 @@ use crate::harness::{File, Scene, is_stalled, run};
 /// A program in one language.
 struct Language {
     name: &'static str,
-    /// The program. It exports the configuration values `greeting` and `password`, and the output `version`, which is `one`.
+    /// The program. It exports the configuration values `greeting` and `password`, and the output `version` with the
+    /// value `one`.
     files: Vec<File>,
     /// Path of the program's file.
     path: &'static str,
-    /// Name of the program whose error is in line 3.
+    /// Name of the program with an error in line 3.
     broken: &'static str,
     /// Beginning of the message for this program.
     error: &'static str,

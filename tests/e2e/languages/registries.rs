@@ -1,4 +1,4 @@
-//! Tests registries that require a token, which the settings file of a package manager in a Secret contains.
+//! Tests registries that require a token. A Secret contains the settings file of the package manager with the token.
 
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::harness::{File, Scene, run};
 
-/// Token that the registry requires below `/private`.
+/// Token that the registry requires for paths below `/private`.
 const TOKEN: &str = "test-token";
 /// Directory in which the Secret is mounted.
 const SETTINGS: &str = "/etc/registry";
@@ -20,9 +20,9 @@ struct Settings {
     file: (&'static str, String),
     /// Variable with the path of the file.
     variable: &'static str,
-    /// Variable with the address of the registry without a token, which would have precedence over the file.
+    /// Environment variable with the address of the registry without a token. It would have precedence over the file.
     replaced: &'static str,
-    /// Part of the message while the Secret contains another token.
+    /// Part of the message while the Secret contains a wrong token.
     refusal: &'static str,
 }
 
@@ -33,7 +33,7 @@ fn pod_template() -> Value {
     json!({"spec": {"volumes": [volume], "containers": [{"name": "pulumi", "volumeMounts": [mount]}]}})
 }
 
-/// Starts with another token. After the Secret is corrected, the installation succeeds without another change.
+/// Starts with a wrong token. Once the Secret is corrected, the installation succeeds without another change.
 async fn check(scene: &Scene, files: &[File], settings: Settings) {
     let (name, content) = settings.file;
     let authority = certificate(scene).await;
@@ -91,7 +91,7 @@ fn pip_installs_with_the_token_in_pip_conf_from_a_secret() {
     });
 }
 
-/// The go command sends credentials only with HTTPS.
+/// The `go` command sends credentials only over HTTPS.
 #[test]
 fn go_downloads_modules_with_the_token_in_goenv_from_a_secret() {
     run("goenv", async |scene| {
@@ -105,7 +105,7 @@ fn go_downloads_modules_with_the_token_in_goenv_from_a_secret() {
     });
 }
 
-/// Returns the certificate of the registry, through the proxy of the API server.
+/// Returns the certificate of the registry, requested through the proxy of the API server.
 async fn certificate(scene: &Scene) -> String {
     let path = "/api/v1/namespaces/test-services/services/http:packages:http/proxy/ca.crt";
     let request = http::Request::get(path).body(Vec::new()).expect("a request");

@@ -341,7 +341,7 @@ fn current() -> CurrentUpdate {
     }
 }
 
-fn ended(failed_reason: Option<&str>) -> Update {
+fn ended_update(failed_reason: Option<&str>) -> Update {
     let mut update = Update::new("app-1", crate::api::auto::UpdateSpec::default());
     let mut conditions = Vec::new();
     let claim = Claim {
@@ -392,18 +392,18 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
 
     for reason in [None, Some("UpdateFailed"), Some("Aborted")] {
         let mut run = stack.clone();
-        run.status = Some(with_result(&run, &ended(reason), None, at(60)));
+        run.status = Some(with_result(&run, &ended_update(reason), None, at(60)));
         assert_eq!(since(&run), None, "{reason:?}: the run has started");
         run.status = Some(started(&run, &current(), at(70)));
         assert_eq!(since(&run), Some(70), "{reason:?}");
         run.metadata.generation = Some(4);
-        run.status = Some(with_result(&run, &ended(reason), None, at(80)));
+        run.status = Some(with_result(&run, &ended_update(reason), None, at(80)));
         assert_eq!(since(&run), None, "{reason:?}: the spec has changed");
     }
 }
 
-fn failed_so(reason: &str, interrupted: bool) -> Update {
-    let mut update = ended(Some(reason));
+fn failed_update(reason: &str, interrupted: bool) -> Update {
+    let mut update = ended_update(Some(reason));
     update.status.as_mut().expect("value is set").interrupted = interrupted.then_some(true);
     update
 }

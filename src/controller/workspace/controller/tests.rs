@@ -145,9 +145,9 @@ fn written_statuses(log: &Log) -> String {
     statuses.map(|request| request.body.to_string()).collect()
 }
 
-async fn until(what: &str, log: &Log, is_so: impl Fn(&Log) -> bool) {
+async fn until(what: &str, log: &Log, predicate: impl Fn(&Log) -> bool) {
     let limit = tokio::time::Instant::now() + Duration::from_secs(60);
-    while !is_so(log) {
+    while !predicate(log) {
         assert!(tokio::time::Instant::now() < limit, "timed out: {what}: {:?}", log.verbs());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

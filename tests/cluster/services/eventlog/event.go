@@ -1,5 +1,4 @@
-// Package eventlog stores the events of the test provider, with which a test proves that an operation happened, and
-// happened once.
+// Package eventlog stores the events of the test provider. They prove that an operation took place exactly once.
 package eventlog
 
 import (
@@ -11,8 +10,8 @@ import (
 	"time"
 )
 
-// The phases of an operation: begin before the change, exactly one of the others after it. A begin without an end means
-// that the provider died during the operation.
+// The phases of an operation: begin before the change, and exactly one of the other phases after the change. An
+// operation without an end means that the provider died during the operation.
 const (
 	Begin     = "begin"
 	Done      = "done"
@@ -22,7 +21,7 @@ const (
 
 // Event is one entry of the log.
 type Event struct {
-	// Sequence is assigned by the log in order of arrival, starting at 1, and is never reused.
+	// Sequence is the position in the order of arrival, starting at 1. The log assigns it and never reuses it.
 	Sequence  uint64 `json:"sequence,omitempty"`
 	Resource  string `json:"resource"`
 	URN       string `json:"urn,omitempty"`
@@ -35,7 +34,7 @@ type Event struct {
 	PID   int       `json:"pid"`
 	Host  string    `json:"host"`
 	Time  time.Time `json:"time"`
-	// ID is common to the begin and the end of one operation.
+	// ID is the same for the begin and the end of an operation.
 	ID string `json:"id"`
 }
 
@@ -48,15 +47,15 @@ func (event Event) check() error {
 		}
 	}
 	if phases := []string{Begin, Done, Failed, Cancelled}; !slices.Contains(phases, event.Phase) {
-		return fmt.Errorf("the event's phase is %q, it must be one of %s", event.Phase, strings.Join(phases, ", "))
+		return fmt.Errorf("invalid phase %q: must be one of %s", event.Phase, strings.Join(phases, ", "))
 	}
 	if event.Sequence != 0 {
-		return errors.New("the event has a sequence number: the log gives those")
+		return errors.New("the event has a sequence number, which only the log may assign")
 	}
 	return nil
 }
 
-// Filter selects events by exact field values; an empty field matches every event.
+// Filter selects events by exact field values. An empty field matches every event.
 type Filter struct {
 	Resource, Stack, Operation, Phase, Host string
 }

@@ -18,8 +18,8 @@ func start(t *testing.T, capacity int) string {
 	return server.URL
 }
 
-// ask sends a request and checks the status of the response.
-func ask(t *testing.T, method, url, body string, wantedStatus int) string {
+// request sends a request and checks the status of the response.
+func request(t *testing.T, method, url, body string, wantedStatus int) string {
 	t.Helper()
 	request, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
@@ -35,7 +35,7 @@ func ask(t *testing.T, method, url, body string, wantedStatus int) string {
 		t.Fatal(err)
 	}
 	if response.StatusCode != wantedStatus {
-		t.Fatalf("%s %s: status %d, wanted %d: %s", method, url, response.StatusCode, wantedStatus, answer)
+		t.Fatalf("%s %s: status %d, want %d: %s", method, url, response.StatusCode, wantedStatus, answer)
 	}
 	return string(answer)
 }
@@ -46,13 +46,13 @@ func post(t *testing.T, server string, event Event) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask(t, "POST", server+"/events", string(body), http.StatusCreated)
+	request(t, "POST", server+"/events", string(body), http.StatusCreated)
 }
 
 func find(t *testing.T, server, query string) []Event {
 	t.Helper()
 	var events []Event
-	if err := json.Unmarshal([]byte(ask(t, "GET", server+"/events"+query, "", http.StatusOK)), &events); err != nil {
+	if err := json.Unmarshal([]byte(request(t, "GET", server+"/events"+query, "", http.StatusOK)), &events); err != nil {
 		t.Fatal(err)
 	}
 	return events
@@ -62,10 +62,10 @@ func event(resource, operation, phase string) Event {
 	return Event{Resource: resource, Operation: operation, Phase: phase, Stack: "dev", Host: "pod-" + resource, ID: "1"}
 }
 
-func TestEventsComeBackInOrderOfArrivalAndFiltered(t *testing.T) {
+func TestFindReturnsMatchingEventsInOrder(t *testing.T) {
 	server := start(t, 100)
-	if answer := ask(t, "GET", server+"/events", "", http.StatusOK); strings.TrimSpace(answer) != "[]" {
-		t.Fatalf("an empty log answered %s", answer)
+	if answer := request(t, "GET", server+"/events", "", http.StatusOK); strings.TrimSpace(answer) != "[]" {
+		t.Fatalf("an empty log responded with %s", answer)
 	}
 	other := event("b", "create", Done)
 	other.Stack = "production"
@@ -92,12 +92,12 @@ func TestEventsComeBackInOrderOfArrivalAndFiltered(t *testing.T) {
 			sequences = append(sequences, each.Sequence)
 		}
 		if fmt.Sprint(sequences) != fmt.Sprint(wanted) {
-			t.Errorf("%q found %v, wanted %v", query, sequences, wanted)
+			t.Errorf("%q found %v, want %v", query, sequences, wanted)
 		}
 	}
 }
 
-func TestAWaitEndsWhenEnoughEventsMatch(t *testing.T) {
+func TestWaitEndsWhenEnoughEventsMatch(t *testing.T) {
 	server := start(t, 100)
 	found := make(chan []Event, 1)
 	go func() { found <- find(t, server, "?resource=a&wait=20s&count=2") }()
@@ -115,11 +115,11 @@ func TestAWaitEndsWhenEnoughEventsMatch(t *testing.T) {
 			t.Fatalf("the wait ended with %v", events)
 		}
 	case <-time.After(10 * time.Second):
-		t.Fatal("the wait did not end though both events are there")
+		t.Fatal("the wait did not end after both events arrived")
 	}
 }
 
-func TestAWaitEndsWithWhatThereIsWhenTheTimeIsOver(t *testing.T) {
+func TestWaitReturnsMatchingEventsAfterTimeout(t *testing.T) {
 	server := start(t, 100)
 	post(t, server, event("a", "create", Begin))
 	begin := time.Now()
@@ -131,38 +131,38 @@ func TestAWaitEndsWithWhatThereIsWhenTheTimeIsOver(t *testing.T) {
 	}
 }
 
-func TestForgettingRemovesWhatMatchesAndKeepsTheSequence(t *testing.T) {
+func TestForgetRemovesMatchingEventsAndKeepsSequence(t *testing.T) {
 	server := start(t, 100)
 	post(t, server, event("a", "create", Begin))
 	post(t, server, event("b", "create", Begin))
-	if answer := ask(t, "DELETE", server+"/events?resource=a", "", http.StatusOK); !strings.Contains(answer, `"forgotten":1`) {
-		t.Fatalf("forgetting answered %s", answer)
+	if answer := request(t, "DELETE", server+"/events?resource=a", "", http.StatusOK); !strings.Contains(answer, `"forgotten":1`) {
+		t.Fatalf("the deletion responded with %s", answer)
 	}
 	post(t, server, event("c", "create", Begin))
 	events := find(t, server, "")
 	if len(events) != 2 || events[0].Resource != "b" || events[1].Sequence != 3 {
-		t.Fatalf("left are %v", events)
+		t.Fatalf("the remaining events are %v", events)
 	}
-	ask(t, "DELETE", server+"/events", "", http.StatusOK)
+	request(t, "DELETE", server+"/events", "", http.StatusOK)
 	if events := find(t, server, ""); len(events) != 0 {
-		t.Fatalf("left are %v", events)
+		t.Fatalf("the remaining events are %v", events)
 	}
 }
 
-func TestAFullLogRefusesAndKeepsWhatItHas(t *testing.T) {
+func TestFullLogRejectsNewEvents(t *testing.T) {
 	server := start(t, 1)
 	post(t, server, event("a", "create", Begin))
-	answer := ask(t, "POST", server+"/events", `{"resource":"b","operation":"create","phase":"done","id":"1"}`,
+	answer := request(t, "POST", server+"/events", `{"resource":"b","operation":"create","phase":"done","id":"1"}`,
 		http.StatusInsufficientStorage)
 	if !strings.Contains(answer, "full") {
-		t.Errorf("the answer does not say why: %s", answer)
+		t.Errorf("the response does not contain the reason: %s", answer)
 	}
 	if events := find(t, server, ""); len(events) != 1 || events[0].Resource != "a" {
-		t.Fatalf("the log holds %v", events)
+		t.Fatalf("the log contains %v", events)
 	}
 }
 
-func TestWhatIsNotAnEventOrAQuestionIsRefusedWithAReason(t *testing.T) {
+func TestInvalidRequestsAreRejectedWithReason(t *testing.T) {
 	server := start(t, 100)
 	for _, refused := range []struct {
 		method, path, body string
@@ -181,12 +181,12 @@ func TestWhatIsNotAnEventOrAQuestionIsRefusedWithAReason(t *testing.T) {
 		{"GET", "/events?count=2", "", http.StatusBadRequest, "wait"},
 		{"DELETE", "/events?wait=1s", "", http.StatusBadRequest, "wait"},
 	} {
-		answer := ask(t, refused.method, server+refused.path, refused.body, refused.status)
+		answer := request(t, refused.method, server+refused.path, refused.body, refused.status)
 		if !strings.Contains(answer, refused.reason) {
-			t.Errorf("%s %s: the answer does not say %q: %s", refused.method, refused.path, refused.reason, answer)
+			t.Errorf("%s %s: the response does not contain %q: %s", refused.method, refused.path, refused.reason, answer)
 		}
 	}
 	if events := find(t, server, ""); len(events) != 0 {
-		t.Fatalf("a refused event is in the log: %v", events)
+		t.Fatalf("the log contains a rejected event: %v", events)
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maximumEventSize leaves room for a long error message and a long URN.
+	// maximumEventSize is sufficient for a long error message and a long URN.
 	maximumEventSize = 64 * 1024
 	// maximumWait limits the lifetime of an abandoned request.
 	maximumWait = 10 * time.Minute
@@ -84,16 +84,16 @@ func waitFrom(query url.Values) (wait time.Duration, count int, err error) {
 	if text := query.Get("wait"); text != "" {
 		wait, err = time.ParseDuration(text)
 		if err != nil || wait < 0 || wait > maximumWait {
-			return 0, 0, fmt.Errorf("wait=%s is not a duration from 0s to %s", text, maximumWait)
+			return 0, 0, fmt.Errorf("invalid wait=%s: must be a duration from 0s to %s", text, maximumWait)
 		}
 	}
 	if text := query.Get("count"); text != "" {
 		count, err = strconv.Atoi(text)
 		if err != nil || count < 1 {
-			return 0, 0, fmt.Errorf("count=%s is not a positive number", text)
+			return 0, 0, fmt.Errorf("invalid count=%s: must be a positive number", text)
 		}
 		if !query.Has("wait") {
-			return 0, 0, errors.New("count is how many events to wait for: give wait=DURATION too")
+			return 0, 0, errors.New("count requires wait=DURATION")
 		}
 	}
 	query.Del("wait")
@@ -101,7 +101,7 @@ func waitFrom(query url.Values) (wait time.Duration, count int, err error) {
 	return wait, count, refuseUnknown(query)
 }
 
-// refuseUnknown prevents a misspelled filter from matching every event.
+// refuseUnknown rejects unknown parameters: a misspelled filter would otherwise match every event.
 func refuseUnknown(query url.Values) error {
 	if len(query) == 0 {
 		return nil
@@ -111,13 +111,13 @@ func refuseUnknown(query url.Values) error {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	return fmt.Errorf("unknown in the query: %s; known are resource, stack, operation, phase, host, "+
-		"and for GET wait, count", strings.Join(names, ", "))
+	return fmt.Errorf("unknown query parameters: %s; the parameters are resource, stack, operation, phase, host, "+
+		"and for GET also wait and count", strings.Join(names, ", "))
 }
 
 func writeJSON(response http.ResponseWriter, status int, value any) {
 	response.Header().Set("Content-Type", "application/json")
 	response.WriteHeader(status)
-	// The status is already sent. The only possible error is a closed connection, which cannot be reported.
+	// The status has already been sent. The only possible error is a closed connection, which cannot be reported.
 	_ = json.NewEncoder(response).Encode(value)
 }

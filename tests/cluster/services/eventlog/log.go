@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Log holds events in memory in order of arrival.
+// Log stores events in memory in the order of arrival.
 type Log struct {
 	capacity int
 
@@ -17,18 +17,18 @@ type Log struct {
 	changed chan struct{}
 }
 
-// New returns an empty log with a capacity.
+// New returns an empty log for at most capacity events.
 func New(capacity int) *Log {
 	return &Log{capacity: capacity, changed: make(chan struct{})}
 }
 
-// Append adds an event and returns it with its sequence number. It fails if the log is full: if it dropped old events,
-// a test that counts them could pass or fail wrongly.
+// Append adds an event and returns it with its sequence number. It fails if the log is full. If the log dropped old
+// events, a test that counts events could pass or fail wrongly.
 func (log *Log) Append(event Event) (Event, error) {
 	log.lock.Lock()
 	defer log.lock.Unlock()
 	if len(log.events) >= log.capacity {
-		return Event{}, fmt.Errorf("the log is full: it holds %d events; make room with DELETE /events", len(log.events))
+		return Event{}, fmt.Errorf("the log is full with %d events: delete events with DELETE /events", len(log.events))
 	}
 	log.sequence++
 	event.Sequence = log.sequence
@@ -42,7 +42,7 @@ func (log *Log) Append(event Event) (Event, error) {
 func (log *Log) Find(filter Filter) ([]Event, <-chan struct{}) {
 	log.lock.Lock()
 	defer log.lock.Unlock()
-	// Never nil: an empty list is encoded as [], not as null.
+	// The list is never nil, because an empty list must be encoded as [], not as null.
 	found := []Event{}
 	for _, event := range log.events {
 		if filter.matches(event) {

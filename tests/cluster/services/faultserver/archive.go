@@ -10,10 +10,10 @@ import (
 	"io"
 )
 
-// manyEntries exceeds the limit of any extractor.
+// manyEntries is a number of entries that exceeds the limit of any extractor.
 const manyEntries = 1_000_000
 
-// bombSize is the unpacked size of a decompression bomb, which exceeds the limit of any extractor.
+// bombSize is the unpacked size of a decompression bomb in bytes. It exceeds the limit of any extractor.
 const bombSize = 2 << 30
 
 // generators write archives that are too large for an upload. Their output is deterministic.
@@ -44,7 +44,7 @@ func generate(name string, to io.Writer) error {
 
 func writeManyEntries(archive *tar.Writer) error {
 	for number := range manyEntries {
-		// Names that compress badly, so that the number of entries is the only limit that is exceeded.
+		// The names compress badly, so the archive exceeds only the limit on the number of entries.
 		name := fmt.Sprintf("%x", sha256.Sum256([]byte{byte(number), byte(number >> 8), byte(number >> 16)}))
 		header := tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644}
 		if err := archive.WriteHeader(&header); err != nil {

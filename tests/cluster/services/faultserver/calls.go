@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// mostCalls is the maximum number of recorded calls per owner.
-	mostCalls = 1000
+	// maxCalls is the maximum number of recorded calls per owner.
+	maxCalls = 1000
 	// longestBody is the maximum size of a recorded body in bytes.
 	longestBody = 64 << 10
 )
@@ -21,8 +21,9 @@ type Call struct {
 	Body   json.RawMessage `json:"body"`
 }
 
-// note records a call and responds as GitHub does: an empty list to GET, "created" to other methods.
-func (server *Server) note(response http.ResponseWriter, request *http.Request) {
+// recordCall records a request and responds as GitHub does: with an empty list to GET, and with "created" to other
+// methods.
+func (server *Server) recordCall(response http.ResponseWriter, request *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(response, request.Body, longestBody))
 	if err != nil {
 		http.Error(response, err.Error(), http.StatusRequestEntityTooLarge)
@@ -34,7 +35,7 @@ func (server *Server) note(response http.ResponseWriter, request *http.Request) 
 	owner := request.PathValue("owner")
 	call := Call{Method: request.Method, Path: request.URL.Path, Header: request.Header, Body: body}
 	server.mutex.Lock()
-	if len(server.calls[owner]) < mostCalls {
+	if len(server.calls[owner]) < maxCalls {
 		server.calls[owner] = append(server.calls[owner], call)
 	}
 	server.mutex.Unlock()

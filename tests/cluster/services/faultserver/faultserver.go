@@ -1,5 +1,5 @@
 // Package faultserver serves files over HTTP with configurable faults. It also receives requests of a controller: it
-// implements a webhook and the part of GitHub's API that commit statuses need.
+// implements a webhook and the part of the GitHub API that commit statuses and comments need.
 package faultserver
 
 import (
@@ -14,28 +14,28 @@ import (
 	"time"
 )
 
-// Behaviour describes the faults for a file. The zero value has no faults.
-type Behaviour struct {
-	// Status replaces the file with an empty response of this status; 0 or 200 serve the file.
+// Behavior describes the faults of a file. The zero value means no faults.
+type Behavior struct {
+	// Status is the status of an empty response in place of the file. With 0 or 200, the file is served.
 	Status int `json:"status,omitempty"`
 	// RetryAfter is the value of the Retry-After header.
 	RetryAfter string `json:"retryAfter,omitempty"`
-	// Times is the number of requests with these faults; later requests have none. 0 means no limit.
+	// Times is the number of requests with these faults. Later requests have no faults. 0 means no limit.
 	Times int `json:"times,omitempty"`
 	// Hang stops the response before the header ("header") or after half of the file ("body").
 	Hang string `json:"hang,omitempty"`
-	// ExtraLength is added to the announced length of the file; it may be negative.
+	// ExtraLength is added to the Content-Length header of the file. It may be negative.
 	ExtraLength int64 `json:"extraLength,omitempty"`
 	// Endless sends zeros after the file until the client disconnects.
 	Endless bool `json:"endless,omitempty"`
-	// Pause is the delay between two pieces of the file; Pieces is their number.
+	// Pause is the delay between two pieces of the file, and Pieces is the number of pieces.
 	Pause  Duration `json:"pause,omitempty"`
 	Pieces int      `json:"pieces,omitempty"`
-	// Generated is the name of an archive that is generated in place of the uploaded bytes.
+	// Generated is the name of an archive that the server generates in place of the uploaded content.
 	Generated string `json:"generated,omitempty"`
 }
 
-// Duration is a time.Duration that is a string in JSON, such as "20ms".
+// Duration is a time.Duration whose JSON form is a string such as "20ms".
 type Duration time.Duration
 
 // UnmarshalText parses a string such as "20ms".
@@ -50,7 +50,7 @@ func (duration Duration) MarshalText() ([]byte, error) {
 	return []byte(time.Duration(duration).String()), nil
 }
 
-// Described is the description of a file.
+// Described is the description of a file in a response.
 type Described struct {
 	Size   int64  `json:"size"`
 	Digest string `json:"digest"`
@@ -61,8 +61,8 @@ type Described struct {
 type file struct {
 	content   []byte
 	described Described
-	behaviour Behaviour
-	// left is the remaining number of requests with the behaviour.
+	behavior Behavior
+	// left is the number of requests that still have the faults.
 	left int
 }
 
@@ -88,11 +88,11 @@ func (server *Server) Handler() http.Handler {
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /files/{name...}", server.serve)
 	routes.HandleFunc("PUT /control/content/{name...}", server.upload)
-	routes.HandleFunc("PUT /control/behaviour/{name...}", server.behave)
+	routes.HandleFunc("PUT /control/behavior/{name...}", server.setBehavior)
 	routes.HandleFunc("GET /control/described/{name...}", server.describe)
 	routes.HandleFunc("GET /control/calls/{owner}", server.serveCalls)
-	routes.HandleFunc("/hooks/{owner}/{rest...}", server.note)
-	routes.HandleFunc("/api/v3/repos/{owner}/{rest...}", server.note)
+	routes.HandleFunc("/hooks/{owner}/{rest...}", server.recordCall)
+	routes.HandleFunc("/api/v3/repos/{owner}/{rest...}", server.recordCall)
 	// A client that comments on a pull request first queries its own user.
 	routes.HandleFunc("GET /api/v3/user", func(response http.ResponseWriter, _ *http.Request) {
 		response.Header().Set("Content-Type", "application/json")
@@ -134,23 +134,23 @@ func (server *Server) upload(response http.ResponseWriter, request *http.Request
 	writeJSON(response, described)
 }
 
-// behave sets the faults of a file. For a generated file, it also computes the size and the digest.
-func (server *Server) behave(response http.ResponseWriter, request *http.Request) {
+// setBehavior sets the faults of a file. For a generated archive, it also computes the size and the digest.
+func (server *Server) setBehavior(response http.ResponseWriter, request *http.Request) {
 	name := request.PathValue("name")
-	var behaviour Behaviour
+	var behavior Behavior
 	decoder := json.NewDecoder(http.MaxBytesReader(response, request.Body, 64*1024))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&behaviour); err != nil {
-		http.Error(response, fmt.Sprintf("failed to read the behaviour of %s: %v", name, err), http.StatusBadRequest)
+	if err := decoder.Decode(&behavior); err != nil {
+		http.Error(response, fmt.Sprintf("failed to read the behavior of %s: %v", name, err), http.StatusBadRequest)
 		return
 	}
-	if err := behaviour.check(); err != nil {
+	if err := behavior.check(); err != nil {
 		http.Error(response, err.Error(), http.StatusBadRequest)
 		return
 	}
 	measured := newMeasured()
-	if behaviour.Generated != "" {
-		if err := generate(behaviour.Generated, measured); err != nil {
+	if behavior.Generated != "" {
+		if err := generate(behavior.Generated, measured); err != nil {
 			http.Error(response, err.Error(), http.StatusBadRequest)
 			return
 		}
@@ -166,23 +166,23 @@ func (server *Server) behave(response http.ResponseWriter, request *http.Request
 		known = &file{described: Described{Digest: newMeasured().digest()}}
 		server.files[name] = known
 	}
-	known.behaviour, known.left = behaviour, behaviour.Times
-	if behaviour.Generated != "" {
+	known.behavior, known.left = behavior, behavior.Times
+	if behavior.Generated != "" {
 		known.described.Size, known.described.Digest = measured.size, measured.digest()
 	}
 	writeJSON(response, known.described)
 }
 
-func (behaviour Behaviour) check() error {
-	switch behaviour.Hang {
+func (behavior Behavior) check() error {
+	switch behavior.Hang {
 	case "", "header", "body":
 	default:
-		return fmt.Errorf("invalid hang %q: must be header or body", behaviour.Hang)
+		return fmt.Errorf("invalid hang %q: must be header or body", behavior.Hang)
 	}
-	if behaviour.Status != 0 && (behaviour.Status < 200 || behaviour.Status > 599) {
-		return fmt.Errorf("invalid status %d", behaviour.Status)
+	if behavior.Status != 0 && (behavior.Status < 200 || behavior.Status > 599) {
+		return fmt.Errorf("invalid status %d", behavior.Status)
 	}
-	if behaviour.Pieces < 0 || behaviour.Times < 0 || (behaviour.Pause != 0 && behaviour.Pieces == 0) {
+	if behavior.Pieces < 0 || behavior.Times < 0 || (behavior.Pause != 0 && behavior.Pieces == 0) {
 		return errors.New("pieces and times must not be negative, and a pause needs pieces")
 	}
 	return nil
@@ -200,51 +200,51 @@ func (server *Server) describe(response http.ResponseWriter, request *http.Reque
 }
 
 // next records a request and returns the content and the faults of the response.
-func (server *Server) next(name string) (content []byte, behaviour Behaviour, found bool) {
+func (server *Server) next(name string) (content []byte, behavior Behavior, found bool) {
 	server.mutex.Lock()
 	defer server.mutex.Unlock()
 	known := server.files[name]
 	if known == nil {
-		return nil, Behaviour{}, false
+		return nil, Behavior{}, false
 	}
 	known.described.Requests++
-	behaviour = known.behaviour
-	if behaviour.Times > 0 {
+	behavior = known.behavior
+	if behavior.Times > 0 {
 		if known.left == 0 {
-			return known.content, Behaviour{Generated: behaviour.Generated}, true
+			return known.content, Behavior{Generated: behavior.Generated}, true
 		}
 		known.left--
 	}
-	return known.content, behaviour, true
+	return known.content, behavior, true
 }
 
 func (server *Server) serve(response http.ResponseWriter, request *http.Request) {
-	content, behaviour, found := server.next(request.PathValue("name"))
+	content, behavior, found := server.next(request.PathValue("name"))
 	if !found {
 		http.NotFound(response, request)
 		return
 	}
-	if behaviour.RetryAfter != "" {
-		response.Header().Set("Retry-After", behaviour.RetryAfter)
+	if behavior.RetryAfter != "" {
+		response.Header().Set("Retry-After", behavior.RetryAfter)
 	}
 	switch {
-	case behaviour.Hang == "header":
+	case behavior.Hang == "header":
 		<-request.Context().Done()
-	case behaviour.Status != 0 && behaviour.Status != http.StatusOK:
-		response.WriteHeader(behaviour.Status)
-	case behaviour.Generated != "":
+	case behavior.Status != 0 && behavior.Status != http.StatusOK:
+		response.WriteHeader(behavior.Status)
+	case behavior.Generated != "":
 		// The client may have disconnected, which cannot be reported.
-		_ = generate(behaviour.Generated, response)
-	case behaviour.Endless:
+		_ = generate(behavior.Generated, response)
+	case behavior.Endless:
 		serveEndlessly(response, content)
-	case behaviour.ExtraLength != 0:
-		serveWithWrongLength(response, content, behaviour.ExtraLength)
+	case behavior.ExtraLength != 0:
+		serveWithWrongLength(response, content, behavior.ExtraLength)
 	default:
-		serveInPieces(response, request, content, behaviour)
+		serveInPieces(response, request, content, behavior)
 	}
 }
 
-// serveEndlessly ends when the client disconnects.
+// serveEndlessly returns when the client disconnects.
 func serveEndlessly(response http.ResponseWriter, content []byte) {
 	_, err := response.Write(content)
 	zeros := make([]byte, 1<<20)
@@ -253,7 +253,7 @@ func serveEndlessly(response http.ResponseWriter, content []byte) {
 	}
 }
 
-// serveWithWrongLength writes the response itself, because the library rejects a wrong length.
+// serveWithWrongLength writes the response to the connection, because the HTTP library rejects a wrong length.
 func serveWithWrongLength(response http.ResponseWriter, content []byte, extra int64) {
 	connection, _, err := http.NewResponseController(response).Hijack()
 	if err != nil {
@@ -268,10 +268,10 @@ func serveWithWrongLength(response http.ResponseWriter, content []byte, extra in
 	}
 }
 
-func serveInPieces(response http.ResponseWriter, request *http.Request, content []byte, behaviour Behaviour) {
+func serveInPieces(response http.ResponseWriter, request *http.Request, content []byte, behavior Behavior) {
 	response.Header().Set("Content-Length", strconv.Itoa(len(content)))
-	pieces := max(behaviour.Pieces, 1)
-	if behaviour.Hang == "body" {
+	pieces := max(behavior.Pieces, 1)
+	if behavior.Hang == "body" {
 		pieces = 2
 	}
 	size := max((len(content)+pieces-1)/pieces, 1)
@@ -280,14 +280,14 @@ func serveInPieces(response http.ResponseWriter, request *http.Request, content 
 			return
 		}
 		_ = http.NewResponseController(response).Flush()
-		if behaviour.Hang == "body" {
+		if behavior.Hang == "body" {
 			<-request.Context().Done()
 			return
 		}
 		select {
 		case <-request.Context().Done():
 			return
-		case <-time.After(time.Duration(behaviour.Pause)):
+		case <-time.After(time.Duration(behavior.Pause)):
 		}
 	}
 }

@@ -51,7 +51,7 @@ func (f fixture) put(path, body string) (int, Described) {
 	return response.StatusCode, described
 }
 
-// get reads the file until a time limit.
+// get reads the file until the time limit.
 func (f fixture) get(limit time.Duration) (*http.Response, []byte, error) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -69,16 +69,16 @@ func (f fixture) get(limit time.Duration) (*http.Response, []byte, error) {
 	return response, body, err
 }
 
-func (f fixture) behave(behaviour string) Described {
+func (f fixture) setBehavior(behavior string) Described {
 	f.t.Helper()
-	status, described := f.put("/control/behaviour/app.tar.gz", behaviour)
+	status, described := f.put("/control/behavior/app.tar.gz", behavior)
 	if status != http.StatusOK {
-		f.t.Fatalf("%s was answered with %d", behaviour, status)
+		f.t.Fatalf("%s got the response status %d", behavior, status)
 	}
 	return described
 }
 
-func TestAFileIsServedAsItWasUploadedAndIsDescribed(t *testing.T) {
+func TestUploadedFileIsServedUnchangedAndDescribed(t *testing.T) {
 	f := start(t)
 	if _, _, err := f.get(time.Second); err != nil {
 		t.Fatal(err)
@@ -87,21 +87,21 @@ func TestAFileIsServedAsItWasUploadedAndIsDescribed(t *testing.T) {
 	if status != http.StatusOK || described.Size != int64(len(content)) || len(described.Digest) != len("sha256:")+64 {
 		t.Fatalf("%d %+v", status, described)
 	}
-	for _, behaviour := range []string{`{}`, `{"pieces": 5, "pause": "1ms"}`} {
-		f.behave(behaviour)
+	for _, behavior := range []string{`{}`, `{"pieces": 5, "pause": "1ms"}`} {
+		f.setBehavior(behavior)
 		if response, body, err := f.get(5 * time.Second); err != nil || string(body) != content || response.ContentLength != int64(len(content)) {
-			t.Errorf("%s: %q %v", behaviour, body, err)
+			t.Errorf("%s: %q %v", behavior, body, err)
 		}
 	}
-	if described := f.behave(`{}`); described.Requests != 2 {
+	if described := f.setBehavior(`{}`); described.Requests != 2 {
 		t.Errorf("%d requests were counted", described.Requests)
 	}
 }
 
-func TestABehaviourCanBeForAFewRequestsOnly(t *testing.T) {
+func TestTimesLimitsFaultsToFirstRequests(t *testing.T) {
 	f := start(t)
 	f.put("/control/content/app.tar.gz", content)
-	f.behave(`{"status": 503, "retryAfter": "7", "times": 2}`)
+	f.setBehavior(`{"status": 503, "retryAfter": "7", "times": 2}`)
 	var statuses []int
 	for range 3 {
 		response, _, err := f.get(time.Second)
@@ -118,29 +118,29 @@ func TestABehaviourCanBeForAFewRequestsOnly(t *testing.T) {
 	}
 }
 
-func TestAServerThatHangsIsLeftByItsReader(t *testing.T) {
+func TestHangLastsUntilClientTimesOut(t *testing.T) {
 	f := start(t)
 	f.put("/control/content/app.tar.gz", content)
-	for _, behaviour := range []string{`{"hang": "header"}`, `{"hang": "body"}`} {
-		f.behave(behaviour)
+	for _, behavior := range []string{`{"hang": "header"}`, `{"hang": "body"}`} {
+		f.setBehavior(behavior)
 		if _, body, err := f.get(200 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || len(body) == len(content) {
-			t.Errorf("%s: %q %v", behaviour, body, err)
+			t.Errorf("%s: %q %v", behavior, body, err)
 		}
 	}
 }
 
-func TestTheLengthCanBeALie(t *testing.T) {
+func TestExtraLengthSetsWrongContentLength(t *testing.T) {
 	f := start(t)
 	f.put("/control/content/app.tar.gz", content)
-	f.behave(`{"extraLength": 10}`)
+	f.setBehavior(`{"extraLength": 10}`)
 	if _, _, err := f.get(time.Second); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("a length that is too long: %v", err)
 	}
-	f.behave(`{"extraLength": -10}`)
+	f.setBehavior(`{"extraLength": -10}`)
 	if _, body, err := f.get(time.Second); err != nil || string(body) != content[:len(content)-10] {
 		t.Errorf("a length that is too short: %q %v", body, err)
 	}
-	// Proves that the extra bytes are sent.
+	// Proves that the server sends the extra bytes.
 	connection, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -153,22 +153,22 @@ func TestTheLengthCanBeALie(t *testing.T) {
 	}
 }
 
-func TestAnEndlessFileDoesNotEnd(t *testing.T) {
+func TestEndlessFileDoesNotEnd(t *testing.T) {
 	f := start(t)
 	f.put("/control/content/app.tar.gz", content)
-	f.behave(`{"endless": true}`)
+	f.setBehavior(`{"endless": true}`)
 	if _, body, err := f.get(5 * time.Second); err != nil || len(body) != 4<<20 {
 		t.Errorf("%d bytes, %v", len(body), err)
 	}
 }
 
-func TestAGeneratedArchiveHasTheDigestThatIsSaid(t *testing.T) {
+func TestGeneratedArchiveMatchesDescribedDigest(t *testing.T) {
 	defer func(before func(*tar.Writer) error) { generators["entries"] = before }(generators["entries"])
 	generators["entries"] = func(archive *tar.Writer) error {
 		return archive.WriteHeader(&tar.Header{Name: "a", Typeflag: tar.TypeReg, Mode: 0o644})
 	}
 	f := start(t)
-	described := f.behave(`{"generated": "entries"}`)
+	described := f.setBehavior(`{"generated": "entries"}`)
 	_, body, err := f.get(time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -187,24 +187,24 @@ func TestAGeneratedArchiveHasTheDigestThatIsSaid(t *testing.T) {
 	}
 }
 
-func TestOrdersThatCannotBeMeantAreRefused(t *testing.T) {
+func TestInvalidFaultsAreRejected(t *testing.T) {
 	f := start(t)
-	for _, behaviour := range []string{
+	for _, behavior := range []string{
 		`{"hang": "sometimes"}`, `{"status": 99}`, `{"pause": "1s"}`, `{"generated": "what"}`, `{"unknown": 1}`, `[]`,
 	} {
-		if status, _ := f.put("/control/behaviour/app.tar.gz", behaviour); status != http.StatusBadRequest {
-			t.Errorf("%s was answered with %d", behaviour, status)
+		if status, _ := f.put("/control/behavior/app.tar.gz", behavior); status != http.StatusBadRequest {
+			t.Errorf("%s got the response status %d", behavior, status)
 		}
 	}
 	if status, _ := f.put("/control/content/app.tar.gz", strings.Repeat("x", 1<<20+1)); status != http.StatusBadRequest {
-		t.Errorf("too large a file was answered with %d", status)
+		t.Errorf("a file that is too large got the response status %d", status)
 	}
 	if status, _ := f.put("/control/content/UPPER", ""); status != http.StatusBadRequest {
-		t.Errorf("a strange name was answered with %d", status)
+		t.Errorf("an invalid name got the response status %d", status)
 	}
 }
 
-func TestWhatIsPostedIsTold(t *testing.T) {
+func TestRecordedCallsAreListed(t *testing.T) {
 	f := start(t)
 	post := func(path, body string) int {
 		response, err := http.Post(f.url+path, "application/json", strings.NewReader(body))
@@ -215,7 +215,7 @@ func TestWhatIsPostedIsTold(t *testing.T) {
 		return response.StatusCode
 	}
 	if status := post("/hooks/team/alert", `{"reason":"Done"}`); status != http.StatusCreated {
-		t.Errorf("a webhook is answered with %d", status)
+		t.Errorf("a webhook call got the response status %d", status)
 	}
 	post("/api/v3/repos/team/app/statuses/abc", "no JSON")
 	post("/hooks/other/alert", "{}")

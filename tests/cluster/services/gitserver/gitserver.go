@@ -14,10 +14,10 @@ import (
 	"sync"
 )
 
-// maximumPushSize is far above the size of any test repository; it prevents a mistake from filling the disk.
+// maximumPushSize is far above the size of any test repository. It prevents a mistake from filling the disk.
 const maximumPushSize = 1 << 30
 
-// unfinished is the name prefix of repositories during their creation; requests cannot address them.
+// unfinished is the name prefix of repositories during their creation. Requests cannot address them.
 const unfinished = ".unfinished-"
 
 var (
@@ -30,8 +30,8 @@ type Server struct {
 	root    string
 	git     string
 	backend cgi.Handler
-	// making serializes the creation of repositories, so that concurrent first pushes create only one.
-	making sync.Mutex
+	// creating serializes the creation of repositories, because concurrent first pushes must create only one repository.
+	creating sync.Mutex
 	// counting guards counted.
 	counting sync.Mutex
 	counted  map[string]Requests
@@ -63,7 +63,7 @@ func New(root string) (*Server, error) {
 	}}, nil
 }
 
-// findGit returns the paths of Git and of its CGI program.
+// findGit returns the paths of git and of git-http-backend.
 func findGit() (git, backend string, err error) {
 	git, err = exec.LookPath("git")
 	if err != nil {
@@ -80,13 +80,13 @@ func findGit() (git, backend string, err error) {
 	return git, backend, nil
 }
 
-// gitEnvironment returns Git's configuration as environment variables. It works without a home directory, for any user
-// ID and any owner of the repositories.
+// gitEnvironment returns Git's configuration as environment variables. The configuration needs no home directory, and
+// works for any user ID and any owner of the repositories.
 func gitEnvironment() []string {
 	settings := [][2]string{
 		{"safe.directory", "*"},
 		{"http.receivepack", "true"},
-		// No background jobs after a push.
+		// Git must not start background jobs after a push.
 		{"receive.autogc", "false"},
 		{"gc.auto", "0"},
 	}
@@ -112,22 +112,22 @@ func (server *Server) ServeHTTP(response http.ResponseWriter, request *http.Requ
 		server.serveRequests(response, request)
 		return
 	}
-	http.Error(response, fmt.Sprintf("no such path: %s; repositories are at /NAME.git, and NAME consists of "+
+	http.Error(response, fmt.Sprintf("no such path: %s; the path of a repository is /NAME.git, and NAME consists of "+
 		"the characters a-z, 0-9 and -", request.URL.Path), http.StatusNotFound)
 }
 
-// serveRepository creates a repository.
+// serveRepository creates a repository if it does not exist.
 func (server *Server) serveRepository(response http.ResponseWriter, request *http.Request, name string) {
 	if request.Method != http.MethodPut {
 		refuseMethod(response, request, http.MethodPut)
 		return
 	}
-	made, err := server.ensure(name)
+	created, err := server.ensureExists(name)
 	if err != nil {
 		http.Error(response, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	if made {
+	if created {
 		response.WriteHeader(http.StatusCreated)
 	}
 	fmt.Fprintf(response, "/%s.git\n", name)
@@ -145,7 +145,7 @@ func (server *Server) serveGit(response http.ResponseWriter, request *http.Reque
 	}
 	switch service {
 	case "git-receive-pack":
-		if _, err := server.ensure(name); err != nil {
+		if _, err := server.ensureExists(name); err != nil {
 			http.Error(response, err.Error(), http.StatusInternalServerError)
 			return
 		}
@@ -162,8 +162,8 @@ func (server *Server) serveGit(response http.ResponseWriter, request *http.Reque
 		return
 	}
 	request.Body = http.MaxBytesReader(response, request.Body, maximumPushSize)
-	// A large push is chunked and has no length. http-backend reads to the end of its input, but Go's CGI handler refuses
-	// a chunked request, since other CGI programs could not handle it.
+	// A large push is chunked and has no length. http-backend reads to the end of its input, but Go's CGI handler rejects
+	// a chunked request, because other CGI programs could not process it.
 	request.TransferEncoding = nil
 	server.backend.ServeHTTP(response, request)
 }

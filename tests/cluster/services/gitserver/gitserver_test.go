@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// start serves an empty directory, without a home directory, as in a pod.
+// start serves an empty directory without a home directory, as in a pod.
 func start(t *testing.T) (url, root string) {
 	t.Helper()
 	if home, set := os.LookupEnv("HOME"); set {
@@ -31,7 +31,7 @@ func start(t *testing.T) (url, root string) {
 	return server.URL, root
 }
 
-// git runs Git as a client with only the configuration of the test.
+// git runs Git as a client that has only the configuration of the test.
 func git(t *testing.T, directory string, arguments ...string) string {
 	t.Helper()
 	output, err := tryGit(directory, arguments...)
@@ -51,7 +51,7 @@ func tryGit(directory string, arguments ...string) (string, error) {
 	return strings.TrimSpace(string(output)), err
 }
 
-// commit creates a repository if there is none, and a commit with one file.
+// commit creates a repository if it does not exist, and a commit with one file.
 func commit(t *testing.T, directory, name string, content []byte) {
 	t.Helper()
 	git(t, directory, "init", "--quiet", "--initial-branch=main")
@@ -62,7 +62,7 @@ func commit(t *testing.T, directory, name string, content []byte) {
 	git(t, directory, "commit", "--quiet", "-m", "Add "+name)
 }
 
-func ask(t *testing.T, method, url string) (int, string) {
+func request(t *testing.T, method, url string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequest(method, url, nil)
 	if err != nil {
@@ -80,11 +80,11 @@ func ask(t *testing.T, method, url string) (int, string) {
 	return response.StatusCode, string(answer)
 }
 
-func TestARepositoryIsMadeOnceAndStartsOnMain(t *testing.T) {
+func TestRepositoryIsCreatedOnceWithBranchMain(t *testing.T) {
 	url, root := start(t)
 	for _, wanted := range []int{http.StatusCreated, http.StatusOK} {
-		if status, answer := ask(t, "PUT", url+"/program.git"); status != wanted {
-			t.Fatalf("PUT answered %d, wanted %d: %s", status, wanted, answer)
+		if status, answer := request(t, "PUT", url+"/program.git"); status != wanted {
+			t.Fatalf("PUT responded with %d, want %d: %s", status, wanted, answer)
 		}
 	}
 	head, err := os.ReadFile(filepath.Join(root, "program.git", "HEAD"))
@@ -93,11 +93,11 @@ func TestARepositoryIsMadeOnceAndStartsOnMain(t *testing.T) {
 	}
 	left, err := os.ReadDir(root)
 	if err != nil || len(left) != 1 {
-		t.Fatalf("the directory holds %v, %v", left, err)
+		t.Fatalf("the directory contains %v, %v", left, err)
 	}
 }
 
-func TestAFirstPushMakesTheRepositoryAndACloneReadsIt(t *testing.T) {
+func TestFirstPushCreatesRepository(t *testing.T) {
 	url, _ := start(t)
 	work := t.TempDir()
 	commit(t, work, "Pulumi.yaml", []byte("name: one\n"))
@@ -106,7 +106,7 @@ func TestAFirstPushMakesTheRepositoryAndACloneReadsIt(t *testing.T) {
 	clone := filepath.Join(t.TempDir(), "clone")
 	git(t, work, "clone", "--quiet", url+"/program.git", clone)
 	if content, err := os.ReadFile(filepath.Join(clone, "Pulumi.yaml")); err != nil || string(content) != "name: one\n" {
-		t.Fatalf("the clone holds %q, %v", content, err)
+		t.Fatalf("the clone contains %q, %v", content, err)
 	}
 	commit(t, work, "Pulumi.yaml", []byte("name: two\n"))
 	git(t, work, "push", "--quiet", url+"/program.git", "main")
@@ -116,10 +116,10 @@ func TestAFirstPushMakesTheRepositoryAndACloneReadsIt(t *testing.T) {
 	}
 }
 
-func TestALargePushThatGitSendsInChunksArrives(t *testing.T) {
+func TestChunkedPushSucceeds(t *testing.T) {
 	url, _ := start(t)
 	work := t.TempDir()
-	// Random content stays above the size of one megabyte from which Git sends chunks.
+	// Random content does not compress, so the push exceeds the size of one megabyte from which Git sends chunks.
 	content := make([]byte, 4<<20)
 	if _, err := rand.Read(content); err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestALargePushThatGitSendsInChunksArrives(t *testing.T) {
 	}
 }
 
-func TestFirstPushesAtTheSameTimeMakeOneRepository(t *testing.T) {
+func TestConcurrentFirstPushesCreateOneRepository(t *testing.T) {
 	url, _ := start(t)
 	var pushes sync.WaitGroup
 	for _, branch := range []string{"main", "second", "third"} {
@@ -147,13 +147,13 @@ func TestFirstPushesAtTheSameTimeMakeOneRepository(t *testing.T) {
 	}
 	pushes.Wait()
 	if references := git(t, t.TempDir(), "ls-remote", "--heads", url+"/program.git"); strings.Count(references, "\n") != 2 {
-		t.Fatalf("the repository has these branches, wanted three:\n%s", references)
+		t.Fatalf("the repository has these branches, want three:\n%s", references)
 	}
 }
 
-func TestARepositoryOfAnotherUserIsServed(t *testing.T) {
+func TestRepositoryOfAnotherUserIsServed(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("NOT RUN: giving a repository to another user needs root")
+		t.Skip("NOT RUN: changing the owner of a repository needs root")
 	}
 	url, root := start(t)
 	work := t.TempDir()
@@ -165,9 +165,9 @@ func TestARepositoryOfAnotherUserIsServed(t *testing.T) {
 	git(t, work, "ls-remote", "--exit-code", url+"/program.git", "main")
 }
 
-func TestWhatIsNotARepositoryIsRefusedWithAReason(t *testing.T) {
+func TestInvalidRequestsAreRejectedWithReason(t *testing.T) {
 	url, root := start(t)
-	ask(t, "PUT", url+"/program.git")
+	request(t, "PUT", url+"/program.git")
 	for _, refused := range []struct {
 		method, path string
 		status       int
@@ -185,18 +185,18 @@ func TestWhatIsNotARepositoryIsRefusedWithAReason(t *testing.T) {
 		{"GET", "/missing.git/info/refs?service=git-upload-pack", http.StatusNotFound, "no such repository: missing"},
 		{"GET", "/program.git/git-upload-pack", http.StatusMethodNotAllowed, "POST"},
 	} {
-		status, answer := ask(t, refused.method, url+refused.path)
+		status, answer := request(t, refused.method, url+refused.path)
 		if status != refused.status || !strings.Contains(answer, refused.reason) {
-			t.Errorf("%s %s: %d %s; wanted %d and %q", refused.method, refused.path, status, answer,
+			t.Errorf("%s %s: %d %s; want %d and %q", refused.method, refused.path, status, answer,
 				refused.status, refused.reason)
 		}
 	}
 	if left, err := os.ReadDir(root); err != nil || len(left) != 1 {
-		t.Errorf("a refused request made something: %v, %v", left, err)
+		t.Errorf("a rejected request created a file: %v, %v", left, err)
 	}
 }
 
-func TestWhatAKilledServerLeftUnfinishedIsRemoved(t *testing.T) {
+func TestNewRemovesUnfinishedRepositories(t *testing.T) {
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, unfinished+"1"), 0o755); err != nil {
 		t.Fatal(err)
@@ -205,6 +205,6 @@ func TestWhatAKilledServerLeftUnfinishedIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(root); err != nil || len(left) != 0 {
-		t.Fatalf("left are %v, %v", left, err)
+		t.Fatalf("the remaining files are %v, %v", left, err)
 	}
 }

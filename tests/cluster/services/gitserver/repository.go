@@ -17,11 +17,11 @@ func (server *Server) exists(name string) bool {
 	return err == nil
 }
 
-// ensure creates an empty repository if it does not exist, and returns whether it did. The repository is renamed last,
-// so that clients never see an incomplete one.
-func (server *Server) ensure(name string) (made bool, err error) {
-	server.making.Lock()
-	defer server.making.Unlock()
+// ensureExists creates an empty repository if it does not exist, and returns whether it has created it. The last step
+// renames the repository, because clients must never see an incomplete repository.
+func (server *Server) ensureExists(name string) (created bool, err error) {
+	server.creating.Lock()
+	defer server.creating.Unlock()
 	if server.exists(name) {
 		return false, nil
 	}
@@ -44,7 +44,7 @@ func (server *Server) ensure(name string) (made bool, err error) {
 	return true, nil
 }
 
-// removeUnfinished removes the incomplete repositories of a killed server.
+// removeUnfinished removes the incomplete repositories that a killed server has left.
 func removeUnfinished(root string) error {
 	left, err := filepath.Glob(filepath.Join(root, unfinished+"*"))
 	if err != nil {

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Requests counts read requests: polls, fetches and clones.
+// Requests counts the read requests of polls, fetches and clones.
 type Requests struct {
 	// Repositories is the number of different repositories.
 	Repositories int `json:"repositories"`
-	// Conversations is the number of requests for the capabilities of the server, with which each poll, fetch or clone
-	// starts.
+	// Conversations is the number of requests for the capabilities of the server. Each poll, fetch or clone starts with
+	// such a request.
 	Conversations int `json:"conversations"`
-	// Requests is the total number of requests.
+	// Requests is the total number of read requests.
 	Requests int `json:"requests"`
 }
 
@@ -29,7 +29,7 @@ func (server *Server) count(name string, begins bool) {
 	server.counted[name] = counted
 }
 
-// serveRequests responds with the sum over the repositories with a name prefix.
+// serveRequests responds with the sums over all repositories with a name prefix.
 func (server *Server) serveRequests(response http.ResponseWriter, request *http.Request) {
 	if request.Method != http.MethodGet {
 		refuseMethod(response, request, http.MethodGet)

@@ -8,15 +8,15 @@ import (
 
 func requests(t *testing.T, url string) Requests {
 	t.Helper()
-	status, answer := ask(t, "GET", url)
+	status, answer := request(t, "GET", url)
 	var counted Requests
 	if err := json.Unmarshal([]byte(answer), &counted); err != nil || status != http.StatusOK {
-		t.Fatalf("GET %s answered %d %s: %v", url, status, answer, err)
+		t.Fatalf("GET %s responded with %d %s: %v", url, status, answer, err)
 	}
 	return counted
 }
 
-func TestWhatReadersAskIsCountedAndPushesAreNot(t *testing.T) {
+func TestReadRequestsAreCountedButPushesAreNot(t *testing.T) {
 	url, _ := start(t)
 	work := t.TempDir()
 	commit(t, work, "file", []byte("content"))
@@ -24,7 +24,7 @@ func TestWhatReadersAskIsCountedAndPushesAreNot(t *testing.T) {
 		git(t, work, "push", "--quiet", url+"/"+name+".git", "main")
 	}
 	if counted := requests(t, url+"/requests"); counted != (Requests{}) {
-		t.Fatalf("before anybody has read: %+v", counted)
+		t.Fatalf("before the first read request: %+v", counted)
 	}
 	for _, name := range []string{"scene-one", "scene-one", "scene-two", "other"} {
 		git(t, work, "ls-remote", "--exit-code", url+"/"+name+".git", "main")
@@ -37,10 +37,10 @@ func TestWhatReadersAskIsCountedAndPushesAreNot(t *testing.T) {
 		"/requests?prefix=nobody":    {},
 	} {
 		if counted := requests(t, url+path); counted != wanted {
-			t.Errorf("GET %s: %+v, wanted %+v", path, counted, wanted)
+			t.Errorf("GET %s: %+v, want %+v", path, counted, wanted)
 		}
 	}
-	if status, answer := ask(t, "DELETE", url+"/requests"); status != http.StatusMethodNotAllowed {
-		t.Errorf("DELETE /requests answered %d %s", status, answer)
+	if status, answer := request(t, "DELETE", url+"/requests"); status != http.StatusMethodNotAllowed {
+		t.Errorf("DELETE /requests responded with %d %s", status, answer)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// finishTime is the timeout for open requests at shutdown; the grace period of a pod is longer.
+// finishTime is the timeout for open requests at shutdown. The grace period of a pod is longer.
 const finishTime = 5 * time.Second
 
 // Run listens on an address and serves until SIGTERM or SIGINT.
@@ -36,8 +36,8 @@ func Run(address string, handler http.Handler) error {
 	return serve(ctx, listener, handler)
 }
 
-// RunWithTLS is like Run, but also serves HTTPS on a second address, with a new certificate for a host name. The path /ca.crt
-// returns this certificate.
+// RunWithTLS is like Run, but also serves HTTPS on a second address, with a new certificate for the host name. The path
+// /ca.crt returns this certificate.
 func RunWithTLS(address, tlsAddress, host string, handler http.Handler) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -70,7 +70,7 @@ func RunWithTLS(address, tlsAddress, host string, handler http.Handler) error {
 	return <-ended
 }
 
-// selfSigned returns a new key and a certificate that is its own authority.
+// selfSigned returns a new key and a self-signed certificate.
 func selfSigned(host string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -99,7 +99,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
-		// Requests that wait are canceled when the process ends.
+		// The end of the process cancels requests that still wait.
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	served := make(chan error, 1)

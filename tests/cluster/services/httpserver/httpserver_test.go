@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestARequestThatWaitsEndsWithTheServer(t *testing.T) {
+func TestOpenRequestEndsWhenServerStops(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -22,28 +22,28 @@ func TestARequestThatWaitsEndsWithTheServer(t *testing.T) {
 	handler := http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
 		close(arrived)
 		<-request.Context().Done()
-		fmt.Fprint(response, "what there is")
+		fmt.Fprint(response, "partial content")
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- serve(ctx, listener, handler) }()
-	answered := make(chan string, 1)
+	received := make(chan string, 1)
 	go func() {
 		response, err := http.Get("http://" + listener.Addr().String())
 		if err != nil {
-			answered <- err.Error()
+			received <- err.Error()
 			return
 		}
 		defer response.Body.Close()
 		body, _ := io.ReadAll(response.Body)
-		answered <- string(body)
+		received <- string(body)
 	}()
 	<-arrived
 	stop()
 	for range 2 {
 		select {
-		case answer := <-answered:
-			if answer != "what there is" {
-				t.Errorf("the request was answered %q", answer)
+		case answer := <-received:
+			if answer != "partial content" {
+				t.Errorf("the response is %q", answer)
 			}
 		case err := <-ended:
 			if err != nil {
@@ -55,7 +55,7 @@ func TestARequestThatWaitsEndsWithTheServer(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatIsTakenIsNamed(t *testing.T) {
+func TestErrorContainsAddressInUse(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestAnAddressThatIsTakenIsNamed(t *testing.T) {
 	}
 }
 
-func TestTheCertificateIsValidForItsHostOnly(t *testing.T) {
+func TestCertificateIsValidOnlyForItsHost(t *testing.T) {
 	certificate, err := selfSigned("packages.example")
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-// Package packagemirror downloads the packages that lock files list, and verifies their digests.
+// Package packagemirror downloads the packages in lock files and verifies their digests.
 package packagemirror
 
 import (
@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// parallel is the maximum number of downloads at the same time.
+	// parallel is the maximum number of concurrent downloads.
 	parallel = 8
 	// timeout is the timeout for one download, including its retries.
 	timeout = 5 * time.Minute
 	// attempts is the maximum number of requests for one download.
 	attempts = 4
-	// maxPage is the maximum size of a page of an index in bytes.
+	// maxPage is the maximum size of an index page in bytes.
 	maxPage = 64 << 20
 )
 
@@ -35,8 +35,8 @@ type download struct {
 	address func(context.Context) (string, error)
 }
 
-// all downloads files to a directory. Files that exist with the expected digest are not downloaded.
-func all(ctx context.Context, directory string, downloads []download) error {
+// downloadAll downloads files to a directory. It skips files that exist with the expected digest.
+func downloadAll(ctx context.Context, directory string, downloads []download) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func all(ctx context.Context, directory string, downloads []download) error {
 			defer group.Done()
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			if err := file.to(ctx, filepath.Join(directory, file.name)); err != nil {
+			if err := file.saveTo(ctx, filepath.Join(directory, file.name)); err != nil {
 				failures[position] = fmt.Errorf("failed to download %s: %w", file.name, err)
 				cancel()
 			}
@@ -61,10 +61,10 @@ func all(ctx context.Context, directory string, downloads []download) error {
 	return errors.Join(failures...)
 }
 
-func (file download) to(ctx context.Context, path string) error {
+func (file download) saveTo(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if file.isAt(path) {
+	if file.existsAt(path) {
 		return nil
 	}
 	address, err := file.address(ctx)
@@ -74,7 +74,7 @@ func (file download) to(ctx context.Context, path string) error {
 	return retry(ctx, func() error { return file.fetch(ctx, address, path) })
 }
 
-func (file download) isAt(path string) bool {
+func (file download) existsAt(path string) bool {
 	existing, err := os.Open(path)
 	if err != nil {
 		return false
@@ -85,7 +85,7 @@ func (file download) isAt(path string) bool {
 	return err == nil && subtle.ConstantTimeCompare(digest.Sum(nil), file.digest) == 1
 }
 
-// fetch writes the file to a temporary path and renames it after the verification.
+// fetch writes the file to a temporary path, and renames it after the verification.
 func (file download) fetch(ctx context.Context, address, path string) error {
 	body, err := open(ctx, address)
 	if err != nil {

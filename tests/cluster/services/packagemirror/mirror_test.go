@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// registry serves texts by path and counts the requests.
+// registry serves texts by path and counts the requests for each path.
 func registry(t *testing.T, texts map[string]string) (*httptest.Server, map[string]int) {
 	t.Helper()
 	requests := map[string]int{}
@@ -71,7 +71,7 @@ func TestNPMPackagesAreDownloadedOnceAndVerified(t *testing.T) {
 	}
 }
 
-func TestAWrongDigestFailsWithoutAFile(t *testing.T) {
+func TestWrongDigestFailsWithoutFile(t *testing.T) {
 	server, requests := registry(t, map[string]string{"/a/-/a-1.0.0.tgz": "changed"})
 	lock := fmt.Sprintf(`{"packages": {"node_modules/a": {"version": "1.0.0", "integrity": %q}}}`, integrity("archive"))
 	directory := t.TempDir()

@@ -24,7 +24,7 @@ type npmLock struct {
 	}
 }
 
-// platforms is a list of platforms, which can also be a single text.
+// platforms is a list of platforms. In JSON, it can also be a single string.
 type platforms []string
 
 func (list *platforms) UnmarshalJSON(content []byte) error {
@@ -36,7 +36,7 @@ func (list *platforms) UnmarshalJSON(content []byte) error {
 	return json.Unmarshal(content, (*[]string)(list))
 }
 
-// NPM downloads the packages of a package-lock.json to a directory. It skips packages for other platforms than Linux on x64.
+// NPM downloads the packages in a package-lock.json to a directory. It skips packages that do not support Linux on x64.
 func NPM(ctx context.Context, lock, registry, directory string) error {
 	content, err := os.ReadFile(lock)
 	if err != nil {
@@ -68,7 +68,7 @@ func NPM(ctx context.Context, lock, registry, directory string) error {
 			address: func(context.Context) (string, error) { return address, nil },
 		})
 	}
-	return all(ctx, directory, downloads)
+	return downloadAll(ctx, directory, downloads)
 }
 
 func cutLast(text, separator string) (before, after string, found bool) {
@@ -79,7 +79,8 @@ func cutLast(text, separator string) (before, after string, found bool) {
 	return text[:position], text[position+len(separator):], true
 }
 
-// allows returns whether the list contains a platform. An empty list and `any` contain all platforms, and `!` excludes one.
+// allows returns whether the list contains a platform. An empty list and `any` contain all platforms. A `!` before a
+// platform excludes it.
 func (list platforms) allows(platform string) bool {
 	if slices.Contains(list, "!"+platform) {
 		return false

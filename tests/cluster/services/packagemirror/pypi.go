@@ -21,8 +21,8 @@ var (
 	link        = regexp.MustCompile(`href="([^"]+)"`)
 )
 
-// PyPI downloads the files of a lock file to a directory. Each line of the lock file contains a requirement with a hash and the
-// name of the file in a comment, so pip accepts it as a requirements file.
+// PyPI downloads the files in a lock file to a directory. Each line of the lock file contains a requirement with a
+// hash, and the file name in a comment. pip therefore accepts the lock file as a requirements file.
 func PyPI(ctx context.Context, lock, index, directory string) error {
 	content, err := os.ReadFile(lock)
 	if err != nil {
@@ -49,10 +49,10 @@ func PyPI(ctx context.Context, lock, index, directory string) error {
 			address: func(ctx context.Context) (string, error) { return find(ctx, index, name, file) },
 		})
 	}
-	return all(ctx, directory, downloads)
+	return downloadAll(ctx, directory, downloads)
 }
 
-// find returns the address of a file on the page of its package in the index.
+// find returns the address of a file on the index page of its package.
 func find(ctx context.Context, index, name, file string) (string, error) {
 	page, err := url.Parse(strings.TrimSuffix(index, "/") + "/" + name + "/")
 	if err != nil {

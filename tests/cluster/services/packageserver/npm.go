@@ -24,7 +24,7 @@ type npmVersion struct {
 	integrity string
 }
 
-// readNPM reads the manifests of all archives in a directory, by package name and version.
+// readNPM reads the manifests of all archives in a directory. The result is by package name and version.
 func readNPM(directory string) (map[string]map[string]npmVersion, error) {
 	packages := map[string]map[string]npmVersion{}
 	archives, err := filepath.Glob(filepath.Join(directory, "*.tgz"))
@@ -38,7 +38,7 @@ func readNPM(directory string) (map[string]map[string]npmVersion, error) {
 		}
 		name, _ := version.manifest["name"].(string)
 		number, _ := version.manifest["version"].(string)
-		// Registries remove this prefix, which the archives of some packages contain.
+		// Some archives contain this prefix, which registries remove.
 		number = strings.TrimPrefix(number, "v")
 		version.manifest["version"] = number
 		if name == "" || number == "" {
@@ -75,7 +75,8 @@ func readArchive(path string) (npmVersion, error) {
 	return npmVersion{manifest: manifest, file: filepath.Base(path), integrity: integrity}, nil
 }
 
-// readManifest returns the package.json in the first directory of an archive. Most archives name this directory `package`.
+// readManifest returns the package.json in the first directory of an archive. In most archives, this directory is
+// `package`.
 func readManifest(archive *tar.Reader) (map[string]any, error) {
 	for {
 		header, err := archive.Next()
@@ -93,7 +94,8 @@ func readManifest(archive *tar.Reader) (map[string]any, error) {
 	}
 }
 
-// packument returns the metadata of a package in the format of the npm registry. The addresses of archives begin with base.
+// packument returns the metadata of a package in the format of the npm registry. The addresses of archives begin with
+// base.
 func packument(name string, versions map[string]npmVersion, base string) map[string]any {
 	all := map[string]any{}
 	latest := ""
@@ -112,7 +114,8 @@ func packument(name string, versions map[string]npmVersion, base string) map[str
 	return map[string]any{"name": name, "dist-tags": map[string]any{"latest": latest}, "versions": all}
 }
 
-// isNewer compares two versions by their numbers. A version with a pre-release part is older than one without.
+// isNewer compares two versions by their numbers. A version with a pre-release part is older than the same version
+// without it.
 func isNewer(version, than string) bool {
 	number, preRelease, _ := strings.Cut(version, "-")
 	thanNumber, thanPreRelease, _ := strings.Cut(than, "-")

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// separators are the characters that are equal in names of Python packages (PEP 503).
+// separators matches the characters that are equivalent in names of Python packages (PEP 503).
 var separators = regexp.MustCompile(`[-_.]+`)
 
 // pythonFile is a wheel or a source archive.
@@ -51,10 +51,10 @@ func pythonPackage(file string) string {
 	} else {
 		name, _, _ = strings.Cut(file, "-")
 	}
-	return normalized(name)
+	return normalize(name)
 }
 
-func normalized(name string) string {
+func normalize(name string) string {
 	return separators.ReplaceAllString(strings.ToLower(name), "-")
 }
 

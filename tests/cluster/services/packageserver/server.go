@@ -1,4 +1,5 @@
-// Package packageserver serves packages for npm, pip and Go, and plugins, from a directory, as their public registries do:
+// Package packageserver serves packages for npm, pip and Go, and plugins, from a directory in the same way as their
+// public registries:
 //
 //	npm/*.tgz           archives of npm packages
 //	pypi/*              wheels and source archives of Python packages
@@ -28,8 +29,8 @@ type Server struct {
 	python map[string][]pythonFile
 }
 
-// New reads the packages in a directory. With a token, the server also serves all packages below `/private`, to requests that
-// contain the token as a bearer token or as a password.
+// New reads the packages in a directory. If the token is not empty, the server also serves all packages below
+// `/private`, for requests that contain the token as a bearer token or as a password.
 func New(root, token string) (*Server, error) {
 	npm, err := readNPM(filepath.Join(root, "npm"))
 	if err != nil {
@@ -102,7 +103,7 @@ func (server *Server) servePython(response http.ResponseWriter, request *http.Re
 		return
 	}
 	name, isIndex := strings.CutPrefix(rest, "simple/")
-	files, exists := server.python[normalized(strings.TrimSuffix(name, "/"))]
+	files, exists := server.python[normalize(strings.TrimSuffix(name, "/"))]
 	if !isIndex || !exists {
 		http.NotFound(response, request)
 		return
@@ -111,7 +112,7 @@ func (server *Server) servePython(response http.ResponseWriter, request *http.Re
 	fmt.Fprint(response, simpleIndex(files, base))
 }
 
-// serveFile serves a file below a directory of the root. The path may not leave this directory.
+// serveFile serves a file in a directory of the root. The path must not leave this directory.
 func (server *Server) serveFile(response http.ResponseWriter, request *http.Request, directory, file string) {
 	if !filepath.IsLocal(file) {
 		http.NotFound(response, request)

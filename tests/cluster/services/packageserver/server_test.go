@@ -157,7 +157,7 @@ func TestPrivatePackagesRequireTheToken(t *testing.T) {
 	}
 }
 
-func TestFilesOutsideOfTheDirectoriesAreNotServed(t *testing.T) {
+func TestFilesOutsideOfDirectoriesAreNotServed(t *testing.T) {
 	server := start(t)
 	for _, path := range []string{"/npm/-/..%2f..%2fsecret", "/pypi/files/..%2fsecret", "/go/..%2fsecret", "/secret"} {
 		if status, content := get(t, server.URL+path, nil); status != http.StatusNotFound || strings.Contains(content, "outside") {

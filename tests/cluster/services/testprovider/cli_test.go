@@ -40,7 +40,7 @@ func TestMain(tests *testing.M) {
 	os.Exit(status)
 }
 
-// project is a Pulumi project with one Step, its own backend with the stack dev, and its own provider log.
+// project is a Pulumi project with one Step. It has its own backend with the stack dev, and its own provider log.
 type project struct {
 	t           *testing.T
 	directory   string
@@ -82,7 +82,7 @@ func newProject(t *testing.T) *project {
 	return project
 }
 
-// program writes a program with a Step called first, which has these inputs in addition to its name.
+// program writes a program with a Step whose name is first. The inputs are added to the name.
 func (project *project) program(inputs map[string]any) {
 	project.t.Helper()
 	properties := map[string]any{"name": "first"}
@@ -116,7 +116,7 @@ func (project *project) command(arguments ...string) (*exec.Cmd, *bytes.Buffer) 
 	command := exec.CommandContext(ctx, "pulumi", append(arguments, "--non-interactive")...)
 	command.Dir, command.Env = project.directory, project.environment
 	command.Stdout, command.Stderr = output, output
-	// A provider that outlives the CLI keeps the output open.
+	// A provider that lives longer than the CLI keeps the output open.
 	command.WaitDelay = 5 * time.Second
 	return command, output
 }
@@ -146,10 +146,10 @@ func (project *project) mustFail(reason string, arguments ...string) {
 	project.t.Helper()
 	output, err := project.try(arguments...)
 	if err == nil {
-		project.t.Fatalf("pulumi %s was to fail, and did not:\n%s", strings.Join(arguments, " "), output)
+		project.t.Fatalf("pulumi %s succeeded, but must fail:\n%s", strings.Join(arguments, " "), output)
 	}
 	if !strings.Contains(output, reason) {
-		project.t.Fatalf("pulumi %s failed without saying %q:\n%s", strings.Join(arguments, " "), reason, output)
+		project.t.Fatalf("pulumi %s failed without the reason %q:\n%s", strings.Join(arguments, " "), reason, output)
 	}
 }
 
@@ -163,8 +163,8 @@ func (project *project) outputs(flags ...string) map[string]any {
 	return outputs
 }
 
-// expectEvents compares the events since the last call with "operation phase" in order, and checks that the begin and
-// the end of every operation match.
+// expectEvents compares the events since the last call with "operation phase" in order. It also checks that every
+// operation has both a begin and an end.
 func (project *project) expectEvents(wanted ...string) {
 	project.t.Helper()
 	events, _ := project.log.Find(eventlog.Filter{})
@@ -180,11 +180,11 @@ func (project *project) expectEvents(wanted ...string) {
 		}
 		if event.Resource != "first" || event.Stack != "dev" || event.Project != "proof" || event.PID == 0 ||
 			event.Host == "" || event.Time.IsZero() || !strings.HasSuffix(event.URN, "testing:index:Step::step") {
-			project.t.Errorf("the event does not say what it is about: %+v", event)
+			project.t.Errorf("the event is incomplete: %+v", event)
 		}
 	}
 	if strings.Join(found, ", ") != strings.Join(wanted, ", ") {
-		project.t.Fatalf("the log holds %q, wanted %q", found, wanted)
+		project.t.Fatalf("the log contains %q, want %q", found, wanted)
 	}
 }
 
@@ -194,7 +194,7 @@ func (project *project) expectNoLock() {
 	err := filepath.WalkDir(filepath.Join(project.directory, "state", ".pulumi", "locks"),
 		func(path string, entry os.DirEntry, err error) error {
 			if err == nil && !entry.IsDir() {
-				project.t.Errorf("a lock is left: %s", path)
+				project.t.Errorf("a lock remains: %s", path)
 			}
 			return err
 		})

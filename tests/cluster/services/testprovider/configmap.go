@@ -18,13 +18,13 @@ import (
 	"time"
 )
 
-// serviceAccountDirectory is the mount of the ServiceAccount token; tests replace it.
+// serviceAccountDirectory is the mount path of the ServiceAccount token. Tests replace it.
 var serviceAccountDirectory = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // callTime is the timeout of one call to Kubernetes.
 const callTime = 30 * time.Second
 
-// ConfigMap is the object that a Step can create in its own cluster.
+// ConfigMap is an object that a Step can create in its own cluster.
 type ConfigMap struct {
 	Namespace string            `pulumi:"namespace"`
 	Name      string            `pulumi:"name"`
@@ -43,7 +43,7 @@ func (configMap ConfigMap) String() string {
 	return "ConfigMap " + configMap.Namespace + "/" + configMap.Name
 }
 
-// changeConfigMap replaces the old object by the wanted one; either may be nil.
+// changeConfigMap replaces the old object by the wanted object. Either may be nil.
 func changeConfigMap(ctx context.Context, old, wanted *ConfigMap) error {
 	if old == nil && wanted == nil {
 		return nil
@@ -117,7 +117,7 @@ func (cluster *cluster) create(ctx context.Context, configMap ConfigMap) error {
 }
 
 func (cluster *cluster) patch(ctx context.Context, old, wanted ConfigMap) error {
-	// A merge patch removes a key with null.
+	// In a merge patch, null removes a key.
 	data := map[string]any{}
 	for key := range old.Data {
 		data[key] = nil
@@ -166,7 +166,7 @@ func (cluster *cluster) call(ctx context.Context, method, path, contentType stri
 	defer response.Body.Close()
 	if response.StatusCode >= http.StatusMultipleChoices {
 		var status struct{ Message string }
-		// A response that is not from Kubernetes has no message; its status is sufficient.
+		// A response that is not from Kubernetes has no message. Its status is sufficient.
 		_ = json.NewDecoder(io.LimitReader(response.Body, 64*1024)).Decode(&status)
 		return response.StatusCode, fmt.Errorf("Kubernetes responded with %s: %s", response.Status, status.Message)
 	}

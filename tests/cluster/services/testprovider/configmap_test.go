@@ -17,13 +17,13 @@ import (
 	"github.com/pulumi/pulumi-go-provider/infer"
 )
 
-// startKubernetes serves the ConfigMap part of the Kubernetes API with a certificate and a token, as a pod sees it, and
+// startKubernetes serves the ConfigMap part of the Kubernetes API with a certificate and a token, as in a pod. It
 // returns the data of the objects by path.
 func startKubernetes(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	objects := map[string]map[string]string{}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
-		status, message := answerAsKubernetes(objects, request)
+		status, message := respondAsKubernetes(objects, request)
 		response.WriteHeader(status)
 		fmt.Fprintf(response, `{"kind":"Status","message":%q}`, message)
 	}))
@@ -46,7 +46,7 @@ func startKubernetes(t *testing.T) map[string]map[string]string {
 	return objects
 }
 
-func answerAsKubernetes(objects map[string]map[string]string, request *http.Request) (int, string) {
+func respondAsKubernetes(objects map[string]map[string]string, request *http.Request) (int, string) {
 	if request.Header.Get("Authorization") != "Bearer the-token" {
 		return http.StatusUnauthorized, "Unauthorized"
 	}
@@ -90,14 +90,14 @@ func answerAsKubernetes(objects map[string]map[string]string, request *http.Requ
 	return http.StatusOK, ""
 }
 
-func TestAConfigMapIsMadeChangedMovedAndDeleted(t *testing.T) {
+func TestConfigMapIsCreatedChangedMovedAndDeleted(t *testing.T) {
 	objects := startKubernetes(t)
 	t.Setenv(logVariable, "")
 	ctx := context.Background()
 	expect := func(wanted string) {
 		t.Helper()
 		if found := fmt.Sprint(objects); found != wanted {
-			t.Fatalf("Kubernetes holds %s, wanted %s", found, wanted)
+			t.Fatalf("Kubernetes contains %s, want %s", found, wanted)
 		}
 	}
 	inputs := func(name string, data map[string]string) StepInputs {
@@ -112,7 +112,7 @@ func TestAConfigMapIsMadeChangedMovedAndDeleted(t *testing.T) {
 
 	_, err = Step{}.Create(ctx, infer.CreateRequest[StepInputs]{Inputs: first})
 	if err == nil || !strings.Contains(err.Error(), "failed to create the ConfigMap team/a: Kubernetes responded with 409") {
-		t.Fatalf("a second creation answered %v", err)
+		t.Fatalf("a second creation returned %v", err)
 	}
 
 	state := created.Output
@@ -130,7 +130,7 @@ func TestAConfigMapIsMadeChangedMovedAndDeleted(t *testing.T) {
 		expect(change.wanted)
 		state = updated.Output
 	}
-	// The second call covers a retry after the result of the first one was lost.
+	// The second call covers a retry after the result of the first call was lost.
 	for range 2 {
 		if _, err := (Step{}).Delete(ctx, infer.DeleteRequest[StepState]{State: state}); err != nil {
 			t.Fatal(err)
@@ -139,18 +139,18 @@ func TestAConfigMapIsMadeChangedMovedAndDeleted(t *testing.T) {
 	}
 }
 
-func TestAPreviewMakesNoConfigMap(t *testing.T) {
+func TestPreviewCreatesNoConfigMap(t *testing.T) {
 	objects := startKubernetes(t)
 	_, err := Step{}.Create(context.Background(), infer.CreateRequest[StepInputs]{DryRun: true,
 		Inputs: StepInputs{Name: "first", Steps: 1, ConfigMap: &ConfigMap{"team", "a", nil}}})
 	if err != nil || len(objects) != 0 {
-		t.Fatalf("Kubernetes holds %v, %v", objects, err)
+		t.Fatalf("Kubernetes contains %v, %v", objects, err)
 	}
 }
 
-func TestWhatWasMadeAndCouldNotBeReportedIsKeptInTheState(t *testing.T) {
+func TestUnreportedCreationIsKeptInState(t *testing.T) {
 	objects := startKubernetes(t)
-	// This log accepts the begin and rejects the end.
+	// This log accepts the begin and rejects the end of the operation.
 	answers := 0
 	log := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, _ *http.Request) {
 		answers++
@@ -166,17 +166,17 @@ func TestWhatWasMadeAndCouldNotBeReportedIsKeptInTheState(t *testing.T) {
 		Inputs: StepInputs{Name: "first", Steps: 1, ConfigMap: &ConfigMap{"team", "a", nil}}})
 	var unfinished infer.ResourceInitFailedError
 	if !errors.As(err, &unfinished) || !strings.Contains(strings.Join(unfinished.Reasons, ""), "the log is full") {
-		t.Fatalf("the creation answered %v", err)
+		t.Fatalf("the creation returned %v", err)
 	}
 	if created.ID == "" || created.Output.ConfigMap == nil || len(objects) != 1 {
 		t.Fatalf("the state has no resource for the ConfigMap: %+v, %v", created, objects)
 	}
 }
 
-func TestOutsideOfAPodAConfigMapIsRefused(t *testing.T) {
+func TestConfigMapOutsideOfPodIsRejected(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	err := changeConfigMap(context.Background(), nil, &ConfigMap{"team", "a", nil})
 	if err == nil || !strings.Contains(err.Error(), "requires a pod") {
-		t.Fatalf("it answered %v", err)
+		t.Fatalf("the call returned %v", err)
 	}
 }

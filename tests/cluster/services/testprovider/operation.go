@@ -14,13 +14,13 @@ import (
 	"pulumi-controller.test/services/eventlog"
 )
 
-// operation is one creation, update or deletion of a resource.
+// operation is a creation, an update or a deletion of a resource.
 type operation struct {
 	name   string
 	inputs StepInputs
 }
 
-// run reports the begin, waits, acts, and reports the end.
+// run reports the begin, waits for the configured time, acts, and reports the end.
 func (operation operation) run(ctx context.Context, act func(context.Context) error) error {
 	if operation.inputs.IgnoreCancel {
 		ctx = context.WithoutCancel(ctx)
@@ -34,20 +34,21 @@ func (operation operation) run(ctx context.Context, act func(context.Context) er
 	switch {
 	case failure != nil && errors.Is(ctx.Err(), context.Canceled):
 		phase = eventlog.Cancelled
-		failure = fmt.Errorf("cancelled while %s %s: %w", operation.doing(), operation.inputs.Name, failure)
+		failure = fmt.Errorf("cancelled while %s %s: %w", operation.verb(), operation.inputs.Name, failure)
 	case failure != nil:
 		phase = eventlog.Failed
-		failure = fmt.Errorf("%s %s: %w", operation.doing(), operation.inputs.Name, failure)
+		failure = fmt.Errorf("%s %s: %w", operation.verb(), operation.inputs.Name, failure)
 	}
 	return errors.Join(failure, report.send(ctx, phase, failure))
 }
 
-// attempt is the part between the begin and the end: a resource with a configured failure fails before the act.
+// attempt executes the part between the begin and the end. A resource with a configured failure fails before act is
+// called.
 func (operation operation) attempt(ctx context.Context, act func(context.Context) error) error {
 	operation.print(ctx)
-	held := operation.hold()
+	held := operation.allocate()
 	defer runtime.KeepAlive(held)
-	if err := operation.passTime(ctx); err != nil {
+	if err := operation.waitSteps(ctx); err != nil {
 		return err
 	}
 	if operation.inputs.FailOn == operation.name {
@@ -65,9 +66,9 @@ func (operation operation) print(ctx context.Context) {
 	}
 }
 
-// hold allocates the configured amount of memory. It writes to each page, because the kernel allocates pages on the
-// first write.
-func (operation operation) hold() []byte {
+// allocate returns the configured amount of memory. It writes to each page, because the kernel allocates a page only on
+// the first write.
+func (operation operation) allocate() []byte {
 	held := make([]byte, operation.inputs.HoldMegabytes<<20)
 	for at := 0; at < len(held); at += os.Getpagesize() {
 		held[at] = 1
@@ -75,13 +76,13 @@ func (operation operation) hold() []byte {
 	return held
 }
 
-// passTime waits for the configured duration and reports each step to the user.
-func (operation operation) passTime(ctx context.Context) error {
+// waitSteps waits for the configured time and reports each step to the user.
+func (operation operation) waitSteps(ctx context.Context) error {
 	steps := operation.inputs.Steps
 	total := time.Duration(operation.inputs.Seconds * float64(time.Second))
 	begin := time.Now()
 	for step := 1; step <= steps; step++ {
-		// Measured from the begin, so that the overhead of the steps does not accumulate.
+		// The times are relative to the begin, so the overhead of the steps does not accumulate.
 		timer := time.NewTimer(time.Until(begin.Add(total * time.Duration(step) / time.Duration(steps))))
 		select {
 		case <-timer.C:
@@ -89,12 +90,12 @@ func (operation operation) passTime(ctx context.Context) error {
 			timer.Stop()
 			return fmt.Errorf("interrupted in step %d of %d: %w", step, steps, ctx.Err())
 		}
-		provider.GetLogger(ctx).Infof("%s %s: step %d of %d", operation.doing(), operation.inputs.Name, step, steps)
+		provider.GetLogger(ctx).Infof("%s %s: step %d of %d", operation.verb(), operation.inputs.Name, step, steps)
 	}
 	return nil
 }
 
-func (operation operation) doing() string {
+func (operation operation) verb() string {
 	return map[string]string{
 		createOperation: "creating", updateOperation: "updating", deleteOperation: "deleting",
 	}[operation.name]

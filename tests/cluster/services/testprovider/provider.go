@@ -1,5 +1,5 @@
-// Package testprovider is a Pulumi provider with one resource, Step, which takes time, fails or ignores cancellation as
-// configured, and reports each operation to the provider log.
+// Package testprovider is a Pulumi provider with one resource, Step. A Step takes time, fails or ignores cancellation
+// as configured, and reports each operation to the provider log.
 package testprovider
 
 import (
@@ -27,8 +27,8 @@ func New() (provider.Provider, error) {
 	return withURN(inferred), nil
 }
 
-// withURN passes the URN of the resource to its operations. infer does not expose the URN, which contains the stack and
-// the project.
+// withURN passes the URN of the resource to its operations, because infer does not expose the URN. The URN contains the
+// stack and the project.
 func withURN(inner provider.Provider) provider.Provider {
 	outer := inner
 	outer.Create = func(ctx context.Context, request provider.CreateRequest) (provider.CreateResponse, error) {
@@ -43,7 +43,7 @@ func withURN(inner provider.Provider) provider.Provider {
 	return outer
 }
 
-// urnOf returns the URN of the operation's resource, or an empty string outside of the provider.
+// urnOf returns the URN of the resource, or an empty string outside of the provider.
 func urnOf(ctx context.Context) resource.URN {
 	urn, _ := ctx.Value(urnKey{}).(resource.URN)
 	return urn

@@ -15,10 +15,10 @@ import (
 	"pulumi-controller.test/services/eventlog"
 )
 
-// logVariable is the environment variable with the base URL of the provider log; without it nothing is reported.
+// logVariable is the environment variable with the base URL of the provider log. Without it, nothing is reported.
 const logVariable = "PROVIDER_LOG_URL"
 
-// reportTime is the timeout of one report; the log is in the same cluster and responds immediately.
+// reportTime is the timeout for one report. The log is in the same cluster and responds immediately.
 const reportTime = 10 * time.Second
 
 // reporter reports the phases of one operation to the provider log.
@@ -34,7 +34,7 @@ func newReporter(ctx context.Context, operation operation) reporter {
 		PID:       os.Getpid(),
 		ID:        rand.Text(),
 	}
-	// The host name only helps users to find the pod; the event is valid without it.
+	// The host name only helps users to find the pod. The event is valid without it.
 	event.Host, _ = os.Hostname()
 	if urn := urnOf(ctx); urn != "" {
 		event.URN, event.Stack, event.Project = string(urn), urn.Stack().String(), string(urn.Project())
@@ -42,7 +42,8 @@ func newReporter(ctx context.Context, operation operation) reporter {
 	return reporter{url: strings.TrimSuffix(os.Getenv(logVariable), "/"), event: event}
 }
 
-// send reports a phase. An operation that cannot be reported fails, since a test would assume that it never happened.
+// send reports a phase. If a report fails, the operation fails, because a test would otherwise assume that the
+// operation never took place.
 func (reporter reporter) send(ctx context.Context, phase string, failure error) error {
 	if reporter.url == "" {
 		return nil
@@ -64,7 +65,7 @@ func (reporter reporter) post(ctx context.Context, event eventlog.Event) error {
 	if err != nil {
 		return err
 	}
-	// The cancellation of an operation must also be reported.
+	// The report must also be sent if the operation is cancelled.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTime)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, reporter.url+"/events", bytes.NewReader(body))

@@ -13,20 +13,20 @@ import (
 	"github.com/pulumi/pulumi-go-provider/infer"
 )
 
-// Operation names in the log and in the input failOn.
+// Names of the operations in the log and in the input failOn.
 const (
 	createOperation = "create"
 	updateOperation = "update"
 	deleteOperation = "delete"
 )
 
-// goneVariable is the environment variable with a comma-separated list of Steps that a refresh does not find.
+// goneVariable is the environment variable with a comma-separated list of Steps that a refresh reports as deleted.
 const goneVariable = "PROVIDER_GONE"
 
-// Step is the resource.
+// Step is the resource of the provider.
 type Step struct{}
 
-// StepInputs has the inputs of a Step.
+// StepInputs contains the inputs of a Step.
 type StepInputs struct {
 	Name           string     `pulumi:"name"`
 	Seconds        float64    `pulumi:"seconds,optional"`
@@ -41,7 +41,7 @@ type StepInputs struct {
 	SecretValue    *string    `pulumi:"secretValue,optional" provider:"secret"`
 }
 
-// StepState has the outputs of a Step, which are stored in the state.
+// StepState contains the outputs of a Step, which are stored in the state.
 type StepState struct {
 	StepInputs
 	Count     int    `pulumi:"count"`
@@ -51,26 +51,26 @@ type StepState struct {
 // Annotate describes the resource to Pulumi.
 func (step *Step) Annotate(annotator infer.Annotator) {
 	annotator.SetToken("index", "Step")
-	annotator.Describe(&step, "Performs the configured operation and reports it to the provider log.")
+	annotator.Describe(&step, "Executes the configured operation and reports it to the provider log.")
 }
 
 // Annotate describes the inputs to Pulumi.
 func (inputs *StepInputs) Annotate(annotator infer.Annotator) {
-	annotator.Describe(&inputs.Name, "What the provider log calls this resource.")
-	annotator.Describe(&inputs.Seconds, "How long each operation takes.")
-	annotator.Describe(&inputs.Steps, "In how many steps the time passes; each is shown to the user.")
+	annotator.Describe(&inputs.Name, "The name of the resource in the provider log.")
+	annotator.Describe(&inputs.Seconds, "The duration of each operation in seconds.")
+	annotator.Describe(&inputs.Steps, "The number of steps of an operation. The CLI shows each step.")
 	annotator.SetDefault(&inputs.Steps, 1)
 	annotator.Describe(&inputs.FailOn, "The operation that fails after its time: create, update or delete.")
-	annotator.Describe(&inputs.IgnoreCancel, "Go on to the end although cancelled.")
-	annotator.Describe(&inputs.ConfigMap, "A ConfigMap that is made, changed and deleted with the resource.")
-	annotator.Describe(&inputs.PrintMegabytes, "How much each operation says before it begins, for programs that are too loud.")
-	annotator.Describe(&inputs.HoldMegabytes, "How much memory each operation holds, for programs that are too big.")
-	annotator.Describe(&inputs.Value, "Anything; a change updates the resource.")
-	annotator.Describe(&inputs.ReplaceKey, "Anything; a change replaces the resource.")
-	annotator.Describe(&inputs.SecretValue, "Anything; it is a secret in the outputs and the state.")
+	annotator.Describe(&inputs.IgnoreCancel, "Whether a cancelled operation continues to its end.")
+	annotator.Describe(&inputs.ConfigMap, "A ConfigMap that is created, changed and deleted with the resource.")
+	annotator.Describe(&inputs.PrintMegabytes, "The amount of output that each operation prints, for tests of programs with excessive output.")
+	annotator.Describe(&inputs.HoldMegabytes, "The amount of memory that each operation allocates, for tests of memory limits.")
+	annotator.Describe(&inputs.Value, "Any value. A change updates the resource.")
+	annotator.Describe(&inputs.ReplaceKey, "Any value. A change replaces the resource.")
+	annotator.Describe(&inputs.SecretValue, "Any value. It is a secret in the outputs and the state.")
 }
 
-// Check rejects inputs that are certainly a mistake in a test.
+// Check rejects invalid inputs, because they are a mistake in a test.
 func (Step) Check(ctx context.Context, request infer.CheckRequest) (infer.CheckResponse[StepInputs], error) {
 	inputs, failures, err := infer.DefaultCheck[StepInputs](ctx, request.NewInputs)
 	if err != nil {
@@ -106,14 +106,14 @@ func (Step) Create(
 		return infer.CreateResponse[StepState]{Output: state}, nil
 	}
 	state.CreatedAt = time.Now().UTC().Format(time.RFC3339Nano)
-	made := false
+	created := false
 	err := operation{createOperation, request.Inputs}.run(ctx, func(ctx context.Context) error {
 		err := changeConfigMap(ctx, nil, request.Inputs.ConfigMap)
-		made = err == nil
+		created = err == nil
 		return err
 	})
-	if err != nil && made {
-		// The state must contain an existing resource, since otherwise nothing would ever delete it.
+	if err != nil && created {
+		// The state must contain every existing resource. Otherwise, no operation would delete the resource.
 		err = infer.ResourceInitFailedError{Reasons: []string{err.Error()}}
 	}
 	return infer.CreateResponse[StepState]{ID: request.Inputs.Name + "-" + rand.Text()[:8], Output: state}, err
@@ -135,8 +135,8 @@ func (Step) Update(
 	return infer.UpdateResponse[StepState]{Output: state}, err
 }
 
-// Read implements the refresh. Resources in PROVIDER_GONE are reported as deleted, for tests of drift; others are
-// unchanged.
+// Read implements the refresh. It reports the resources in PROVIDER_GONE as deleted, for tests of drift, and all other
+// resources as unchanged.
 func (Step) Read(
 	_ context.Context, request infer.ReadRequest[StepInputs, StepState],
 ) (infer.ReadResponse[StepInputs, StepState], error) {

@@ -11,13 +11,13 @@ import (
 	"pulumi-controller.test/services/eventlog"
 )
 
-func TestAStepIsCreatedUpdatedInPlaceReplacedAndDeleted(t *testing.T) {
+func TestStepIsCreatedUpdatedReplacedAndDeleted(t *testing.T) {
 	project := newProject(t)
 	project.program(map[string]any{"seconds": 0.5, "steps": 2, "value": "one", "replaceKey": "a"})
 	output := project.up()
 	for _, line := range []string{"creating first: step 1 of 2", "creating first: step 2 of 2"} {
 		if !strings.Contains(output, line) {
-			t.Errorf("the user is not shown %q:\n%s", line, output)
+			t.Errorf("the output does not contain %q:\n%s", line, output)
 		}
 	}
 	project.expectEvents("create begin", "create done")
@@ -35,14 +35,14 @@ func TestAStepIsCreatedUpdatedInPlaceReplacedAndDeleted(t *testing.T) {
 	updated := project.outputs()
 	if updated["count"] != 1.0 || updated["value"] != "two" || updated["id"] != created["id"] ||
 		updated["createdAt"] != created["createdAt"] {
-		t.Fatalf("an update in place turned %v into %v", created, updated)
+		t.Fatalf("the update changed %v to %v", created, updated)
 	}
 
 	project.program(map[string]any{"value": "two", "replaceKey": "b"})
 	project.up()
 	project.expectEvents("create begin", "create done", "delete begin", "delete done")
 	if replaced := project.outputs(); replaced["id"] == created["id"] || replaced["count"] != 0.0 {
-		t.Fatalf("a replacement turned %v into %v", updated, replaced)
+		t.Fatalf("the replacement changed %v to %v", updated, replaced)
 	}
 
 	project.must("destroy", "--yes", "--skip-preview")
@@ -50,26 +50,26 @@ func TestAStepIsCreatedUpdatedInPlaceReplacedAndDeleted(t *testing.T) {
 	project.expectNoLock()
 }
 
-func TestAPreviewDoesNothing(t *testing.T) {
+func TestPreviewChangesNothing(t *testing.T) {
 	project := newProject(t)
 	project.must("preview")
 	project.expectEvents()
 }
 
-func TestAStepTakesItsTime(t *testing.T) {
+func TestStepTakesConfiguredTime(t *testing.T) {
 	project := newProject(t)
 	project.program(map[string]any{"seconds": 1, "steps": 3})
 	project.up()
 	events, _ := project.log.Find(eventlog.Filter{})
 	if len(events) != 2 {
-		t.Fatalf("the log holds %v", events)
+		t.Fatalf("the log contains %v", events)
 	}
 	if took := events[1].Time.Sub(events[0].Time); took < time.Second || took > 10*time.Second {
 		t.Fatalf("a creation of one second took %s", took)
 	}
 }
 
-func TestAStepFailsOnTheOperationThatItIsToldTo(t *testing.T) {
+func TestStepFailsOnConfiguredOperation(t *testing.T) {
 	project := newProject(t)
 	up := []string{"up", "--yes", "--skip-preview"}
 	project.program(map[string]any{"failOn": "create"})
@@ -95,7 +95,7 @@ func TestAStepFailsOnTheOperationThatItIsToldTo(t *testing.T) {
 	project.expectEvents("update begin", "update done", "delete begin", "delete done")
 }
 
-func TestInputsThatCannotBeMeantAreRefused(t *testing.T) {
+func TestInvalidInputsAreRejected(t *testing.T) {
 	project := newProject(t)
 	for reason, inputs := range map[string]map[string]any{
 		`"craete" is none of create, update and delete`: {"failOn": "craete"},
@@ -108,8 +108,8 @@ func TestInputsThatCannotBeMeantAreRefused(t *testing.T) {
 	project.expectEvents()
 }
 
-// interrupt starts an update, sends SIGINT to the CLI when the operation has begun, and returns the time until the CLI
-// ended and its output.
+// interrupt starts an update, and sends SIGINT to the CLI once the operation has begun. It returns the time from SIGINT
+// to the end of the CLI, and the output.
 func (project *project) interrupt(operation string) (time.Duration, string) {
 	project.t.Helper()
 	command, output := project.command("up", "--yes", "--skip-preview")
@@ -134,7 +134,7 @@ func (project *project) interrupt(operation string) (time.Duration, string) {
 	return took, output.String()
 }
 
-func TestSIGINTCancelsALongCreationAndAnUpdate(t *testing.T) {
+func TestSIGINTCancelsCreationAndUpdate(t *testing.T) {
 	project := newProject(t)
 	project.program(map[string]any{"seconds": 30, "steps": 10})
 	took, output := project.interrupt(createOperation)
@@ -142,7 +142,7 @@ func TestSIGINTCancelsALongCreationAndAnUpdate(t *testing.T) {
 		t.Errorf("the CLI took %s to end after SIGINT", took)
 	}
 	if !strings.Contains(output, "cancelled while creating first: interrupted in step") {
-		t.Errorf("the CLI does not say what was cancelled:\n%s", output)
+		t.Errorf("the output does not contain the cancelled operation:\n%s", output)
 	}
 	project.expectEvents("create begin", "create cancelled")
 	project.expectNoLock()
@@ -158,21 +158,21 @@ func TestSIGINTCancelsALongCreationAndAnUpdate(t *testing.T) {
 	project.expectNoLock()
 }
 
-func TestAStepThatIgnoresBeingCancelledGoesOnToItsEnd(t *testing.T) {
+func TestStepThatIgnoresCancellationCompletes(t *testing.T) {
 	project := newProject(t)
 	project.program(map[string]any{"seconds": 4, "steps": 4, "ignoreCancel": true})
 	took, output := project.interrupt(createOperation)
 	if took < 3*time.Second {
-		t.Errorf("the CLI ended %s after SIGINT, before the creation can have ended:\n%s", took, output)
+		t.Errorf("the CLI ended %s after SIGINT, before the end of the creation:\n%s", took, output)
 	}
 	project.expectEvents("create begin", "create done")
 	project.expectNoLock()
 	if resources := project.must("stack", "export"); !strings.Contains(resources, "testing:index:Step::step") {
-		t.Errorf("the state does not hold what was created:\n%s", resources)
+		t.Errorf("the state does not contain the created resource:\n%s", resources)
 	}
 }
 
-func TestASecretIsHiddenInTheOutputsAndEncryptedInTheState(t *testing.T) {
+func TestSecretIsHiddenInOutputsAndEncryptedInState(t *testing.T) {
 	project := newProject(t)
 	project.program(map[string]any{"secretValue": "a-very-secret-value"})
 	output := project.up()
@@ -180,32 +180,32 @@ func TestASecretIsHiddenInTheOutputsAndEncryptedInTheState(t *testing.T) {
 		t.Errorf("the output shows %v", shown)
 	}
 	if shown := project.outputs("--show-secrets")["secretValue"]; shown != "a-very-secret-value" {
-		t.Errorf("asked for secrets, the output shows %v", shown)
+		t.Errorf("with --show-secrets, the output shows %v", shown)
 	}
 	state, err := os.ReadFile(filepath.Join(project.directory, "state", ".pulumi", "stacks", "proof", "dev.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(output+string(state), "a-very-secret-value") {
-		t.Errorf("the secret is readable in what the CLI prints or in the state:\n%s\n%s", output, state)
+		t.Errorf("the output of the CLI or the state contains the secret:\n%s\n%s", output, state)
 	}
 }
 
-func TestWithoutALogToWriteToAnOperationFails(t *testing.T) {
+func TestOperationFailsWithoutProviderLog(t *testing.T) {
 	project := newProject(t)
-	// Nothing listens on port 1.
+	// No process listens on port 1.
 	project.environment = append(project.environment, logVariable+"=http://127.0.0.1:1/")
 	project.mustFail("failed to report begin of create first to the provider log at http://127.0.0.1:1",
 		"up", "--yes", "--skip-preview")
 	if state := project.must("stack", "export"); strings.Contains(state, "testing:index:Step::step") {
-		t.Errorf("the operation that failed has left a resource:\n%s", state)
+		t.Errorf("the failed operation has left a resource:\n%s", state)
 	}
 	project.environment = append(project.environment, logVariable+"=")
 	project.up()
 	project.expectEvents()
 }
 
-func TestARefreshFindsWhatTheEnvironmentNamesAsGone(t *testing.T) {
+func TestRefreshReportsResourcesInEnvironmentAsDeleted(t *testing.T) {
 	project := newProject(t)
 	project.program(map[string]any{"name": "first"})
 	project.up()

@@ -17,18 +17,19 @@ import (
 	pulumirpc "github.com/pulumi/pulumi/sdk/v3/proto/go"
 )
 
-// maxDrain limits the wait for the output of a host that has ended, because a process of the program may keep the pipe open.
+// maxDrain limits the wait for the output of a host that has ended, because a process of the program may keep the pipe
+// open.
 const maxDrain = 2 * time.Second
 
-// host is an old language host.
+// host is a language host of an older version.
 type host struct {
 	path      string
 	arguments []string
 	engine    string
 }
 
-// with starts the host, calls it and ends it. When it returns, all output of the program is written: the engine may discard output
-// that arrives after the response.
+// with starts the host, calls it and stops it. It returns after all output of the program is written, because the
+// engine may discard output that arrives after the response.
 func (host host) with(
 	ctx context.Context, flags []string, directory string, call func(pulumirpc.LanguageRuntimeClient) error,
 ) error {

@@ -1,10 +1,10 @@
-// Command pulumi-language-adapter is a language host for the Pulumi CLI. The module proxy serves only old versions of Pulumi's
-// language hosts, which do not read the options of a project from calls. The adapter converts the options to flags of an old host,
-// which runs the program. It installs dependencies and runs plugins with the packages of the current Pulumi SDK for Go, as current
-// hosts do.
+// Command pulumi-language-adapter is a language host for the Pulumi CLI. The module proxy serves only old versions of
+// Pulumi's language hosts, which do not read the options of a project from calls. The adapter converts the options to
+// flags of an old host, which runs the program. As current hosts do, the adapter installs dependencies and runs plugins
+// with the packages of the current Pulumi SDK for Go.
 //
-// The name of the executable selects the language, for example `pulumi-language-nodejs`. The old host has the same path with the
-// suffix `.host`.
+// The name of the executable selects the language, for example `pulumi-language-nodejs`. The old host has the same path
+// with the suffix `.host`.
 package main
 
 import (
@@ -23,10 +23,10 @@ import (
 	pulumirpc "github.com/pulumi/pulumi/sdk/v3/proto/go"
 )
 
-// maxIdle is the interval in which the adapter checks that the engine is running.
+// maxIdle is the interval at which the adapter checks that the engine is running.
 const maxIdle = 5 * time.Minute
 
-// language has the behavior of a language that differs from the other languages.
+// language contains the behavior that depends on the language.
 type language interface {
 	// flags returns the flags of the old host for the options of a program.
 	flags(ctx context.Context, info *pulumirpc.ProgramInfo) ([]string, error)

@@ -26,7 +26,7 @@ func (nodejs) flags(_ context.Context, info *pulumirpc.ProgramInfo) ([]string, e
 
 func (nodejs) findsPlugins(*pulumirpc.ProgramInfo) bool { return true }
 
-// install runs the package manager in the root of the workspace, if the program is a member of a workspace.
+// install runs the package manager in the root of the workspace if the program is a member of a workspace.
 func (nodejs) install(ctx context.Context, request *pulumirpc.InstallDependenciesRequest, output streams) error {
 	directory := request.GetInfo().GetProgramDirectory()
 	root, err := npm.FindWorkspaceRoot(directory)
@@ -59,14 +59,14 @@ func (nodejs) plugin(ctx context.Context, request *pulumirpc.RunPluginRequest) (
 	plugin := exec.CommandContext(ctx, "node", append([]string{strings.TrimSpace(string(path))}, arguments...)...)
 	plugin.Dir = request.GetPwd()
 	if request.GetKind() == analyzer {
-		// A policy pack reads its version from package.json in the working directory.
+		// A policy pack reads its version from the package.json in the working directory.
 		plugin.Dir = directory
 	}
 	plugin.Env = append(append([]string{}, request.GetEnv()...), "PULUMI_NODEJS_TYPESCRIPT=true")
 	return &command{Cmd: plugin}, nil
 }
 
-// option returns an option of the program as text, or an empty string if it is not set.
+// option returns an option of the program as text, or an empty string if the option is not set.
 func option(info *pulumirpc.ProgramInfo, name string) string {
 	value, exists := info.GetOptions().AsMap()[name]
 	if !exists {

@@ -18,10 +18,10 @@ type streams struct {
 	stdout, stderr io.Writer
 }
 
-// command is a plugin that can be run.
+// command is a command that runs a plugin.
 type command struct {
 	*exec.Cmd
-	// cleanUp runs after the plugin has ended; it may be nil.
+	// cleanUp runs after the plugin has ended. The function may be nil.
 	cleanUp func()
 }
 

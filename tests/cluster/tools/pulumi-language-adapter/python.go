@@ -12,7 +12,7 @@ import (
 // python runs programs in Python.
 type python struct{}
 
-// flags passes the virtual environment that the package manager has created.
+// flags selects the virtual environment that the package manager has created.
 func (python) flags(ctx context.Context, info *pulumirpc.ProgramInfo) ([]string, error) {
 	manager, err := packageManager(info)
 	if err != nil {
@@ -25,8 +25,8 @@ func (python) flags(ctx context.Context, info *pulumirpc.ProgramInfo) ([]string,
 	return []string{"-virtualenv=" + environment, "-root=" + info.GetRootDirectory()}, nil
 }
 
-// findsPlugins returns whether the environment contains pip, with which the old host lists packages. Environments of uv do not
-// contain it.
+// findsPlugins returns whether the environment contains pip. The old host lists packages with pip, and environments of
+// uv do not contain it.
 func (python) findsPlugins(info *pulumirpc.ProgramInfo) bool {
 	manager := option(info, "toolchain")
 	return manager == "" || manager == "pip"
@@ -64,7 +64,7 @@ func (python) plugin(ctx context.Context, request *pulumirpc.RunPluginRequest) (
 	if err != nil {
 		return nil, err
 	}
-	// The CLI waits for the port in the output, which Python would buffer.
+	// The CLI waits for the port in the output, which Python would buffer otherwise.
 	plugin.Env = append(append([]string{}, request.GetEnv()...), "PYTHONUNBUFFERED=1")
 	if environment != "" {
 		plugin.Env = toolchain.ActivateVirtualEnv(plugin.Env, environment)

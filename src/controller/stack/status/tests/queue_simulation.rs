@@ -22,7 +22,7 @@ use crate::runtime::fair_queue::{FairQueue, Limits};
 const STACKS: usize = 1000;
 const SLOTS: usize = 10;
 /// Seconds between two commits.
-const COMMIT_EVERY: u64 = 600;
+const COMMIT_INTERVAL: u64 = 600;
 /// Mean duration of a run in seconds.
 const RUN: u64 = 60;
 /// Time in which each Stack can run once, in seconds.
@@ -31,7 +31,7 @@ const PASS: u64 = STACKS as u64 * RUN / SLOTS as u64;
 enum Event {
     Commit,
     /// The source of this commit has arrived in the pod of this Stack.
-    Placed(usize, u64),
+    SourceDelivered(usize, u64),
     Ended(usize),
 }
 
@@ -99,12 +99,12 @@ impl Simulation {
             }
             match next.get_mut().pop_front() {
                 Some(Event::Commit) => self.commit(),
-                Some(Event::Placed(number, commit)) => self.placed(number, commit),
-                Some(Event::Ended(number)) => self.ended(number),
+                Some(Event::SourceDelivered(number, commit)) => self.create_update(number, commit),
+                Some(Event::Ended(number)) => self.finish_run(number),
                 None => drop(next.remove()),
             }
             while let Some(number) = self.queue.next_wake(self.instant()) {
-                self.ask(number);
+                self.request_slot(number);
             }
         }
     }
@@ -112,7 +112,7 @@ impl Simulation {
     /// Revokes all queued runs, and delivers the new source to all Workspaces in random order.
     fn commit(&mut self) {
         self.commit += 1;
-        self.after(COMMIT_EVERY, Event::Commit);
+        self.after(COMMIT_INTERVAL, Event::Commit);
         let mut order: Vec<usize> = (0..STACKS).collect();
         self.random.shuffle(&mut order);
         for number in order {
@@ -127,19 +127,19 @@ impl Simulation {
                 self.members[number].stack.status =
                     Some(with_result(&self.members[number].stack, &update, None, self.now()));
             }
-            self.place(number);
+            self.deliver_source(number);
         }
     }
 
-    fn place(&mut self, number: usize) {
+    fn deliver_source(&mut self, number: usize) {
         let working = State::Working("preparing the workspace".to_owned());
         self.members[number].stack.status = Some(with_state(&self.members[number].stack, &working, self.now()));
         let seconds = self.random.u64(1..90);
-        self.after(seconds, Event::Placed(number, self.commit));
+        self.after(seconds, Event::SourceDelivered(number, self.commit));
     }
 
-    /// Announces the run and requests a slot for its Update.
-    fn placed(&mut self, number: usize, commit: u64) {
+    /// Records the run in the Stack, creates its Update and requests a slot.
+    fn create_update(&mut self, number: usize, commit: u64) {
         if commit != self.commit || self.members[number].update.is_some() {
             return;
         }
@@ -157,10 +157,10 @@ impl Simulation {
         update.metadata.uid = Some(name);
         update.metadata.creation_timestamp = Some(Time(now));
         (member.update, member.commit) = (Some(update), commit);
-        self.ask(number);
+        self.request_slot(number);
     }
 
-    fn ask(&mut self, number: usize) {
+    fn request_slot(&mut self, number: usize) {
         let Some(update) = &self.members[number].update else { return };
         let pod: Pod = serde_json::from_value(json!({"spec": {"nodeName": "n", "containers": []}})).unwrap();
         let run = run_in(&pod, update, &[]);
@@ -173,7 +173,7 @@ impl Simulation {
     }
 
     /// Records the result of a run. One in twenty runs fails and is retried immediately.
-    fn ended(&mut self, number: usize) {
+    fn finish_run(&mut self, number: usize) {
         let (now, instant) = (self.now(), self.instant());
         let member = &mut self.members[number];
         let mut update = member.update.take().unwrap();
@@ -183,7 +183,7 @@ impl Simulation {
         let is_behind = member.commit != self.commit || self.random.u8(..) < 13;
         self.queue.close(&update.uid().unwrap(), instant);
         if is_behind {
-            self.place(number);
+            self.deliver_source(number);
         }
     }
 }

@@ -24,7 +24,7 @@ fn last(status: &StackStatus) -> LastUpdate {
 }
 
 fn locked_by(holder: &str) -> Update {
-    let mut update = ended(Some("UpdateConflict"));
+    let mut update = ended_update(Some("UpdateConflict"));
     update.status.as_mut().expect("value is set").message = Some(format!("the stack is locked by {holder}"));
     update
 }
@@ -36,7 +36,7 @@ fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
     let second = ran(Some(first.clone()), &locked_by("alice"));
     let third = ran(Some(second.clone()), &locked_by("alice"));
     let another = ran(Some(second.clone()), &locked_by("bob"));
-    let failed = ran(Some(second.clone()), &ended(Some("UpdateFailed")));
+    let failed = ran(Some(second.clone()), &ended_update(Some("UpdateFailed")));
     let found = [&first, &second, &third, &another, &failed].map(|status| last(status).conflicts);
     assert_eq!(found, [1, 2, 3, 1, 0]);
     let message = |status: &StackStatus| {
@@ -47,7 +47,7 @@ fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
 
 /// Returns a destroy that has started and ended with this reason.
 fn destroy(reason: Option<&str>, proof: TerminationEvidence, is_interrupted: bool) -> Update {
-    let mut update = ended(reason);
+    let mut update = ended_update(reason);
     let status = update.status.as_mut().expect("value is set");
     status.run = Some(RunBinding::default());
     status.termination_evidence = Some(proof);
@@ -120,7 +120,7 @@ fn the_config_inputs_read_by_a_run_are_recorded() {
             ..current()
         };
         stack.status = Some(started(&stack, &current, at(10)));
-        let mut update = ended(None);
+        let mut update = ended_update(None);
         update.status.as_mut().expect("value is set").config_inputs = read.map(str::to_owned);
         let last = last(&with_result(&stack, &update, None, at(20)));
         [last.inputs.config_inputs.unwrap_or_default(), last.run_config_inputs.unwrap_or_default()]

@@ -23,7 +23,7 @@ fn the_last_update_keeps_the_inputs_seen_at_its_announcement() {
     stack.status = Some(started(&stack, &seen, at(10)));
     let last =
         |status: StackStatus| status.last_update.map(|last| (last.inputs.config_inputs, last.inputs.mounted_inputs));
-    let ended = with_result(&stack, &ended(None), None, at(20));
+    let ended = with_result(&stack, &ended_update(None), None, at(20));
     assert_eq!(last(ended.clone()), Some((Some("a".to_owned()), mounted)));
     stack.status = Some(ended);
     let first = Baseline { config: Some("b".to_owned()), mounted: words(&[("Secret/b", "2")]) };
@@ -38,7 +38,7 @@ fn a_preview_does_not_change_the_applied_revision() {
         stack.status = before.or(stack.status);
         let current = CurrentUpdate { kind, commit: Some(revision.to_owned()), ..current() };
         stack.status = Some(started(&stack, &current, at(10)));
-        with_result(&stack, &ended(None), None, at(20))
+        with_result(&stack, &ended_update(None), None, at(20))
     };
     let brief_of = |status: &StackStatus| {
         let last = status.last_update.clone().unwrap_or_default();
@@ -72,7 +72,7 @@ fn the_result_of_an_update_is_copied_to_the_status() {
             .map(|(k, v)| (k.to_owned(), ByteString(v.as_bytes().to_vec())))
             .into(),
     );
-    let status = with_result(&stack, &ended(None), Some(&outputs), at(20));
+    let status = with_result(&stack, &ended_update(None), Some(&outputs), at(20));
     assert_eq!(status.current_update, None);
     assert_eq!(status.last_applied_revision.as_deref(), Some("main@sha1:b"));
     let text = serde_json::to_string(&status.outputs).expect("valid JSON");
@@ -87,7 +87,7 @@ fn canceled_runs_are_recorded_and_revoked_ones_are_not() {
     let absorbed_so = |change: fn(&mut Update)| {
         let mut stack = stack(None);
         stack.status = Some(started(&stack, &current(), at(10)));
-        let mut update = ended(Some("Canceled"));
+        let mut update = ended_update(Some("Canceled"));
         change(&mut update);
         with_result(&stack, &update, None, at(20))
     };
@@ -98,7 +98,7 @@ fn canceled_runs_are_recorded_and_revoked_ones_are_not() {
     let last = canceled.last_update.expect("last update");
     assert_eq!((last.reason.as_deref(), last.canceled_by_user, last.failures), (Some("Canceled"), Some(true), 1));
     let killed = absorbed_so(|update| {
-        *update = ended(Some("Aborted"));
+        *update = ended_update(Some("Aborted"));
         update.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
     });
     assert_eq!(brief(&killed), ["Ready=False/Canceled", "Stalled=True/Canceled"], "regardless of how the run ended");
@@ -126,11 +126,13 @@ fn a_failure_is_counted_and_keeps_the_last_successful_revision() {
     };
     let mut stack = stack(Some(good));
     stack.status = Some(started(&stack, &current(), at(10)));
-    let last = with_result(&stack, &ended(Some("UpdateFailed")), None, at(20)).last_update.expect("value is set");
+    let last =
+        with_result(&stack, &ended_update(Some("UpdateFailed")), None, at(20)).last_update.expect("value is set");
     assert_eq!(last.failures, 2);
     assert_eq!(last.message.as_deref(), Some("boom"));
     assert_eq!(last.last_successful_commit.as_deref(), Some("main@sha1:a"));
-    let last = with_result(&stack, &ended(Some("UpdateConflict")), None, at(20)).last_update.expect("value is set");
+    let last =
+        with_result(&stack, &ended_update(Some("UpdateConflict")), None, at(20)).last_update.expect("value is set");
     assert_eq!(last.failures, 1, "a lock is not a failure");
 }
 
@@ -143,18 +145,18 @@ fn runs_check_for_pending_creates_until_one_succeeds() {
     };
     let (stop, keep) = (Some(PendingCreates::Stop), Some(PendingCreates::Keep));
     let rows = [
-        ("failed without interruption", None, failed_so("UpdateFailed", false), None),
-        ("interrupted", None, failed_so("Aborted", true), stop),
-        ("killed after the grace period", None, failed_so("Canceled", true), stop),
-        ("ended before its pod", None, failed_so("Aborted", false), None),
-        ("unknown outcome", None, failed_so("RunOutcomeUnknown", false), stop),
-        ("creates are pending", stop, failed_so("PendingCreates", false), stop),
-        ("then locked", stop, failed_so("UpdateConflict", false), stop),
-        ("resolved by a user, then locked", keep, failed_so("UpdateConflict", true), keep),
-        ("resolved by a user, but the run could not start", keep, failed_so("RunRefused", false), keep),
-        ("locked with pending creates", None, failed_so("UpdateConflict", true), stop),
-        ("resolved by a user, then interrupted again", keep, failed_so("Aborted", true), stop),
-        ("succeeded", stop, ended(None), None),
+        ("failed without interruption", None, failed_update("UpdateFailed", false), None),
+        ("interrupted", None, failed_update("Aborted", true), stop),
+        ("killed after the grace period", None, failed_update("Canceled", true), stop),
+        ("ended before its pod", None, failed_update("Aborted", false), None),
+        ("unknown outcome", None, failed_update("RunOutcomeUnknown", false), stop),
+        ("creates are pending", stop, failed_update("PendingCreates", false), stop),
+        ("then locked", stop, failed_update("UpdateConflict", false), stop),
+        ("resolved by a user, then locked", keep, failed_update("UpdateConflict", true), keep),
+        ("resolved by a user, but the run could not start", keep, failed_update("RunRefused", false), keep),
+        ("locked with pending creates", None, failed_update("UpdateConflict", true), stop),
+        ("resolved by a user, then interrupted again", keep, failed_update("Aborted", true), stop),
+        ("succeeded", stop, ended_update(None), None),
     ];
     for (name, before, update, expected) in rows {
         assert_eq!(next(before, &update), expected, "{name}");
@@ -166,14 +168,14 @@ fn unavailable_outputs_keep_their_previous_values() {
     let mut stack = stack(None);
     stack.status = Some(started(&stack, &current(), at(10)));
     stack.status.as_mut().expect("value is set").outputs = [("url".to_owned(), Value::from("http://x"))].into();
-    let mut lost = ended(None);
+    let mut lost = ended_update(None);
     let ended_so = lost.status.as_mut().expect("value is set");
     (ended_so.outputs_unavailable, ended_so.message) = (Some(true), Some("outputs exceed the quota".to_owned()));
     let absorbed_so = with_result(&stack, &lost, None, at(20));
     assert_eq!(absorbed_so.outputs.len(), 1);
     assert!(absorbed_so.conditions[0].message.ends_with("main@sha1:b; outputs exceed the quota"), "{absorbed_so:?}");
     assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "missing outputs are not a failure");
-    assert!(with_result(&stack, &ended(None), None, at(20)).outputs.is_empty());
+    assert!(with_result(&stack, &ended_update(None), None, at(20)).outputs.is_empty());
 }
 
 #[test]
@@ -183,7 +185,7 @@ fn the_revisions_and_outcome_of_a_run_are_recorded() {
         stack.status = before.or(stack.status);
         let current = CurrentUpdate { origin_revision: origin.map(str::to_owned), ..current() };
         stack.status = Some(started(&stack, &current, at(10)));
-        with_result(&stack, &ended(failed), None, at(20))
+        with_result(&stack, &ended_update(failed), None, at(20))
     };
     let outcomes = |status: &StackStatus| {
         status
@@ -218,7 +220,7 @@ fn a_destroy_without_a_stack_fails_only_if_resources_may_exist() {
         let current =
             CurrentUpdate { kind: UpdateKind::Destroy, pulumi_stack: Some(pulumi_stack(here.clone())), ..current() };
         stack.status = Some(started(&stack, &current, at(10)));
-        with_result(&stack, &ended(Some("StackNotFound")), None, at(20))
+        with_result(&stack, &ended_update(Some("StackNotFound")), None, at(20))
     };
     let message = |status: &StackStatus| {
         conditions::find(&status.conditions, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default()
@@ -241,7 +243,7 @@ fn the_applied_stack_is_recorded_until_a_destroy_succeeds() {
         let mut stack = stack(None);
         stack.status = Some(before);
         stack.status = Some(started(&stack, &CurrentUpdate { kind, ..current() }, at(10)));
-        let mut update = ended(failure);
+        let mut update = ended_update(failure);
         update.spec.kind = kind;
         let result = update.status.as_mut().expect("value is set");
         result.changes = changes.iter().map(|(operation, count)| ((*operation).to_owned(), *count)).collect();

@@ -1,4 +1,4 @@
-// Command git-server serves bare Git repositories over HTTP, for anonymous reading and writing.
+// Command git-server serves bare Git repositories over HTTP for anonymous reads and writes.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 
 func main() {
 	address := flag.String("addr", ":80", "address to listen on")
-	root := flag.String("root", "", "directory that holds the repositories; made if it is not there")
+	root := flag.String("root", "", "directory that contains the repositories; created if it does not exist")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "git-server: unexpected argument %q; see --help\n", flag.Arg(0))

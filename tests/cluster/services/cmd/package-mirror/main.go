@@ -1,4 +1,4 @@
-// Command package-mirror downloads the packages of lock files for package-server.
+// Command package-mirror downloads the packages in lock files for package-server.
 package main
 
 import (

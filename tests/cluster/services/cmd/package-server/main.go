@@ -16,7 +16,7 @@ func main() {
 	tlsAddress := flag.String("tls-addr", ":443", "address to listen on for HTTPS")
 	host := flag.String("host", "packages.test-services", "host name in the certificate")
 	root := flag.String("root", "", "directory that contains the packages")
-	token := flag.String("token", "", "token for the paths below /private, which are not served without it")
+	token := flag.String("token", "", "token that requests below /private must contain; without this flag, these paths are not served")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "package-server: unexpected argument %q; see --help\n", flag.Arg(0))

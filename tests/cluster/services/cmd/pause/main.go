@@ -1,5 +1,5 @@
-// Command pause is the first process of a pod's sandbox: it keeps the namespaces of the pod open, reaps orphaned
-// processes, and ends on SIGTERM.
+// Command pause is the first process of a pod's sandbox. It keeps the namespaces of the pod open, reaps orphaned
+// processes, and exits on SIGTERM.
 package main
 
 import (
@@ -11,18 +11,18 @@ import (
 func main() {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT)
-	// A child that ended before the call above sent a signal that was lost; its exit status is still available.
-	collectChildren()
+	// The signal of a child that ended before the call above is lost. Its exit status is still available.
+	reapChildren()
 	for received := range signals {
 		if received != syscall.SIGCHLD {
 			return
 		}
-		collectChildren()
+		reapChildren()
 	}
 }
 
-// collectChildren reaps all children that have ended: several of them may share one SIGCHLD.
-func collectChildren() {
+// reapChildren reaps all children that have ended. Several of them may share one SIGCHLD.
+func reapChildren() {
 	for {
 		process, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
 		if err == syscall.EINTR {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// asPause makes the test binary run as pause, so that nothing needs to be built.
+// asPause makes the test binary run as pause, so the tests build no other program.
 const asPause = "RUN_AS_PAUSE"
 
 func TestMain(tests *testing.M) {
@@ -25,7 +25,7 @@ func TestMain(tests *testing.M) {
 func start(t *testing.T) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("NOT RUN: making a process namespace needs root")
+		t.Skip("NOT RUN: creating a PID namespace needs root")
 	}
 	command := exec.Command("/proc/self/exe")
 	command.Env = append(os.Environ(), asPause+"=1")
@@ -62,13 +62,13 @@ func waitForChildren(t *testing.T, pause *exec.Cmd, count int) {
 	deadline := time.Now().Add(10 * time.Second)
 	for len(children(t, pause)) != count {
 		if time.Now().After(deadline) {
-			t.Fatalf("pause has the children %v, wanted %d", children(t, pause), count)
+			t.Fatalf("pause has the children %v, want %d", children(t, pause), count)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-func TestOrphansAreCollected(t *testing.T) {
+func TestPauseReapsOrphans(t *testing.T) {
 	pause := start(t)
 	orphans := exec.Command("nsenter", "--pid", "--target", fmt.Sprint(pause.Process.Pid),
 		"sh", "-c", "for each in 1 2 3; do sleep 1 >/dev/null 2>&1 & done")
@@ -82,15 +82,15 @@ func TestOrphansAreCollected(t *testing.T) {
 	}
 }
 
-func TestItEndsWhenAsked(t *testing.T) {
+func TestPauseExitsOnSignals(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		pause := start(t)
 		ended := make(chan error, 1)
 		go func() { ended <- pause.Wait() }()
 		deadline := time.After(10 * time.Second)
 		for asked := true; asked; {
-			// Repeated, because the kernel drops signals for the first process of a namespace until the process has installed a
-			// handler.
+			// The signal is sent repeatedly, because the kernel drops signals for the first process of a namespace until the
+			// process has installed a handler.
 			_ = pause.Process.Signal(signal)
 			select {
 			case <-ended:

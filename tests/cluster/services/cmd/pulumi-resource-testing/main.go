@@ -1,5 +1,5 @@
-// Command pulumi-resource-testing is a Pulumi provider whose resources can be slow, fail or be cancelled, and which
-// reports its operations. The Pulumi CLI finds it on PATH by its name and starts it.
+// Command pulumi-resource-testing is a Pulumi provider whose resources can be slow, fail or be cancelled. It reports
+// its operations to the provider log. The Pulumi CLI finds the program by its name on the PATH and starts it.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command source-faults serves artifacts with the faults that a test selects: wrong, truncated, slow, stalled and
+// Command source-faults serves artifacts with the faults that a test selects, such as truncated, slow, stalled and
 // endless responses.
 package main
 
@@ -11,7 +11,7 @@ import (
 	"pulumi-controller.test/services/httpserver"
 )
 
-// capacity is the total size of all uploads.
+// capacity is the maximum total size of all uploads in bytes.
 const capacity = 256 << 20
 
 func main() {

@@ -4,7 +4,7 @@ import (
 	"github.com/pulumi/pulumi/sdk/v3/go/pulumi"
 )
 
-// Greeting is the component, which runs in the process of its own language.
+// Greeting is a component that runs in the process of its own language.
 type Greeting struct {
 	pulumi.ResourceState
 

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import pulumi
 
-# uv writes its version to this file.
+# This file contains the version of uv, if uv has created the environment.
 with open(os.path.join(sys.prefix, "pyvenv.cfg")) as settings:
     is_of_uv = any(line.startswith("uv = ") for line in settings)
 pulumi.export("environment", os.path.basename(sys.prefix))

@@ -1,4 +1,4 @@
-//! Tests servers and repositories with faults: each fault causes a specific message and stays within the limits.
+//! Tests servers and repositories with faults. Each fault causes a specific message, and the limits hold.
 
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ async fn oversized_content_is_refused_and_the_last_good_artifact_is_kept() {
     let error = controller.resolve_now(&fields, "one").await.expect_err("should exceed the limit");
     assert!(error.contains("pack exceeds the limit of 65536 bytes"), "{error}");
     std::fs::remove_file(repository.path().join("noise")).unwrap();
-    // This content compresses well, but needs much memory.
+    // This content compresses well, but expands to a large file.
     repository.write("zeros", vec![0_u8; 1 << 20]);
     repository.git(&["reset", "--quiet", "--soft", "HEAD~1"]);
     repository.commit();

@@ -4,11 +4,11 @@ use pulumi_controller::rpc::proto::Outcome;
 
 use crate::harness::Workspace;
 
-/// Size of the output and the event log of the CLI below, in kilobytes.
-const OUTPUT_BYTES: u64 = 148 * 1024;
+/// Total size of the output and the event log of `VERBOSE_CLI`, in KiB.
+const OUTPUT_KIB: u64 = 148 * 1024;
 
-/// A script that replaces the CLI and writes a line of 48 MiB to the event log, and 50 MiB without a line end and 50 MiB of lines to the
-/// output.
+/// Script that replaces the CLI. It writes a line of 48 MiB to the event log, and 50 MiB without a line end and 50 MiB
+/// of lines to the output.
 const VERBOSE_CLI: &str = r#"
 case "$*" in *--event-log=*) ;; *) exit 0 ;; esac
 for word; do case "$word" in --event-log=*) log=${word#--event-log=} ;; esac; done
@@ -31,18 +31,18 @@ async fn a_hundred_megabytes_of_output_do_not_grow_agent_memory() {
     let result = workspace.run_to_end(&request).await;
     let grown = max_memory(workspace.agent_pid()) - before;
     let printed = std::fs::metadata(workspace.path("log")).unwrap().len();
-    // Truncates the log, because a failed assertion would print it.
+    // Truncates the log, because a failed assertion prints the log.
     std::fs::File::options().write(true).truncate(true).open(workspace.path("log")).unwrap();
-    assert!(printed > 100 * 1024 * 1024, "all of it is in the pod's log, but there are only {printed} bytes");
+    assert!(printed > 100 * 1024 * 1024, "the log of the pod is incomplete: {printed} bytes");
     assert_eq!(result.outcome(), Outcome::Failed);
     assert_eq!(result.message, "what really went wrong");
-    assert!(grown < OUTPUT_BYTES / 3, "the agent held {grown} kB of {OUTPUT_BYTES} kB of output");
+    assert!(grown < OUTPUT_KIB / 3, "the agent held {grown} KiB of {OUTPUT_KIB} KiB of output");
     let journal = workspace.path("share/operations").join(&request.id);
     let kept: u64 = std::fs::read_dir(journal).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
     assert!(kept < 1024 * 1024, "the journal of the run has {kept} bytes");
 }
 
-/// Returns the peak resident memory of a process, in kilobytes.
+/// Returns the peak resident memory of a process, in KiB.
 fn max_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
