@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::environment::has_name;
 use super::init_containers::{self, FETCH_CONTAINER};
 use super::pod;
-use super::spec_error::SpecError;
+use super::spec_error::{MAX_GRACE_SECONDS, SpecError};
 use crate::api::names::{
     ANNOTATION_REVISION_HASH, CONFIG_MAPS_DIRECTORY, LABEL_RUN, PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY,
     TLS_DIRECTORY,
@@ -15,8 +15,6 @@ use crate::api::names::{
 
 /// Directories of the share volume in which the agent creates and removes files.
 const AGENT_DIRECTORIES: [&str; 7] = ["bin", "operations", "previous", "settings", "source", "staging", "workspace"];
-/// Maximum termination grace period of a workspace pod, in seconds. A run can keep its run slot for this time after its timeout.
-pub(super) const MAX_GRACE_SECONDS: u64 = 4 * 60 * 60;
 /// Fields of the `pulumi` container that the agent depends on.
 const CONTAINER_FIELDS: [&str; 5] =
     ["args", "command", "terminationMessagePath", "terminationMessagePolicy", "workingDir"];

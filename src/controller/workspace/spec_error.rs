@@ -1,6 +1,5 @@
 //! Errors in the spec of a Workspace.
 
-use super::guard::MAX_GRACE_SECONDS;
 use super::pod_security::Violation;
 use crate::controller::merge::{MergeError, TooLarge};
 use crate::source::inline::InlineSourceError;
@@ -8,6 +7,9 @@ use crate::source::inline::InlineSourceError;
 /// Maximum length of the name of a Workspace, in characters. The labels of Pods and ControllerRevisions contain the
 /// name. With a longer name, these labels are invalid.
 pub(super) const MAX_NAME: usize = 42;
+
+/// Maximum termination grace period of a workspace pod, in seconds. A run can keep its run slot for this time after its timeout.
+pub(super) const MAX_GRACE_SECONDS: u64 = 4 * 60 * 60;
 
 /// Reason why no pod can be created from the spec of a Workspace. Only a change of the spec resolves the error.
 #[derive(Debug, thiserror::Error)]
