@@ -1,8 +1,8 @@
-//! Size limits of the custom resources. The schemas apply the limits to objects of users, and the controller applies
-//! them to objects that it writes.
+//! Size limits of the custom resources. The API server enforces them with the schemas. The controller also applies them
+//! to the objects that it writes.
 //!
-//! The limits are sufficient for generated objects and prevent a single object from exhausting the resources of the
-//! controller.
+//! The limits allow all objects that the controller generates, and prevent a single object from exhausting the
+//! resources of the controller.
 
 /// Maximum number of references in one list, such as the references to Stacks, Secrets, ConfigMaps or ESC environments.
 pub const REFERENCES: u32 = 100;
@@ -10,16 +10,17 @@ pub const REFERENCES: u32 = 100;
 pub const ENTRIES: u32 = 1000;
 /// Maximum number of entries in one section of a Program.
 pub const PROGRAM_ENTRIES: u32 = 5000;
-/// Maximum number of environment variables of a Workspace: the variables of its Stack, and as many in
-/// `workspaceTemplate`.
+/// Maximum number of environment variables of a Workspace: [`ENTRIES`] from its Stack, [`ENTRIES`] from
+/// `workspaceTemplate`, and a reserve for variables that the controller adds.
 pub const WORKSPACE_ENV: u32 = 2 * ENTRIES + REFERENCES;
-/// Maximum number of `envFrom` entries of a Workspace: the entries of its Stack, and as many in `workspaceTemplate`.
+/// Maximum number of `envFrom` entries of a Workspace: twice the maximum number that the fields of its Stack can
+/// generate, because `workspaceTemplate` can add entries.
 pub const WORKSPACE_ENV_FROM: u32 = 4 * REFERENCES;
-/// Maximum number of configuration values of a Pulumi stack in a Workspace: four maps of its Stack, and one list in
-/// `workspaceTemplate`.
+/// Maximum number of configuration values of a Pulumi stack in a Workspace: [`ENTRIES`] for each of the four maps of
+/// its Stack and for the list in `workspaceTemplate`.
 pub const WORKSPACE_CONFIG: u32 = 5 * ENTRIES;
-/// Maximum number of ESC environments of a Pulumi stack in a Workspace: the environments of its Stack, and as many in
-/// `workspaceTemplate`.
+/// Maximum number of ESC environments of a Pulumi stack in a Workspace: [`REFERENCES`] from its Stack, and
+/// [`REFERENCES`] from `workspaceTemplate`.
 pub const WORKSPACE_ENVIRONMENTS: u32 = 2 * REFERENCES;
 /// Maximum number of Secrets and ConfigMaps that a Workspace references.
 pub const REFERENCED_OBJECTS: u32 = WORKSPACE_ENV + WORKSPACE_ENV_FROM + WORKSPACE_CONFIG;

@@ -1,14 +1,13 @@
-//! Shortens values for the columns of `kubectl get`, so that a row has fewer than 160 characters.
+//! Shortens values for the columns of `kubectl get`, so that a row normally has fewer than 160 characters.
 
 /// Maximum length of the column `Status`, in characters.
 pub const MAX_STATUS: usize = 56;
-/// Maximum length of the column `Progress`, in characters. A row exceeds 160 characters only if the object has a long
-/// name.
+/// Maximum length of the column `Progress`, in characters. A row of an Update can exceed 160 characters if the names
+/// are long.
 pub const MAX_PROGRESS: usize = 69;
 /// Maximum length of the column `Revision`, in characters.
 const MAX_REVISION: usize = 24;
-/// Number of characters at the end of a revision that are kept when the revision is shortened: `@sha1:` and a short
-/// digest.
+/// Number of characters that a shortened revision keeps from the end of the revision: `@sha1:` and a short digest.
 const REVISION_END: usize = 14;
 const ELLIPSIS: &str = "...";
 /// Number of digits of a shortened digest or commit hash.

@@ -21,7 +21,7 @@ pub mod stack_reason {
     pub const RETRYING_AFTER_FAILURE: &str = "RetryingAfterFailure";
     pub const UPDATE_FAILED: &str = "UpdateFailed";
     pub const PREVIEW_FAILED: &str = "PreviewFailed";
-    /// The preview succeeded. No resources have changed.
+    /// The preview succeeded. A preview changes no resources.
     pub const PREVIEWED: &str = "Previewed";
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
@@ -75,7 +75,7 @@ pub mod workspace_reason {
     pub const INSTALLING: &str = "Installing";
     pub const INSTALLATION_FAILED: &str = "InstallationFailed";
     pub const POD_FAILED: &str = "PodFailed";
-    /// The scheduler cannot assign the pod to a node at the moment.
+    /// The scheduler currently cannot assign the pod to a node.
     pub const UNSCHEDULABLE: &str = "Unschedulable";
     /// The environment references a Secret or ConfigMap that does not exist.
     pub const REFERENCE_NOT_FOUND: &str = "ReferenceNotFound";
@@ -113,8 +113,8 @@ pub mod update_reason {
     /// The workspace does not meet a requirement of the run, for example because a Secret lacks a referenced key. The
     /// run did not start.
     pub const RUN_REFUSED: &str = "RunRefused";
-    /// The end of the run is neither observed nor proven. The run stays open until its end is proven or a user resolves
-    /// the run.
+    /// It is unknown whether the run has ended. The run stays open until the controller has evidence of its end or a
+    /// user resolves the run.
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
     /// The controller deletes the pod of a run, because the agent has not enforced the timeout of the run. Only events have
     /// this reason.
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_is_the_first_line_of_the_ready_condition() {
+    fn the_summary_is_the_first_line_of_the_ready_message() {
         let mut conditions = Vec::new();
         assert_eq!(summary(&conditions), None);
         set(&mut conditions, &ready(Status::False, "first\nsecond"), 1, at(10));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_too_long_message_is_truncated_at_a_character_boundary() {
+    fn a_message_that_is_too_long_is_truncated_at_a_character_boundary() {
         let mut conditions = Vec::new();
         set(&mut conditions, &ready(Status::False, &"ä".repeat(20_000)), 1, at(10));
         assert!(conditions[0].message.len() <= MAX_MESSAGE);

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::{Program, Stack, StackReceiver};
 
-/// Returns all CustomResourceDefinitions in their installed form.
+/// Returns all CustomResourceDefinitions as they are installed in a cluster.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     let all = [Stack::crd(), Program::crd(), StackReceiver::crd(), Workspace::crd(), Update::crd()];
     all.into_iter().map(finish).collect()

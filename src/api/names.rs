@@ -1,7 +1,7 @@
 //! Names that other programs use: labels, annotations, finalizers, field managers and names of derived objects.
 //!
-//! They equal the names of the Pulumi Kubernetes Operator v2 and of Flux, so that existing tools for these controllers
-//! work without a change.
+//! Where the Pulumi Kubernetes Operator v2 or Flux has a corresponding name, this controller uses the same name, so
+//! that existing tools work without changes.
 
 use sha2::{Digest as _, Sha256};
 
@@ -14,10 +14,10 @@ pub const OPERATOR_FIELD_MANAGER: &str = "pulumi-kubernetes-operator";
 
 /// Finalizer of a Stack. The Pulumi Kubernetes Operator uses the same name.
 pub const STACK_FINALIZER: &str = "finalizer.stack.pulumi.com";
-/// Finalizer of an Update. It is removed after the run has ended and the controller has removed the metadata of the run
-/// from the pod.
+/// Finalizer of an Update. The controller removes it after the run has ended and the metadata of the run has been
+/// removed from the pod.
 pub const UPDATE_FINALIZER: &str = "finalizer.update.auto.pulumi.com";
-/// Finalizer of a Workspace. It is removed after the controller has deleted the objects of the Workspace in order.
+/// Finalizer of a Workspace. The controller removes it after it has deleted the objects of the Workspace in order.
 pub const WORKSPACE_FINALIZER: &str = "finalizer.workspace.auto.pulumi.com";
 /// Finalizer of a workspace pod with an open run. It keeps a force-deleted pod in the API, so that the controller can
 /// read the status of the pod and the StatefulSet does not replace the pod.
@@ -50,20 +50,20 @@ pub const ANNOTATION_FORCE_AT: &str = "reconcile.fluxcd.io/forceAt";
 /// Flux annotation that resets the failure count. Its value must equal the value of `requestedAt`.
 pub const ANNOTATION_RESET_AT: &str = "reconcile.fluxcd.io/resetAt";
 /// Annotation with which a user resolves a run that requires a decision. The value is `<update>=retry|clear|abandon`.
-/// It is set on a Stack, or on an Update that a user created.
+/// The user sets the annotation on a Stack, or on an Update that a user created.
 pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
 /// Annotation that cancels a run. On a Stack, the name of an Update cancels the run of this Update, and any other new
 /// value cancels the open run. On an Update, any value cancels its run.
 pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
-/// Annotation of an Update that contains the reason for which the controller deletes the Update before its run starts.
+/// Annotation of an Update with the reason why the controller deletes the Update before its run starts.
 pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
 /// Annotation of a workspace pod with an open run. The value is the UID of the Update.
 pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
 /// Annotation with the hash of the inputs of a workspace pod. A pod is outdated if its hash differs from the current
 /// hash.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
-/// Annotation of a workspace pod whose change makes the kubelet update the mounted Secrets and ConfigMaps. The value is
-/// the time of the last such change.
+/// Annotation of a workspace pod. A change of the annotation makes the kubelet update the mounted Secrets and
+/// ConfigMaps. The value is the time of the last such change.
 pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
 /// Annotation of an Update with the time at which the controller requested the cancellation of the run from the agent.
 pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";

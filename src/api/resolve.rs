@@ -1,6 +1,6 @@
 //! Parses the annotation `pulumi.com/resolve`, with which a user resolves a run: `<update>=retry|clear|abandon`.
 
-/// Decision of a user about a run that requires one.
+/// Decision of a user about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Start another run. The state is not changed before the run.
@@ -18,8 +18,8 @@ pub struct Resolution<'a> {
     pub decision: Decision,
 }
 
-/// Maximum length of the annotation value in bytes: the longest object name with the longest decision. The limit exists
-/// because the status contains a copy of the value.
+/// Maximum length of the annotation value in bytes: the maximum length of an object name, and the longest decision. The
+/// value is limited because the controller copies it to the status.
 const MAX_LENGTH: usize = 253 + "=abandon".len();
 
 /// Parses the annotation value. The error is a message for the user.
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_too_long_resolution_is_rejected() {
+    fn a_resolution_that_is_too_long_is_rejected() {
         let value = |length: usize| format!("{}=abandon", "a".repeat(length));
         assert!(parse(&value(253)).is_ok());
         let message = format!("must be at most {MAX_LENGTH} bytes long");

@@ -4,12 +4,13 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 
 use crate::api::bounds;
 
-/// Schema of a JSON object with any fields, for templates, which stay JSON until they are applied.
+/// Returns the schema of a JSON object with any fields. Templates use this schema, because they stay JSON until they
+/// are merged into an object.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// Schema of a map whose values can be any JSON values.
+/// Returns the schema of a map whose values can be any JSON values.
 pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -18,17 +19,17 @@ pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Schema of any JSON value.
+/// Returns the schema of any JSON value.
 pub fn any_value(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// Schema of a duration in the format of Flux: decimal numbers with units, such as `1h30m` or `45s`.
+/// Returns the schema of a duration in the format of Flux: decimal numbers with units, such as `1h30m` or `45s`.
 pub fn duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"})
 }
 
-/// Schema of a list of EnvFromSource (core/v1).
+/// Returns the schema of a list of EnvFromSource (core/v1).
 pub fn environment_sources(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -38,7 +39,7 @@ pub fn environment_sources(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Schema of a list of EnvVar (core/v1).
+/// Returns the schema of a list of EnvVar (core/v1).
 pub fn environment(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -54,7 +55,7 @@ pub fn environment(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Schema of a list of conditions, with the size limits of the Kubernetes API.
+/// Returns the schema of a list of conditions, with the size limits of the Kubernetes API.
 pub fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",

@@ -35,7 +35,7 @@ use crate::api::{bounds, conditions, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateSpec {
-    /// Name of the Workspace in which the run takes place, in the namespace of the Update. Required.
+    /// Name of the Workspace, in the namespace of the Update, whose pod executes the run. Required.
     // Objects of other controllers can lack this field. A required field would break the watch of all Updates.
     #[serde(default)]
     #[schemars(!default)]
@@ -51,13 +51,14 @@ pub struct UpdateSpec {
     #[schemars(!default)]
     pub kind: UpdateKind,
 
-    /// Artifact of the run. The run uses no other artifact. Default: the artifact that is in the pod at the start of
-    /// the run. `status.run` contains this artifact.
+    /// Artifact of the run. The run uses no other artifact. Default: the artifact that is in the pod when the run
+    /// starts. The controller records this artifact in `status.run`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
     /// Time from the end of the run to the deletion of this object by the controller, as a duration such as `24h`.
-    /// Default: the controller keeps the five newest Updates of each Stack, and does not delete other Updates.
+    /// Default: for each Stack, the controller deletes all completed Updates except the five newest. It does not delete
+    /// an Update that a user created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub ttl_after_completed: Option<String>,
@@ -70,7 +71,7 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
 
-    /// Whether an `up` fails, without a change of any resource, if the resources have drifted from the state. Default:
+    /// Whether an `up` fails before it changes any resource if the resources have drifted from the state. Default:
     /// `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
@@ -125,9 +126,9 @@ pub struct UpdateSpec {
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Time since which the run is pending. Among the queued runs of a namespace with equal priority, the run that has
-    /// been pending longest starts first. A Stack sets this field to its `status.pendingSince`. Default: the creation
-    /// time of this object or, if later, the last start of a run in the same Workspace.
+    /// Time at which the run became due. Among the queued runs of a namespace with equal priority, the run with the
+    /// earliest time starts first. A Stack sets this field to its `status.pendingSince`. Default: the creation time of
+    /// this object, or the start of the previous run in the same Workspace if that is later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
@@ -137,14 +138,14 @@ pub struct UpdateSpec {
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time without progress and output of the run, as a duration such as `10m`. A run that exceeds this time
-    /// is canceled gracefully. If the field is absent or `0s`, the run has no idle timeout.
+    /// Maximum time in which the run makes no progress and prints no output, as a duration such as `10m`. A run that
+    /// exceeds this time is canceled gracefully. If the field is absent or `0s`, the run has no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Policy for a lock that an earlier run of the controller left, if it is proven that this run has ended:
-    /// `Automatic` or `Manual`. Default: `Automatic`.
+    /// Policy for a lock that remains after an earlier run of the controller has provably ended: `Automatic` or
+    /// `Manual`. Default: `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
@@ -154,7 +155,7 @@ pub struct UpdateSpec {
     pub pending_creates: Option<PendingCreates>,
 }
 
-/// Policy for a lock that an earlier run left, after this run has ended.
+/// Policy for a lock that remains after an earlier run has ended.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum LockRecovery {
     /// Remove the lock if the Pulumi stack has no other lock.
@@ -191,8 +192,8 @@ impl Update {
         !self.is_complete() && self.status.as_ref().is_some_and(is_started)
     }
 
-    /// Returns the artifact of a started run, or else the artifact in the spec. Returns `None` if a pending run uses
-    /// the artifact that is in the pod at its start.
+    /// Returns the artifact of a started run, or else the artifact in the spec. Returns `None` if the run has not
+    /// started and the spec contains no artifact.
     pub fn artifact(&self) -> Option<&ArtifactReference> {
         let started = self.status.as_ref().and_then(|status| status.run.as_ref()?.artifact.as_ref());
         started.or(self.spec.artifact.as_ref())

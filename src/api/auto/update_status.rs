@@ -22,7 +22,8 @@ pub struct UpdateStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Revision of `spec.artifact`, for `kubectl get`. Digests are shortened. At most 24 characters.
+    /// Abbreviated revision of `spec.artifact` for the output of `kubectl get`: at most 24 characters, with a shortened
+    /// digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_revision: Option<String>,
 
@@ -30,7 +31,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<UpdatePhase>,
 
-    /// Progress of the run. After the end of the run, it contains a summary of the changes.
+    /// Progress of the run. After the run has ended, this field contains a summary of the changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<RunProgress>,
 
@@ -73,7 +74,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,
 
-    /// Whether the outputs could not be stored. `message` contains the cause.
+    /// Whether the controller failed to store the outputs. `message` contains the cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs_unavailable: Option<bool>,
 
@@ -141,8 +142,8 @@ pub enum UpdatePhase {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunProgress {
-    /// Progress on one line, such as `3 done, creating aws:s3:Bucket logs`. After the end of the run, it contains the
-    /// changes.
+    /// Progress on one line, such as `3 done, creating aws:s3:Bucket logs`. After the run has ended, this field
+    /// contains the changes.
     #[serde(default)]
     pub summary: String,
     /// Number of completed resource operations. Resources without changes are not counted.
@@ -196,11 +197,11 @@ pub enum TerminationEvidence {
 }
 
 /// Pod, agent process and inputs of a run. The controller sets them before it starts the run. After a restart, the
-/// controller attaches to this run, and never starts it in another pod.
+/// controller attaches to the run again. It never starts the run in another pod.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunBinding {
-    /// UID of the pod in which the run takes place.
+    /// UID of the pod that executes the run.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
     /// ID of the agent process in the pod. The ID changes when the container restarts.
@@ -221,8 +222,8 @@ pub struct RunBinding {
     /// ID of the container of the agent process, as reported by the kubelet.
     #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
-    /// Referenced Secrets and ConfigMaps without keys, such as `ConfigMap/defaults`. Their directories in the pod may
-    /// be empty at the start of the run.
+    /// Referenced Secrets and ConfigMaps that contain no keys, such as `ConfigMap/defaults`. The run starts even if
+    /// their directories in the pod are empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCED_OBJECTS), inner(length(max = bounds::WORD)))]
     pub empty_references: Vec<String>,

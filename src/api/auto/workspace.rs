@@ -47,14 +47,14 @@ pub struct WorkspaceSpec {
     #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
     pub image_pull_policy: Option<String>,
 
-    /// Environment variables of the `pulumi` container. At the start of each run, the agent reads the current values
-    /// from Secrets and ConfigMaps.
+    /// Environment variables of the `pulumi` container. When a run starts, the agent reads the current values from
+    /// Secrets and ConfigMaps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::environment")]
     pub env: Vec<Value>,
 
-    /// Secrets and ConfigMaps whose keys become environment variables of the `pulumi` container. At the start of each
-    /// run, the agent reads the current values. `env` takes precedence.
+    /// Secrets and ConfigMaps whose keys become environment variables of the `pulumi` container. When a run starts, the
+    /// agent reads the current values. `env` takes precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::environment_sources")]
     pub env_from: Vec<Value>,
@@ -77,8 +77,8 @@ pub struct WorkspaceSpec {
     #[schemars(schema_with = "schema::any_object")]
     pub pod_template: Option<Value>,
 
-    /// Labels and annotations of the Service of the pod, in the field `metadata`. They are merged in the same way as
-    /// `podTemplate`.
+    /// Labels and annotations of the Service of the pod, in the field `metadata`. They are merged with the same
+    /// semantics as `podTemplate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub service_template: Option<Value>,
@@ -89,25 +89,26 @@ pub struct WorkspaceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_profile: Option<String>,
 
-    /// Artifact as the source. The controller sets this field for the Workspace of a Stack. A Workspace has at most one
-    /// source. Without a source, init containers in `podTemplate` must provide the project in `/share/workspace`.
+    /// Artifact that is the source of the Workspace. A Stack sets this field in its Workspace. A Workspace has at most
+    /// one source. Without a source, init containers in `podTemplate` must provide the project in `/share/workspace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
-    /// Git repository as the source. The controller polls the repository and delivers new commits to the existing pod.
+    /// Git repository that is the source of the Workspace. The controller polls the repository and delivers new commits
+    /// to the existing pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitRepository>,
 
-    /// Archive on an HTTP server as the source.
+    /// Archive on an HTTP server that is the source of the Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux: Option<FluxArtifact>,
 
-    /// Directory in the image as the source.
+    /// Directory in the image that is the source of the Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalDirectory>,
 
-    /// Name and runtime of a project without a program as the source. Such a project is useful only for `refresh` and
-    /// `destroy`.
+    /// Name and runtime of a project without a program. The generated project is the source of the Workspace, and is
+    /// useful only for `refresh` and `destroy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<ProjectInfo>,
 
@@ -185,8 +186,8 @@ pub struct WorkspaceStack {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
     #[schemars(length(max = bounds::WORKSPACE_CONFIG))]
     pub config: Vec<ConfigItem>,
-    /// Pulumi ESC environments that the Pulumi stack imports, in addition to the environments in the settings file of
-    /// the source, and after them.
+    /// Pulumi ESC environments that the Pulumi stack imports. They are imported after the environments in the settings
+    /// file of the source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::WORKSPACE_ENVIRONMENTS), inner(length(max = bounds::ENVIRONMENT)))]
     pub environment: Vec<String>,
@@ -216,7 +217,7 @@ pub struct ConfigItem {
 }
 
 /// Reference to a configuration value. Exactly one of `env`, `path`, `secretKeyRef` and `configMapKeyRef` must be set.
-/// The agent reads the value at the start of each run.
+/// The agent reads the value when a run starts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigValueFrom {
@@ -252,12 +253,13 @@ pub struct WorkspaceStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Revision of `artifact`, for `kubectl get`. Digests are shortened. At most 24 characters.
+    /// Abbreviated revision of `artifact` for the output of `kubectl get`: at most 24 characters, with a shortened
+    /// digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_revision: Option<String>,
 
-    /// First line of the message of the condition `Ready`, for `kubectl get`. Digests are shortened. At most 56
-    /// characters.
+    /// Abbreviated message of the condition `Ready` for the output of `kubectl get`: the first line, with shortened
+    /// digests and at most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
@@ -291,7 +293,7 @@ pub struct WorkspaceStatus {
     pub agent_start_id: Option<String>,
 
     /// Keyed hash of the configuration values from Secrets and ConfigMaps, as mounted in the pod. The hash changes when
-    /// the kubelet has mounted a changed value, and does not reveal the values.
+    /// the kubelet has mounted a changed value. It does not reveal the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
@@ -308,7 +310,8 @@ pub struct GitRepository {
     /// URL of the repository: `https://…`, `http://…`, `ssh://…` or `user@host:path`, without a password. Required.
     #[serde(default)]
     pub url: String,
-    /// Branch or tag, as a short or full name, or full hash of a commit. Default: `HEAD` of the server.
+    /// Branch or tag, as a short or full name, or the full hash of a commit. Default: the branch to which `HEAD` of the
+    /// repository refers.
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     /// Directory of the Pulumi project in the repository. Default: the root of the repository.
@@ -360,7 +363,7 @@ pub struct GitHubAppKeys {
     pub private_key: SecretKeySelector,
 }
 
-/// Reference to a key of a Secret. The reference can be optional.
+/// Reference to a key of a Secret.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct SecretKeySelector {
     /// Name of the Secret.

@@ -26,13 +26,13 @@ fn every_crd_follows_flux_conventions() {
             assert_eq!(status["properties"]["observedGeneration"]["type"], "integer", "{what}");
             let conditions = &status["properties"]["conditions"];
             assert_eq!(conditions["x-kubernetes-list-map-keys"], json!(["type"]), "{what}");
-            assert_ne!(status["nullable"], true, "{what}: the default would not be set in the place of a null");
+            assert_ne!(status["nullable"], true, "{what}: the API server does not replace null with the default");
         }
     }
 }
 
-/// Fields that accept any JSON value. The controller limits the size of templates when it reads them. The other values
-/// are limited only by the maximum size of an object.
+/// Fields that accept any JSON value. When the controller reads templates, it checks their size. The maximum size of an
+/// object limits the size of the other fields.
 const ANY_JSON: [&str; 10] = [
     "Stack.spec.workspaceTemplate",
     "Stack.spec.updateTemplate",
@@ -62,7 +62,7 @@ fn unbounded(path: &str, schema: &Value, repeated: bool, found: &mut Vec<String>
         if !schema["maxProperties"].is_u64() {
             found.push(format!("{path} has no maxProperties"));
         }
-        // The values of a map, such as certificates and scripts, can be long.
+        // The values of a map need no maximum length: values such as certificates and scripts can be long.
         unbounded(&format!("{path}{{}}"), values, false, found);
     }
     let is_bounded = ["maxLength", "enum", "format", "pattern"].iter().any(|limit| !schema[limit].is_null());
@@ -94,6 +94,6 @@ fn stack_versions_share_one_schema_and_only_v1_is_stored() {
     assert_eq!((v1.name.as_str(), v1.served, v1.storage, v1.deprecated), ("v1", true, true, None));
     assert_eq!((older.name.as_str(), older.served, older.storage), ("v1alpha1", true, false));
     assert_eq!((&v1.schema, &v1.subresources), (&older.schema, &older.subresources));
-    assert_eq!(stack.spec.conversion, None, "none is needed");
+    assert_eq!(stack.spec.conversion, None, "both versions have the same schema");
     assert!(crds.iter().filter(|crd| crd.spec.names.kind != "Stack").all(|crd| crd.spec.versions.len() == 1));
 }

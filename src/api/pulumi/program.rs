@@ -167,7 +167,7 @@ pub struct Configuration {
     /// `List<String>`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Default value for a Stack that does not set the key. The value can be any JSON value.
+    /// Default value for a Stack that does not set the key, as any JSON value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub default: Option<Value>,
@@ -256,7 +256,7 @@ pub struct ResourceOptions {
     /// Download URL of the provider plugin. Default: the URL that Pulumi selects.
     #[serde(default, rename = "pluginDownloadURL", skip_serializing_if = "Option::is_none")]
     pub plugin_download_url: Option<String>,
-    /// Whether Pulumi refuses to delete the resource: a boolean or an expression.
+    /// Whether Pulumi prevents the deletion of the resource: a boolean or an expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub protect: Option<Value>,
@@ -311,7 +311,7 @@ pub struct ResourceGetter {
     /// ID of the resource at the provider.
     #[schemars(length(min = 1))]
     pub id: String,
-    /// Known properties of the resource, which some providers require to find it. The values are expressions.
+    /// Known properties of the resource, which some providers require to find the resource. The values are expressions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub state: BTreeMap<String, Value>,
@@ -330,8 +330,8 @@ pub struct ProgramStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// First line of the message of the condition `Ready`, for `kubectl get`. Digests are shortened. At most 56
-    /// characters.
+    /// Abbreviated message of the condition `Ready` for the output of `kubectl get`: the first line, with shortened
+    /// digests and at most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 

@@ -1,4 +1,5 @@
-//! `pulumi.com/v1alpha1` StackReceiver: a webhook that runs Stacks. The spec has the fields of a Flux Receiver.
+//! `pulumi.com/v1alpha1` StackReceiver: a webhook that starts runs of Stacks. The spec has the fields of a Flux
+//! Receiver.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +17,7 @@ use crate::api::{bounds, names, schema};
 /// Key of the token in the Secret, as in Flux.
 const TOKEN: &str = "token";
 
-/// Specification of a webhook that runs Stacks.
+/// Specification of a webhook that starts runs of Stacks.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "pulumi.com",
@@ -25,7 +26,7 @@ const TOKEN: &str = "token";
     namespaced,
     status = "StackReceiverStatus",
     category = "pulumi",
-    doc = "StackReceiver is a webhook that runs Stacks.",
+    doc = "StackReceiver is a webhook that starts runs of Stacks.",
     validation = (
         "!has(self.spec.events) || self.spec.type in ['github', 'gitlab']",
         "events requires the type github or gitlab"
@@ -42,8 +43,8 @@ pub struct StackReceiverSpec {
     #[serde(rename = "type")]
     pub kind: ReceiverType,
 
-    /// Types of events that run the Stacks, such as `push` for GitHub or `Push Hook` for GitLab. Not case-sensitive.
-    /// Only for `github` and `gitlab`. Default: all events.
+    /// Types of events that start runs, such as `push` for GitHub or `Push Hook` for GitLab. Not case-sensitive. Only
+    /// for `github` and `gitlab`. Default: all events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 64), inner(length(max = bounds::WORD)))]
     pub events: Vec<String>,
@@ -58,11 +59,12 @@ pub struct StackReceiverSpec {
     /// `token`.
     pub secret_ref: TokenReference,
 
-    /// Stacks that a valid request runs, in the namespace of the StackReceiver.
+    /// Stacks in the namespace of the StackReceiver. A valid request starts a run of each of these Stacks.
     #[schemars(length(min = 1, max = 64))]
     pub resources: Vec<ReceiverResource>,
 
-    /// Whether the controller rejects all requests. The path does not change while it does so. Default: `false`.
+    /// Whether the StackReceiver is suspended. While it is suspended, the controller rejects all requests and does not
+    /// change the path. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 }
@@ -133,8 +135,8 @@ pub struct StackReceiverStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// First line of the message of the condition `Ready`, for `kubectl get`. Digests are shortened. At most 56
-    /// characters.
+    /// Abbreviated message of the condition `Ready` for the output of `kubectl get`: the first line, with shortened
+    /// digests and at most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
@@ -162,12 +164,12 @@ impl StackReceiver {
         names::webhook_path(token.bytes(), &self.name_any(), &self.namespace().unwrap_or_default())
     }
 
-    /// Returns the token in `secret`, or the reason for which it is not available.
+    /// Returns the token in `secret`, or the reason why no token is available.
     pub fn token(&self, secret: Option<Secret>) -> Result<ReceiverToken, NoToken> {
         let name = || format!("{}/{}", self.namespace().unwrap_or_default(), self.spec.secret_ref.name);
         let mut data = secret.ok_or_else(|| NoToken::NoSecret { secret: name() })?.data.unwrap_or_default();
         match data.remove(TOKEN) {
-            // With an empty key, any client can compute a valid signature.
+            // With an empty token, any client could compute a valid signature.
             Some(token) if !token.0.is_empty() => Ok(ReceiverToken(Zeroizing::new(token.0))),
             Some(_) => Err(NoToken::Empty { secret: name() }),
             None => Err(NoToken::NoKey { secret: name() }),
@@ -197,7 +199,7 @@ impl fmt::Debug for ReceiverToken {
     }
 }
 
-/// Reason for which no token is available.
+/// Reason why no token is available.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoToken {
     #[error("Secret {secret} not found; create it with the key `token`")]

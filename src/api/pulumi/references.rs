@@ -57,7 +57,7 @@ pub struct SourceReference {
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRef {
     /// Type of the value: `Literal`, `Secret` or `ConfigMap`. The types `Env` and `FS` refer to environment variables
-    /// and files of the controller and are not supported. A Stack that uses one of them is `Stalled`.
+    /// and files of the controller and are not supported. A Stack that uses one of these two types is `Stalled`.
     #[serde(rename = "type")]
     #[schemars(extend("enum" = ["Literal", "Secret", "ConfigMap", "Env", "FS"]))]
     pub kind: String,
@@ -208,7 +208,7 @@ pub struct GitHubAppAuth {
     /// Installation ID of the GitHub App.
     #[serde(rename = "installationID")]
     pub installation_id: ResourceRef,
-    /// Private key of the GitHub App in the PEM format, PKCS#1 or PKCS#8.
+    /// Private key of the GitHub App in the PEM format (PKCS#1 or PKCS#8).
     pub private_key: ResourceRef,
     /// URL of the GitHub API. Default: `https://api.github.com` for repositories on github.com, otherwise
     /// `https://HOST/api/v3`.
@@ -242,7 +242,7 @@ impl fmt::Display for PulumiStack {
     }
 }
 
-/// Fields of `status.artifact` of a source that the controller reads.
+/// Fields that the controller reads from `status.artifact` of a source.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceArtifact {

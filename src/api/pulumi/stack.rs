@@ -55,8 +55,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
 
-    /// Full hash of a commit of `projectRepo`, which the controller fetches only once. A branch or a tag is also
-    /// accepted, as in `branch`.
+    /// Full hash of a commit of `projectRepo`. The controller fetches this commit only once. The field also accepts a
+    /// branch or a tag, in the same format as `branch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 
@@ -91,7 +91,7 @@ pub struct StackSpec {
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::PATH)))]
     pub paths: Vec<String>,
 
-    /// Reference to a Program in the namespace of the Stack. A change of the Program starts a run.
+    /// Reference to a Program in the namespace of the Stack. Each change of the Program starts a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_ref: Option<ProgramReference>,
 
@@ -122,8 +122,8 @@ pub struct StackSpec {
     pub env_refs: BTreeMap<String, ResourceRef>,
 
     /// Configuration of the Pulumi stack by key. The values are strings, numbers, booleans, objects or lists. A key is
-    /// literal unless `pathKeys` contains it. A key without a namespace has the namespace of the project. After a key
-    /// is removed from this field, the next run no longer uses it.
+    /// literal unless `pathKeys` contains it. A key without a namespace has the namespace of the project. If a key is
+    /// removed from this field, the next run no longer uses its value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
@@ -174,8 +174,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
 
-    /// Whether an update fails, without a change of any resource, if the refresh finds drift. Requires `refresh`.
-    /// Default: `false`.
+    /// Whether an update fails before it changes any resource if the refresh finds drift. Requires `refresh`. Default:
+    /// `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
@@ -220,14 +220,14 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
-    /// Time from the end of a run to the next run, which corrects drift even if no input has changed. A duration such
-    /// as `1h`. If the field is absent or `0s`, `continueResyncOnCommitMatch` applies.
+    /// Interval, such as `1h`, after which a run starts even if no input has changed, to correct drift. The interval
+    /// begins when the previous run ends. If the field is absent or `0s`, `continueResyncOnCommitMatch` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub interval: Option<String>,
 
-    /// Whether a run starts at the interval `resyncFrequencySeconds` even if no input has changed. `interval` takes
-    /// precedence. Default: `false`.
+    /// Whether a run starts after each interval of `resyncFrequencySeconds` even if no input has changed. `interval`
+    /// takes precedence. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continue_resync_on_commit_match: Option<bool>,
 
@@ -247,8 +247,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_max_backoff_duration_seconds: Option<i64>,
 
-    /// Whether a run that finds the Pulumi stack locked by another update is retried without counting as failed. The
-    /// delay of the retry is 30 seconds and doubles up to 5 minutes. If `false`, such a run counts as failed. Default:
+    /// Whether a run that finds a lock of another update does not count as failed. The controller then retries the run
+    /// after 30 seconds. For further runs that find the same lock, this delay doubles, up to 5 minutes. Default:
     /// `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_on_update_conflict: Option<bool>,
@@ -259,8 +259,8 @@ pub struct StackSpec {
     #[schemars(length(max = bounds::REFERENCES))]
     pub prerequisites: Vec<PrerequisiteReference>,
 
-    /// Stacks that must be Ready before a run starts. If a listed Stack has the same source as this Stack, it must also
-    /// have applied the same revision. Default: none.
+    /// Stacks that must be Ready before a run starts. A listed Stack with the same source as this Stack must also have
+    /// applied the same revision. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub depends_on: Vec<DependencyReference>,
@@ -282,14 +282,15 @@ pub struct StackSpec {
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time without progress and output of a run, as a duration such as `10m`. A run that exceeds this time is
-    /// canceled gracefully and counts as failed. If the field is absent or `0s`, runs have no idle timeout.
+    /// Maximum time in which a run makes no progress and prints no output, as a duration such as `10m`. A run that
+    /// exceeds this time is canceled gracefully and counts as failed. If the field is absent or `0s`, runs have no idle
+    /// timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Policy for a lock that an earlier run of this Stack left, if it is proven that this run has ended: `Automatic`
-    /// or `Manual`. Default: `Automatic`.
+    /// Policy for a lock that remains after an earlier run of this Stack has provably ended: `Automatic` or `Manual`.
+    /// Default: `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 

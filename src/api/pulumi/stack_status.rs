@@ -40,8 +40,8 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_resolve: Option<String>,
 
-    /// Time since which a run is due. It determines the position of the run in the queue for run slots and does not
-    /// change with a newer revision of the source. Absent if no run is due.
+    /// Time at which a run became due. It determines the position of the run in the queue for run slots. A newer
+    /// revision of the source does not change it. Absent if no run is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
@@ -54,12 +54,13 @@ pub struct StackStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Revision of the last successful `up`, for `kubectl get`. Digests are shortened. At most 24 characters.
+    /// Abbreviated revision of the last successful `up` for the output of `kubectl get`: at most 24 characters, with a
+    /// shortened digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_revision: Option<String>,
 
-    /// First line of the message of the condition `Ready`, for `kubectl get`. Digests are shortened. At most 56
-    /// characters.
+    /// Abbreviated message of the condition `Ready` for the output of `kubectl get`: the first line, with shortened
+    /// digests and at most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
@@ -91,7 +92,7 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<i64>,
 
-    /// Whether the Stack was suspended at the last reconciliation.
+    /// Whether the Stack was suspended when it was last reconciled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
 
@@ -109,18 +110,18 @@ pub struct StackStatus {
     pub project_info: Option<RunProject>,
 
     /// Pulumi stack that can contain resources of this Stack. Set after a successful `up`, and after a failed `up` that
-    /// can have changed resources. Absent after a successful destroy.
+    /// may have changed resources. Absent after a successful destroy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 }
 
-/// Inputs of a run. A run starts if one of its inputs differs from the last run. The source revision is not part of
-/// this type, because `currentUpdate` and `lastUpdate` have different names for it, as in the Pulumi Kubernetes
-/// Operator.
+/// Inputs of a run. If one of these inputs changes after the last run, a new run starts. The source revision is also an
+/// input. It is not part of this type, because the field has different names in `currentUpdate` and `lastUpdate`, as in
+/// the Pulumi Kubernetes Operator.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunInputs {
-    /// Generation of the Stack at the request of the run.
+    /// Generation of the Stack when the run was requested.
     #[serde(default)]
     pub generation: i64,
     /// Value of the annotation `pulumi.com/reconciliation-request` that the run handles.
@@ -146,7 +147,8 @@ pub struct RunInputs {
     /// Digest of the files that match `spec.paths`. If this field is set, changes of other files do not start a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths_digest: Option<String>,
-    /// Keyed hash of the configuration values from Secrets and ConfigMaps at the request of the run. Absent if unknown.
+    /// Keyed hash of the configuration values from Secrets and ConfigMaps when the run was requested. Absent if
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
     /// Keyed hash of each Secret and ConfigMap that the workspace pod mounts, by object. If the controller does not
@@ -176,11 +178,11 @@ pub struct CurrentUpdate {
     /// Pulumi command: `up`, `preview` or `destroy`.
     #[serde(default, rename = "type")]
     pub kind: UpdateKind,
-    /// Reason for which the run was requested.
+    /// Reason why the run was requested.
     #[serde(default)]
     pub message: String,
     /// Policy for the pending creates of an interrupted run: `Stop`, `Keep` or `Clear`. Absent if the run does not
-    /// check the state for them.
+    /// check the state for pending creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
     /// Pulumi stack of the run. Parts that are unknown before the run are absent.
@@ -243,7 +245,7 @@ pub struct LastUpdate {
     /// this number.
     #[serde(default)]
     pub conflicts: i64,
-    /// Whether an interrupted destroy can have removed the Pulumi stack from the backend. If so, the next destroy
+    /// Whether an interrupted destroy may have removed the Pulumi stack from the backend. If so, the next destroy
     /// succeeds even if the Pulumi stack does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack_may_be_removed: Option<bool>,

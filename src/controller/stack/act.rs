@@ -1,4 +1,5 @@
-//! Performs the actions of a Stack reconcile. Only this module and its helpers write to the API server.
+//! Performs the actions of a Stack reconcile. Of the Stack controller, only this module and its helpers write to the
+//! API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +77,8 @@ pub async fn act(
         Action::WaitForDependencies(message, stale) => {
             wait_for_dependencies(stack, message, &stale, context, now).await
         }
-        // No status is written. The expression can read the status, so a change would require another evaluation.
+        // No status is written, because the expression can read the status. A change of the status would require
+        // another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
         Action::RecordBaseline(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
@@ -85,8 +87,8 @@ pub async fn act(
     }
 }
 
-/// Records the current values of the Flux annotations, then renames the field managers of the operator. These field
-/// managers trigger the migration, so the rename is the last step.
+/// Records the current values of the Flux annotations, and then renames the field managers of the operator. The rename
+/// is the last step, because the names of the field managers trigger the migration.
 async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, &pko_migration::adopted(stack), context).await?;
     let stack = written.unwrap_or_else(|| stack.clone());
@@ -102,8 +104,8 @@ async fn add_finalizer(stack: &Stack, context: &Context) -> Result<Next, Reconci
     Ok(live.map_or(Next::Rest(None), |stack| Next::Again(Box::new(stack))))
 }
 
-/// Announces the run in the status, then creates the Update. If the process crashes between these writes, the next
-/// reconcile creates the same Update.
+/// Announces the run in the status, and then creates the Update. If the process crashes between these two writes, the
+/// next reconcile creates the same Update.
 async fn start(
     observed: &Observed,
     current: &CurrentUpdate,
@@ -142,7 +144,7 @@ async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) ->
     rest(stack, &State::Denied(message), None, context, now).await
 }
 
-/// Reports the conflict once in an event, and in the conditions until it is resolved.
+/// Reports the conflict in one event, and in the conditions until the conflict is resolved.
 async fn report_conflict(
     stack: &Stack,
     message: String,
@@ -157,8 +159,8 @@ async fn report_conflict(
     rest(stack, &State::Conflict(message), None, context, now).await
 }
 
-/// Deletes the Update unless its run has started. The annotation is set before the deletion, to distinguish the
-/// revocation from a deletion by a user, which cancels the run.
+/// Deletes the Update unless its run has started. An annotation is set before the deletion, because a deletion without
+/// this annotation counts as a cancellation by a user.
 async fn revoke_update(
     observed: &Observed,
     message: String,
@@ -189,8 +191,8 @@ async fn forward_resolution(
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
-/// Cancels the run, then records the value of the annotation as handled. If the process crashes between these writes,
-/// the Update is annotated again, which has no effect.
+/// Cancels the run, and then records the value of the annotation as handled. If the process crashes between these two
+/// writes, the next reconcile annotates the Update again, which has no effect.
 async fn cancel_update(observed: &Observed, value: String, context: &Context) -> Result<Next, ReconcileError> {
     if let Some(update) = &observed.update {
         let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some(value.clone()))].into();
@@ -264,8 +266,8 @@ async fn replace_workspace(
     }
 }
 
-/// Applies the Workspace. Before that, takes over the ownership of fields that the Pulumi Kubernetes Operator applied,
-/// so that the apply removes the fields that the Stack does not set.
+/// Applies the Workspace. First takes over the ownership of the fields that the Pulumi Kubernetes Operator applied. The
+/// apply can then remove those fields that the Stack does not set.
 async fn put_workspace(observed: &Observed, desired: &Workspace, context: &Context) -> Result<(), WriteError> {
     if let Some(workspace) = &observed.workspace {
         context.writer.take_over(workspace).await?;
@@ -288,7 +290,7 @@ async fn workspace_rejected(
     write_rejected(stack, error, context, now).await
 }
 
-/// Reports the unmet dependencies, and requests a run of each stale dependency.
+/// Reports the unmet dependencies, and requests a run of each dependency whose last run is too old.
 async fn wait_for_dependencies(
     stack: &Stack,
     message: String,
@@ -312,7 +314,7 @@ async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestam
     if let Some(workspace) = &observed.workspace {
         context.writer.delete_if_unchanged(workspace).await?;
         let message =
-            format!("Deleted Workspace {} after the run: spec.workspaceReclaimPolicy is Delete", workspace.name_any());
+            format!("deleted Workspace {} after the run: spec.workspaceReclaimPolicy is Delete", workspace.name_any());
         let event = Event::new(stack, EventKind::Normal, "WorkspaceDeleted", message);
         context.events.publish(with_last_revision(stack, event));
     }
@@ -353,12 +355,12 @@ async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Re
     for update in &complete {
         match context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await {
             // The write can conflict with the removal of the finalizer of the Update controller. The watch event of
-            // this removal wakes the Stack, which retries the write.
+            // this removal requeues the Stack, and the next reconcile retries the write.
             Err(error) if error.is_invalid() || error.is_conflict() => {}
             other => other?,
         }
     }
-    // Updates with `ttlAfterCompleted` are kept for this time.
+    // The Update controller deletes Updates with `ttlAfterCompleted` after this time.
     let is_ours = |update: &&&Arc<Update>| update.spec.ttl_after_completed.is_none();
     let older = complete.iter().filter(is_ours).skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none());
     for update in older.filter(|u| !may_hold_a_lock(&observed.stack, u)) {
@@ -380,7 +382,7 @@ async fn delete_update(update: &Update, context: &Context) -> Result<(), Reconci
     Ok(())
 }
 
-/// Deletes the Updates and the Workspace of the Stack, then removes the finalizer of the Stack.
+/// Deletes the Updates and the Workspace of the Stack, and then removes the finalizer of the Stack.
 async fn remove_finalizer(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     for update in &observed.updates {

@@ -26,7 +26,7 @@ pub enum Action {
     WaitForDependents(String, SignedDuration),
     /// Creates the Update that the status announces.
     CreateUpdate(CurrentUpdate),
-    /// Removes an announced run from the status. Its inputs have changed, and its Update was not created.
+    /// Removes an announced run from the status, because its inputs changed before its Update was created.
     ForgetUpdate,
     /// Deletes an Update whose run has not started, because its inputs have changed or the run can no longer start.
     /// Contains the reason.
@@ -45,19 +45,19 @@ pub enum Action {
     RecordResult,
     /// Reports that the spec, or an object to which the spec refers, is invalid.
     Invalid(String),
-    /// Reports a reference to another namespace. The controller does not allow such references.
+    /// Reports a reference to an object in another namespace, which the controller does not allow.
     Denied(String),
     /// Waits for an artifact. Contains a message and, if known, the time until the next retry.
     WaitForSource(String, Option<Duration>),
     /// Reports that the source does not exist or is not usable. A user must change the source or the spec.
     SourceStalled(String),
-    /// Waits for the lookup of the source, which then wakes the Stack.
+    /// Waits for the lookup of the source. The result of the lookup requeues the Stack.
     AwaitSource(String),
     /// Reports that another Stack manages the same Pulumi stack and takes precedence.
     Conflict(String),
-    /// Waits for dependencies. Contains a message and the stale dependencies, which must run again.
+    /// Waits for dependencies. Contains a message and the stale dependencies, whose last run is too old.
     WaitForDependencies(String, Vec<Stale>),
-    /// Waits for the evaluation of a dependency expression, which then wakes the Stack.
+    /// Waits for the evaluation of a dependency expression. The result requeues the Stack.
     AwaitExpression,
     Fetch(Resolved),
     ApplyWorkspace(Box<Workspace>, String),
@@ -67,13 +67,14 @@ pub enum Action {
     /// Reports that the Pulumi CLI in the image is too old.
     VersionTooLow(String),
     Start(CurrentUpdate),
-    /// Records the first hashes of configuration values and mounted objects. If a hash changes later, a run starts.
+    /// Records the first known hashes of configuration values and mounted objects. A later change of a hash starts a
+    /// run.
     RecordBaseline(Baseline),
     /// Deletes the Workspace after a successful run, according to the reclaim policy.
     ReclaimWorkspace,
     /// Reports that no run is due.
     Settled(Settled),
-    /// Deletes the Updates and the Workspace of the Stack, then removes the finalizer of the Stack.
+    /// Deletes the Updates and the Workspace of the Stack, and then removes the finalizer of the Stack.
     RemoveFinalizer,
 }
 
@@ -118,7 +119,7 @@ impl Action {
     }
 }
 
-/// Hashes that were unknown at the start of the last run, and with which later hashes are compared.
+/// Hashes that were unknown when the last run started. Later hashes are compared with these hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
     pub config: Option<String>,

@@ -1,4 +1,5 @@
-//! Annotations with which a user controls the runs of a Stack: requests, `pulumi.com/cancel` and `pulumi.com/resolve`.
+//! Annotations with which a user controls the runs of a Stack: requests for a run, `pulumi.com/cancel` and
+//! `pulumi.com/resolve`.
 
 use kube::ResourceExt;
 
@@ -69,9 +70,9 @@ fn names_update(stack: &Stack, value: &str) -> bool {
     hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Returns whether a user canceled the run with an annotation or the deletion of its Update. The deletion of an Update
-/// together with its Stack does not count, and neither does the deletion of a revoked Update. The controller revokes
-/// only Updates whose run has not started.
+/// Returns whether a user canceled the run with an annotation or by the deletion of its Update. The deletion of an
+/// Update is not a cancellation if its Stack is also being deleted, or if the controller revoked the Update. The
+/// controller revokes only Updates whose run has not started.
 pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
     let has = |name: &str| update.annotations().contains_key(name);
     let is_deleted = update.metadata.deletion_timestamp.is_some() && stack.metadata.deletion_timestamp.is_none();
@@ -80,8 +81,8 @@ pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
     has(ANNOTATION_CANCEL) || (is_deleted && !is_revoked)
 }
 
-/// Returns the condition reason of a Stack that waits for a decision of a user after a run with the failure reason
-/// `failure`. Returns `None` if this failure requires no decision.
+/// Returns the condition reason of a Stack whose last run failed with the reason `failure`, if this failure requires a
+/// decision by a user.
 pub fn pending_reason(failure: &str) -> Option<&'static str> {
     match failure {
         update_reason::RUN_OUTCOME_UNKNOWN => Some(stack_reason::RUN_OUTCOME_UNKNOWN),
@@ -91,8 +92,8 @@ pub fn pending_reason(failure: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the decision of the user about the last run, if it still applies. A handled decision no longer applies. An
-/// abandoned run stays abandoned.
+/// Returns the decision of the user about the last run. A handled decision is not returned, except the decision to
+/// abandon the run.
 pub fn resolution(stack: &Stack) -> Option<Decision> {
     let value = resolve_value(stack)?;
     let parsed = parse(value).ok()?;
@@ -119,8 +120,8 @@ pub fn handled_resolution(stack: &Stack) -> Option<String> {
     resolution(stack).and_then(|_| resolve_value(stack)).map(str::to_owned)
 }
 
-/// Returns the value of `pulumi.com/resolve` if it contains the name of this Update. The run of the Update must be
-/// open.
+/// Returns the value of `pulumi.com/resolve` if the value contains the name of this Update. The run of the Update must
+/// be open.
 pub fn resolution_of_open_run<'a>(stack: &'a Stack, update: &str) -> Option<&'a str> {
     resolve_value(stack).filter(|value| parse(value).is_ok_and(|parsed| parsed.update == update))
 }

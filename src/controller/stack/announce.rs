@@ -16,7 +16,7 @@ const RESOURCES_ORPHANED: &str = "ResourcesOrphaned";
 const CANCELED: &str = "StackUpdateCanceled";
 /// Event reason: another update holds the lock of the Pulumi stack, or another Stack manages the Pulumi stack.
 pub const CONFLICT: &str = "StackUpdateConflictDetected";
-/// Event metadata with which the notification-controller updates the commit status but sends no chat message.
+/// Event metadata with which notification-controller updates the commit status but sends no chat message.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
 /// Returns the event for the start of a run. No notification is sent for scheduled runs and retries.
@@ -28,8 +28,8 @@ pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
 }
 
-/// Returns a warning event if the announced run does not use the applied Pulumi stack, because the resources in the
-/// applied Pulumi stack remain.
+/// Returns a warning event if the announced run does not use the applied Pulumi stack. The resources in the applied
+/// Pulumi stack then remain.
 pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
 }
@@ -38,7 +38,7 @@ pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
 pub fn left_by_preview(stack: &Stack, applied: &PulumiStack) -> Event {
     let message = format!(
         "the Stack was deleted without a destroy because spec.preview is set; its resources in {applied} remain. To delete them, run \
-         `pulumi destroy` for that stack, or create a Stack for it without spec.preview"
+         `pulumi destroy` for this Pulumi stack, or create a Stack for it without spec.preview"
     );
     Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message)
 }
@@ -52,7 +52,7 @@ fn resources_remain(
     let before = identity::orphaned_stack(stack.status.as_ref()?, next, announced)?;
     let message = format!(
         "the Stack now manages {next}; its resources in {before} remain and are no longer managed. To delete them, restore the \
-         previous values and delete the Stack with spec.destroyOnFinalize, or run `pulumi destroy` for that stack"
+         previous values, set spec.destroyOnFinalize to true and delete the Stack, or run `pulumi destroy` for {before}"
     );
     let event = Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message);
     Some(with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref()))
@@ -105,8 +105,8 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     std::iter::once(done).chain(summary).collect()
 }
 
-/// Returns whether both runs found the same lock, which the message identifies. Only the first of these runs is
-/// reported.
+/// Returns whether both runs found the same lock. An event reports only the first of these runs. The message of a run
+/// identifies the lock.
 fn is_same_lock(previous: &LastUpdate, last: &LastUpdate) -> bool {
     status::is_conflict(previous) && previous.message == last.message
 }
@@ -139,8 +139,8 @@ fn succeeded(last: &LastUpdate) -> String {
     }
 }
 
-/// Returns the message of the notification about a successful run. The run must be a preview, have changed resources,
-/// or follow a failure. Flux Alerts send this notification to chats and pull requests.
+/// Returns the message of the notification about a successful run, which Flux Alerts send to chats and pull requests.
+/// Returns `None` unless the run is a preview, has changed resources, or follows a failure.
 fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
     let changed = if is_kind(last, UpdateKind::Preview) {
         Some(format!("Preview: {}", status::changes(last)))

@@ -1,4 +1,5 @@
-//! Location of the Pulumi state of a Stack, as far as the fields of the Stack determine it.
+//! Determines the location of the Pulumi state of a Stack from the fields of the Stack. The location is unknown if
+//! these fields do not define it completely.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -38,7 +39,7 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     }
     let (scheme, rest) = url.as_str().and_then(|url| url.split_once("://")).unwrap_or_default();
     let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
-    // Environment variables can contain parts of the location that are missing in the URL.
+    // Environment variables can contain parts of the location that are missing from the URL.
     let completing = match scheme {
         "file" => return None,
         "s3" => with("AWS_ENDPOINT"),
@@ -90,7 +91,7 @@ fn parameters<'a>(url: &'a str, parameter: &'static str) -> impl Iterator<Item =
     query.split('&').filter_map(move |pair| pair.strip_prefix(parameter)?.strip_prefix('='))
 }
 
-/// Returns the values in a list of variables. If the Stack does not contain a value, the value is an empty string,
+/// Returns the values in a list of variables. For a value that the Stack does not contain, returns an empty string,
 /// which is not a valid host.
 fn values(variables: &Value) -> impl Iterator<Item = &str> {
     variables
@@ -100,7 +101,8 @@ fn values(variables: &Value) -> impl Iterator<Item = &str> {
         .map(|variable| variable.get(1).and_then(Value::as_str).unwrap_or_default())
 }
 
-/// Returns whether the host of a URL is the same host in each pod of the cluster. The URL can lack a scheme.
+/// Returns whether the host name in a URL refers to the same host in each pod of the cluster. The URL can lack a
+/// scheme.
 fn is_absolute(url: &str) -> bool {
     let location = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = location.split(['/', '?', '#']).next().unwrap_or_default();
@@ -119,7 +121,7 @@ fn is_absolute(url: &str) -> bool {
         && (labels >= LABELS_OF_ABSOLUTE_NAME || name.len() < host.len())
 }
 
-/// Returns the URL of the backend without credentials, if the Stack contains the URL.
+/// Returns the URL of the backend, without credentials. Returns `None` if the Stack does not contain the URL.
 pub(super) fn url(stack: &Stack) -> Option<String> {
     backend::without_credentials(variables(stack).get(URL)?.as_str()?)
 }

@@ -1,4 +1,4 @@
-//! Delays between the runs of a Stack. The defaults are the defaults of the Pulumi Kubernetes Operator v2.
+//! Delays between the runs of a Stack. The Pulumi Kubernetes Operator v2 has the same defaults.
 
 use jiff::SignedDuration;
 use sha2::{Digest as _, Sha256};
@@ -7,12 +7,12 @@ use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::duration;
 use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
 
-/// Backoff after the first failure. The backoff triples with each further failure.
+/// Backoff after the first failure. Each further failure triples the backoff.
 const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
 /// Default maximum backoff.
 const MAX_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
-/// Delay after the first run that finds a lock of another update. The delay doubles with each further run that finds
-/// the same lock.
+/// Delay after the first run that finds a lock of another update. Each further run that finds the same lock doubles the
+/// delay.
 const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
 /// Maximum delay after a run that finds a lock.
 const MAX_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
@@ -24,7 +24,7 @@ const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
     SignedDuration::from_secs(90),
     SignedDuration::from_mins(5),
 ];
-/// Maximum backoff after a run that its workspace rejected.
+/// Maximum backoff after the workspace has rejected a run.
 const MAX_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
 /// Minimum of `resyncFrequencySeconds`.
 const MIN_RESYNC: i64 = 60;
@@ -34,8 +34,8 @@ const MIN_RESYNC: i64 = 60;
 pub struct StackBackoff {
     /// Interval between two runs with the same inputs.
     pub resync: Option<SignedDuration>,
-    /// Jitter that is added to `resync`. It distributes the runs of Stacks that were created at the same time. The
-    /// jitter can be negative.
+    /// Jitter that is added to `resync`, positive or negative. The jitter distributes the runs of Stacks that were
+    /// created simultaneously.
     pub spread: SignedDuration,
     /// Constant delay between a failed run and its retry. The number of retries is not limited.
     retry: Option<SignedDuration>,
@@ -93,7 +93,7 @@ impl StackBackoff {
             Some(update_reason::ABORTED) => pause_after_interruptions(last.interruptions),
             _ => match (self.retry, self.resync) {
                 (Some(retry), _) => retry,
-                // A failing Stack runs at least as often as a successful Stack.
+                // A Stack whose runs fail runs at least as often as a Stack whose runs succeed.
                 (None, Some(resync)) => self.cooldown(last.failures).min(resync),
                 (None, None) => self.cooldown(last.failures),
             },
@@ -117,13 +117,13 @@ fn interval(text: &Option<String>) -> Option<SignedDuration> {
     Some(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)))
 }
 
-/// Returns the resync interval that the fields of the Pulumi Kubernetes Operator set.
+/// Returns the resync interval from the fields that also the Pulumi Kubernetes Operator has.
 fn operators_resync(spec: &StackSpec) -> Option<SignedDuration> {
     let seconds = spec.resync_frequency_seconds.unwrap_or_default().max(MIN_RESYNC);
     spec.continue_resync_on_commit_match.unwrap_or_default().then(|| SignedDuration::from_secs(seconds))
 }
 
-/// Returns whether the workspace rejected the last run, so that it did not start.
+/// Returns whether the workspace rejected the last run. Such a run did not start.
 pub fn was_refused(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::RUN_REFUSED)
 }
@@ -137,8 +137,8 @@ fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
 }
 
 /// Returns the delay after this number of consecutive interruptions. The first retry is immediate, because the eviction
-/// of a pod is not an error of the program. Further retries are delayed, so that a pod that is evicted repeatedly does
-/// not overload the cluster.
+/// of a pod is not an error of the program. Further retries are delayed, because a pod that is evicted repeatedly could
+/// otherwise overload the cluster.
 fn pause_after_interruptions(interruptions: i64) -> SignedDuration {
     let before = usize::try_from(interruptions.saturating_sub(1)).unwrap_or_default();
     let max_backoff = INTERRUPTION_PAUSES.last().copied().unwrap_or_default();

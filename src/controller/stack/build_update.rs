@@ -10,8 +10,8 @@ use crate::controller::stack::build_workspace::PlanError;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
 
-/// Returns the Update of an announced run. Both finalizers are set at the creation, so that the Update exists until the
-/// run has ended and the status of the Stack contains the result.
+/// Returns the Update of an announced run. Both finalizers are set when the Update is created, so that it exists until
+/// the run has ended and the status of the Stack contains the result.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
         None => generated,
     };
     if is_destroy {
-        // A targeted destroy would leave resources that no Stack manages.
+        // After a destroy with targets, resources that no Stack manages would remain.
         (update.spec.target, update.spec.target_dependents) = (Vec::new(), None);
     }
     update.metadata.namespace = stack.namespace();
@@ -61,7 +61,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
     Ok(update)
 }
 
-/// Returns the message in the update history of the backend: the reason of the run, and the origin revision of its
+/// Returns the message for the update history of the backend: the reason for the run, and the origin revision of its
 /// artifact.
 fn message(current: &CurrentUpdate) -> String {
     match &current.origin_revision {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_run_gets_only_its_options() {
+    fn each_run_type_gets_only_the_options_that_it_supports() {
         let stack = stack(json!({
             "refresh": true, "expectNoRefreshChanges": true, "targets": ["urn"], "targetDependents": true, "runProgram": true,
             "removeStack": true,
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_destroy_names_the_applied_stack() {
+    fn only_a_destroy_contains_the_applied_stack() {
         let mut stack = stack(json!({}));
         let applied = crate::api::pulumi::PulumiStack { name: "prod".to_owned(), project: None, backend: None };
         let status = crate::api::pulumi::StackStatus { applied_stack: Some(applied.clone()), ..Default::default() };
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_template_overrides_whether_the_stack_is_removed() {
+    fn an_update_template_overrides_remove_stack() {
         let removes =
             |spec: serde_json::Value| update(&stack(spec), &current(UpdateKind::Destroy)).unwrap().spec.remove;
         let template = |remove: bool| json!({"spec": {"remove": remove}});
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_the_origin_revision_of_the_artifact() {
+    fn the_message_contains_the_origin_revision_of_the_artifact() {
         let message = |origin: Option<&str>| {
             let current = CurrentUpdate {
                 message: "Initial stack update".to_owned(),

@@ -15,7 +15,7 @@ use crate::controller::merge;
 use crate::controller::stack::ownership;
 use crate::pulumi::{backend, stack_name};
 
-/// Error in the spec of a Stack that prevents runs. Only a change of the spec resolves the error.
+/// Error in the spec of a Stack that prevents runs. To resolve the error, a user must change the spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     #[error("invalid spec.{field}.{name}: {what}")]
@@ -38,7 +38,7 @@ pub enum PlanError {
     Metadata(&'static str),
 }
 
-/// Returns the Workspace with this artifact, for server-side apply.
+/// Returns the desired Workspace of a Stack with this artifact, for server-side apply.
 pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspace, PlanError> {
     let spec = WorkspaceSpec {
         service_account_name: Some(stack.spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned())),
@@ -72,8 +72,8 @@ fn must_exist(spec: &StackSpec) -> bool {
     spec.use_local_stack_only.unwrap_or_default() || spec.init_on_create == Some(false)
 }
 
-/// Checks the stack name and the backend URL. Without this check, the CLI would report the error only after the start
-/// of the pod, and again in each retry.
+/// Checks the stack name and the backend URL. Without this check, the CLI would report the error only after the pod has
+/// started, and again in each retry.
 pub fn check_address(stack: &Stack) -> Result<(), PlanError> {
     let field = |field| move |what| PlanError::Field { field, what };
     stack_name::check(&stack.spec.stack).map_err(field("stack"))?;
@@ -103,9 +103,9 @@ pub fn check_times(stack: &Stack) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Sets the name, the namespace, the owner and the hash. This happens after the merge of the template, so that the
-/// template cannot override them. Also removes the source fields of the template, because the source is delivered as an
-/// artifact.
+/// Sets the name, the namespace, the owner and the hash. The caller merges the template before this call, so that the
+/// template cannot override these values. Also removes the source fields of the template, because the source is
+/// delivered as an artifact.
 fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, PlanError> {
     workspace.spec = WorkspaceSpec { git: None, flux: None, local: None, project_info: None, ..workspace.spec };
     let hash = hex::encode(Sha256::digest(json!([workspace.metadata, workspace.spec]).to_string()));
@@ -185,7 +185,7 @@ fn variable(name: &str, reference: &ResourceRef, namespace: &str) -> Result<Valu
     })
 }
 
-/// Returns the configuration that is merged from all fields. A key can be set in only one field.
+/// Returns the configuration from all fields of the spec. Returns an error if a key is set in more than one field.
 fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut items: BTreeMap<String, (&'static str, ConfigItem)> = BTreeMap::new();

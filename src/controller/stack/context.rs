@@ -48,8 +48,8 @@ pub struct Context {
     pub store: Store,
     pub events: Events,
     pub metrics: Metrics,
-    /// Cache of all Stacks in the scope of the controller. It contains only the references and the readiness of each
-    /// Stack.
+    /// Cache of all Stacks in the scope of the controller. For each Stack, the cache contains only the references and
+    /// the readiness.
     pub stacks: Stacks,
     /// Cache of all Updates in the scope of the controller.
     pub updates: Updates,
@@ -69,7 +69,7 @@ pub struct Context {
     pub same_revision_kinds: Arc<[GroupKind]>,
     /// Requeue interval for unmet dependencies and unavailable sources.
     pub requeue_dependency: std::time::Duration,
-    /// Wakes Workspaces that wait for the bytes of an artifact.
+    /// Requeues Workspaces that wait for the bytes of an artifact.
     pub wake_workspace: mpsc::Sender<ObjectRef<Workspace>>,
 }
 
@@ -85,7 +85,7 @@ impl Context {
         self.updates.in_group(&UpdateGroup::stack(namespace, stack))
     }
 
-    /// Wakes a Workspace. If the queue is full, the wake-up is dropped, because the Workspace is also requeued
+    /// Requeues a Workspace. If the queue is full, this request is dropped, because the Workspace is also requeued
     /// periodically.
     pub fn artifact_arrived(&self, namespace: &str, workspace: &str) {
         let reference = ObjectRef::new(workspace).within(namespace);
@@ -95,12 +95,12 @@ impl Context {
     }
 }
 
-/// Cache of complete Stacks, with one version of each Stack. Cheap to clone. All clones share the entries.
+/// Cache of complete Stacks, which contains one version of each Stack. Cheap to clone. All clones share the entries.
 #[derive(Clone, Default)]
 pub struct StackCache(Arc<Mutex<HashMap<ObjectKey, Arc<Stack>>>>);
 
 impl StackCache {
-    /// Returns the cached Stack if it has the same version as `part`.
+    /// Returns the cached Stack if it has the same resource version as `part`.
     pub fn get(&self, key: &ObjectKey, part: &Stack) -> Option<Arc<Stack>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()?;
         let version = |stack: &Stack| (stack.uid(), stack.resource_version());
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stack_cache_is_keyed_by_version_and_bounded() {
+    fn the_stack_cache_is_bounded_and_returns_only_the_same_version() {
         let stacks = StackCache::default();
         let key = |number: usize| ("apps".to_owned(), number.to_string());
         stacks.keep(&key(0), &stack("1", 1));

@@ -21,7 +21,7 @@ use crate::controller::stack::{annotations, build_workspace, deletion, identity,
 use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
 
-/// Grace period in which a missing source does not stall the Stack.
+/// Grace period for a missing source. The Stack becomes stalled only afterwards.
 const SOURCE_GRACE: SignedDuration = SignedDuration::from_secs(10);
 
 /// Returns the next action for the observed state.
@@ -155,7 +155,7 @@ fn waiting(update: &Update) -> Option<&Condition> {
     progressing.filter(|progressing| progressing.status == "False")
 }
 
-/// Returns the reason to revoke a run that has not started, or `None` if the run remains valid.
+/// Returns the reason why a run that has not started must be revoked. Returns `None` if the run is still valid.
 fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
@@ -163,7 +163,7 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
     let has_newer_source =
         matches!(&observed.source, Some(Ok(resolved)) if has_newer_source(observed, resolved, current));
     match () {
-        () if pko_migration::is_operators_run(current) => Some("not started by the Pulumi Kubernetes Operator"),
+        () if pko_migration::is_operators_run(current) => Some("the Pulumi Kubernetes Operator did not start the run"),
         () if deleting && current.kind != UpdateKind::Destroy => Some("the Stack is being deleted"),
         () if deletion::has_dependents_in_deletion(observed) => Some("dependent Stacks are destroyed first"),
         () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
@@ -179,9 +179,10 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
     }
 }
 
-/// Returns whether the artifact of the source differs from the artifact of the run. If the pod has the artifact of the
-/// run, an artifact with the same selected files and a repacked archive of the same revision do not count as different.
-/// If the pod does not have it, the run cannot start, because the source no longer provides that artifact.
+/// Returns whether the artifact of the source differs from the artifact of the run. If the pod contains the artifact of
+/// the run, the artifact of the source counts as equal if it has the same selected files or is a repacked archive of
+/// the same revision. If the pod does not contain the artifact of the run, the run could not start, because the source
+/// no longer provides its artifact.
 fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
     let run = &current.inputs;
     let is_of_run = |artifact: &Resolved| Some(&artifact.digest) == run.digest.as_ref();
@@ -216,7 +217,7 @@ fn is_current(observed: &Observed, current: &CurrentUpdate) -> bool {
 }
 
 /// Returns the action that takes over the Workspace while a run of the Pulumi Kubernetes Operator is open. The takeover
-/// replaces the pod. The run has ended when its pod no longer exists.
+/// replaces the pod. When the previous pod no longer exists, the run has ended.
 fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Action> {
     if !update.is_started_by_operator() {
         return None;
@@ -228,8 +229,8 @@ fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Ac
     operators_workspace(observed, &resolved, in_store, &Due::FailedPermanently)
 }
 
-/// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if it is treated like any
-/// other Stack.
+/// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if the same rules as for
+/// other Stacks apply.
 ///
 /// A duplicate starts no runs. When it is deleted, it destroys the Pulumi stack only if it has applied this Pulumi
 /// stack and the Stack that takes precedence is in another namespace.

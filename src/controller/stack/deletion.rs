@@ -25,7 +25,7 @@ const STATE_ONLY: &str = "state-alone";
 /// Maximum time to wait for dependents that are not being deleted yet. A client that deletes several Stacks deletes
 /// them one after another.
 const DELETION_GRACE: SignedDuration = SignedDuration::from_secs(3);
-/// Requeue interval while dependents are being deleted. Watch events normally wake the Stack earlier.
+/// Requeue interval while dependents are being deleted. A watch event normally requeues the Stack earlier.
 const DEPENDENTS_RETRY: SignedDuration = SignedDuration::from_secs(10);
 
 /// Returns the next action of a Stack that is being deleted and has no open run.
@@ -59,8 +59,9 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns whether the deletion of a Stack destroys its resources. It destroys nothing if no run may have changed
-/// resources or if a destroy has succeeded. The Pulumi stack in the spec may then be the Pulumi stack of another Stack.
+/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. It destroys
+/// nothing if no run may have changed resources or a destroy has succeeded, because another Stack may manage the Pulumi
+/// stack in the spec.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_default()
@@ -76,10 +77,10 @@ pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
     is_kept.then(|| identity::recorded(stack)).flatten()
 }
 
-/// Returns the artifact for the destroy, and whether its bytes are available. The artifacts, in order of preference:
-/// the artifact in the pod, the artifact in the spec of the Workspace, the artifact of the source, and a generated
-/// project, with which the destroy uses only the state. An artifact whose bytes are available takes precedence over all
-/// other artifacts.
+/// Returns the artifact for the destroy, and whether its bytes are available. The order of preference is: the artifact
+/// in the pod, the artifact in the spec of the Workspace, the artifact of the source, and a generated project, with
+/// which the destroy uses only the state. An artifact whose bytes are available takes precedence over an artifact that
+/// must be fetched.
 ///
 /// # Errors
 ///
@@ -89,7 +90,7 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
         return Ok((placed, true));
     }
     let Some(deletion) = &observed.deletion else {
-        return Err("the source of the destroy has not been determined yet".to_owned());
+        return Err("the source for the destroy is not known yet".to_owned());
     };
     let is_fit = |resolved: &&Resolved| !is_unfit(observed, resolved);
     let requested = deletion.requested.as_ref().filter(is_fit);
@@ -102,8 +103,8 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     chosen.ok_or_else(|| no_source(observed))
 }
 
-/// Returns the message for the condition if the destroy must wait for a pending lookup of the source. A destroy that
-/// uses only the state requires that the source is unavailable.
+/// Returns the message for the condition if the destroy must wait for a pending lookup of the source. The destroy uses
+/// only the state if the lookup shows that the source is unavailable.
 fn awaited(observed: &Observed) -> Option<&str> {
     let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
     let requested = observed.deletion.as_ref().and_then(|deletion| deletion.requested.as_ref());
@@ -166,8 +167,8 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     })
 }
 
-/// Returns whether a destroy that has not started would now use another artifact, because its artifact is no longer
-/// available.
+/// Returns whether the artifact of a destroy that has not started is no longer available, so that the destroy would use
+/// another artifact.
 pub fn has_another_source(observed: &Observed, current: &CurrentUpdate) -> bool {
     let is_another = |chosen: &Resolved| Some(&chosen.digest) != current.inputs.digest.as_ref();
     awaited(observed).is_none() && source(observed).is_ok_and(|(chosen, _)| is_another(&chosen))
@@ -178,7 +179,7 @@ pub fn missing(observed: &Observed) -> Option<&Resolved> {
     observed.deletion.as_ref().filter(|deletion| !deletion.is_stored)?.without_source.as_ref()
 }
 
-/// Returns whether Stacks that depend on this Stack are being deleted, too.
+/// Returns whether a Stack that depends on this Stack is also being deleted.
 pub fn has_dependents_in_deletion(observed: &Observed) -> bool {
     observed
         .deletion
@@ -186,8 +187,8 @@ pub fn has_dependents_in_deletion(observed: &Observed) -> bool {
         .is_some_and(|deletion| deletion.dependents.iter().any(|dependent| is_being_deleted(dependent)))
 }
 
-/// Returns the action that waits for dependents that are being deleted. Other dependents delay the destroy only for a
-/// short grace period.
+/// Returns the action that waits for dependents that are being deleted. Dependents that are not being deleted delay the
+/// destroy only for a short grace period.
 fn waiting_for_dependents(observed: &Observed, now: Timestamp) -> Option<Action> {
     let dependents = &observed.deletion.as_ref()?.dependents;
     let names = |dependents: &[&Arc<Stack>]| dependents.iter().map(|s| s.name_any()).collect::<Vec<_>>().join(", ");

@@ -36,7 +36,7 @@ mod cancel {
     }
 
     #[test]
-    fn a_value_cancels_the_named_or_open_run_once() {
+    fn each_annotation_value_cancels_the_named_or_the_open_run_once() {
         let open = || Some(update(false));
         let cancels = format!("cancel {OPEN}");
         let rows = [
@@ -58,7 +58,7 @@ mod cancel {
     }
 
     #[test]
-    fn a_long_annotation_value_is_recorded_truncated_and_handled_once() {
+    fn a_long_annotation_value_is_truncated_in_the_status_and_handled_once() {
         let long = "é".repeat(200_000);
         let cancels = decided(Some(&long), None, true, Some(update(false)));
         let written = cancels.strip_prefix("cancel ").expect("should cancel the run");
@@ -67,7 +67,7 @@ mod cancel {
     }
 
     #[test]
-    fn a_run_revoked_by_its_stack_is_not_canceled_by_a_user() {
+    fn a_revoked_run_does_not_count_as_canceled_by_a_user() {
         let deleted_at = |deleted: bool| deleted.then_some(Time(jiff::Timestamp::UNIX_EPOCH));
         let of = |stack_deleted: bool, deleted: bool, annotation: Option<&str>| {
             let (mut stack, mut update) = (Stack::new("app", StackSpec::default()), update(true));
@@ -146,7 +146,7 @@ mod resolve {
     }
 
     #[test]
-    fn a_user_decision_about_the_open_run_is_passed_to_its_update() {
+    fn a_user_decision_about_the_open_run_is_copied_to_its_update() {
         let mut stack = stack("app-2=retry", None, Some("UpdateFailed"));
         let open = CurrentUpdate { name: "app-2".to_owned(), ..CurrentUpdate::default() };
         stack.status.as_mut().expect("value is set").current_update = Some(open);

@@ -43,7 +43,7 @@ fn brief(events: &[Event]) -> Vec<String> {
 }
 
 #[test]
-fn events_at_the_end_of_a_run_follow_its_result() {
+fn the_events_of_an_ended_run_depend_on_its_result() {
     let done = "Normal StackCreated: Successfully updated stack (commit status)";
     let up = |state: &str, changes: &[(&str, i64)]| last("up", state, changes);
     let rows: [(&str, Option<LastUpdate>, LastUpdate, &[&str]); 7] = [
@@ -125,7 +125,7 @@ fn a_lock_conflict_is_reported_once() {
 }
 
 #[test]
-fn resources_left_elsewhere_are_reported_when_the_change_is_first_seen() {
+fn orphaned_resources_are_reported_when_the_change_is_first_detected() {
     let of = |backend: Option<&str>| PulumiStack {
         name: "dev".to_owned(),
         project: Some("web".to_owned()),
@@ -157,7 +157,7 @@ fn resources_left_elsewhere_are_reported_when_the_change_is_first_seen() {
         "{events:?}"
     );
     assert_eq!((begun(Some("s3://a")), begun(None)), (None, None));
-    assert_eq!(ended_in(Some("s3://b"), "s3://b"), 0, "already reported at the start of the run");
+    assert_eq!(ended_in(Some("s3://b"), "s3://b"), 0, "already reported when the run started");
     assert_eq!(ended_in(None, "s3://b"), 1, "only the agent reported the backend");
     assert_eq!(ended_in(None, "s3://a"), 0);
 }

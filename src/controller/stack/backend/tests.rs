@@ -34,7 +34,7 @@ fn pod(spec: &Value) -> Value {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
+fn stacks_conflict_only_if_they_provably_share_a_pulumi_stack() {
     let both = |spec: Value| (spec.clone(), spec);
     let with_env =
         |value: &str| pod(&json!({"containers": [{"name": "pulumi", "env": [{"name": URL, "value": value}]}]}));
@@ -88,7 +88,7 @@ fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
         ),
         ("a short name of an endpoint", both(json!({"backend": "s3://s?endpoint=minio:9000"})), true, false),
         (
-            "a pod's name below a Service",
+            "the name of a pod of a Service",
             both(json!({"backend": "s3://s?endpoint=http://minio-0.minio:9000"})),
             true,
             false,
@@ -139,14 +139,14 @@ fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
             false,
         ),
         (
-            "names that the pod resolves itself",
+            "host names that hostAliases of the pod define",
             both(json!({"backend": "https://pulumi.example.com", "stack": "acme/dev",
                 "workspaceTemplate": pod(&json!({"hostAliases": [{"ip": "10.0.0.1"}]}))})),
             true,
             false,
         ),
         ("a URL in each namespace's own Secret", both(json!({"envRefs": kept(URL)})), true, false),
-        ("no backend: the project file may name one", both(json!({"stack": "acme/web/prod"})), true, false),
+        ("no backend: the project file may set it", both(json!({"stack": "acme/web/prod"})), true, false),
         (
             "Pulumi Cloud with other tokens for one organization",
             (
@@ -157,7 +157,7 @@ fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
             true,
         ),
         (
-            "Pulumi Cloud, and each token has an organization of its own",
+            "Pulumi Cloud, and each token selects its own organization",
             both(json!({"backend": "https://api.pulumi.com", "accessTokenSecret": "t"})),
             true,
             false,

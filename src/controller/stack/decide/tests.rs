@@ -110,7 +110,7 @@ fn brief(action: &Action) -> String {
 }
 
 #[test]
-fn a_source_that_both_pod_and_store_lost_is_fetched_again() {
+fn a_source_that_is_missing_from_pod_and_store_is_fetched_again() {
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     let lacking = workspace(&done, Status::False, "ArtifactUnavailable");
@@ -122,7 +122,7 @@ fn a_source_that_both_pod_and_store_lost_is_fetched_again() {
         ("the Workspace finds the artifact in the store", Some(lacking), true, settled),
         ("the pod has the artifact", Some(workspace(&done, Status::True, "Succeeded")), false, settled),
         ("the Workspace waits for an artifact that cannot be fetched", Some(of_another), false, settled),
-        ("there is no Workspace", None, false, settled),
+        ("the Workspace does not exist", None, false, settled),
     ];
     for (name, workspace, in_store, expected) in rows {
         let observed = Observed { workspace, in_store, ..observed(done.clone()) };
@@ -137,7 +137,7 @@ fn a_source_that_both_pod_and_store_lost_is_fetched_again() {
 }
 
 #[test]
-fn a_new_stack_goes_through_all_steps_to_its_first_run() {
+fn a_new_stack_passes_all_steps_before_its_first_run() {
     let mut new = stack();
     new.metadata.finalizers = None;
     assert_eq!(decide(&observed(new), now()), Action::AddFinalizer);
@@ -251,7 +251,7 @@ fn refusing(stack: &Stack) -> Workspace {
 }
 
 #[test]
-fn returning_to_the_last_good_source_restores_the_workspace_without_run() {
+fn a_source_that_returns_to_the_last_revision_restores_the_workspace() {
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     let back = Observed { workspace: Some(refusing(&done)), in_store: false, ..observed(done.clone()) };
@@ -272,7 +272,7 @@ fn a_stack_with_a_rejected_source_is_destroyed_from_the_source_in_its_pod() {
 }
 
 #[test]
-fn a_suspended_stack_starts_nothing() {
+fn a_suspended_stack_starts_no_run() {
     let mut suspended = stack();
     suspended.spec.suspend = Some(true);
     assert_eq!(decide(&observed(suspended), now()), Action::Settled(Settled::Suspended));

@@ -23,7 +23,7 @@ fn now() -> Timestamp {
     at(DELETED_AT + 60)
 }
 
-/// Returns a deleted Stack. A run has recorded the name of its project.
+/// Returns a deleted Stack whose status contains the name of its project.
 fn stack() -> Stack {
     let spec = StackSpec { stack: "dev".to_owned(), destroy_on_finalize: Some(true), ..StackSpec::default() };
     let mut stack = Stack::new("app", spec);
@@ -210,7 +210,7 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
         ("the dependent is destroyed", vec![dependent(true, &["foregroundDeletion"])], now(), "Fetch state-alone"),
         ("the dependent Stack exists", vec![dependent(false, &ours)], now(), "Fetch state-alone"),
         (
-            "the dependent Stack existed at the last read",
+            "the dependent Stack exists within the grace period",
             vec![dependent(false, &ours)],
             at(DELETED_AT + 1),
             "checking whether dependent Stacks",
@@ -323,7 +323,7 @@ fn a_foreign_workspace_is_neither_changed_nor_deleted() {
     assert!(message.contains("Workspace app already exists"), "{message}");
 }
 
-/// Returns a Stack whose last destroy ended with this reason.
+/// Returns a Stack whose last destroy failed for this reason. `None` means success.
 fn destroyed_so(reason: Option<&str>) -> Stack {
     let mut stack = stack();
     let status = stack.status.as_mut().expect("value is set");
@@ -361,7 +361,7 @@ fn a_stack_is_kept_until_a_missing_pulumi_stack_is_resolved() {
 }
 
 #[test]
-fn the_decision_to_abandon_a_run_requires_no_source() {
+fn a_user_can_abandon_a_destroy_without_a_source() {
     let mut stack = destroyed_so(Some("StackNotFound"));
     stack.spec.run_program = Some(true);
     assert!(matches!(decide(&observed(stack.clone()), now()), Action::WaitForSource(..)));
@@ -370,7 +370,7 @@ fn the_decision_to_abandon_a_run_requires_no_source() {
 }
 
 #[test]
-fn an_unstarted_destroy_is_revoked_if_only_another_source_is_left() {
+fn a_destroy_without_start_is_revoked_if_only_another_source_is_available() {
     let bound_to = |bytes: &[u8]| CurrentUpdate {
         inputs: RunInputs { digest: Some(resolved(bytes).digest), ..RunInputs::default() },
         kind: UpdateKind::Destroy,

@@ -8,7 +8,7 @@ use crate::api::pulumi::RunInputs;
 use crate::controller::stack::action::Baseline;
 
 #[test]
-fn a_rotated_config_input_starts_a_run_and_the_first_value_is_recorded() {
+fn a_changed_config_input_starts_a_run_and_the_first_hash_is_recorded() {
     let seen = |before: Option<&str>, state: &str, now_seen: Option<&str>| {
         let mut stack = stack();
         let last = LastUpdate {
@@ -31,7 +31,7 @@ fn a_rotated_config_input_starts_a_run_and_the_first_value_is_recorded() {
 }
 
 #[test]
-fn input_values_that_the_last_run_has_read_start_no_run() {
+fn config_values_that_the_last_run_used_start_no_run() {
     let seen = |state: &str, now_seen: &str| {
         let mut stack = stack();
         let read = Some("b".to_owned());
@@ -62,7 +62,7 @@ fn input_values_that_the_last_run_has_read_start_no_run() {
 }
 
 #[test]
-fn only_changes_of_watched_mounted_objects_start_a_run() {
+fn changes_of_mounted_objects_start_a_run_only_if_they_are_watched() {
     let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_announced_run_is_created_awaited_and_recorded() {
+fn the_update_of_an_announced_run_is_created_awaited_and_recorded() {
     let mut announced = stack();
     let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
     announced.status.as_mut().expect("value is set").current_update = Some(current.clone());
@@ -131,7 +131,7 @@ fn an_unknown_outcome_is_reported_and_a_decision_is_forwarded_once() {
 }
 
 #[test]
-fn the_message_names_the_interactive_session_that_a_run_waits_for() {
+fn the_message_contains_why_a_run_waits() {
     let Action::AwaitUpdate(message) = decide(&open(Status::False, "InteractiveSession"), now()) else {
         panic!("expected Action::AwaitUpdate")
     };

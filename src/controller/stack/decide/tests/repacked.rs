@@ -29,7 +29,7 @@ fn seen(stack: Stack, source: Resolved) -> Observed {
 }
 
 #[test]
-fn a_repacked_archive_is_placed_and_recorded_without_a_run() {
+fn a_repacked_archive_is_delivered_and_recorded_without_a_run() {
     let source = packed_again(Some("a"));
     let mut observed = seen(ran("succeeded", Some("a")), source.clone());
     observed.in_store = false;
@@ -73,7 +73,7 @@ fn only_unchanged_content_of_the_same_revision_skips_the_run() {
 }
 
 #[test]
-fn a_repacked_archive_is_only_recorded_without_a_workspace() {
+fn a_repacked_archive_is_only_recorded_if_no_workspace_exists() {
     let observed = Observed { workspace: None, ..seen(ran("succeeded", Some("a")), packed_again(Some("a"))) };
     assert_eq!(decide(&observed, now()).name(), "AdoptBaseline");
     let mut deleted_after_runs = seen(ran("succeeded", Some("a")), packed_again(Some("a")));
@@ -127,7 +127,7 @@ fn a_queued_run_is_kept_while_the_pod_has_the_older_archive() {
     let moved = Resolved { revision: "main@sha1:b".to_owned(), ..packed_again(Some("b")) };
     let rows = [
         ("the same archive", queued(resolved(), true), "AwaitUpdate"),
-        ("the same revision was packed again", queued(packed_again(Some("a")), true), "AwaitUpdate"),
+        ("an archive that the source repacked", queued(packed_again(Some("a")), true), "AwaitUpdate"),
         ("the pod no longer has the older archive", queued(packed_again(Some("a")), false), "RevokeUpdate"),
         ("a kind whose revision does not identify the content", queued(packed_again(None), true), "RevokeUpdate"),
         ("the source options have changed", queued(packed_again(Some("a+b")), true), "RevokeUpdate"),

@@ -8,7 +8,7 @@ fn missing() -> Option<Result<Resolved, Unavailable>> {
     Some(Err(Unavailable::Stalled("Program apps/app does not exist".to_owned())))
 }
 
-/// Returns a Stack that waits for its source since this second.
+/// Returns a Stack that has been waiting for its source since this second.
 fn waiting_since(second: i64) -> Stack {
     let mut stack = stack();
     let state = State::SourceUnavailable("Program apps/app does not exist".to_owned());
@@ -17,7 +17,7 @@ fn waiting_since(second: i64) -> Stack {
 }
 
 #[test]
-fn a_missing_source_stalls_the_stack_after_a_delay() {
+fn a_missing_source_stalls_the_stack_after_the_grace_period() {
     let decided = |stack: Stack| decide(&Observed { source: missing(), ..observed(stack) }, now()).name();
     let mut stalled = waiting_since(900);
     stalled.status = Some(with_state(&stalled, &State::SourceStalled("the source does not exist".to_owned()), now()));
@@ -37,18 +37,14 @@ fn a_missing_source_stalls_the_stack_after_a_delay() {
         Action::WaitForSource(_, retry) => retry.map(|retry| retry.as_secs()),
         other => panic!("{other:?}"),
     };
-    assert_eq!(
-        (retry(stack()), retry(waiting_since(993))),
-        (Some(10), Some(3)),
-        "requeued at the end of the grace period"
-    );
+    assert_eq!((retry(stack()), retry(waiting_since(993))), (Some(10), Some(3)), "requeued when the grace period ends");
     let outage = Some(Err(Unavailable::NotYet("cannot read it".to_owned())));
     let outage = Observed { source: outage, ..observed(waiting_since(0)) };
     assert_eq!(decide(&outage, now()).name(), "WaitForSource", "the controller retries after an outage");
 }
 
 #[test]
-fn another_directory_of_the_same_archive_is_refetched_if_evicted() {
+fn an_evicted_archive_is_fetched_again_for_another_directory() {
     let (mut stack, dir) = (stack(), "other".to_owned());
     stack.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     stack.metadata.generation = Some(2);
@@ -74,7 +70,7 @@ fn another_directory_of_the_same_archive_is_refetched_if_evicted() {
 }
 
 #[test]
-fn a_due_run_refetches_a_source_that_the_pod_lost() {
+fn a_source_that_the_pod_lost_is_fetched_again_for_a_due_run() {
     let mut stack = stack();
     stack.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     stack.metadata.generation = Some(2);
