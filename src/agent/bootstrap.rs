@@ -1,5 +1,5 @@
-//! The `bootstrap` role: copies this executable to the share volume, so that any Pulumi image can run the agent, and
-//! creates the container's working directory.
+//! The `bootstrap` role: copies this executable to the share volume, so that any Pulumi image can run the agent. Also
+//! creates the working directory of the container.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read};

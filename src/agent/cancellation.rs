@@ -3,9 +3,10 @@
 //! The CLI handles a signal as a cancellation request only while its engine is running. Before the engine starts, a
 //! signal kills the CLI, and the lock of the stack remains. The agent therefore waits for the engine's first event, at
 //! most [`MAX_SIGINT_DELAY`], before it sends the first SIGINT. After the second SIGINT, the CLI abandons the resource
-//! operations in flight, and their outcome is unknown. The agent sends the second SIGINT after a second `Cancel` call,
-//! after the time for the graceful cancellation, or after [`IDLE_GRACE`] without a resource operation in flight. In the
-//! last case, the CLI waits for a program or a compiler that ignores the cancellation.
+//! operations in flight, and their outcome is unknown. The agent sends the second SIGINT after the first of these
+//! events: a second `Cancel` call, the end of the time for the graceful cancellation, or [`IDLE_GRACE`] without a
+//! resource operation in flight. In the last case, the CLI waits for a program or a compiler that ignores the
+//! cancellation.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -18,8 +19,8 @@ use crate::pulumi::failure::CANCELED;
 
 /// Maximum time that the agent waits for the engine's first event before it sends the first SIGINT.
 pub const MAX_SIGINT_DELAY: Duration = Duration::from_secs(15);
-/// Time without a resource operation in flight after which the agent sends the second SIGINT. Starts after the first
-/// SIGINT.
+/// Time without a resource operation in flight after which the agent sends the second SIGINT. The time starts no
+/// earlier than the first SIGINT.
 pub const IDLE_GRACE: Duration = Duration::from_secs(30);
 /// Time between the second SIGINT and the SIGKILL for the CLI and all its descendants. The agent never sends SIGKILL
 /// before the time for the graceful cancellation has passed, because the CLI may be writing the state.
@@ -108,7 +109,7 @@ impl CancelRequest {
     }
 
     /// Cancels gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled gracefully, its
-    /// cause and time do not change. Of two times of a forced cancellation, the earlier applies.
+    /// cause and time do not change. If a time of the forced cancellation is already set, the earlier time applies.
     pub fn end(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
         self.graceful_at.get_or_insert(now);
@@ -134,8 +135,8 @@ impl Limits {
         Limits { timeout: limit(timeout), idle: limit(idle) }
     }
 
-    /// Returns the timeout that a run has exceeded, if any. `since_begin` is the time since the start of the run,
-    /// `silent` the time since its last activity.
+    /// Returns the timeout that a run has exceeded, if any. `since_begin` is the time since the start of the run, and
+    /// `silent` is the time since its last activity.
     pub fn exceeded(&self, since_begin: Duration, silent: Duration) -> Option<Cause> {
         let timeout = self.timeout.filter(|limit| since_begin >= *limit).map(Cause::Timeout);
         timeout.or_else(|| self.idle.filter(|limit| silent >= *limit).map(Cause::Idle))

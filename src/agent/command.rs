@@ -33,8 +33,8 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the version query.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time that a caller waits for the version. If the CLI is slower, only later calls return the version. The
-/// limit is long, because a source whose CLI version is unknown installs its dependencies again, which takes longer
-/// than a slow query.
+/// limit is long, because the agent reinstalls the dependencies of a source if the version is unknown, and an
+/// installation takes longer than a slow query.
 const VERSION_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -196,8 +196,8 @@ async fn capture(stdout: ChildStdout) -> Vec<u8> {
     captured
 }
 
-/// The version of the CLI. The agent queries the version once: at the first use of the version, or after a delay if
-/// nothing has used the version by then.
+/// The version of the CLI. The agent queries the version once: when the version is first used, or after a delay if it
+/// has not been used by then.
 #[derive(Clone)]
 pub struct CliVersion {
     layout: Layout,

@@ -30,8 +30,8 @@ enum InitError {
 }
 
 /// Maximum number of times that this process continues a stopped agent. A program runs as the same user as the agent,
-/// so it could stop the agent repeatedly and thereby disable the timeout of the run. At the next stop, this process
-/// kills the agent, which ends the container and the run.
+/// so it could stop the agent repeatedly and thereby disable the timeout of the run. If the agent is stopped again,
+/// this process kills the agent, which ends the container and the run.
 const MAX_STOPS: u32 = 100;
 
 /// Argument that makes this executable run as the agent instead of as init.
@@ -49,8 +49,8 @@ pub fn run_as_init(arguments: &[OsString]) -> ExitCode {
 }
 
 fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
-    // Each new source replaces the project directory, which is the working directory of the container. The child
-    // therefore inherits `/` instead.
+    // Each new source replaces the project directory, which is the working directory of the container. This process
+    // therefore changes to `/`, which the child inherits.
     std::env::set_current_dir("/").map_err(InitError::Directory)?;
     // Registers the handlers before the child starts, because a SIGCHLD without a handler would be lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]).map_err(InitError::Signals)?;

@@ -1,5 +1,5 @@
-//! Detects interactive sessions: a user runs the CLI in the pod. During an interactive session, the agent neither
-//! replaces the source nor starts a run.
+//! Detects interactive sessions. In an interactive session, a user runs the CLI in the pod. During an interactive
+//! session, the agent neither replaces the source nor starts a run.
 
 use std::io;
 use std::path::Path;

@@ -1,19 +1,19 @@
-//! Counts the processes that the kernel has killed because the container was out of memory. The kernel can kill a
-//! single process while the container continues to run: in control groups version 1, and in version 2 without
-//! `memory.oom.group`. Kubernetes does not report such a kill.
+//! Counts the processes that the kernel has killed because the container was out of memory. With cgroup v1, and with
+//! cgroup v2 without `memory.oom.group`, the kernel can kill a single process while the container continues to run.
+//! Kubernetes does not report such a kill.
 
 use std::path::Path;
 
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// Path of the container's own control group.
+/// Path of the cgroup of the container.
 const CONTROL_GROUP: &str = "/sys/fs/cgroup";
-/// Files with the number of killed processes and with the memory limit: first of control groups version 2, then of
-/// version 1.
+/// Files with the number of killed processes and with the memory limit. The first pair is for cgroup v2, and the second
+/// pair is for cgroup v1.
 const FILES: [(&str, &str); 2] =
     [("memory.events", "memory.max"), ("memory/memory.oom_control", "memory/memory.limit_in_bytes")];
 const MEBIBYTE: u64 = 1024 * 1024;
-/// Lowest value that means "unlimited". Version 1 reports an absent limit as the largest signed 64-bit number, rounded
+/// Lowest value that means "unlimited". cgroup v1 reports an absent limit as the largest signed 64-bit number, rounded
 /// down to whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
@@ -62,7 +62,7 @@ fn quantity(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the description for a control group with these files. The previous number of killed processes is 1.
+    /// Returns the description for a cgroup with these files. The previous number of killed processes is 1.
     fn of(files: &[(&str, &str)]) -> Option<String> {
         let directory = tempfile::tempdir().expect("a directory");
         for (name, content) in files {

@@ -44,7 +44,7 @@ pub struct Operations {
     pub source: Arc<Source>,
     pub settings: Arc<Settings>,
     pub tasks: TaskTracker,
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<RunningOperation>>,
     /// Time between the graceful and the forced cancellation of a run.
     cancellation_grace: Duration,
     /// Time at which the agent cancels a run forcefully. Set when the pod is being terminated.
@@ -59,12 +59,12 @@ pub enum Admission {
     Begun,
     /// The operation is already known.
     Known,
-    /// The operation cannot start now, for the given reason. It is not in the journal.
+    /// The operation cannot start now, for the given reason, and is not in the journal.
     Held(String),
 }
 
 /// The operation that is running.
-struct Open {
+struct RunningOperation {
     id: String,
     cancel_request: watch::Sender<CancelRequest>,
 }
@@ -132,8 +132,8 @@ impl Operations {
         }
         let parameters = OperationRequest::of(&request)?;
         self.refuse_other_agent(&request)?;
-        // Creates the token before it acquires the lock: the shutdown waits for every holder of a token, so it also
-        // waits for this operation.
+        // Creates the token before it acquires the lock. The shutdown waits for every holder of a token, and therefore
+        // also for this operation.
         let token = self.tasks.token();
         // Two controllers can briefly both be the leader and start the same operation simultaneously. If the other call
         // fails, the operation is not in the journal, and this caller retries.
@@ -195,7 +195,7 @@ impl Operations {
     ) -> Result<Arc<JournalRecord>, Refusal> {
         // Set before the operation is written to the journal, because clients can cancel an operation that is in the
         // journal.
-        *lock(&self.open) = Some(Open { id: request.id.clone(), cancel_request: cancel_request.clone() });
+        *lock(&self.open) = Some(RunningOperation { id: request.id.clone(), cancel_request: cancel_request.clone() });
         self.journal.begin(self.journal_request(request, desired, environment)).map_err(|error| {
             *lock(&self.open) = None;
             match error {
@@ -406,7 +406,7 @@ mod tests {
         operations.terminate();
         let latest = Instant::now() + TEST_TIMEOUT;
         let (sender, cancel_request) = watch::channel(CancelRequest::default());
-        *lock(&operations.open) = Some(Open { id: "late".into(), cancel_request: sender });
+        *lock(&operations.open) = Some(RunningOperation { id: "late".into(), cancel_request: sender });
         assert!(!cancel_request.borrow().is_requested());
         operations.end_if_terminated();
         assert!(cancel_request.borrow().is_requested());
@@ -427,7 +427,7 @@ mod tests {
         let _guard = operations.workspace_lock.lock_for_operation("one").unwrap();
         assert!(matches!(operations.run(request("one"), String::new()), Ok(Admission::Known)));
         let Err(refusal) = operations.run(request("two"), String::new()) else {
-            panic!("expected a refusal: another operation is running")
+            panic!("expected an error: another operation is running")
         };
         assert!(refusal.to_string().contains("operation one is running"), "{refusal}");
     }

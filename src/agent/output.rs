@@ -132,7 +132,7 @@ enum End {
     Output,
 }
 
-/// Reads until the line ends, has the maximum length, or the output ends.
+/// Reads until the line or the output ends, or until the line has the maximum length.
 async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Vec<u8>) -> End {
     loop {
         let Ok(bytes) = reader.fill_buf().await else { return End::Output };

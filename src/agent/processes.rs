@@ -27,7 +27,8 @@ const LIMIT_NAME: &str = "Max realtime timeout";
 const MARKED: u64 = 0x5043 << OPERATION_BITS;
 const OPERATION_BITS: u32 = 44;
 
-/// Time that the remaining processes of a run have to exit without a signal after the CLI has exited.
+/// Time for which the agent waits, after the CLI has exited, until the remaining processes of the run exit without a
+/// signal.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Time between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(5);
@@ -101,8 +102,8 @@ pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Marks this process and its future descendants as processes of the operation. If the mark fails, the process session
-/// and the environment still identify them.
+/// Marks this process and its future descendants as processes of the operation. If this fails, the process session and
+/// the environment still identify these processes.
 fn mark(operation: &str) -> io::Result<()> {
     let mut limit = rustix::process::getrlimit(LIMIT);
     limit.current = Some(limit_of(operation));
@@ -279,7 +280,7 @@ mod tests {
         }
         assert_eq!(mark >> OPERATION_BITS, MARKED >> OPERATION_BITS);
         assert_ne!(mark, limit_of("another"));
-        assert!(mark < i64::MAX.cast_unsigned(), "the mark is not the value for no limit");
+        assert!(mark < i64::MAX.cast_unsigned(), "the mark differs from the value for an unlimited resource");
     }
 
     #[tokio::test]

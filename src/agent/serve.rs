@@ -93,7 +93,7 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
 }
 
 async fn run(config: &AgentConfig) -> anyhow::Result<()> {
-    // Registers the handlers before it starts the first task that a signal must end.
+    // Registers the handlers before the first task starts, because a signal must end all tasks.
     let mut sigterm = signal(SignalKind::terminate()).context("failed to register a handler for SIGTERM")?;
     let mut sigint = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let stop = CancellationToken::new();
@@ -143,7 +143,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     tokio::select! {
         served = server => served.context("failed to serve gRPC"),
         () = health => anyhow::bail!("the readiness endpoint stopped"),
-        // Drops calls that are unfinished after the limit.
+        // After the limit, drops the unfinished calls.
         () = ending => Ok(()),
     }
 }
@@ -220,8 +220,8 @@ struct TerminationMessage<'a> {
     interrupted: bool,
 }
 
-/// Cancels the running operation and waits for its end, at most for `grace` without the reserved part. Then waits at
-/// most [`CLOSE_TIMEOUT`] until the controller has recorded all results.
+/// Cancels the running operation and waits for its end, for at most `grace` minus the reserved part. Then waits at most
+/// [`CLOSE_TIMEOUT`] until the controller has recorded all results.
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();

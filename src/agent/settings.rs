@@ -1,6 +1,6 @@
 //! Resolves the configuration values of a run, and maintains the settings file of the stack. The agent rebuilds the
-//! file when the settings file in the source or the received settings change. The rebuilt file no longer contains
-//! settings that the controller has removed.
+//! file when the settings file in the source or the received settings change. The rebuilt file contains no settings of
+//! an earlier request that are missing from the received settings.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -161,7 +161,7 @@ impl Settings {
     }
 
     /// Keeps a copy of the settings file before the source is replaced, because the next settings file needs its
-    /// encryption header. Only logs errors, because the next source may fix their cause.
+    /// encryption header. Only logs errors, because the next source may fix the cause of the error.
     pub fn keep(&self, current_source: Option<&CurrentSource>) {
         let Some(written) = self.written().clone() else { return };
         // If the last settings were written to an earlier source, the current source contains no file that the CLI has

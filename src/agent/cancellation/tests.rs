@@ -67,7 +67,7 @@ fn an_idle_engine_gets_the_second_interrupt_earlier_but_not_the_kill() {
 }
 
 #[test]
-fn an_interrupt_is_forced_only_after_the_grace_period() {
+fn a_cancellation_is_forced_only_after_the_grace_period() {
     let start = Instant::now();
     let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
     cancellation.engine_began();

@@ -91,10 +91,11 @@ fn copy(from: &Path, to: &Path, links: bool, is_stopped: &impl Fn() -> bool) -> 
 /// such as `node_modules` or `venv`.
 ///
 /// If the installation fails, the agent restores the previous source. A hard link to a file of the previous source is
-/// therefore safe only if nothing changes the file in place. Package managers and Python replace the files of packages:
-/// pnpm and uv even create hard links. Package managers and Python change all other files in place, for example
-/// `node_modules/.package-lock.json`, `venv/pyvenv.cfg` and `venv/bin/activate`. Scripts of a project, for example
-/// patch-package, can also change the files of packages in place.
+/// therefore safe only if nothing changes the file in place. Package managers and Python replace the files of packages
+/// instead of changing them in place. For this reason, pnpm and uv can install packages as hard links to their caches.
+/// Package managers and Python change other files in place, for example `node_modules/.package-lock.json`,
+/// `venv/pyvenv.cfg` and `venv/bin/activate`. Scripts of a project, for example patch-package, can also change the
+/// files of packages in place.
 fn is_package_file(path: &Path) -> bool {
     let mut components = path.components().map(|component| component.as_os_str().to_string_lossy());
     let (Some(first), Some(_)) = (components.next(), components.next()) else { return false };

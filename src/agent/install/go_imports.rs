@@ -12,7 +12,8 @@ const MAX_ENTRIES: usize = 20_000;
 /// Maximum number of bytes to read from one file. The import declarations are at the beginning of a file.
 const MAX_IMPORTS_BYTES: u64 = 256 * 1024;
 
-/// Returns the imports of all Go files in the module of a project. Returns an empty set for other projects.
+/// Returns the imports of all Go files in the module of a project. Returns an empty set if the project is not a Go
+/// project or has no `go.mod`.
 pub(super) fn of_module(tree: &Path, subject: Subject<'_>, files: &Files) -> io::Result<BTreeSet<String>> {
     let has_module = |directory: &&PathBuf| files.contains_key(&directory.join("go.mod"));
     let directories = subject.directories();

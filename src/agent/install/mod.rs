@@ -40,8 +40,8 @@ pub enum InstallError {
     /// The message contains the cause, taken from the redacted output, and advice.
     #[error("`pulumi install` failed: {0}")]
     Failed(String),
-    /// The controller requests another source, or the agent is shutting down. All processes of the installation have
-    /// exited.
+    /// The controller has requested another source, or the agent is shutting down. All processes of the installation
+    /// have exited.
     #[error("the installation was canceled")]
     Stopped,
 }

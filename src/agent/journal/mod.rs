@@ -1,9 +1,11 @@
 //! The journal of operations: requests, progress and results. The journal preserves the result of a run when clients
 //! disconnect and when the agent restarts.
 //!
-//! `operations/<id>/` contains `request.json`, written before the process starts; `progress-<n>`, segments of
-//! length-delimited messages; `result`, one message, written last; and `acknowledged`, written when the controller has
-//! recorded the result.
+//! The directory `operations/<id>/` contains these files:
+//! - `request.json`: the request. The agent writes this file before the process starts.
+//! - `progress-<n>`: segments of the progress, which consist of length-delimited messages.
+//! - `result`: one message. The agent writes this file after all progress.
+//! - `acknowledged`: an empty file, which the agent writes when the controller has recorded the result.
 
 mod reader;
 mod record;
@@ -112,7 +114,8 @@ impl Journal {
         self.records().values().filter(|record| record.result().is_none()).cloned().collect()
     }
 
-    /// Returns the operations of a stack that have a result. Such an operation has no running process.
+    /// Returns the operations of a stack for which the journal contains a result. Such an operation has no running
+    /// process.
     pub fn finished(&self, stack: &str) -> Vec<Arc<JournalRecord>> {
         let is_meant = |record: &&Arc<JournalRecord>| record.request().stack == stack && record.result().is_some();
         self.records().values().filter(is_meant).cloned().collect()

@@ -114,7 +114,7 @@ fn a_started_operation_is_kept_even_if_its_record_is_unreadable() {
 }
 
 #[tokio::test]
-async fn damaged_progress_does_not_withhold_the_result() {
+async fn the_result_is_returned_even_if_the_progress_is_damaged() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();
     let record = journal.begin(request("a", 1)).unwrap();
@@ -128,7 +128,7 @@ async fn damaged_progress_does_not_withhold_the_result() {
 }
 
 #[test]
-fn the_last_five_records_are_kept_and_acknowledged_records_expire_first() {
+fn acknowledged_records_are_removed_first_and_five_records_are_kept() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();
     for number in 0..7 {

@@ -17,7 +17,7 @@ const MAX_MESSAGE: usize = 8 * 1024;
 /// Maximum size of all outputs in bytes. Equals the size limit of a Secret.
 const MAX_OUTPUTS: usize = 1024 * 1024;
 /// Maximum number of last output lines in a result. [`MAX_LAST_OUTPUT`] limits their size in bytes.
-const LAST_LINES: usize = 20;
+const MAX_LAST_LINES: usize = 20;
 const MAX_LAST_OUTPUT: usize = 4 * 1024;
 /// Maximum number of pending creates in a result. [`MAX_HOLDERS`] limits the number of locks, and [`MAX_NAME`] the size
 /// of each name in bytes.
@@ -25,7 +25,7 @@ const MAX_PENDING: usize = 50;
 const MAX_HOLDERS: usize = 10;
 pub(super) const MAX_NAME: usize = 4 * 1024;
 /// Maximum number of pending creates in the message.
-const NAMED: usize = 5;
+const MAX_NAMED_CREATES: usize = 5;
 
 /// Result of an operation before redaction and truncation.
 #[derive(Debug, Default)]
@@ -59,8 +59,8 @@ impl Ending {
     /// Returns the ending of an operation that did not run, because an interrupted run left pending creates in the
     /// state.
     pub(super) fn pending_creates(urns: Vec<String>) -> Self {
-        let named = urns.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let more = urns.len().saturating_sub(NAMED);
+        let named = urns.iter().take(MAX_NAMED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = urns.len().saturating_sub(MAX_NAMED_CREATES);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let resources = if urns.len() == 1 { "a resource" } else { "resources" };
         let message = format!(
@@ -88,7 +88,7 @@ impl Ending {
 
     /// Adds the last output lines of a CLI call.
     pub(super) fn after(self, stdout: &Tail, stderr: &Tail) -> Self {
-        Ending { last_output: output::last_lines([stdout, stderr], LAST_LINES), ..self }
+        Ending { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }
     }
 
     /// Converts the ending into the result for the journal. Redacts and truncates the message, but keeps the secret

@@ -1,6 +1,6 @@
 //! Cleans up after interrupted runs. Detects the pending creates that an interrupted run left in the state, and removes
-//! them if a user confirms that the resources do not exist. Removes the lock of a run that is proven dead, unless a
-//! user has an interactive session in the pod.
+//! them if a user confirms that the resources do not exist. Removes the lock of a dead run, unless a user has an
+//! interactive session in the pod. A dead run is a run whose processes have provably exited, but whose lock may remain.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -131,8 +131,8 @@ fn clear_pending(file: &Path) -> Result<bool, StateFileError> {
 }
 
 impl Run {
-    /// Removes the lock that blocked a CLI call if the holder of the lock is proven dead. `stderr` is the standard
-    /// error of the call, which names the holder. Returns whether the lock was removed.
+    /// Removes the lock that blocked a CLI call if the holder of the lock is a dead run. `stderr` is the standard error
+    /// of the call, which names the holder. Returns whether the lock was removed.
     ///
     /// The CLI removes all locks of the stack. This is safe, because no other run can lock the stack while the lock of
     /// the dead run exists.
@@ -179,8 +179,8 @@ impl Run {
         Some(lock)
     }
 
-    /// Returns the processes of finished operations in this pod. These processes are dead, because the agent writes a
-    /// result only after all processes of the operation have exited.
+    /// Returns the processes of finished operations in this pod. These processes have exited, because the agent writes
+    /// a result only after all processes of the operation have exited.
     fn own_dead(&self) -> Vec<DeadProcess> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut dead = Vec::new();

@@ -13,8 +13,8 @@ pub struct OperationRequest {
     pub kind: OperationKind,
     pub limits: Limits,
     pub pending_creates: proto::PendingCreates,
-    /// Processes of earlier runs that are proven dead. The agent may remove their locks. `None` if the agent must not
-    /// remove any lock, not even the lock of a dead process in its own pod.
+    /// Processes of earlier runs that have provably exited. The agent may remove their locks. `None` if the agent must
+    /// not remove any lock, not even the lock of a dead process in its own pod.
     pub dead_runs: Option<Vec<DeadProcess>>,
     /// The Pulumi stack that manages the resources. A destroy of another Pulumi stack fails.
     applied_stack: Option<proto::PulumiStack>,

@@ -14,8 +14,8 @@ use crate::pulumi::settings::Entry;
 
 impl Run {
     /// Selects the stack before the first run in a pod, so that commands of users in the pod apply to it. Also creates
-    /// a missing stack, which prevents a failed first attempt of the run. Only logs errors, because the run itself
-    /// reports problems with the stack or the state backend.
+    /// a missing stack, because otherwise the first attempt of the run would fail. Only logs errors, because the run
+    /// itself reports problems with the stack or the state backend.
     pub(super) async fn select(&self) {
         let stack = &self.desired.stack;
         let arguments = match self.parameters.creates_stack() {

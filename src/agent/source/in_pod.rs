@@ -82,7 +82,7 @@ fn link(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
         Ok(found) if !found.is_symlink() => {
             let path = link.display();
             return Err(Refusal::Precondition(format!(
-                "{path} is not a symbolic link: remove it from the init containers"
+                "{path} is not a symbolic link: change the init containers so that they do not create this path"
             )));
         }
         Err(error) if error.kind() != ErrorKind::NotFound => {

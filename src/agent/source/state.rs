@@ -1,5 +1,5 @@
-//! The current source and the candidate: the requested source that is not yet installed. Contains the progress and the
-//! cancellation of the candidate.
+//! Manages the current source and the candidate, which is the requested source that is not yet installed. Also manages
+//! the progress and the cancellation of the candidate.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

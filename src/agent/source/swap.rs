@@ -27,10 +27,11 @@ pub struct CurrentSource {
     /// power loss may have damaged it.
     #[serde(default)]
     pub boot_id: String,
-    /// Whether the dependencies are not installed yet. Runs wait for the installation.
+    /// Whether the dependencies must still be installed. Runs wait for the installation.
     #[serde(default)]
     pub awaits_install: bool,
-    /// Record of the installed dependencies. `None` if there are none, or if the next source must not reuse them.
+    /// Record of the installed dependencies. `None` if no dependencies are installed, or if the next source must not
+    /// reuse them.
     #[serde(default)]
     pub installed: Option<Installed>,
 }
@@ -41,7 +42,8 @@ pub struct CurrentSource {
 pub struct Trial {
     /// Inode of the directory of the new source. Distinguishes the new source from the previous source after each step.
     pub inode: u64,
-    /// Path relative to the share volume: of the new source before the trial, of the previous source during the trial.
+    /// Path relative to the share volume. Before the trial, this is the path of the new source. During the trial, this
+    /// is the path of the previous source.
     pub staged: PathBuf,
     /// Directories that the trial moves from the previous source to the new source.
     pub carried: Vec<PathBuf>,
@@ -145,8 +147,8 @@ fn point(layout: &Layout, directory: &Directory) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-/// Keeps the replaced tree until the next replacement. Exchanges it with the tree of the last replacement, which the
-/// caller then removes. Only logs errors, because they do not affect the new source.
+/// Keeps the replaced tree until the next replacement. Exchanges the replaced tree with the tree of the last
+/// replacement, which the caller then removes. Only logs errors, because an error does not affect the new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
     if !tree.exists() {
         return;

@@ -49,7 +49,7 @@ impl Place {
 }
 
 #[test]
-fn the_previous_source_is_restored_wherever_an_agent_crashes() {
+fn the_previous_source_is_restored_after_a_crash_at_any_step() {
     for steps in 0..=5 {
         let (place, before) = Place::new(false);
         place.step(before.as_ref(), steps);
