@@ -57,7 +57,7 @@ pub fn pack(directory: &Path, into: impl Write) -> Result<Packed, PackError> {
     let builder = Builder::new(GzEncoder::new(into, Compression::default()));
     let limits = Limits::default();
     let mut packing = Packing { root: directory, builder, limits, entries: 0, packed: Packed { files: 0, bytes: 0 } };
-    packing.directory(Path::new(""))?;
+    packing.append_content(Path::new(""))?;
     let failed = |cause| PackError::Write { path: directory.to_owned(), cause };
     let mut into = packing.builder.into_inner().and_then(GzEncoder::finish).map_err(failed)?;
     into.flush().map_err(failed)?;
@@ -86,7 +86,7 @@ struct Packing<'root, W: Write> {
 
 impl<W: Write> Packing<'_, W> {
     /// Packs the content of a directory recursively. The maximum length of names limits the recursion depth.
-    fn directory(&mut self, relative: &Path) -> Result<(), PackError> {
+    fn append_content(&mut self, relative: &Path) -> Result<(), PackError> {
         let path = self.root.join(relative);
         let failed = |cause| PackError::Read { path: path.clone(), cause };
         let content = fs::read_dir(&path).map_err(failed)?;
@@ -94,12 +94,12 @@ impl<W: Write> Packing<'_, W> {
         let mut names = names.map_err(failed)?;
         names.sort();
         for name in names {
-            self.entry(&relative.join(name))?;
+            self.append_entry(&relative.join(name))?;
         }
         Ok(())
     }
 
-    fn entry(&mut self, relative: &Path) -> Result<(), PackError> {
+    fn append_entry(&mut self, relative: &Path) -> Result<(), PackError> {
         let path = self.root.join(relative);
         self.entries += 1;
         if self.entries > self.limits.entries {
@@ -112,17 +112,17 @@ impl<W: Write> Packing<'_, W> {
         if metadata.is_dir() {
             let written = self.builder.append_data(&mut header(EntryType::Directory, 0o750, 0), relative, io::empty());
             written.map_err(|cause| PackError::Write { path: path.clone(), cause })?;
-            self.directory(relative)
+            self.append_content(relative)
         } else if metadata.is_symlink() {
-            self.link(&name, &path)
+            self.append_link(&name, &path)
         } else if metadata.is_file() {
-            self.file(relative, &path)
+            self.append_file(relative, &path)
         } else {
             Err(PackError::Kind { path })
         }
     }
 
-    fn link(&mut self, name: &EntryName, path: &Path) -> Result<(), PackError> {
+    fn append_link(&mut self, name: &EntryName, path: &Path) -> Result<(), PackError> {
         let target = fs::read_link(path).map_err(|cause| PackError::Read { path: path.to_owned(), cause })?;
         let raw = target.as_os_str().as_bytes();
         name.check_link(raw, &self.limits).map_err(|why| PackError::Link {
@@ -134,7 +134,7 @@ impl<W: Write> Packing<'_, W> {
         written.map_err(|cause| PackError::Write { path: path.to_owned(), cause })
     }
 
-    fn file(&mut self, relative: &Path, path: &Path) -> Result<(), PackError> {
+    fn append_file(&mut self, relative: &Path, path: &Path) -> Result<(), PackError> {
         let failed = |cause| PackError::Read { path: path.to_owned(), cause };
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
@@ -209,7 +209,7 @@ impl<W: Write> Archive<W> {
     ///
     /// # Errors
     /// Fails if the name is not allowed in an archive, if the archive has too many entries, or if writing fails.
-    pub fn directory(&mut self, name: &[u8]) -> Result<(), PackError> {
+    pub fn append_directory(&mut self, name: &[u8]) -> Result<(), PackError> {
         let name = self.name(name)?;
         let written = self.builder.append_data(&mut header(EntryType::Directory, 0o750, 0), name.path(), io::empty());
         written.map_err(|cause| failed(name.path(), cause))
@@ -219,7 +219,7 @@ impl<W: Write> Archive<W> {
     ///
     /// # Errors
     /// Fails if the name is not allowed in an archive, if a limit on entries or bytes is exceeded, or if writing fails.
-    pub fn file(&mut self, name: &[u8], executable: bool, content: &[u8]) -> Result<(), PackError> {
+    pub fn append_file(&mut self, name: &[u8], executable: bool, content: &[u8]) -> Result<(), PackError> {
         let name = self.name(name)?;
         let size = u64::try_from(content.len()).unwrap_or(u64::MAX);
         self.packed.files += 1;
@@ -237,7 +237,7 @@ impl<W: Write> Archive<W> {
     /// # Errors
     /// Fails if the name or the target is not allowed in an archive, if the archive has too many entries, or if writing
     /// fails.
-    pub fn link(&mut self, name: &[u8], target: &[u8]) -> Result<(), PackError> {
+    pub fn append_link(&mut self, name: &[u8], target: &[u8]) -> Result<(), PackError> {
         let name = self.name(name)?;
         let refused = |why: LinkError| PackError::Link {
             name: quoted_bytes(name.path().as_os_str().as_bytes()),
@@ -255,7 +255,7 @@ impl<W: Write> Archive<W> {
     /// # Errors
     /// Fails if writing fails.
     pub fn finish(self) -> Result<(W, Packed), PackError> {
-        let failed = |cause| failed(Path::new("the end mark"), cause);
+        let failed = |cause| failed(Path::new("the end-of-archive marker"), cause);
         let mut into = self.builder.into_inner().and_then(GzEncoder::finish).map_err(failed)?;
         into.flush().map_err(failed)?;
         Ok((into, self.packed))

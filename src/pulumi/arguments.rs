@@ -136,18 +136,19 @@ pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
     arguments
 }
 
-/// Creates a stack without selecting it. Fails if the stack exists: see [`super::failure::stack_exists`]. Without
-/// `secrets_provider`, the CLI uses the default secrets provider of the state backend.
+/// Returns the arguments that create a stack without selecting it. The command fails if the stack exists: see
+/// [`super::failure::stack_exists`]. Without `secrets_provider`, the CLI uses the default secrets provider of the state
+/// backend.
 pub fn stack_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> {
     with_provider(on_stack(&["stack", "init", "--no-select"], stack), secrets_provider)
 }
 
-/// Selects a stack, so that the commands of users in the pod apply to it.
+/// Returns the arguments that select a stack, so that the commands of users in the pod apply to it.
 pub fn stack_select(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "select"], stack)
 }
 
-/// Selects a stack. Creates the stack first if it does not exist in the state backend.
+/// Returns the arguments that create a stack if it does not exist in the state backend, and select it.
 pub fn stack_select_or_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> {
     with_provider(on_stack(&["stack", "select", "--create"], stack), secrets_provider)
 }
@@ -157,9 +158,9 @@ fn with_provider(mut arguments: Vec<OsString>, secrets_provider: Option<&str>) -
     arguments
 }
 
-/// Encrypts a value and writes it to the settings file. The CLI reads the value from its standard input and strips one
-/// trailing line feed. The value is not an argument, because every user of the node can read the arguments of a
-/// process.
+/// Returns the arguments that encrypt a value and write it to the settings file. The CLI reads the value from its
+/// standard input and strips one trailing line feed. The value is not an argument, because every user of the node can
+/// read the arguments of a process.
 pub fn set_secret(stack: &str, is_path: bool, key: &str) -> Vec<OsString> {
     let mut arguments = on_stack(&["config", "set", "--secret"], stack);
     arguments.extend(is_path.then(|| OsString::from("--path")));
@@ -167,32 +168,32 @@ pub fn set_secret(stack: &str, is_path: bool, key: &str) -> Vec<OsString> {
     arguments
 }
 
-/// Prints the outputs of a stack, including secret values: see [`super::outputs::parse`].
+/// Returns the arguments that print the outputs of a stack, including secret values: see [`super::outputs::parse`].
 pub fn stack_output(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "output", "--json", "--show-secrets"], stack)
 }
 
-/// Exports the state of a stack to a file. Secret values remain encrypted.
+/// Returns the arguments that export the state of a stack to a file. Secret values remain encrypted.
 pub fn stack_export(stack: &str, file: &Path) -> Vec<OsString> {
     on_stack_with_file(&["stack", "export"], stack, file)
 }
 
-/// Replaces the state of a stack with the state in a file.
+/// Returns the arguments that replace the state of a stack with the state in a file.
 pub fn stack_import(stack: &str, file: &Path) -> Vec<OsString> {
     on_stack_with_file(&["stack", "import"], stack, file)
 }
 
-/// Removes all locks of a stack in a DIY backend (file system or object store).
+/// Returns the arguments that remove all locks of a stack in a DIY backend (file system or object store).
 pub fn cancel(stack: &str) -> Vec<OsString> {
     on_stack(&["cancel", "--yes"], stack)
 }
 
-/// Prints the version of the CLI.
+/// Returns the arguments that print the version of the CLI.
 pub fn version() -> Vec<OsString> {
     command_line(&["version"])
 }
 
-/// Installs the dependencies of the project in the working directory.
+/// Returns the arguments that install the dependencies of the project in the working directory.
 pub fn install() -> Vec<OsString> {
     command_line(&["install"])
 }

@@ -2,7 +2,7 @@
 
 /// Variable that overrides the state backend of the project file.
 pub const URL_VARIABLE: &str = "PULUMI_BACKEND_URL";
-/// Variable that selects the state backend if neither the project file nor a login selects one.
+/// Variable that selects the state backend if neither the project file nor a login selects it.
 pub const API_VARIABLE: &str = "PULUMI_API";
 /// URL of the default state backend.
 pub const PULUMI_CLOUD: &str = "https://api.pulumi.com";

@@ -10,8 +10,8 @@ pub const DEBUG_COMMANDS: &str = "PULUMI_DEBUG_COMMANDS";
 pub const AUTOMATION_API: &str = "PULUMI_AUTOMATION_API";
 /// Disables the check for a newer version of the CLI.
 pub const SKIP_UPDATE_CHECK: &str = "PULUMI_SKIP_UPDATE_CHECK";
-/// If the settings file does not specify the secrets provider of the stack, the CLI reads it from the state. Without
-/// this variable, the CLI would replace the secrets provider with its default.
+/// Makes the CLI read the secrets provider of the stack from the state if the settings file does not specify it.
+/// Without this variable, the CLI would replace the secrets provider with the default.
 pub const FALLBACK_TO_STATE_SECRETS_MANAGER: &str = "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER";
 /// Parent directory of `.pulumi`, in which the CLI stores plugins and credentials.
 pub const HOME: &str = "HOME";

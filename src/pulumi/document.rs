@@ -263,8 +263,8 @@ fn yaml_scalar(scalar: &Scalar) -> String {
     quoted(&scalar.text)
 }
 
-/// Returns whether a YAML parser can resolve the text, as a plain scalar, to a type other than string. A text with any
-/// other character is always a string.
+/// Returns whether a YAML parser can resolve the text, as a plain scalar, to a type other than string. Plain scalars of
+/// other types consist only of ASCII letters, digits, spaces and some punctuation characters.
 fn may_have_a_type(text: &str) -> bool {
     !text.is_empty()
         && text.chars().all(|character| character.is_ascii_alphanumeric() || "+-._:~< ".contains(character))

@@ -90,10 +90,10 @@ pub fn file_name(stack: &str, format: Format) -> String {
     format!("Pulumi.{name}.{extension}")
 }
 
-/// Builds the settings file from `original`, the settings file in the source, and the desired content, which takes
-/// precedence. `current` is the file that the CLI wrote last. If `original` has no encryption header, uses the header
-/// of `current`. If `current` is invalid, the file has no header, and the CLI reads the secrets provider from the state
-/// of the stack. The result is deterministic.
+/// Builds the settings file from `original` (the settings file in the source) and the desired content. The desired
+/// content takes precedence. `current` is the file that the CLI wrote last. If `original` has no encryption header,
+/// uses the header of `current`. If `current` is invalid, the file has no header, and the CLI reads the secrets
+/// provider from the state of the stack. The result is deterministic.
 pub fn rebuild(
     original: Option<&str>,
     current: Option<&str>,

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacks_differ_if_any_part_set_on_both_differs() {
+    fn stacks_differ_if_a_part_that_both_specify_differs() {
         let of = |name, project, backend| Qualified { name, project, backend };
         let applied = of("dev", Some("web"), Some("s3://a"));
         let rows = [

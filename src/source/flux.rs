@@ -26,8 +26,8 @@ pub const KINDS: [&str; 4] = ["GitRepository", "OCIRepository", "Bucket", "Exter
 /// Label of ClusterRoles. If its value is `true`, the rules of the ClusterRole are aggregated into the ClusterRole of
 /// the controller. See `config/rbac`.
 pub const LABEL_SOURCE_READER: &str = "pulumi.com/aggregate-to-source-reader";
-/// Metadata key of an artifact that contains the revision from which the artifact was built. Flux copies the key from
-/// the OCI manifest.
+/// Key in the metadata of an artifact. Its value is the revision from which the artifact was built. Flux copies the key
+/// from the OCI manifest.
 const ORIGIN_REVISION: &str = "org.opencontainers.image.revision";
 
 /// Field in the status of a GitRepository that contains the artifacts of included repositories.
@@ -157,7 +157,7 @@ impl Sources {
                 return Err(Unavailable::NotYet(message));
             }
             Ok(Err(Error::Api(status))) if status.code == 403 => {
-                // The API server also returns 403 if the CRD and the permission to read it were removed together.
+                // The API server also returns 403 if both the CRD and the permission to read its objects were removed.
                 self.kinds.invalidate().await;
                 return Err(missing_permission(&resource, &status.message));
             }

@@ -111,8 +111,8 @@ impl Kinds {
         table.find(kind)
     }
 
-    /// Invalidates the cached kinds, so that the next lookup repeats the discovery request. The caller does so when the
-    /// API server no longer serves a cached kind.
+    /// Invalidates the cached kinds, so that the next lookup repeats the discovery request. Called when the API server
+    /// no longer serves a cached kind.
     pub async fn invalidate(&self) {
         self.table.lock().await.is_stale = true;
     }

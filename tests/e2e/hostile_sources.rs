@@ -138,8 +138,8 @@ const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
     ("too-deep", &["has 65"]),
     ("too-long", &["has 1100"]),
     ("too-long-a-name", &["has a component of 256"]),
-    ("truncated", &["truncated before the end mark"]),
-    ("more-behind-its-end", &["after the end mark"]),
+    ("truncated", &["truncated before the end-of-archive marker"]),
+    ("more-behind-its-end", &["after the end-of-archive marker"]),
 ];
 
 #[test]
@@ -152,7 +152,7 @@ fn hostile_archives_are_refused_with_a_reason_and_the_old_source_is_kept() {
         }
         let whole = compress(&seed("good"));
         let torn = fixture.server.upload("torn-gzip", whole[..whole.len() / 2].to_vec()).await;
-        fixture.expect_refusal(&torn, &["truncated before the end mark"]).await;
+        fixture.expect_refusal(&torn, &["truncated before the end-of-archive marker"]).await;
         let plain = fixture.server.upload("no-gzip", seed("good")).await;
         fixture.expect_refusal(&plain, &["not a valid tar.gz"]).await;
         fixture.expect_recovery("hostile-archives").await;

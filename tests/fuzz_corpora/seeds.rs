@@ -145,7 +145,7 @@ pub fn archives() -> Vec<Archive> {
     archives.push(Archive { name: "without-end", tar: Tar::new().0, expected: Expected::Refused(&["truncated"]) });
     let mut behind = Tar::new().end();
     behind.extend_from_slice(&[b'x'; 512]);
-    let expected = Expected::Refused(&["after the end mark"]);
+    let expected = Expected::Refused(&["after the end-of-archive marker"]);
     archives.push(Archive { name: "more-behind-its-end", tar: behind, expected });
     archives
 }

@@ -117,7 +117,7 @@ impl Shared {
     }
 }
 
-/// Writes chunks until the channel closes. The caller must use a blocking thread, because hashing and disk writes would
+/// Writes chunks until the channel closes. Must be called on a blocking thread, because hashing and disk writes would
 /// block the async runtime.
 fn write<Bytes: AsRef<[u8]>>(
     mut incoming: Incoming,

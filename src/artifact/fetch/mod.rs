@@ -56,10 +56,10 @@ impl Fetcher {
     /// the artifact from the URL. Concurrent calls with the same digest and URL share one download and its result.
     ///
     /// # Errors
-    /// Fails if the URL is not allowed or the server does not serve the artifact. Fails if the response has the wrong
-    /// digest, or exceeds the size limit or the timeout. Fails if the artifact cannot be stored. Retries once if the
-    /// connection breaks; the caller is responsible for all other retries. After a response with a `Retry-After`
-    /// header, calls for the same URL fail without a request until the time in the header.
+    /// Fails if the URL is not allowed, or if the server does not serve the artifact. Also fails if the response has
+    /// the wrong digest, exceeds the size limit or exceeds the timeout, or if the artifact cannot be stored. Retries
+    /// once if the connection breaks; the caller is responsible for all other retries. After a response with a
+    /// `Retry-After` header, calls for the same URL fail without a request until the time in the header.
     pub async fn fetch(&self, url: &str, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
         let store = &self.shared.store;
         if store.is_granted(digest, namespace)

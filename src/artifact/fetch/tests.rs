@@ -104,7 +104,7 @@ async fn a_namespace_gets_a_stored_artifact_only_by_a_url_that_serves_it() {
 }
 
 #[tokio::test]
-async fn callers_of_one_digest_with_different_urls_do_not_share_a_download() {
+async fn calls_for_one_digest_at_different_urls_do_not_share_a_download() {
     let slow = Server::start(|_| Response::ok(b"artifact").dripping(Duration::from_millis(5))).await;
     let empty = Server::start(|_| Response::not_found()).await;
     let fixture = Fixture::new();
@@ -197,7 +197,7 @@ async fn a_server_with_retry_after_is_requested_once_for_all_callers() {
 }
 
 #[tokio::test]
-async fn a_missing_artifact_is_fetched_once_it_appears() {
+async fn a_missing_artifact_is_fetched_after_it_appears() {
     let server =
         Server::start(|round| if round == 0 { Response::not_found() } else { Response::ok(b"artifact") }).await;
     let fixture = Fixture::new();

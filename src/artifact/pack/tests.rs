@@ -63,7 +63,7 @@ fn equal_content_gives_equal_bytes() {
 }
 
 #[test]
-fn a_packed_file_has_stable_bytes_and_unpacks() {
+fn a_packed_file_has_stable_bytes_and_can_be_unpacked() {
     let (archive, to) = (pack_file("Pulumi.yaml", b"name: app\n").unwrap(), TempDir::new().unwrap());
     assert_eq!(archive, pack_file("Pulumi.yaml", b"name: app\n").unwrap());
     unpack(&archive[..], to.path(), &Limits::default()).unwrap();
@@ -105,7 +105,7 @@ fn a_packed_tree_unpacks_unchanged() {
 }
 
 #[test]
-fn entries_that_could_not_be_unpacked_are_not_packed() {
+fn files_that_unpacking_would_reject_are_rejected() {
     type Prepare = fn(&Path);
     let cases: [(Prepare, &str); 4] = [
         (
@@ -168,15 +168,15 @@ proptest! {
 
 fn made(limits: Limits) -> Result<Vec<u8>, PackError> {
     let mut archive = Archive::new(Vec::new(), limits);
-    archive.directory(b"bin")?;
-    archive.file(b"bin/run", true, b"#!")?;
-    archive.file(b"Pulumi.yaml", false, b"name: app\n")?;
-    archive.link(b"bin/again", b"run")?;
+    archive.append_directory(b"bin")?;
+    archive.append_file(b"bin/run", true, b"#!")?;
+    archive.append_file(b"Pulumi.yaml", false, b"name: app\n")?;
+    archive.append_link(b"bin/again", b"run")?;
     Ok(archive.finish()?.0)
 }
 
 #[test]
-fn equal_entries_give_equal_bytes_that_unpack() {
+fn equal_entries_give_equal_bytes_that_can_be_unpacked() {
     let archive = made(Limits::default()).unwrap();
     assert_eq!(archive, made(Limits::default()).unwrap());
     let to = TempDir::new().unwrap();
@@ -187,10 +187,10 @@ fn equal_entries_give_equal_bytes_that_unpack() {
 }
 
 #[test]
-fn entries_that_could_not_be_unpacked_are_rejected() {
+fn entries_that_unpacking_would_reject_are_rejected() {
     let mut archive = Archive::new(io::sink(), Limits::default());
-    assert!(archive.file(b"../x", false, b"").unwrap_err().to_string().contains(".."));
-    assert!(archive.link(b"a", b"/etc/passwd").unwrap_err().to_string().contains("must not be absolute"));
+    assert!(archive.append_file(b"../x", false, b"").unwrap_err().to_string().contains(".."));
+    assert!(archive.append_link(b"a", b"/etc/passwd").unwrap_err().to_string().contains("must not be absolute"));
     let few = Limits { entries: 2, ..Limits::default() };
     assert!(made(few).unwrap_err().to_string().contains("limit of 2 entries"));
     let small = Limits { unpacked_bytes: 3, ..Limits::default() };

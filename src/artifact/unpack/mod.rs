@@ -192,7 +192,7 @@ impl Unpacking<'_> {
             match rest.read(&mut buffer) {
                 Ok(0) => return Ok(()),
                 Ok(count) if buffer.iter().take(count).all(|byte| *byte == 0) => {}
-                Ok(_) => return Err(UnpackError::Broken { cause: "data after the end mark".to_owned() }),
+                Ok(_) => return Err(UnpackError::Broken { cause: "data after the end-of-archive marker".to_owned() }),
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) => return Err(self.explain(&cause)),
             }

@@ -267,7 +267,7 @@ fn entries_depth_and_name_length_are_limited() {
 }
 
 #[test]
-fn a_survey_rejects_exceeded_limits_and_leaves_the_rest_to_unpack() {
+fn a_survey_reports_only_exceeded_limits() {
     let limits =
         Limits { entries: 2, unpacked_bytes: 40_000, ratio: 50, ratio_free_bytes: 20_000, ..Limits::default() };
     let named = Tar::default().directory("./").file("a", b"").pax(&[("path", "b")]).file("short", b"");
@@ -328,7 +328,7 @@ fn a_truncated_archive_is_rejected_at_any_length() {
     let plain = Tar::default().file("a", &[7; 2000]).file("b", b"y").0;
     for length in [0, 100, 512, 1000, 2560, 2700, plain.len()] {
         let error = refusal(&gzip(&plain[..length]), &Limits::default());
-        assert!(error.contains("truncated before the end mark"), "{length}: {error}");
+        assert!(error.contains("truncated before the end-of-archive marker"), "{length}: {error}");
     }
 }
 
@@ -345,10 +345,13 @@ fn damaged_archives_and_trailing_garbage_are_rejected() {
     let table = [
         (wrong_sum, "not a valid tar.gz"),
         (garbage, "not a valid tar.gz"),
-        (second_archive, "data after the end mark"),
+        (second_archive, "data after the end-of-archive marker"),
         (gzip(&header_sum), "checksum"),
         (b"PK\x03\x04 a zip file".to_vec(), "not a valid tar.gz"),
-        (gzip(b"name: this is just a compressed text, longer than nothing").to_vec(), "truncated before the end mark"),
+        (
+            gzip(b"name: this is just a compressed text, longer than nothing").to_vec(),
+            "truncated before the end-of-archive marker",
+        ),
     ];
     for (archive, message) in table {
         let error = refusal(&archive, &Limits::default());

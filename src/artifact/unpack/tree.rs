@@ -36,7 +36,7 @@ pub enum UnpackError {
     HeaderTooLarge { size: u64, limit: u64 },
     #[error("invalid archive: not a valid tar.gz: {cause}")]
     Broken { cause: String },
-    #[error("invalid archive: truncated before the end mark")]
+    #[error("invalid archive: truncated before the end-of-archive marker")]
     Truncated,
     #[error("failed to write {name}: {cause}")]
     Write { name: String, cause: io::Error },

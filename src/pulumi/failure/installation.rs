@@ -16,7 +16,7 @@ const EXIT_STATUS: &str = "installing dependencies: ";
 const NPM: [&str; 2] = ["npm error", "npm ERR!"];
 /// Keys of npm's error lines that do not contain the cause.
 const NPM_KEYS: [&str; 5] = ["code ", "syscall ", "errno ", "path ", "signal "];
-/// Part of pip's warning about credentials that the index refuses.
+/// Part of pip's warning about credentials that the package index rejects.
 const REFUSAL: &str = " Error, Credentials not correct for ";
 /// Parts of lines that do not concern the failure: progress messages, and references to files in the pod.
 const NOISE: [&str; 30] = [
@@ -104,8 +104,8 @@ fn npm_error(line: &str) -> Option<&str> {
 }
 
 /// Returns the error of pip with details from other lines: the location in the requirements file, or the exception of a
-/// failed build. If the index refuses the credentials, returns this warning, because the error of pip only states that
-/// it found no package.
+/// failed build. If the package index rejects the credentials, returns the warning about the credentials, because the
+/// error of pip only states that pip found no package.
 fn of_pip(lines: &[&str]) -> Option<String> {
     let refusal = lines.iter().filter_map(|line| line.strip_prefix("WARNING: ")).find(|line| line.contains(REFUSAL));
     if let Some(refusal) = refusal {

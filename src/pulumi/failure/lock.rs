@@ -1,5 +1,5 @@
-//! Locks of stacks in DIY backends. The agent may remove a lock only if it is the only lock of the stack and its holder
-//! is provably a dead process of a run.
+//! Locks of stacks in DIY backends. The agent may remove a lock only if it is the only lock of the stack and the
+//! process of the run that created it has provably exited.
 
 use jiff::Timestamp;
 

@@ -55,8 +55,8 @@ fn is_program_file(file: &str) -> bool {
 }
 
 /// Returns whether a file is part of a Go dependency or of the standard library, for a program that was built with
-/// `-trimpath`. The path of a dependency contains its version, and the standard library packages in a stack have no
-/// prefix.
+/// `-trimpath`. The path of a dependency contains its version, and the paths of standard library packages in a stack
+/// trace have no prefix.
 fn is_trimmed_go_dependency(file: &str) -> bool {
     let has_version = |part: &str| {
         part.split_once("@v").is_some_and(|(_, version)| version.starts_with(|c: char| c.is_ascii_digit()))

@@ -1,5 +1,5 @@
-//! Installation inputs of Go. `pulumi install` runs `go mod tidy`. Its result depends on the module files and on the
-//! packages that the Go files import.
+//! Installation inputs of Go. `pulumi install` runs `go mod tidy`. The result of this command depends on the module
+//! files and on the packages that the Go files import.
 
 use super::package_manager::{Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, named};
 

@@ -121,7 +121,7 @@ fn the_settings_file_is_named_after_the_last_stack_name_segment() {
 }
 
 #[test]
-fn every_json_type_is_written_like_in_the_cli() {
+fn every_json_type_is_written_as_in_the_cli() {
     let values = json!({
         "array": [1, "2", true, null], "big": 9007199254740993_u64, "bigger": u64::MAX, "empty": "", "false": false,
         "float": 1.5, "lines": "a\nb\n", "negative": -5, "none": "null", "object": {"a": {"b": "5"}},

@@ -124,7 +124,7 @@ impl Objects<'_> {
         let unreadable = |error: gix_error::Error| self.broken(&format!("failed to read object {id}: {error}"));
         let Bundle { pack, index } = self.bundle;
         let Some(position) = index.lookup(id) else {
-            return Err(self.broken(&format!("object {id} is missing in the response of the server")));
+            return Err(self.broken(&format!("object {id} is missing from the response of the server")));
         };
         let base = |id: &oid, _: &mut Vec<u8>| {
             let entry = |position| pack.entry(index.pack_offset_at_index(position)).map(ResolvedBase::InPack);
@@ -204,7 +204,7 @@ impl Walk<'_> {
             self.count(&entry)?;
             match entry.kind {
                 EntryKind::Tree => {
-                    self.archive.directory(&entry.path)?;
+                    self.archive.append_directory(&entry.path)?;
                     self.selections.iter_mut().for_each(|selection| selection.enter(&entry.path));
                     self.directory(&entry.id, &entry.path, depth + 1)?;
                     self.selections.iter_mut().for_each(Selection::leave);
@@ -279,7 +279,7 @@ impl Walk<'_> {
             self.warnings.pointers.add(&entry.path);
         }
         self.select(entry);
-        Ok(self.archive.file(&entry.path, entry.kind == EntryKind::BlobExecutable, &data)?)
+        Ok(self.archive.append_file(&entry.path, entry.kind == EntryKind::BlobExecutable, &data)?)
     }
 
     /// Packs a symbolic link. Omits a link whose target is outside the repository, because it could point to any file
@@ -288,7 +288,7 @@ impl Walk<'_> {
         let mut target = Vec::new();
         self.objects.read(&entry.id, Kind::Blob, &mut target)?;
         self.select(entry);
-        match self.archive.link(&entry.path, &target) {
+        match self.archive.append_link(&entry.path, &target) {
             Err(PackError::Link { .. }) => self.warnings.links.add(&entry.path),
             other => other?,
         }

@@ -156,7 +156,7 @@ impl AccessReader {
         Ok(Access::Http { login, authorities, proxies: self.clients.proxies.clone() })
     }
 
-    /// Discards all cached tokens of GitHub Apps. The caller does so after a server has rejected a token.
+    /// Discards all cached tokens of GitHub Apps. Called after a server has rejected a token.
     pub fn discard_tokens(&self) {
         self.tokens.clear();
     }

@@ -158,8 +158,7 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Discards all cached tokens. The caller does so after a server has rejected a token, because the token may be
-    /// revoked.
+    /// Discards all cached tokens. Called after a server has rejected a token, because the token may be revoked.
     pub fn clear(&self) {
         self.lock().clear();
     }

@@ -107,7 +107,7 @@ impl Git {
         Ok(resolved)
     }
 
-    /// Requests another fetch of a commit whose artifact is missing in the store. The followers are reconciled after
+    /// Requests another fetch of a commit whose artifact is missing from the store. The followers are reconciled after
     /// the fetch.
     pub fn fetch_again(&self, origin: &Origin) {
         self.0.lock().fetch_again(origin);

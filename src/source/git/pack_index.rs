@@ -16,13 +16,14 @@ use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
 use crate::source::git::request::Limits;
 
-/// Names of the pack file and the index file in the directory of a fetch.
+/// Name of the pack file in the directory of a fetch.
 pub const PACK: &str = "fetched.pack";
+/// Name of the index file in the directory of a fetch.
 const INDEX: &str = "fetched.idx";
 /// Constant part of the limit for decoding work, in decoded bytes.
 const BASE_WORK_LIMIT: u64 = 1 << 30;
-/// Part of the limit for decoding work for each byte of the pack, in decoded bytes. Source code compresses to about a
-/// fifth of its size, and deltas are smaller.
+/// Number of decoded bytes that the limit for decoding work includes for each byte of the pack. Source code compresses
+/// to about a fifth of its size, and deltas are smaller.
 const WORK_LIMIT_RATIO: u64 = 100;
 /// Maximum size of the header of a delta, in bytes. The header contains two 64-bit numbers, encoded in groups of seven bits.
 const DELTA_HEADER: u64 = 20;

@@ -113,8 +113,8 @@ impl Limits {
         Terms { time: self.fetch_time, min_rate: self.fetch_min_rate, local_addresses: self.local_addresses }
     }
 
-    /// Returns the maximum size of the index of a pack, in bytes. The index contains an ID, a checksum and an offset for each
-    /// object, a table and two hashes.
+    /// Returns the maximum size of the index of a pack, in bytes. For each object, the index contains an ID, a checksum
+    /// and an offset. In addition, it contains a table and two hashes.
     pub(super) fn index_bytes(&self) -> u64 {
         u64::from(self.objects) * (32 + 4 + 4) + 4096
     }

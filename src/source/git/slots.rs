@@ -1,16 +1,20 @@
 //! Limits the number of concurrent tasks with slots, which all repositories share. A task requires a slot of a
 //! namespace whose Stacks or Workspaces use the repository.
 //!
-//! A task waits until its namespace is below the limit per namespace, and then for a common slot. The waiting namespace
-//! that holds the fewest slots receives a free slot. If several namespaces hold the same number of slots, light
-//! namespaces precede others, in the order of their arrival. A namespace is light if its recent use of slots is shorter
-//! than [`Limits::light`]. Among the other namespaces, the namespace with the shortest recent use is first.
+//! The slot time of a namespace is the time for which its tasks have held slots, added up over all tasks. The slot time
+//! of released slots halves in each [`HALF_LIFE`]. A namespace is light if its slot time is shorter than
+//! [`Limits::light`].
+//!
+//! A task waits until its namespace is below the limit per namespace, and then waits for a common slot. The waiting
+//! namespace that holds the fewest slots receives a free slot. If several namespaces hold the same number of slots,
+//! light namespaces come first, in the order of their arrival. The other namespaces follow in ascending order of slot
+//! time.
 //!
 //! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`]
-//! ends a task. The namespace of this task was light when the task started, and has used slots for longer than the
-//! waiting namespace, by at least [`PREEMPTION`]. If several tasks qualify, the last started task ends. Namespaces with
-//! slow servers or large repositories therefore compete for the other slots and cannot delay a light namespace for
-//! long. If a namespace waits that is not light and holds no slot, [`Slot::run`] ends a slow task.
+//! ends a task. The namespace of this task was light when the task started, and its slot time exceeds the slot time of
+//! the waiting namespace by at least [`PREEMPTION`]. If several tasks qualify, the last started task ends. Namespaces
+//! with slow servers or large repositories therefore compete for the other slots and cannot delay a light namespace for
+//! long. If a waiting namespace is not light and holds no slot, [`Slot::run`] ends a slow task.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -31,12 +35,12 @@ struct Limits {
     /// Number of common slots. One of them is reserved for light namespaces.
     total: usize,
     per_namespace: usize,
-    /// Recent slot time below which a namespace is light.
+    /// Slot time below which a namespace is light.
     light: Duration,
     slow_limits: SlowLimits,
 }
 
-/// The maximum time by which a task may lag behind [`RATE`]. Applies only while a namespace waits that is not light and
+/// The maximum time by which a task may lag behind [`RATE`]. Applies only while a waiting namespace is not light and
 /// holds no slot.
 #[derive(Clone, Copy, Debug)]
 struct SlowLimits {
@@ -62,14 +66,14 @@ const FETCHES: Limits = Limits {
     light: Duration::from_secs(3),
     slow_limits: SlowLimits { several: Duration::from_secs(3), only: Duration::from_secs(10) },
 };
-/// Time in which the recorded slot time of a namespace halves.
+/// Time in which the slot time of released slots halves.
 const HALF_LIFE: Duration = Duration::from_secs(30);
-/// Minimum difference between the slot times of a namespace and of a waiting light namespace for which a task of the
-/// first namespace ends.
+/// Minimum difference in slot time. A task ends for a waiting light namespace only if the slot time of the task's
+/// namespace exceeds the slot time of the waiting namespace by this difference.
 const PREEMPTION: Duration = Duration::from_secs(1);
 /// Maximum number of ended attempts after which the same work may still use the reserved slot.
 const MAX_ENDED_RESERVED: u32 = 1;
-/// Slot time in seconds. The record of a namespace with less slot time is deleted.
+/// Slot time in seconds below which the record of a namespace is deleted.
 const NEGLIGIBLE: f64 = 0.01;
 /// Maximum number of tasks of one namespace that may wait for a slot simultaneously.
 const WAITING_PER_NAMESPACE: usize = 10_000;
@@ -127,7 +131,7 @@ struct Common {
     next: u64,
     waiting: BTreeMap<u64, Waiting>,
     held: BTreeMap<u64, Held>,
-    /// Slot time of released slots per namespace.
+    /// For each namespace, the slot time of released slots.
     used: BTreeMap<String, Used>,
 }
 
@@ -151,7 +155,7 @@ struct Held {
     factor: u32,
 }
 
-/// Slot time, which halves in each [`HALF_LIFE`].
+/// Slot time of released slots, which halves in each [`HALF_LIFE`].
 #[derive(Clone, Copy, Debug)]
 struct Used {
     seconds: f64,
@@ -223,8 +227,8 @@ impl TaskSlots {
 impl Slot {
     /// Runs the work. If the work must end because another namespace waits, drops the future `work`, which kills its
     /// child process. `received` returns the number of received bytes, if known. `ended` is the number of consecutive
-    /// times that the same work was ended. Each time doubles the slow limits, so that work with a slow server completes
-    /// eventually.
+    /// times that the same work was ended. Each ended attempt doubles the slow limits, up to [`MAX_DOUBLINGS`] times,
+    /// so that work with a slow server completes eventually.
     pub(super) async fn run<T>(
         &self,
         what: &'static str,
@@ -327,7 +331,7 @@ impl Common {
         self.held.values().filter(|held| held.namespace == namespace).count()
     }
 
-    /// Returns the recent slot time of a namespace in seconds, including the slots that it holds.
+    /// Returns the slot time of a namespace in seconds, including the slots that the namespace holds.
     fn used(&self, namespace: &str, now: Instant) -> f64 {
         let released = self.used.get(namespace).map_or(0.0, |used| used.seconds_at(now));
         let held = self.held.values().filter(|held| held.namespace == namespace);
@@ -361,9 +365,8 @@ impl Common {
         preempted.or_else(|| if others.is_empty() { None } else { self.slow(limits.slow_limits, now) })
     }
 
-    /// Returns the task that must end for a waiting light namespace if all slots are in use. Of the tasks whose
-    /// namespaces have used slots for at least `excess` longer than the waiting namespace, this is the last started
-    /// task.
+    /// Returns the task that must end for a waiting light namespace if all slots are in use. This is the last started
+    /// task whose namespace has a slot time that exceeds the slot time of the waiting namespace by at least `excess`.
     fn preempted(&self, waiting: &str, limits: &Limits, excess: Duration, now: Instant) -> Option<u64> {
         let limit = self.used(waiting, now) + excess.as_secs_f64();
         let exceeds = |(_, held): &(&u64, &Held)| {

@@ -269,7 +269,7 @@ fn problems_of_other_sections_are_reported_with_their_field_path() {
 }
 
 #[test]
-fn stack_dependent_problems_are_remarks_not_errors() {
+fn requirements_for_the_stack_config_are_needs_and_not_problems() {
     let rows = [
         (
             json!({"outputs": {"a": "${b}", "c": "${b}"}}),
@@ -300,7 +300,7 @@ fn stack_dependent_problems_are_remarks_not_errors() {
 }
 
 #[test]
-fn valid_programs_have_no_errors_or_remarks() {
+fn valid_programs_have_no_problems_or_needs() {
     let rows = [
         json!({}),
         json!({"config": {"a": "x", "b": true, "c": [1.5], "d": 3.0, "app:e": {"type": "integer", "default": "5"}}}),

@@ -313,7 +313,7 @@ fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
 }
 
 #[test]
-fn the_last_task_of_a_longer_use_is_ended_for_a_light_namespace() {
+fn the_last_task_with_more_slot_time_is_ended_for_a_light_namespace() {
     type Rows<'a> = &'a [(&'a str, u64, Option<u64>)];
     let rows: [(Rows<'_>, &str, Option<u64>); 5] = [
         (&[("a", 0, Some(20)), ("b", 1, Some(20)), ("c", 19, Some(20))], "d", Some(2)),
