@@ -32,7 +32,7 @@ impl CommandLine {
 pub enum Role {
     /// Run the controllers of Stacks, Workspaces, Updates, Programs and StackReceivers (default).
     Manager(ManagerFlags),
-    /// Run the first process of a workspace pod. It starts the agent as its child.
+    /// Run the first process of the container `pulumi` in a workspace pod. This process starts the agent as its child.
     Agent(AgentFlags),
     /// Copy this binary to the share volume. Runs in an init container of a workspace pod.
     Bootstrap(BootstrapFlags),
@@ -121,8 +121,8 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
     pub feature_gates: Vec<String>,
 
-    /// Maximum random deviation of the interval of a Stack, in percent. It distributes the runs over time. `0` disables
-    /// the deviation.
+    /// Maximum random deviation of the interval of a Stack, in percent. The deviation distributes the runs over time.
+    /// `0` disables the deviation.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..100), value_name = "PERCENT")]
     pub interval_jitter_percentage: u8,
 
@@ -192,11 +192,12 @@ pub struct ManagerFlags {
     pub storage_path: PathBuf,
 
     /// Maximum size of the artifact storage, in bytes. In addition, the volume must have space for three concurrent Git
-    /// fetches. Each fetch requires 592 MiB plus the maximum artifact size.
+    /// fetches. Each fetch requires up to 592 MiB plus the maximum artifact size.
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub storage_size: u64,
 
-    /// Maximum size of an artifact, in bytes. Applies to fetched artifacts and to artifacts of Git repositories.
+    /// Maximum size of an artifact, in bytes. The limit applies to fetched artifacts and to artifacts of Git
+    /// repositories.
     #[arg(long, default_value_t = 256 * 1024 * 1024, value_name = "BYTES")]
     pub artifact_max_size: u64,
 
@@ -209,7 +210,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "/etc/pulumi-controller/git", value_name = "DIRECTORY")]
     pub git_trust_path: PathBuf,
 
-    /// Image of this binary, for the init containers of workspace pods.
+    /// Image that contains this binary, for the init containers of workspace pods.
     #[arg(long, default_value = "", env = "AGENT_IMAGE", value_name = "IMAGE")]
     pub agent_image: String,
 
@@ -226,13 +227,13 @@ pub struct ManagerFlags {
     #[arg(long)]
     pub max_concurrent_runs_per_namespace: Option<usize>,
 
-    /// Maximum number of concurrent runs per node. A namespace may use at most half of them. A run uses about one CPU
-    /// for most of its duration.
+    /// Maximum number of concurrent runs per node. A namespace may use at most half of these runs. A run uses about one
+    /// CPU for most of its duration.
     #[arg(long, default_value_t = 6)]
     pub max_concurrent_runs_per_node: usize,
 
-    /// Default timeout of a run, for Stacks and Updates without `spec.timeout`. A run that exceeds the timeout is
-    /// canceled gracefully. `0` disables the timeout.
+    /// Default timeout of a run, for Stacks and Updates without `spec.timeout`. The agent gracefully cancels a run that
+    /// exceeds the timeout. `0` disables the timeout.
     #[arg(long, default_value = "3h", value_name = "DURATION")]
     pub default_run_timeout: String,
 
@@ -293,7 +294,7 @@ pub struct AgentFlags {
     #[arg(long, default_value_t = format!(":{}", names::AGENT_HEALTH_PORT), value_name = "HOST:PORT")]
     pub health_address: String,
 
-    /// Path of the file with the termination message, which the kubelet reads.
+    /// Path of the file from which the kubelet reads the termination message.
     #[arg(long, default_value = "/dev/termination-log")]
     pub termination_log: PathBuf,
 

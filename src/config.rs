@@ -74,7 +74,7 @@ pub struct ManagerConfig {
     pub health_address: Option<SocketAddr>,
     /// Whether the metrics endpoint serves CPU profiles.
     pub enable_pprof: bool,
-    /// URL of the notification-controller, if configured.
+    /// URL of notification-controller, if configured.
     pub events_address: Option<Url>,
     /// Address of the webhook endpoint, if enabled.
     pub receiver_address: Option<SocketAddr>,
@@ -116,9 +116,9 @@ pub struct ManagerConfig {
     pub artifact_limits: artifact::Limits,
     /// Directory with the host keys and CA certificates for all Git repositories.
     pub git_trust_path: PathBuf,
-    /// Image of this binary.
+    /// Image that contains this binary.
     pub agent_image: String,
-    /// Default image of workspaces.
+    /// Default image of workspace pods.
     pub default_workspace_image: String,
     /// Maximum number of concurrent Pulumi runs.
     pub max_concurrent_runs: usize,
@@ -281,7 +281,7 @@ fn leader_election(flags: &ManagerFlags) -> Result<LeaderElection, ConfigError> 
     }
     let retry_period = duration("leader-election-retry-period", &flags.leader_election_retry_period)?;
     if retry_period.is_zero() || renew_deadline <= retry_period.mul_f64(1.0 + LEASE_RETRY_JITTER) {
-        let valid = "longer than --leader-election-retry-period plus 20 %, which must not be 0s";
+        let valid = "longer than --leader-election-retry-period plus 20 %, and the retry period must not be 0s";
         return Err(invalid("leader-election-renew-deadline", &flags.leader_election_renew_deadline, valid));
     }
     let lease_name = lease_name(flags.watch_label_selector.trim());
@@ -324,7 +324,8 @@ fn run_timeouts(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigErro
     Ok((default, run_timeout("max-run-timeout", &flags.max_run_timeout)?))
 }
 
-/// Parses a run timeout and rounds it up to whole seconds: the agent counts seconds, and zero disables the timeout.
+/// Parses a run timeout and rounds it up to whole seconds, because the agent counts whole seconds. Rounding a short
+/// timeout down to zero would disable the timeout.
 fn run_timeout(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     if value == "0" {
         return Ok(Duration::ZERO);

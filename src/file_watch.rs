@@ -1,8 +1,8 @@
 //! Detects changes of mounted files, such as TLS certificates, known hosts, and the keys of Secrets and ConfigMaps.
 //!
 //! The kubelet replaces the files of a volume by a rename in the directory of the volume, so a watch on the directory
-//! detects each change. Network file systems do not report the changes of other hosts, so a cached value is valid for
-//! at most a minute.
+//! detects each change. Network file systems do not report changes that other hosts make, so a cached value is valid
+//! for at most a minute.
 //!
 //! All pods of a node that run as the same user share a small number of inotify instances. If no instance or watch is
 //! available, nothing is cached, and each use reads the files.
@@ -16,7 +16,7 @@ use notify::event::{Event, EventKind};
 use notify::{Config, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::time::Instant;
 
-/// Maximum age of a cached value. Limited because network file systems do not report the changes of other hosts.
+/// Maximum age of a cached value. Limited because network file systems do not report changes that other hosts make.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// Watches directories of mounted files. Clones share the watches.
@@ -27,16 +27,18 @@ pub struct FileWatch(Arc<Shared>);
 struct Shared {
     /// `None` if no inotify instance is available.
     watcher: Option<Mutex<RecommendedWatcher>>,
-    /// Number of changes in all directories.
+    /// Number of detected changes in all directories.
     changes: Arc<AtomicU64>,
 }
 
-/// State of watched directories. If two values are equal, no file has changed between them.
+/// State of watched directories. If two calls of [`FileWatch::version`] return equal versions, the watch has detected
+/// no change between these calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(u64);
 
 impl FileWatch {
-    /// Creates a watch without directories. Without an inotify instance, [`FileWatch::version`] always returns `None`.
+    /// Creates a watch without directories. If no inotify instance is available, [`FileWatch::version`] always returns
+    /// `None`.
     pub fn new() -> Self {
         let changes = Arc::new(AtomicU64::default());
         let counter = Arc::clone(&changes);
@@ -52,7 +54,7 @@ impl FileWatch {
     }
 
     /// Watches these directories and returns their version. The caller must get the version before it reads the files,
-    /// and may use the result until the version changes. Returns `None` if a directory cannot be watched.
+    /// and may use the content until the version changes. Returns `None` if a directory cannot be watched.
     pub fn version<'a>(&self, directories: impl IntoIterator<Item = &'a Path>) -> Option<Version> {
         let mut watcher = self.0.watcher.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         for directory in directories {
@@ -74,8 +76,8 @@ impl Default for FileWatch {
     }
 }
 
-/// Returns whether a file may have changed. A read of a file is not a change. After an error, a file may have changed,
-/// because events are lost.
+/// Returns whether a file may have changed. A read of a file is not a change. Returns `true` for an error, because the
+/// watch may have lost events.
 fn may_be_change(event: &notify::Result<Event>) -> bool {
     event.as_ref().map_or(true, |event| event.need_rescan() || !matches!(event.kind, EventKind::Access(_)))
 }
@@ -105,7 +107,8 @@ impl<V: Clone> Cached<V> {
         cached.as_ref().filter(is_current).map(|entry| entry.value.clone())
     }
 
-    /// Caches a value if the files are watched. `version` is the version from before the files were read.
+    /// Caches a value if the files are watched. `version` is the version that [`FileWatch::version`] returned before
+    /// the files were read.
     pub fn keep(&self, version: Option<Version>, value: V) {
         let entry = version.map(|version| Entry { version, since: Instant::now(), value });
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = entry;

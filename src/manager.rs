@@ -152,7 +152,8 @@ async fn serve_endpoints(
     Ok(())
 }
 
-/// Serves webhooks if they are enabled. The returned future completes when this replica can accept webhook calls.
+/// Serves webhooks if they are enabled. The returned future completes when this replica can accept webhook calls, or
+/// after a timeout.
 async fn take_webhooks(
     config: &ManagerConfig,
     client: &Client,

@@ -4,8 +4,8 @@
 //! The parent starts the child with a role as its argument, without environment variables, and with three pipes as the
 //! only file descriptors. The parent writes the limits and then the input to the stdin of the child. The child applies
 //! the limits to itself ([`confined_input`]), reads the input, and writes its response to stdout. The parent limits the
-//! size of the response. The parent kills the child if the child exceeds the wall-clock time or if the caller no longer
-//! waits for the response. A child that exceeds a limit does not affect the parent, and [`Failure`] reports the limit.
+//! size of the response. The parent kills the child if the child exceeds the wall-clock time or if the caller drops the
+//! future. A child that exceeds a limit does not affect the parent, and [`Failure`] reports the limit.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -45,14 +45,13 @@ pub struct Limits {
     /// Nice value, from 0 (normal priority) to 19 (lowest priority). Work that takes many seconds should have a high
     /// value.
     pub nice: u8,
-    /// Maximum time from the start to the response.
+    /// Maximum wall-clock time from the start of the child to its exit.
     pub wall: Duration,
     /// Maximum size of a written file in bytes. 0 forbids writing files.
     pub file_size: u64,
     /// Maximum number of open file descriptors, including the three pipes.
     pub open_files: u64,
-    /// Whether the child can start threads. If `false`, the child cannot start processes either, unless it runs as
-    /// root.
+    /// Whether the child can start threads and processes. `false` has no effect if the child runs as root.
     pub threads: bool,
     /// Maximum size of the response in bytes.
     pub response: u64,
@@ -101,7 +100,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns whether the same input would exceed the same limit again. Other failures can be temporary.
+    /// Returns whether the input caused the failure, so that a retry with the same input would fail again.
     pub fn is_of_input(&self) -> bool {
         matches!(
             self,
@@ -126,7 +125,7 @@ impl Subprocess {
     ///
     /// # Errors
     ///
-    /// Returns an error if the child exceeds a limit or exits unsuccessfully.
+    /// Returns an error if the child cannot be started, exceeds a limit or exits unsuccessfully.
     pub async fn run(&self, role: &str, input: &[u8], limits: &Limits) -> Result<Vec<u8>, Failure> {
         let mut child = self.start(role).map_err(Failure::Start)?;
         let outcome = tokio::time::timeout(limits.wall, communicate(&mut child, input, limits)).await;
@@ -256,12 +255,12 @@ fn quantity(bytes: u64) -> String {
     if bytes.is_multiple_of(MEBIBYTE) { format!("{}Mi", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }
 }
 
-/// Applies the limits that the parent has sent, and returns the input after them. Must be called first, while the
-/// process has only one thread.
+/// Applies the limits that the parent has sent, and returns a reader of the input after the limits. Must be called
+/// while the process has only one thread.
 ///
 /// # Errors
 ///
-/// Returns an error if the header is missing or a limit cannot be set.
+/// Returns an error if the header is missing or invalid, or if a limit cannot be set.
 pub fn confined_input() -> io::Result<impl Read> {
     let mut stdin = BufReader::new(io::stdin());
     let mut header = Vec::new();

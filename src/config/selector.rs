@@ -93,7 +93,7 @@ mod tests {
             ("team=a, team=b", false, false),
         ];
         for (text, first, second) in rows {
-            let selector = parse(text).unwrap_or_else(|part| panic!("{text:?}: {part:?} is refused"));
+            let selector = parse(text).unwrap_or_else(|part| panic!("{text:?}: {part:?} is rejected"));
             assert_eq!((selector.matches(&watched), selector.matches(&plain)), (first, second), "{text:?}");
         }
         for text in ["a b", "a in b", "a in (b", "=b", "a=b=c", "a,,b c", "a~b"] {

@@ -145,7 +145,7 @@ fn inconsistent_leader_election_and_retry_timings_are_rejected() {
         (
             &["--leader-election-renew-deadline=6s"],
             "invalid --leader-election-renew-deadline=6s: must be longer than --leader-election-retry-period plus 20 %, \
-             which must not be 0s",
+             and the retry period must not be 0s",
         ),
         (
             &["--leader-election-retry-period=soon"],

@@ -33,8 +33,8 @@ use crate::source::git::{self, Git};
 use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
 
-/// Capacity of a queue of objects to reconcile. If the queue is full, an object is dropped. This is safe, because the
-/// object is also requeued periodically.
+/// Capacity of a queue of objects to reconcile. If the queue is full, a further object is not enqueued. This is safe,
+/// because every object is also requeued periodically.
 const MAX_WAKE_UPS: usize = 4096;
 /// Concurrent reconciliations of Workspaces. The number is large, because a reconciliation waits for an agent, which
 /// can be slow. A separate limit applies to concurrent deliveries of sources.
@@ -250,8 +250,8 @@ impl Wiring<'_> {
     ) {
         let (config, parts) = (self.config, self.parts);
         let (_, store) = reflector::store::<Workspace>();
-        // A separate, reduced cache of Updates. The cache contains a change of an Update before the change enqueues the
-        // Workspace.
+        // The Workspace controller has a separate cache with only the required fields of Updates. The cache applies a
+        // change of an Update before the change enqueues the Workspace.
         let (updates, updates_writer) = update::updates();
         let (git, followers) = self.follow_git();
         let context = Arc::new(workspace::Context {

@@ -1,5 +1,5 @@
-//! Limits for calls to receivers: the rates of calls, of their events and of their reads of the Secret, and the number
-//! of delayed responses.
+//! Limits for webhook calls: the rates of calls, events and Secret reads for each receiver, and the number of delayed
+//! responses.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::api::pulumi::{NoToken, ReceiverToken};
 /// Minimum interval between the events of a receiver. Prevents callers from flooding the API with events.
 pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Limits and state of the calls to a receiver. They survive a change of the object. Code holds the lock only briefly
-/// and never across an `await`.
+/// Limits and state of the calls to a receiver. The state survives a change of the StackReceiver. Code holds the lock
+/// only briefly and never across an `await`.
 #[derive(Debug)]
 pub struct CallLimits {
     rate_limit: Mutex<RateLimit>,
@@ -32,12 +32,13 @@ impl CallLimits {
         }
     }
 
-    /// Returns whether the rate limit permits another authenticated call now.
+    /// Counts an authenticated call, and returns whether the rate limit permits the call.
     pub fn may_call(&self, now: Instant) -> bool {
         self.rate_limit.lock().unwrap_or_else(PoisonError::into_inner).take(now)
     }
 
-    /// Returns whether the handler may publish another event now.
+    /// Returns whether the handler may publish an event now. If so, the next event is permitted after
+    /// [`EVENT_INTERVAL`].
     pub fn may_publish(&self, now: Instant) -> bool {
         let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
         let is_time = last.is_none_or(|last| now.saturating_duration_since(last) >= EVENT_INTERVAL);
@@ -128,11 +129,12 @@ impl TokenReads {
     }
 }
 
-/// Maximum number of refused calls that wait for their response simultaneously. Equals half of the connections of the
-/// listener, so refused calls cannot occupy all connections.
+/// Maximum number of rejected calls that wait for their response simultaneously. Equals half of the connections of the
+/// listener, so rejected calls cannot occupy all connections.
 const MAX_DELAYED_REFUSALS: usize = 64;
 
-/// Delays the responses to refused calls. If too many refused calls wait, refuses further calls immediately.
+/// Delays the responses to rejected calls. If too many rejected calls wait, the handler responds to further rejected
+/// calls immediately.
 #[derive(Debug)]
 pub struct DelayedRefusals(Semaphore);
 
@@ -143,7 +145,7 @@ impl Default for DelayedRefusals {
 }
 
 impl DelayedRefusals {
-    /// Waits until this time, or returns immediately if too many refused calls wait.
+    /// Waits until this time, or returns immediately if too many rejected calls wait.
     pub async fn wait_until(&self, response: Instant) {
         if let Ok(_permit) = self.0.try_acquire() {
             tokio::time::sleep_until(response).await;
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_limited_number_of_refused_calls_is_delayed() {
+    async fn only_a_limited_number_of_rejected_calls_is_delayed() {
         let (delays, begin) = (DelayedRefusals::default(), Instant::now());
         let delay = Duration::from_millis(250);
         let calls = (0..MAX_DELAYED_REFUSALS + 10).map(|_| async {

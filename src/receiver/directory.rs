@@ -28,7 +28,7 @@ pub struct Directory(Arc<RwLock<Index>>);
 struct Index {
     paths: HashMap<String, Key>,
     entries: HashMap<Key, Entry>,
-    /// Receivers in the list of a restarted watch. A receiver that is missing in the list no longer exists.
+    /// Receivers in the list of a restarted watch. A receiver that is missing from the list no longer exists.
     listed: HashSet<Key>,
 }
 

@@ -1,7 +1,7 @@
 //! Handles webhook calls.
 //!
-//! The response to a refused call contains no reason. An unknown path, a suspended receiver, a wrong signature and an
-//! exceeded rate limit have the same response, with the same delay after the body.
+//! The response to a rejected call contains no reason. The handler sends the same response, with the same delay after
+//! the body, for an unknown path, a suspended receiver, a wrong signature and an exceeded rate limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Handler {
     pub writer: Writer,
     pub events: Events,
     pub metrics: Metrics,
-    /// Delay of refusals. Must exceed the duration of all checks.
+    /// Delay of the response to a rejected call. Must exceed the duration of all checks.
     pub refusal_delay: Duration,
     pub delayed_refusals: DelayedRefusals,
 }
@@ -60,7 +60,7 @@ pub fn router(handler: Arc<Handler>) -> Router {
 impl Handler {
     /// Handles a call and returns the response.
     pub async fn handle(&self, request: Request<Body>) -> Response<Body> {
-        // The checks before the body take longer for existing paths than for others. The fixed delay hides this
+        // The checks before the body take longer for existing paths than for unknown paths. The fixed delay hides this
         // difference.
         let half = self.refusal_delay / 2;
         let head_checked = Instant::now() + half;
@@ -151,14 +151,14 @@ impl Handler {
         }
     }
 
-    /// Publishes the reason for a refusal as an event for the owner of the receiver. The caller does not receive the
+    /// Publishes the reason for a rejection as an event for the owner of the receiver. The caller does not receive the
     /// reason.
     fn refuse(&self, entry: &Entry, reason: &str) {
         let (namespace, name) = (entry.receiver.namespace().unwrap_or_default(), entry.receiver.name_any());
-        // Logs a refusal only at debug level, because any client can cause refusals. The metric counts refusals, and
-        // the event contains the reason.
-        tracing::debug!(namespace, name, reason, "webhook call refused");
-        self.publish(entry, receiver_reason::VALIDATION_FAILED, &format!("webhook call refused: {reason}"));
+        // Logs a rejection only at debug level, because any client can cause rejections. The metric counts rejections,
+        // and the event contains the reason.
+        tracing::debug!(namespace, name, reason, "webhook call rejected");
+        self.publish(entry, receiver_reason::VALIDATION_FAILED, &format!("webhook call rejected: {reason}"));
     }
 
     fn publish(&self, entry: &Entry, reason: &str, message: &str) {

@@ -36,8 +36,8 @@ use crate::telemetry::metrics::Metrics;
 
 /// Timeout of a request to the API server. Shorter than the timeouts of callers: for example, GitHub waits ten seconds.
 const API_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay of refusals. The handler reads the Secret in the first half of the delay, and compares the signature in the
-/// second half.
+/// Delay of the response to a rejected call. The handler reads the Secret in the first half of the delay, and compares
+/// the signature in the second half.
 const REFUSAL_DELAY: Duration = Duration::from_millis(250);
 /// Maximum time that a replica waits for the first list of receivers before it becomes ready.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -55,7 +55,7 @@ pub struct Settings {
 }
 
 /// Starts the webhook server, which runs until `end` is canceled. The returned future completes when the first list of
-/// receivers is available, or after `FIRST_LIST_TIMEOUT`. A replica refuses all calls until the list is available.
+/// receivers is available, or after `FIRST_LIST_TIMEOUT`. A replica rejects all calls until the list is available.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> impl Future<Output = ()> + use<> {
     let Settings { client, scope, metrics, tasks, component, instance, limits } = settings;
     // A request for a run does not require leadership, because users can also request runs.
@@ -117,7 +117,7 @@ async fn wait_until_listed(mut listed: watch::Receiver<bool>, end: CancellationT
         _ = listed.wait_for(|listed| *listed) => {}
         () = end.cancelled() => {}
         () = tokio::time::sleep(FIRST_LIST_TIMEOUT) => {
-            tracing::warn!("no list of StackReceivers yet: refusing webhook calls until the list is available");
+            tracing::warn!("the list of StackReceivers is not available yet: rejecting webhook calls until then");
         }
     }
 }

@@ -17,18 +17,18 @@ const SIGNATURE: &str = "X-Signature";
 /// Event that GitHub and Gitea send when a user creates a webhook, to test the path and the token.
 const PING: &str = "ping";
 
-/// Reason why a call is refused. The owner of the receiver can read the reason, but the caller never receives it.
+/// Reason why a call is rejected. The owner of the receiver can read the reason, but the caller never receives it.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Fault {
     #[error("header {0} is missing")]
     Missing(&'static str),
     #[error("header {0} must have the form <hash>=<signature in hexadecimal digits>")]
     Malformed(&'static str),
-    #[error("header {0} names an unsupported hash; sign with sha256 or sha512")]
+    #[error("header {0} has an unsupported hash algorithm; sign with sha256 or sha512")]
     Hash(&'static str),
     #[error("header {0} does not match the token and the body; check that the caller uses the token in the Secret")]
     Wrong(&'static str),
-    #[error("the path belongs to an earlier token; use the path in status.webhookPath")]
+    #[error("the path is derived from an earlier token; use the path in status.webhookPath")]
     OldPath,
 }
 
@@ -41,7 +41,7 @@ pub enum Proof {
 }
 
 impl Proof {
-    /// Performs the checks that do not require the body. `is_current` specifies whether the path is derived from the
+    /// Performs the checks that do not require the body. `is_current` must be true if the path is derived from the
     /// current token.
     pub fn begin(
         kind: ReceiverType,

@@ -116,7 +116,7 @@ impl Server {
     }
 
     /// Waits until `number` events are published, and returns their reasons and messages.
-    async fn events(&self, number: usize) -> Vec<String> {
+    async fn wait_for_events(&self, number: usize) -> Vec<String> {
         let mut events = Vec::new();
         for _ in 0..200 {
             let requests = self
@@ -284,16 +284,16 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     }
     assert_eq!(server.requested(), Vec::<String>::new());
     assert_eq!(server.counted("refused"), 8);
-    // Each receiver has one event, although `push` refused calls for three reasons: callers must not control the number
-    // of events.
-    let mut events = server.events(2).await;
+    // Each receiver has only one event, although the calls to `push` were rejected for three reasons, because callers
+    // must not control the number of events.
+    let mut events = server.wait_for_events(2).await;
     events.sort();
     assert_eq!(
         events,
         [
-            "ValidationFailed: webhook call refused: Secret apps/gone not found; create it with the key `token`",
-            "ValidationFailed: webhook call refused: header X-Hub-Signature-256 does not match the token and the body; check that \
-             the caller uses the token in the Secret",
+            "ValidationFailed: webhook call rejected: Secret apps/gone not found; create it with the key `token`",
+            "ValidationFailed: webhook call rejected: header X-Hub-Signature-256 does not match the token and the \
+             body; check that the caller uses the token in the Secret",
         ]
     );
 }
@@ -312,7 +312,7 @@ async fn a_rotated_token_takes_effect_immediately_and_revokes_the_old_path() {
 }
 
 #[tokio::test]
-async fn rate_limited_calls_get_the_generic_refusal_and_share_secret_reads() {
+async fn rate_limited_calls_get_the_generic_response_and_share_secret_reads() {
     let server = Server::start(world(vec![receiver("plain", json!({"type": "generic"}))])).await;
     let path = path("plain");
     let calls = futures::future::join_all((0..40).map(|_| server.call(&path, &[], ""))).await;
@@ -322,7 +322,9 @@ async fn rate_limited_calls_get_the_generic_refusal_and_share_secret_reads() {
     assert!(calls.iter().all(|response| is_ok(response) || *response == unknown));
     let reads = server.log.verbs().into_iter().filter(|verb| verb.ends_with("/secrets/hook")).count();
     assert!(reads < 10, "{reads} reads of the Secret for 40 concurrent calls");
-    assert!(server.events(1).await[0].starts_with("ValidationFailed: webhook call refused: rate limit exceeded"));
+    assert!(
+        server.wait_for_events(1).await[0].starts_with("ValidationFailed: webhook call rejected: rate limit exceeded")
+    );
 }
 
 #[tokio::test]
@@ -351,7 +353,7 @@ async fn a_failed_run_request_returns_500_and_does_not_block_other_requests() {
     let response = server.call(&path("many"), &[], "").await;
     assert!(response.starts_with("HTTP/1.1 500 "), "{response}");
     assert_eq!(server.requested(), ["api", "web", "worker"], "every Stack was requested");
-    let events = server.events(1).await;
+    let events = server.wait_for_events(1).await;
     assert!(
         events[0].starts_with("Failed: failed to request the run of at least one Stack: Stack apps/gone not found; "),
         "{events:?}"
@@ -378,7 +380,7 @@ async fn slow_clients_are_disconnected_and_do_not_block_other_clients() {
     let (header, all) = (Duration::from_millis(300), Duration::from_millis(1500));
     let limits = Limits { connections: 1, waiting_per_peer: 1, header, all };
     let server = Server::start_with(world(vec![receiver("plain", json!({"type": "generic"}))]), limits).await;
-    // Each connection uses the only connection slot.
+    // The server permits only one connection, so each unfinished request occupies it.
     let unfinished = format!("POST {} HTTP/1.1\r\nHost: hooks\r\nContent-Length: 10\r\n\r\nabc", path("plain"));
     for bytes in ["", "POST /hook", &unfinished] {
         let mut slow = TcpStream::connect(server.address).await.unwrap();

@@ -27,8 +27,8 @@ pub struct Limits {
     /// Maximum number of concurrent connections.
     pub connections: usize,
     /// Maximum number of waiting connections per IP address. A connection waits while its peer has not sent the
-    /// complete request, or has not read the response. A further connection of the peer closes its oldest waiting
-    /// connection.
+    /// complete request, or has not read the response. If the peer exceeds this number, the server closes the oldest
+    /// waiting connection of the peer.
     pub waiting_per_peer: usize,
     /// Maximum time until the server has received the complete request header.
     pub header: Duration,

@@ -65,8 +65,8 @@ async fn show(State(turn): State<Turn>, RawQuery(query): RawQuery) -> Response {
     }
 }
 
-/// Takes a profile for the requested duration. Dropping the future, for example when the client disconnects, ends the
-/// profile.
+/// Takes a profile for the requested duration. Dropping the future, for example when the client disconnects, stops the
+/// profiler.
 async fn profile(turn: &Turn, query: &str) -> Result<Vec<u8>, ProfileError> {
     let duration = seconds(query)?;
     let _turn = turn.try_lock().map_err(|_| ProfileError::Busy)?;

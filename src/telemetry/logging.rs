@@ -145,7 +145,7 @@ where
     }
 }
 
-/// Returns the name of a level in the log. Flux has no level for warnings, so they have the level info.
+/// Returns the name of a level in the log. Flux has no level for warnings, so warnings have the level `info`.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::TRACE => "trace",

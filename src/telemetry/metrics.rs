@@ -42,7 +42,7 @@ impl EncodeLabelValue for FetchResult {
 /// Result of a webhook call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WebhookResult {
-    /// The receiver has requested the runs of all selected Stacks.
+    /// The controller has requested the runs of all Stacks that the receiver selects.
     Accepted,
     /// The call is valid, but its event triggers no runs.
     Ignored,
@@ -253,7 +253,7 @@ impl Metrics {
         self.events_dropped.inc();
     }
 
-    /// Counts an event that the controller could not send to the notification-controller.
+    /// Counts an event that the controller could not send to notification-controller.
     pub fn notification_dropped(&self) {
         self.notifications_dropped.inc();
     }

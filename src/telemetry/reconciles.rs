@@ -23,7 +23,7 @@ pub enum ReconcileResult {
     Success,
     /// Failure.
     Error,
-    /// Requeue without a failure: success, unmet precondition or write conflict.
+    /// Requeue after a success, an unmet precondition or a write conflict.
     RequeueAfter,
 }
 
@@ -199,8 +199,8 @@ impl Reconciles {
 /// Namespace and name of an object.
 type ObjectKey = (String, String);
 
-/// Running reconciliations of all controllers, for the work queue metrics of controller-runtime. These metrics show a
-/// reconciliation that hangs, even before it ends. Cheap to clone.
+/// Running reconciliations of all controllers, for the work queue metrics of controller-runtime. These metrics include
+/// reconciliations in progress, so they show a reconciliation that hangs. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 struct Activity {
     /// Start times. Code holds the lock only briefly and never across an `await`. A controller without running
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn durations_include_hanging_but_not_ended_reconciliations() {
+    async fn durations_include_running_but_not_ended_reconciliations() {
         let activity = Activity::default();
         let key = |name: &str| ("apps".to_owned(), name.to_owned());
         activity.begin("stack", &key("slow"));

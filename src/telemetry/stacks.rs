@@ -77,11 +77,13 @@ impl Stacks {
 
 impl Collector for Stacks {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let failing = ("stacks_failing", "1 if the Stack is stalled, not ready or its last run failed; otherwise 0");
+        let failing =
+            ("stacks_failing", "1 if the Stack is stalled or not ready, or if its last run failed; otherwise 0");
         self.encode_each(&mut encoder, failing, |state| state.is_failing)?;
         let reconciling = ("stacks_reconciling", "1 if the Stack is reconciling; otherwise 0");
         self.encode_each(&mut encoder, reconciling, |state| state.is_reconciling)?;
-        let help = "Number of Stacks by the status and reason of the condition Ready, or the reason of Stalled";
+        let help =
+            "Number of Stacks by the status of the condition Ready and the reason of the condition Stalled or Ready";
         let mut metric = encoder.encode_descriptor("pulumi_controller_stacks", help, None, MetricType::Gauge)?;
         for ((ready, reason), count) in self.counts() {
             let labels = [("ready", ready.as_str()), ("reason", reason.as_str())];
@@ -91,10 +93,10 @@ impl Collector for Stacks {
     }
 }
 
-/// Upper bounds in seconds. They range from the shortest runs to the default timeout.
+/// Upper bounds of the buckets in seconds, from the duration of the shortest runs to the default timeout.
 const DURATION_BUCKETS: [f64; 14] =
     [1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 10800.0];
-/// Upper bounds in seconds. They range from an immediate start to a wait for the runs of many Stacks.
+/// Upper bounds of the buckets in seconds, from an immediate start to a wait for the runs of many Stacks.
 const WAIT_BUCKETS: [f64; 14] =
     [0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10800.0];
 
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_series_is_bounded_for_any_reasons() {
+    fn the_number_of_series_is_bounded_for_any_number_of_reasons() {
         let stacks = Stacks::default();
         (0..1000).for_each(|n| stacks.record("apps", &format!("{n:04}"), state(&format!("Reason{n}"))));
         let counts = stacks.counts();
@@ -226,7 +228,7 @@ mod tests {
         assert!(runs.oldest.age(at(100)) < f64::EPSILON);
         runs.count(1, 2, Some(at(40)));
         assert!((runs.oldest.age(at(100)) - 60.0).abs() < f64::EPSILON);
-        assert!(runs.oldest.age(at(10)) < f64::EPSILON, "a clock that goes back");
+        assert!(runs.oldest.age(at(10)) < f64::EPSILON, "a clock that was set back");
         runs.count(1, 0, None);
         assert!(runs.oldest.age(at(100)) < f64::EPSILON);
     }
