@@ -115,7 +115,7 @@ fn artifacts_of_other_namespaces_are_reported_as_unknown() {
                 })
                 .await;
             }
-            until_stalled(team_b, "by-url", &["the artifact belongs to a source in another namespace"]).await;
+            until_stalled(team_b, "by-url", &["the source of the artifact is in another namespace"]).await;
             // An Update with that digest gets the same message.
             let reported = async |workspace: &str, digest: &str| {
                 let run = json!({"artifact": {"digest": digest, "revision": "main@sha1:1"}});

@@ -18,11 +18,11 @@ pub enum FetchError {
     #[error("invalid artifact URL {url}: {why}")]
     Url { url: String, why: String },
     #[error(
-        "refused to fetch {url}: {host} is neither a Service in the controller's namespace nor allowed by --artifact-hosts"
+        "rejected artifact URL {url}: {host} is neither a Service in the controller's namespace nor allowed by --artifact-hosts"
     )]
     RefusedHost { url: String, host: String },
     #[error(
-        "refused to fetch {url} for namespace {namespace}: the artifact belongs to a source in another namespace, and \
+        "rejected artifact URL {url} for namespace {namespace}: the source of the artifact is in another namespace, and \
          --no-cross-namespace-refs is set"
     )]
     ForeignArtifact { url: String, namespace: String },

@@ -210,7 +210,7 @@ mod tests {
             ),
             ("http://secret@localhost/a", "must not contain a user name"),
             ("http://someone:secret@local host/a?secret=b", "invalid artifact URL"),
-            ("http://10.1.2.3/a?token=secret", "refused to fetch http://10.1.2.3/a: 10.1.2.3 is neither"),
+            ("http://10.1.2.3/a?token=secret", "rejected artifact URL http://10.1.2.3/a: 10.1.2.3 is neither"),
             ("http://kubernetes.default/api", "kubernetes.default is neither a Service"),
             (long.as_str(), "has 5017"),
         ];
