@@ -24,7 +24,7 @@ pub(super) enum Step {
     Done(Outcome),
 }
 
-/// Performs actions. Contains their inputs.
+/// Inputs of an action. The methods perform the action.
 pub(super) struct Act<'a> {
     pub observed: &'a Observed,
     pub agent: Option<&'a AgentClient>,
@@ -75,7 +75,7 @@ impl Act<'_> {
         status::write(self.observed, report, self.context, self.now).await?;
         Ok(Step::Done(match report.again {
             None => Outcome::Settled,
-            // Jitter distributes the polls of ready Workspaces over time. All other intervals have no jitter.
+            // Jitter distributes the regular polls of ready Workspaces over time. All other intervals have no jitter.
             Some(again) if report.state == State::Ready => {
                 let workspace = &self.observed.workspace;
                 let namespace = workspace.namespace().unwrap_or_default();
@@ -109,7 +109,8 @@ impl Act<'_> {
         }
     }
 
-    /// Records an apply over outdated objects. The record shows which objects another client changes after each apply.
+    /// Counts an apply that changes outdated objects. A high count shows that another client changes the objects after
+    /// each apply.
     fn record_apply(&self, [service, _, budget, stateful_set]: [bool; 4]) {
         let Observed { workspace, desired: Ok(desired), .. } = self.observed else { return };
         let parts = [
@@ -123,8 +124,8 @@ impl Act<'_> {
         }
     }
 
-    /// Takes over an object before it is applied. The apply then removes the fields of the operator that the rendered
-    /// object does not contain.
+    /// Takes over the object of the Pulumi Kubernetes Operator before the apply. The apply then removes the fields of
+    /// the operator that the rendered object does not contain.
     async fn take_over<K: Object>(&self) -> Result<(), ReconcileError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
@@ -136,7 +137,7 @@ impl Act<'_> {
     }
 
     /// Applies the selected objects: the Service, the certificate, the PodDisruptionBudget and the StatefulSet.
-    /// `certificate` is the existing Secret.
+    /// `certificate` is the existing Secret with the certificate.
     async fn apply_parts(
         &self,
         [service, tls, budget, stateful_set]: [bool; 4],
@@ -148,7 +149,8 @@ impl Act<'_> {
         let writer = &self.context.writer;
         let rendered = &desired.rendered;
         if stateful_set {
-            // The check rejects unknown fields in the `podTemplate` of the user. An apply would silently drop them.
+            // The check rejects unknown fields in the `podTemplate` of the user. An apply without this check would
+            // silently drop them.
             writer.check::<StatefulSet>(&rendered.stateful_set).await?;
         }
         if service {
@@ -209,14 +211,15 @@ impl Act<'_> {
     }
 }
 
-/// Returns whether the API server rejected the content. The API server reports unknown fields and values of the wrong
+/// Returns whether the API server rejected the content. It rejects an apply with unknown fields or values of the wrong
 /// type with code 500.
 fn is_invalid(error: &WriteError) -> bool {
     let words = ["field not declared in schema", "failed to create typed patch object"];
     error.is_invalid() || error.server_message().is_some_and(|message| words.iter().any(|word| message.contains(word)))
 }
 
-/// Returns the report about an object that the API server rejects. Returns `None` for errors that are retried.
+/// Returns the report about an object that the API server rejects. Returns `None` for all other errors, which are
+/// retried with backoff.
 fn rejection(error: &WriteError) -> Option<Report> {
     let message = || refusal(error);
     match error {
@@ -238,7 +241,7 @@ fn refusal(error: &WriteError) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::report::REJECTED_RETRY;
+    use super::super::report::REJECTED_REQUEUE_INTERVAL;
     use super::*;
     use crate::runtime::writes::Attempt;
 
@@ -248,7 +251,7 @@ mod tests {
         let policy = "statefulsets.apps \"app-workspace\" is forbidden: ValidatingAdmissionPolicy 'images' with binding \
                       'images' denied request: image is not signed";
         let quota = "exceeded quota: pods";
-        let few_minutes = Some(REJECTED_RETRY);
+        let few_minutes = Some(REJECTED_REQUEUE_INTERVAL);
         let rows = [
             (400, webhook, Some((State::Failing, few_minutes))),
             (403, webhook, Some((State::Failing, few_minutes))),

@@ -1,6 +1,6 @@
-//! Probes agents that are starting. The kubelet reports the start of a container up to two seconds late, because it
-//! checks containers once per second and their probes afterwards. A task probes the port of the agent until the port is
-//! open, and then requeues the Workspace.
+//! Probes agents that are starting. The kubelet reports that a container is ready up to two seconds late, because it
+//! checks containers once per second and runs their probes afterwards. A task probes the port of the agent until the
+//! port is open, and then requeues the Workspace.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -79,7 +79,7 @@ impl AgentProbes {
             probe.is_open = true;
         }
         if self.wake.clone().try_send(workspace).is_err() {
-            tracing::debug!("wake-up dropped; the readiness of the pod requeues the Workspace");
+            tracing::debug!("requeue dropped; the Workspace is requeued when its pod is ready");
         }
     }
 

@@ -13,12 +13,13 @@ use tokio::time::Instant;
 
 use crate::api::names::FIELD_MANAGER;
 
-/// Number of applies of the same content over outdated objects after which the backoff starts.
+/// Number of applies of the same content to outdated objects after which the backoff starts.
 const MAX_APPLIES: u32 = 5;
-/// Initial backoff. Each further apply doubles the backoff.
+/// Initial backoff. Each further apply doubles the backoff, up to `MAX_BACKOFF`.
 const MIN_BACKOFF: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
-/// Time after which the count of applies is reset, unless twice the backoff is longer.
+/// Minimum time after the last apply at which the count of applies is reset. If twice the backoff is longer, the count
+/// is reset after twice the backoff.
 const RESET_INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of listed fields of an object.
 const MAX_FIELDS: usize = 5;
@@ -37,19 +38,19 @@ pub(super) struct Contested {
 }
 
 impl Contested {
-    /// Creates the message from descriptions of the objects that [`describe`] returns.
+    /// Creates the message from `objects`, which are the results of [`describe`].
     pub(super) fn new(objects: &[String], pause: Duration, stateful_set: bool) -> Self {
         let message = format!(
-            "other clients change objects of the Workspace after each apply, so applies back off: {}. Exclude the objects from \
-             the webhook, policy or controller that changes them",
+            "other clients change objects of the Workspace after each apply, so the controller delays further applies: \
+             {}. Exclude the objects from the webhook, policy or controller that changes them",
             objects.join("; ")
         );
         Contested { message, pause, stateful_set }
     }
 }
 
-/// Counts of applies over outdated objects, by namespace and name of the Workspace. The counts are only in memory, and
-/// start at zero after a restart.
+/// Counts of applies to outdated objects, by namespace and name of the Workspace. The counts are kept only in memory,
+/// and start at zero after a restart.
 #[derive(Default)]
 pub(super) struct Applies(Mutex<HashMap<(String, String), Applied>>);
 
@@ -71,7 +72,7 @@ impl Applied {
 }
 
 impl Applies {
-    /// Records an apply of this content over outdated objects.
+    /// Records an apply of this content to outdated objects.
     pub(super) fn record(&self, (namespace, name): (&str, &str), parts_hash: &str) {
         let mut known = self.lock();
         known.retain(|_, applied| !applied.is_over());
@@ -115,8 +116,9 @@ fn field(path: &[String], managed: &[ManagedFieldsEntry]) -> String {
     format!("{} ({})", path.join("."), changed_by(&managers(managed, path)))
 }
 
-/// Describes the managers of a field. The API server attributes a change by admission to the client of the request.
-/// Such a change therefore has no other manager.
+/// Describes the clients that changed a field. The API server attributes a change by an admission webhook or policy to
+/// the client of the request, which is this controller. A field without other managers was therefore changed during
+/// admission.
 fn changed_by(managers: &BTreeSet<&str>) -> String {
     match managers.is_empty() {
         true => "changed by an admission webhook or policy".to_owned(),

@@ -70,7 +70,8 @@ pub fn config_files(spec: &WorkspaceSpec) -> BTreeSet<String> {
     keys.map(|(mounted, key)| format!("{}/{key}", mounted.directory())).collect()
 }
 
-/// Returns the complete settings of a Pulumi stack.
+/// Returns the complete settings of a Pulumi stack. For a stack that the spec does not define, the settings contain
+/// only the name.
 pub fn settings(spec: &WorkspaceSpec, stack: &str) -> Result<proto::Settings, SpecError> {
     let Some(found) = spec.stacks.iter().find(|found| found.name == stack) else {
         return Ok(proto::Settings { stack: stack.to_owned(), ..proto::Settings::default() });
@@ -131,8 +132,8 @@ fn key_of(from: &ConfigValueFrom) -> Option<(Mounted<'_>, &str)> {
     secret.or_else(config_map)
 }
 
-/// Validates a key of the settings file: `<name>` or `<namespace>:<name>`, followed by steps into the value if the key
-/// is a path. The agent parses the path.
+/// Validates a key of the settings file: `<name>` or `<namespace>:<name>`. If the key is a path, property names and
+/// indexes follow. The agent parses the path.
 fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
     let key = item.key.as_str();
     if key.trim().is_empty() {

@@ -68,7 +68,8 @@ pub struct Context {
     pub memory: Memory,
 }
 
-/// State that is kept between reconciles. It only avoids or limits work, so its loss has no consequences.
+/// State that is kept between reconciles. This state only avoids or limits work, so its loss only causes additional
+/// work.
 pub struct Memory {
     /// Version of each StatefulSet after the last apply, by namespace and name. Locked only for short sections and
     /// never across an `.await`.
@@ -91,8 +92,8 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Returns whether a StatefulSet is unchanged since the last apply. If no version is recorded, the StatefulSet
-    /// counts as unchanged.
+    /// Returns whether a StatefulSet is unchanged since the last apply. If no version is recorded, records the current
+    /// version, and the StatefulSet counts as unchanged.
     pub(super) fn is_unchanged(&self, found: &StatefulSet) -> bool {
         let version = Version::of(found);
         self.lock().entry(key_of(found)).or_insert_with(|| version.clone()) == &version
@@ -116,7 +117,7 @@ impl Memory {
     }
 }
 
-/// Version of an object. It changes when the spec changes or the object is recreated.
+/// Version of an object. The version changes when the spec changes or the object is recreated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Version {
     uid: String,
@@ -135,8 +136,8 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
 }
 
 /// Cache of Workspaces whose Service, certificate, PodDisruptionBudget and StatefulSet were recently found to be
-/// current, by namespace and name. While a pod starts and a run is in progress, a Workspace is reconciled about
-/// twelve times, in most cases because of changes of the pod.
+/// current, by namespace and name. From the start of its pod to the end of a run, a Workspace is reconciled about
+/// twelve times, mostly after changes of the pod.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
     /// Locked only for short sections and never across an `.await`.
@@ -146,7 +147,7 @@ pub(super) struct VerifiedParts {
 /// State of the objects of one Workspace.
 enum Known {
     Right(Seen),
-    /// An object has changed at this time. Earlier reads may be stale.
+    /// At this time, an object changed, or a read showed that an object was not current. Earlier reads may be stale.
     ChangedAt(Instant),
 }
 
@@ -158,7 +159,8 @@ struct Seen {
 }
 
 impl VerifiedParts {
-    /// Returns whether the objects with this hash do not have to be read again. `ready` is the readiness of the pod.
+    /// Returns whether the objects with this hash were verified recently. If so, they do not have to be read. `ready`
+    /// is the readiness of the pod.
     pub(super) fn contains(
         &self,
         workspace: (&str, &str),

@@ -33,15 +33,15 @@ use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
 use crate::runtime::watch::{self, only_changes};
 
-/// Maximum number of steps per reconcile, which is sufficient for each Workspace.
+/// Maximum number of steps per reconcile. Normally, a reconcile needs fewer steps.
 const MAX_STEPS: usize = 12;
 /// Requeue interval after a reconcile that reached the maximum number of steps.
 const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
 
 /// Watches of the controller, and the stores into which they write.
 pub struct Watches<W> {
-    /// Store of all Updates in the scope of the controller. It contains only the fields that show whether a run is
-    /// open. `Context::updates` reads this store.
+    /// Store of all Updates in the scope of the controller. The stored Updates contain only the fields that
+    /// [`watch::strip_update`] keeps. `Context::updates` reads this store.
     pub updates: IndexWriter<Update, UpdateGroup>,
     /// Workspaces that must be reconciled immediately, for example because the bytes of their artifact are available.
     pub wakes: W,
@@ -97,8 +97,8 @@ fn strip_unused_fields(workspace: &mut Workspace) {
     workspace.status = None;
 }
 
-/// Returns a stream of the Updates whose run was opened or has ended. The store contains each Update before the stream
-/// returns it.
+/// Returns a stream of the Updates whose run was opened, has ended or waits for references. The store contains the
+/// current version of an Update before the stream returns the Update.
 fn run_changes(
     scope: &Scope,
     context: &Context,
@@ -128,8 +128,8 @@ fn decisive(pod: &Pod) -> String {
     format!("{:?}", pod_state::read(pod))
 }
 
-/// Returns the fields of a StatefulSet that an edit changes. The status is not included, because the pod provides more
-/// details.
+/// Returns the fields of a StatefulSet that clients can change. The status is not included, because the state of the
+/// pod is more detailed.
 fn spec_state(stateful_set: &StatefulSet) -> String {
     let metadata = &stateful_set.metadata;
     format!(

@@ -16,19 +16,20 @@ use crate::api::names::WORKSPACE_FINALIZER;
 use crate::pulumi::cli;
 use crate::runtime::field_managers;
 
-/// Seconds without a response of the agent after which a stale pod is replaced without a drain of the agent.
+/// Time, in seconds, for which the agent must be unreachable before its stale pod is deleted without a drain of the
+/// agent.
 const SILENT_SECONDS: i64 = 120;
 
-/// Seconds after its start in which the init container `fetch` must respond.
+/// Time after its start, in seconds, within which the init container `fetch` must respond.
 const FETCH_START_SECONDS: i64 = 10;
 
-/// Next action. The reconcile ends after `Ignore`, `RemoveFinalizer` and `Report`. After all other actions, another
-/// pass follows unless the action fails.
+/// Next action. The reconcile ends after `Ignore`, `RemoveFinalizer` and `Report`. Another pass follows after all other
+/// actions, unless the action fails or reports a state.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     /// Do nothing. The Workspace is being deleted and has no finalizer, or the Pulumi Kubernetes Operator manages it.
     Ignore,
-    /// Take over the fields of the operator. The operator still manages the status.
+    /// Take over the fields that the operator manages, such as fields of the status.
     TakeOver,
     AddFinalizer,
     /// Apply the objects that are missing or outdated.
@@ -40,14 +41,15 @@ pub(super) enum Action {
     },
     /// Drain the agent, so that it starts no new run.
     Drain,
-    /// Delete the pod. The StatefulSet then creates another pod.
+    /// Delete the pod. The StatefulSet controller then creates another pod, unless the StatefulSet is deleted.
     DeletePod {
         uid: String,
     },
     /// Remove the finalizer of a completed run from a pod that is being deleted.
     ReleasePod,
-    /// Download the bytes of the requested source into the store.
+    /// Put the bytes of the requested source into the store.
     Fetch,
+    /// Send the source to the agent.
     PutSource {
         artifact: ArtifactReference,
     },
@@ -56,7 +58,7 @@ pub(super) enum Action {
     DeleteTlsSecret,
     DeleteBudget,
     RemoveFinalizer,
-    /// Report the state and wait.
+    /// Report the state, and wait for a change or for the requeue interval.
     Report(Report),
 }
 
@@ -68,7 +70,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         return if has_finalizer { clean_up(observed, now) } else { Action::Ignore };
     }
     if field_managers::is_applied_by_operator(workspace) {
-        // The Workspace stays unchanged until its Stack takes it over. This change then requeues the Workspace.
+        // The Stack of the Workspace takes over the Workspace. This change of the Workspace then triggers a reconcile.
         return Action::Ignore;
     }
     if field_managers::is_due(workspace) {
@@ -153,7 +155,7 @@ fn responded(observed: &Observed, cli: &str, source: &DesiredSource, now: Timest
 }
 
 fn another_pod(uid: &str) -> Report {
-    Report::unreachable(&format!("the responding agent belongs to another pod ({uid})"))
+    Report::unreachable(&format!("the agent of another pod responded (UID {uid})"))
 }
 
 /// Selects the action for a pod whose init container `fetch` is running. This container requires the source even if the
@@ -185,8 +187,9 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
         return Action::Report(Report::install_progress(desired, candidate, installing_for(observed, now)));
     }
     let run = observed.open_run();
-    // The agent may be installing another source, the candidate, which would replace the current source. The candidate
-    // must then be superseded. While a run is open, the agent does not replace the source.
+    // If the agent is installing another source (the candidate), the candidate would replace the current source. The
+    // desired source must therefore be sent again. During a run, this is not necessary, because the agent does not
+    // replace the source.
     if observed.in_place().is_some_and(|found| is_desired(&found)) && (candidate.is_none() || run.is_some()) {
         return Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref().unwrap_or(desired)));
     }
@@ -199,7 +202,7 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
     deliver(observed, source)
 }
 
-/// Selects the action that delivers the source to the agent. The store must contain the bytes.
+/// Selects the action that delivers the source to the agent or, if the store does not contain the bytes, fetches them.
 fn deliver(observed: &Observed, source: &DesiredSource) -> Action {
     match &source.origin {
         _ if observed.artifact_stored => Action::PutSource { artifact: source.artifact.clone() },
@@ -209,8 +212,8 @@ fn deliver(observed: &Observed, source: &DesiredSource) -> Action {
     }
 }
 
-/// Returns the report that the source is installed. If an interactive session exists, new runs wait for its end, and
-/// the report contains the session.
+/// Returns the report that the source is installed. If an interactive session exists, the report describes it, because
+/// new runs wait for its end.
 fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     match observed.interactive_session() {
         Some(session) => Report::ready(artifact).with_session(session),
@@ -218,8 +221,8 @@ fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     }
 }
 
-/// Selects the action that leads to the deletion of a pod. The pod is deleted after its agent has stopped accepting
-/// runs, no run is open, and no interactive session exists.
+/// Selects the next action until the pod is deleted. The pod is deleted when no run is open, no interactive session
+/// exists, and its agent is drained or does not respond.
 fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp) -> Action {
     if matches!(&observed.agent, Agent::Responded(reply) if !reply.draining) {
         return Action::Drain;
@@ -231,7 +234,7 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
         return Action::Report(Report::pod_waits_for_session(why, &pod.name, session));
     }
     match &observed.agent {
-        // An unreachable agent may have restarted, and may have an open run that is not recorded yet.
+        // An unreachable agent may have an open run that is not recorded yet.
         Agent::Unreachable(message) if pod.ready && !is_unreachable_for_long(observed, now) => {
             Action::Report(Report::unreachable(message))
         }
@@ -239,7 +242,7 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
     }
 }
 
-/// Returns the time since which the Workspace reports the installation of a source, with a resolution of one second.
+/// Returns the time for which the Workspace has been reporting the installation of a source, in whole seconds.
 fn installing_for(observed: &Observed, now: Timestamp) -> Duration {
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let installing = find(conditions, READY).filter(|ready| ready.reason == reason::INSTALLING);
@@ -263,8 +266,8 @@ fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Ac
     }
 }
 
-/// Selects the action for a Workspace that is being deleted. Its objects are deleted one after another when no run is
-/// open.
+/// Selects the action for a Workspace that is being deleted. When no run is open, its objects are deleted one after
+/// another.
 fn clean_up(observed: &Observed, now: Timestamp) -> Action {
     if let Some(pod) = observed.pod.as_ref().filter(|pod| !pod.terminating)
         && let waits @ (Action::Drain | Action::Report(_)) = retire(observed, pod, reason::DELETING, now)

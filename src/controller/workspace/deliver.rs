@@ -1,4 +1,4 @@
-//! Delivery of the source: its bytes are fetched into the store and sent to the agent.
+//! Delivers the source: fetches its bytes into the store and sends them to the agent.
 
 use std::time::Duration;
 
@@ -25,11 +25,12 @@ use crate::runtime::reconcile::ReconcileError;
 use crate::source::Origin;
 use crate::telemetry::metrics::FetchResult;
 
-/// Time after which the status reports that a source is being delivered.
+/// Time after the start of a delivery at which the status reports the installation of the source. Shorter deliveries
+/// are not reported.
 const INSTALLING_REPORT_DELAY: Duration = Duration::from_secs(1);
 
 impl Act<'_> {
-    /// Downloads the bytes of the source into the store.
+    /// Puts the bytes of the source into the store, or requests another fetch of its Git repository.
     pub(super) async fn fetch(&self) -> Result<Step, ReconcileError> {
         let Ok(DesiredState { source, .. }) = &self.observed.desired else { return Ok(Step::Again) };
         let digest = &source.artifact.digest;
@@ -51,8 +52,8 @@ impl Act<'_> {
         });
         let Err(error) = fetched else { return Ok(Step::Again) };
         let step = self.report(&Report::artifact_not_fetched(&source.artifact, &error)).await?;
-        // The error delays the retries with backoff. Each retry downloads the complete content, which probably does not
-        // change.
+        // Returning the error delays the retries with backoff. Each retry downloads the complete content, which has
+        // probably not changed.
         if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(step) }
     }
 
@@ -95,8 +96,8 @@ impl Act<'_> {
         let mut written = None;
         let result = match tokio::time::timeout(INSTALLING_REPORT_DELAY, &mut put).await {
             Ok(result) => result,
-            // If the status reports a rejection, it is kept until the agent accepts the source. Otherwise, the message
-            // would alternate with each retry.
+            // A reported rejection stays in the status until the agent accepts the source. Otherwise, the message would
+            // change twice with each retry.
             Err(_) if self.was_refused() => put.await,
             Err(_) => {
                 written = status::write(self.observed, &Report::installing(artifact), self.context, self.now).await?;
@@ -112,8 +113,8 @@ impl Act<'_> {
         }
     }
 
-    /// Returns the mounted directories that the installation requires, or a message about missing objects. When the
-    /// missing objects exist, the Workspace is requeued.
+    /// Returns the mounted directories that the installation requires. If objects are missing, returns a message about
+    /// them, and requeues the Workspace when they exist.
     async fn required_directories(&self) -> Result<Result<Vec<String>, String>, ReconcileError> {
         let workspace = &self.observed.workspace;
         let namespace = workspace.namespace().unwrap_or_default();
@@ -153,8 +154,8 @@ impl Act<'_> {
             .is_some_and(|ready| ready.reason == reason && ready.observed_generation == workspace.metadata.generation)
     }
 
-    /// Reports that the source was delivered. If the init container `fetch` received it, the container now exits, and
-    /// the watch of pods requeues the Workspace.
+    /// Completes a successful delivery. If the init container `fetch` received the source, reports that the init
+    /// containers of the user run next. The container `fetch` now exits, and the watch of pods requeues the Workspace.
     async fn source_placed(&self, written: Option<Workspace>) -> Result<Step, ReconcileError> {
         let Some(pod) = self.observed.pod.as_ref().filter(|pod| pod.fetching.is_some()) else {
             return Ok(Step::Again);
@@ -165,7 +166,8 @@ impl Act<'_> {
         act.report(&Report::initializing(&pod.name, None)).await
     }
 
-    /// Reports a failed delivery. `written` is the Workspace after the last write of its status during the delivery.
+    /// Reports a failed delivery. `written` is the Workspace after a status write during the delivery, or `None` if
+    /// there was no write.
     async fn source_failed(
         &self,
         artifact: &ArtifactReference,
@@ -177,12 +179,12 @@ impl Act<'_> {
         let act = Act { observed: &observed, ..*self };
         if error.is_unavailable() {
             let step = act.report(&Report::unreachable(&error.to_string())).await?;
-            // The error delays the retries with backoff. Otherwise, an agent that is slow on purpose would occupy a
-            // stream slot most of the time.
+            // Returning the error delays the retries with backoff. Without backoff, an agent that is slow on purpose
+            // would occupy a stream slot most of the time.
             return if error.is_timeout() { Err(ReconcileError::transient(error)) } else { Ok(step) };
         }
         act.report(&Report::artifact_refused(artifact, &error.message)).await?;
-        // The error delays the retries with backoff, because the agent will probably reject the same bytes again.
+        // Returning the error delays the retries with backoff, because the agent probably rejects the same bytes again.
         Err(ReconcileError::transient(error))
     }
 
@@ -190,7 +192,8 @@ impl Act<'_> {
         let digest = artifact.digest.clone();
         let artifacts = self.context.artifacts.clone();
         let namespace = self.observed.workspace.namespace().unwrap_or_default();
-        // The first access after a start of the controller reads the complete file.
+        // Runs on a blocking thread, because the first access after a restart of the controller reads the complete
+        // file.
         let opened: Result<Result<Option<Pinned>, StoreError>, _> =
             tokio::task::spawn_blocking(move || artifacts.open_granted(&digest, &namespace)).await;
         opened.map_err(ReconcileError::transient)?.map_err(ReconcileError::transient)

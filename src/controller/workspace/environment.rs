@@ -1,8 +1,8 @@
 //! Environment of the `pulumi` container and of each run.
 //!
 //! Each run reads the values from the mounted Secrets and ConfigMaps, so that a changed value takes effect in the next
-//! run of the same pod. The environment of the container contains the values at the start of the pod, for interactive
-//! shells.
+//! run of the same pod. The environment of the container contains the values that existed when the container was
+//! started. Interactive shells use these values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ pub(super) struct Desired {
     env_from: Vec<Value>,
 }
 
-/// Returns the environment in the spec of a Workspace, after its `podTemplate` is merged.
+/// Returns the environment that the spec of a Workspace defines, including its `podTemplate`.
 pub(super) fn desired(spec: &WorkspaceSpec) -> Result<Desired, SpecError> {
     let container = json!({"name": PULUMI_CONTAINER, "env": spec.env, "envFrom": spec.env_from});
     let generated = json!({"spec": {"containers": [container]}});
@@ -61,14 +61,15 @@ impl Desired {
     }
 }
 
-/// Returns the directories in the pod of all mounted Secrets and ConfigMaps, by object, such as `Secret/aws`.
+/// Returns the mount directory of each Secret and ConfigMap. The keys are objects, such as `Secret/aws`. Returns an
+/// empty map if the environment is invalid.
 pub(super) fn directories(spec: &WorkspaceSpec) -> BTreeMap<String, String> {
     let Ok(environment) = desired(spec) else { return BTreeMap::new() };
     let mounted = environment.mounted().into_iter().chain(config::mounted(spec));
     mounted.map(|mounted| (mounted.object(), mounted.directory())).collect()
 }
 
-/// Returns the objects that must exist before a run starts.
+/// Returns the objects to which the environment refers and which must exist before a run starts.
 pub(super) fn required(spec: &WorkspaceSpec) -> Result<Vec<Reference>, SpecError> {
     let desired = desired(spec)?;
     let from = desired.env_from.iter().filter(|from| !is_optional(from, &OPTIONAL_SOURCES));
@@ -81,7 +82,7 @@ pub(super) fn required(spec: &WorkspaceSpec) -> Result<Vec<Reference>, SpecError
     Ok(from.chain(variables).collect())
 }
 
-/// JSON pointers to `optional` in an `envFrom` entry and in an `env` entry.
+/// JSON pointers to the field `optional` in an `envFrom` entry and in an `env` entry.
 const OPTIONAL_SOURCES: [&str; 2] = ["/secretRef/optional", "/configMapRef/optional"];
 const OPTIONAL_KEYS: [&str; 2] = ["/valueFrom/secretKeyRef/optional", "/valueFrom/configMapKeyRef/optional"];
 
@@ -106,19 +107,21 @@ pub(super) fn make_optional(container: &mut Value) {
     }
 }
 
-/// Returns the environment of each run: literal values, and the files of values in Secrets and ConfigMaps. Later
-/// entries take precedence.
+/// Returns the environment of each run: literal values, and the paths of the files that contain values of Secrets and
+/// ConfigMaps. Later entries take precedence.
 ///
 /// Values that only Kubernetes can resolve are omitted: fields of the pod, and literals that refer to other variables.
-/// Optional values are also omitted, because a run fails if a file is missing. The run inherits all these values from
+/// Optional values are also omitted, because a run fails if a file is missing. A run inherits all omitted values from
 /// the environment of the container.
 pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>, SpecError> {
     let desired = desired(spec)?;
-    Ok(desired.env_from.iter().filter_map(run_variables).chain(desired.env.iter().filter_map(run_variable)).collect())
+    let from = desired.env_from.iter().filter_map(from_env_from_source);
+    Ok(from.chain(desired.env.iter().filter_map(from_env_entry)).collect())
 }
 
-/// Returns the variables of all keys of a Secret or ConfigMap.
-fn run_variables(from: &Value) -> Option<EnvironmentVariable> {
+/// Converts an `envFrom` entry, which defines a variable for each key of a Secret or ConfigMap. Returns `None` for an
+/// optional entry.
+fn from_env_from_source(from: &Value) -> Option<EnvironmentVariable> {
     if is_optional(from, &OPTIONAL_SOURCES) {
         return None;
     }
@@ -129,7 +132,8 @@ fn run_variables(from: &Value) -> Option<EnvironmentVariable> {
     })
 }
 
-fn run_variable(variable: &Value) -> Option<EnvironmentVariable> {
+/// Converts an `env` entry. Returns `None` if the run inherits the variable from the container.
+fn from_env_entry(variable: &Value) -> Option<EnvironmentVariable> {
     let name = variable.get("name")?.as_str()?.to_owned();
     if is_optional(variable, &OPTIONAL_KEYS) {
         return None;
@@ -163,7 +167,7 @@ fn env_from_source(from: &Value) -> Option<Mounted<'_>> {
     named("/secretRef/name").map(Mounted::Secret).or_else(|| named("/configMapRef/name").map(Mounted::ConfigMap))
 }
 
-/// Validates a variable. The names in its reference become part of paths in the pod.
+/// Validates a variable. The name and the key in a reference become part of a path in the pod.
 fn check(variable: &Value) -> Result<(), SpecError> {
     let name = variable.get("name").and_then(Value::as_str).unwrap_or_default();
     if name.is_empty() || name.contains(['=', '\0']) {
@@ -193,9 +197,9 @@ pub(super) fn has_name(item: &Value, name: &str) -> bool {
     item.get("name").and_then(Value::as_str) == Some(name)
 }
 
-/// Returns the objects to which the environment and the configuration of a Pulumi stack refer, without optional
-/// references. Each object is returned once. If the spec is invalid, returns no objects, because the run reports the
-/// error.
+/// Returns the objects to which the environment and the configuration of the Pulumi stack `stack` refer, without
+/// optional references. Each object is returned once. An invalid environment counts as empty, because the Workspace
+/// reports the error.
 pub fn references(spec: &WorkspaceSpec, stack: Option<&str>) -> Vec<Reference> {
     let environment = required(spec).unwrap_or_default();
     let configuration = stack.map(|stack| config::required(spec, stack)).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Validates the user's `podTemplate`. The checks use the merged template, so that no merge directive can bypass them.
+//! Validates the user's `podTemplate`. Except for [`check_fields`], the checks use the merged template, so that no
+//! merge directive can bypass them.
 
 use std::collections::HashSet;
 
@@ -15,9 +16,10 @@ use crate::api::names::{
 
 /// Directories of the share volume in which the agent creates and removes files.
 const AGENT_DIRECTORIES: [&str; 7] = ["bin", "operations", "previous", "settings", "source", "staging", "workspace"];
-/// Maximum termination grace period of a workspace pod, in seconds. A run can keep its run slot for this time after its timeout.
+/// Maximum termination grace period of a workspace pod, in seconds. A run can keep its run slot for this time after its
+/// timeout.
 pub(super) const MAX_GRACE_SECONDS: u64 = 4 * 60 * 60;
-/// Fields of the `pulumi` container that the agent depends on.
+/// Fields of the `pulumi` container on which the agent depends.
 const CONTAINER_FIELDS: [&str; 5] =
     ["args", "command", "terminationMessagePath", "terminationMessagePolicy", "workingDir"];
 
@@ -43,11 +45,11 @@ pub(super) fn check_fields(patch: &Value) -> Result<(), SpecError> {
 /// Returns an error for the first generated field that the merged template changes.
 pub(super) fn check_unchanged(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     init_containers::check(generated, merged)?;
-    check_fetch(generated, merged)?;
+    check_fetch_container(generated, merged)?;
     check_pod(merged)?;
     check_metadata(generated, merged)?;
     check_items(generated, merged, "/spec/volumes", "volumes")?;
-    check_container(generated, merged)
+    check_pulumi_container(generated, merged)
 }
 
 fn check_pod(merged: &Value) -> Result<(), SpecError> {
@@ -56,7 +58,9 @@ fn check_pod(merged: &Value) -> Result<(), SpecError> {
     if field("ephemeralContainers").is_some() {
         return unsupported("ephemeralContainers");
     }
-    // The agent must be PID 1 of its container so that it reaps every process of a run.
+    // The end of the container must prove the end of its run. The kernel kills all processes of a PID namespace
+    // together with the first process, which is `agent::init`. In a shared PID namespace, processes of the run could
+    // outlive the container.
     for name in ["hostPID", "shareProcessNamespace"] {
         if field(name).is_some_and(|value| value != &Value::Bool(false)) {
             return unsupported(name);
@@ -89,7 +93,7 @@ fn check_metadata(generated: &Value, merged: &Value) -> Result<(), SpecError> {
 }
 
 /// Checks that the generated variables and mounts of `fetch` are unchanged. Users may add others.
-fn check_fetch(generated: &Value, merged: &Value) -> Result<(), SpecError> {
+fn check_fetch_container(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     let fetch = |template| container(template, "/spec/initContainers", FETCH_CONTAINER);
     let (Some(ours), Some(theirs)) = (fetch(generated), fetch(merged)) else {
         return protected(format!("the init container {FETCH_CONTAINER}"));
@@ -101,7 +105,7 @@ fn check_fetch(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     check_mount_paths(ours, theirs, &path)
 }
 
-fn check_container(generated: &Value, merged: &Value) -> Result<(), SpecError> {
+fn check_pulumi_container(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     let pulumi = |template| container(template, "/spec/containers", PULUMI_CONTAINER);
     let (Some(ours), Some(theirs)) = (pulumi(generated), pulumi(merged)) else {
         return protected(format!("the container {PULUMI_CONTAINER}"));

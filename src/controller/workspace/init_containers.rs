@@ -1,6 +1,6 @@
 //! Init containers of a pod: the generated init containers, followed by the init containers of the user in their order.
-//! If an init container of the user runs to completion before the pod starts, a generated init container also fetches
-//! the source, so that the container of the user can read the source.
+//! If an init container of the user runs to completion, a generated init container receives the source first, so that
+//! the init container of the user can read the source.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
@@ -18,10 +18,10 @@ pub(super) const OWN: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];
 /// Fields of the generated init containers that a user can change, because the policies of a namespace can require them
 /// in all containers.
 const ADJUSTABLE: [&str; 3] = ["imagePullPolicy", "resources", "securityContext"];
-/// Lists of `fetch` to which a user can add items, and the key of these items. In the Pulumi Kubernetes Operator, this
-/// container fetches the source.
+/// Lists of `fetch` to which a user can add items, and the key field of these items. Existing templates add such items,
+/// because this container fetches the source in the Pulumi Kubernetes Operator.
 const EXTENSIBLE: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
-/// Maximum number of listed items without an effect.
+/// Maximum number of items that [`without_effect`] returns.
 const MAX_NAMED: usize = 10;
 /// Fields of a security context that set the user and the group of a container.
 const IDENTITY: [&str; 2] = ["runAsUser", "runAsGroup"];
@@ -54,8 +54,9 @@ pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
     items.take(MAX_NAMED).collect()
 }
 
-/// Sorts the merged init containers. Removes `fetch`, unless there is a source to deliver and an init container of the
-/// user runs to completion. Returns whether `fetch` is kept.
+/// Sorts the merged init containers: first the generated init containers, then those of the user. Removes `fetch`,
+/// unless `has_source` is set and an init container of the user runs to completion. Returns `true` if the template
+/// still contains `fetch`. The pod then receives the source before the init containers of the user run.
 pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     let identity = identity_of_pulumi(template);
     let Some(containers) = template.pointer_mut("/spec/initContainers").and_then(Value::as_array_mut) else {
@@ -108,7 +109,7 @@ fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
 }
 
 /// Sets the user and the group of `fetch`, unless `fetch` already sets them. The agent changes the files of the source,
-/// so its user must own them.
+/// so the user of the agent must own these files.
 fn set_identity(container: &mut Value, identity: &Map<String, Value>) {
     let Some(container) = container.as_object_mut().filter(|_| !identity.is_empty()) else { return };
     let context = container.entry("securityContext").or_insert_with(|| Value::Object(Map::new()));

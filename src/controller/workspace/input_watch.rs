@@ -1,7 +1,8 @@
 //! Watches Secrets and ConfigMaps with the watch label of Flux. A run reads only mounted values, and the kubelet
 //! updates mounts with a delay. After a change of an object, the controller therefore polls the agents of the
-//! Workspaces that mount the object, until the agents report the change. The watch contains only metadata. Without the
-//! permission to watch, agents are polled at the normal interval.
+//! Workspaces that mount the object at a short interval, until the agents report the change or a timeout expires. The
+//! watches receive only metadata. Without the permission to watch, the controller polls the agents at the normal
+//! interval.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -25,9 +26,10 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::Workspace;
 use crate::runtime::scope::Scope;
 
-/// Maximum time for which agents are polled after a change. The kubelet syncs each pod about once a minute.
+/// Maximum time after a change for which agents are polled at the short interval. The kubelet syncs each pod about once
+/// a minute.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(3 * 60);
-/// Bounds of the poll interval. The interval is a quarter of the time since the change.
+/// Bounds of the short poll interval, which is a quarter of the time since the change.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -157,7 +159,7 @@ impl InputWatch {
         known.pending.values().map(|since| (since.elapsed() / 4).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)).min()
     }
 
-    /// Removes a Workspace that was deleted.
+    /// Removes the state of a deleted Workspace.
     pub fn forget(&self, namespace: &str, name: &str) {
         self.lock().remove(&(namespace.to_owned(), name.to_owned()));
     }
@@ -167,7 +169,8 @@ impl InputWatch {
     }
 }
 
-/// Last observed versions of the labeled objects of a kind. After a restart, the watch reports all objects again.
+/// Last observed resource version of each labeled object of a kind. A restarted watch lists all objects again. The
+/// versions show which of these objects have changed.
 #[derive(Default)]
 struct Seen {
     versions: HashMap<Key, String>,
@@ -178,7 +181,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns the object that an event reports as changed. Objects in the first list count as unchanged.
+    /// Returns the object that an event reports as changed. Deleted objects and objects in the first list count as
+    /// unchanged.
     fn changed<K: Resource<DynamicType = ()>>(&mut self, event: Event<PartialObjectMeta<K>>) -> Option<Key> {
         match event {
             Event::Init => self.listed.clear(),
@@ -204,8 +208,8 @@ impl Seen {
         None
     }
 
-    /// Waits until the API server allows a list of the objects. The permission can be missing on purpose, so the
-    /// rejection is logged only once. The watch starts after this wait, because a watch logs each rejection.
+    /// Waits while the API server forbids a list of the objects. The permission can be missing on purpose, so only the
+    /// first rejection is logged. A watch would log each rejection, so it is started after this wait.
     async fn until_allowed<K>(&mut self, api: Api<K>, selector: &Selector)
     where
         K: Resource<DynamicType = ()> + Clone + fmt::Debug + serde::de::DeserializeOwned,
@@ -216,7 +220,7 @@ impl Seen {
         {
             if !self.is_refused {
                 let kind = K::kind(&());
-                tracing::info!(%kind, error = status.message, "watch forbidden; changes are detected at the next poll of the agents");
+                tracing::info!(%kind, error = status.message, "watch forbidden; changes are detected by the normal polls of the agents");
             }
             self.is_refused = true;
             tokio::time::sleep(REFUSED_RETRY).await;

@@ -29,11 +29,13 @@ pub(super) fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
     object.labels().get(LABEL_WORKSPACE_NAME).map(String::as_str) == Some(name)
 }
 
-/// Returns a hash of the inputs of the user for the pod. A pod with another hash is stale. The hash does not contain
-/// the agent image and the defaults of the controller, because an upgrade of the controller would otherwise replace all
-/// pods. It also does not contain the labels and annotations of the Service, and the source, Pulumi stacks and
-/// configuration, which the agent receives by RPC. If the pod depends on its source, `bound` is the source, and the
-/// hash contains it.
+/// Returns a hash of the fields of the spec that determine the pod. A pod with another hash is stale. `bound` is the
+/// source if the pod depends on its source. The hash then also contains the source.
+///
+/// The hash does not contain the agent image and the defaults of the controller. Otherwise, an upgrade of the
+/// controller would replace all pods. The hash does not contain the `serviceTemplate`, because the Service does not
+/// affect the pod. It also does not contain the Pulumi stacks and their configuration values, which the agent receives
+/// by RPC.
 pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReference>) -> String {
     let mut inputs = json!({
         // The revision is not included, because another revision with the same content does not change the pod.
@@ -48,8 +50,8 @@ pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReferen
         "securityProfile": spec.security_profile,
         "serviceAccountName": spec.service_account_name,
     });
-    // Absent inputs are removed. The hash of a Workspace therefore does not change when a new field is introduced that
-    // the Workspace does not set.
+    // Absent inputs are removed. A new field in a later version of the controller therefore changes the hash of a
+    // Workspace only if the Workspace sets the field.
     if let Some(inputs) = inputs.as_object_mut() {
         inputs.retain(|_, input| !input.is_null() && input != &json!([]));
     }

@@ -27,7 +27,7 @@ use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Unavailable};
 
-/// Maximum number of minor versions that an agent can be older than the controller.
+/// Maximum number of minor versions by which an agent can be older than the controller.
 const SUPPORTED_MINOR_VERSIONS: u64 = 2;
 
 /// State at the start of a pass.
@@ -61,7 +61,7 @@ pub(super) struct DesiredState {
     pub source: DesiredSource,
 }
 
-/// Update whose run is bound to a pod, and whose end is not recorded.
+/// Update with a run that is bound to a pod and whose end is not recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OpenRun {
     pub name: String,
@@ -71,7 +71,7 @@ pub(super) struct OpenRun {
 /// Response of the agent.
 #[derive(Clone, Debug)]
 pub(super) enum Agent {
-    /// The agent cannot be called yet.
+    /// The agent was not called, for example because its pod is starting.
     NotCalled,
     Unreachable(String),
     Responded(Box<StatusReply>),
@@ -138,8 +138,9 @@ fn reference(artifact: &Artifact) -> Option<ArtifactReference> {
     Some(ArtifactReference { digest, revision: String::new(), dir: artifact.directory.clone() })
 }
 
-/// Returns the state of the agent of the Pulumi Kubernetes Operator. If it may execute a run, it counts as unreachable,
-/// because the agent ends its run when the operator stops. This delays the deletion of its pod.
+/// Returns the state of an agent of the Pulumi Kubernetes Operator. An agent that may execute a run counts as
+/// unreachable, which delays the deletion of its pod. In this time, the run can end, because this agent ends its run
+/// when the operator stops.
 fn operators_agent(updates: &[Arc<Update>]) -> Agent {
     match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(
@@ -205,8 +206,8 @@ pub(super) async fn observe(
     Ok(Some((observed, client)))
 }
 
-/// Returns the objects and the source that the spec requests. `origin` is the origin of the bytes, if it is already
-/// known.
+/// Returns the objects and the source that the spec requests. `origin` is the origin of the bytes if the origin is
+/// already known.
 fn desired(
     name: &str,
     namespace: &str,
@@ -235,13 +236,14 @@ fn lacks_required_protocol(agent: &Agent, workspace: &Workspace, updates: &[Arc<
     updates.iter().any(|update| waits(update) && required_protocol_version(update, workspace) > reply.protocol_version)
 }
 
-/// Returns whether the store contains the bytes and the namespace can use them.
+/// Returns whether the source requires no bytes, or the store contains bytes that the namespace can use.
 fn is_stored(desired: &DesiredState, namespace: &str, context: &Context) -> bool {
     desired.source.is_in_pod() || context.artifacts.is_granted(&desired.source.artifact.digest, namespace)
 }
 
-/// Returns the open runs of a Workspace whose pod has the finalizer of a run. The cache may not contain this run yet,
-/// so its Update is read from the API server before the pod is released.
+/// Returns the open runs of a Workspace whose pod has the finalizer of a run. If the cache contains no open run, reads
+/// the Update that last marked the pod from the API server, because the cache may be stale. Otherwise, the pod could be
+/// released during the run.
 async fn open_runs_in(
     pod: &PodState,
     updates: &[Arc<Update>],
@@ -287,7 +289,7 @@ fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
     ip.is_some_and(|ip| context.probes.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
 }
 
-/// Returns the request for the status. Its content makes the agent check the mounted objects for changes.
+/// Returns the request for the status. Because of its content, the agent checks the mounted objects for changes.
 fn status_request(workspace: &Workspace, context: &Context) -> StatusRequest {
     let mounted = environment::directories(&workspace.spec);
     let request = StatusRequest {

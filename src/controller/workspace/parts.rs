@@ -51,8 +51,8 @@ pub(super) struct Parts {
     pub(super) contested: Option<Contested>,
 }
 
-/// Returns the states of the objects. If a pod exists and the objects were verified a short time ago, they are not
-/// read.
+/// Returns the states of the objects. If a pod exists and `VerifiedParts` contains the Workspace, returns
+/// [`Part::Current`] for all objects without reading them.
 pub(super) async fn parts(
     workspace: &Workspace,
     pod: Option<&PodState>,
@@ -110,7 +110,7 @@ pub(super) async fn parts(
     Ok(parts)
 }
 
-/// Returns the outdated objects, whose next apply is delayed by `pause`. Returns `None` if no object is outdated.
+/// Describes the outdated objects. Their next apply is delayed by `pause`. Returns `None` if no object is outdated.
 fn contested(
     parts: &Parts,
     (service, budget, stateful_set): (Option<&Service>, Option<&PodDisruptionBudget>, Option<&StatefulSet>),
@@ -142,8 +142,8 @@ fn is_as_desired<K: Serialize>(found: &K, desired: Option<&Value>) -> bool {
     desired.is_some_and(|desired| covers(&found, desired))
 }
 
-/// Returns whether a StatefulSet has the hash of the rendered StatefulSet. A comparison of all fields would fail,
-/// because the API server normalizes quantities.
+/// Returns whether a StatefulSet has the hash of the rendered StatefulSet and one replica, and is unchanged since its
+/// last apply. A comparison of all fields would report differences, because the API server normalizes quantities.
 fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Context) -> bool {
     let hash = found.annotations().get(ANNOTATION_RENDERED);
     let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
@@ -152,7 +152,7 @@ fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Contex
         && context.memory.is_unchanged(found)
 }
 
-/// Returns whether `found` contains all fields of `desired`. It can contain additional fields.
+/// Returns whether `found` contains all fields of `desired`. `found` can contain additional fields.
 fn covers(found: &Value, desired: &Value) -> bool {
     match (found, desired) {
         (Value::Object(found), Value::Object(desired)) => {

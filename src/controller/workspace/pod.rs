@@ -1,5 +1,5 @@
-//! Generated pod template before the `podTemplate` of the user is merged into it, and the security profiles. All
-//! functions are pure.
+//! Generates the pod template, into which the `podTemplate` of the user is merged later, and defines the security
+//! profiles. All functions are pure.
 
 use std::collections::BTreeSet;
 
@@ -20,22 +20,24 @@ use crate::api::names::{
 };
 
 const TLS_VOLUME: &str = "tls";
-/// Path of the binary in the agent image, and in the pod.
+/// Paths of the binary in the agent image and in the pod.
 const BINARY_IN_IMAGE: &str = "/pulumi-controller";
 const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
-/// Directory of the project. It is a symbolic link that the agent creates, or a directory that init containers create.
+/// Path of the project: a symbolic link that the init container `bootstrap` creates, or a directory that the init
+/// containers of the user create.
 const PROJECT_DIRECTORY: &str = "/share/workspace";
 /// Default termination grace period of Kubernetes, in seconds.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
-/// Number of probes in one hour, at one probe per second. Only a pod with a broken image fails the startup probe for
-/// this time. No run starts in a pod before its startup probe succeeds.
+/// Number of probes in one hour, at one probe per second. One hour is so long that only a pod with a broken image
+/// exhausts these probes.
 const MAX_STARTUP_PROBES: u32 = 3600;
-/// Memory request of an idle workspace, which uses 7 MiB as measured. The request does not include the memory of runs,
-/// because runs share the limited slots of their node.
+/// Memory request of a workspace pod. A pod without a run was measured to use 7 MiB. The request does not include the
+/// memory of a run, because only a limited number of pods on a node execute a run at the same time.
 const MEMORY_REQUEST: &str = "16Mi";
-/// Variable with the termination grace period, for the agent.
+/// Environment variable that passes the termination grace period to the agent, in seconds.
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
-/// Suffix of the tag of an image that runs as a non-root user. The image without the suffix runs as root.
+/// Suffix of the tag of an image that runs as a non-root user. The tag without the suffix is the tag of an image that
+/// runs as root.
 const NONROOT: &str = "-nonroot";
 
 /// Returns the generated pod template.
@@ -79,11 +81,12 @@ pub(super) fn set_grace_period(template: &mut Value) {
     let environment = pulumi_container(template).and_then(|container| container.get_mut("env"));
     let Some(environment) = environment.and_then(Value::as_array_mut) else { return };
     environment.retain(|variable| !has_name(variable, GRACE_VARIABLE));
-    // If the value is not a number of seconds, the API server rejects the pod.
+    // The variable is not set for an invalid grace period, because the API server rejects such a pod.
     environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
 }
 
-/// Passes the path of the file with environment variables of the CLI to all containers. The agent reads only this path.
+/// Sets the variable with the path of the environment file for the CLI in all containers. Replaces a user-defined
+/// value, because the agent reads only this file.
 pub(super) fn set_env_file(template: &mut Value) {
     for list in ["/spec/initContainers", "/spec/containers"] {
         let containers = template.pointer_mut(list).and_then(Value::as_array_mut);
@@ -104,9 +107,9 @@ pub(super) fn annotate(template: &mut Value, revision_hash: &str) {
     set(annotations, ANNOTATION_REVISION_HASH, Some(revision_hash));
 }
 
-/// Returns the init container that copies the binary and creates the working directory. Otherwise, the container
-/// runtime would create a missing working directory as root. If init containers of the user provide the project, they
-/// create the directory.
+/// Returns the init container that copies the binary and creates the working directory. The container runtime would
+/// create a missing working directory as root. If the init containers of the user provide the project, they create the
+/// directory instead.
 fn bootstrap(settings: &PodSettings, source: &DesiredSource) -> Value {
     let mut role = vec!["bootstrap", "--to", BINARY_IN_POD];
     if !source.is_from_init_containers() {
@@ -152,20 +155,21 @@ fn pulumi(
     mounted: &BTreeSet<Mounted<'_>>,
 ) -> Value {
     let own = own_environment();
-    // Generated variables come last and take precedence, as in the Pulumi Kubernetes Operator. The API server rejects
-    // duplicate names.
+    // Generated variables come last and take precedence, as in the Pulumi Kubernetes Operator. User-defined variables
+    // with the same names are omitted, because the API server rejects duplicate names.
     let users = spec.env.iter().filter(|variable| !own.iter().any(|ours| ours.get("name") == variable.get("name")));
     let environment: Vec<Value> = users.chain(&own).cloned().collect();
     let mut container = json!({
         "name": PULUMI_CONTAINER,
         "image": spec.image.as_deref().unwrap_or_else(|| profile.image(&settings.default_image)),
         "command": [BINARY_IN_POD, "agent"],
-        // Working directory of `kubectl exec`. The agent uses another directory.
+        // Working directory of commands in `kubectl exec`. The agent uses another directory.
         "workingDir": PROJECT_DIRECTORY,
         "env": environment,
         "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
-        // There is no liveness probe, because a throttled pod must not lose its run. The startup probe is frequent. The
-        // readiness probe starts after the success of the startup probe and is infrequent.
+        // There is no liveness probe, because a throttled pod must not lose its run. The startup probe runs every
+        // second, so that a started agent is detected early. The readiness probe runs after the success of the startup
+        // probe, at a longer interval.
         "startupProbe": {
             "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
             "periodSeconds": 1,
@@ -191,8 +195,9 @@ fn pulumi(
     container
 }
 
-/// Returns the variables that identify the pod to the agent. `PWD` contains the path of the project for the CLI in
-/// `kubectl exec`, because the working directory does not show the path of a symbolic link.
+/// Returns the generated variables. The `POD_…` variables identify the pod to the agent. `PWD` contains the path of the
+/// project for the CLI in `kubectl exec`. Without `PWD`, the CLI would use the target of the symbolic link as its
+/// working directory.
 pub(super) fn own_environment() -> Vec<Value> {
     vec![
         pod_field("POD_NAME", "metadata.name"),
@@ -210,8 +215,8 @@ fn pod_field(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 
-/// Returns the resources that the user sets. If the user sets neither a request nor a limit for memory, a memory
-/// request is added.
+/// Returns the resources that the user sets. Adds a memory request if the user sets neither a request nor a limit for
+/// memory.
 fn resources(desired: Option<&Value>) -> Value {
     let mut resources = desired.filter(|desired| desired.is_object()).cloned().unwrap_or_else(|| json!({}));
     // If only a limit is set, Kubernetes uses the limit as the request.
@@ -238,7 +243,7 @@ fn requests(resources: &mut Value) -> Option<&mut serde_json::Map<String, Value>
 
 fn mounts(mounted: &BTreeSet<Mounted<'_>>) -> Value {
     let mut mounts = vec![share_mount(), tls_mount()];
-    // Directories are mounted, because the kubelet does not update single mounted files.
+    // Complete directories are mounted, because the kubelet does not update a single mounted file (`subPath`).
     mounts.extend(
         mounted
             .iter()
@@ -252,8 +257,8 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
         json!({"name": SHARE_VOLUME, "emptyDir": {}}),
         json!({"name": TLS_VOLUME, "secret": {"secretName": workspace_tls_secret(name), "optional": false}}),
     ];
-    // The volume is optional, so that the pod starts without the object. A run that requires the object reports that it
-    // is missing.
+    // The volumes are optional, so that the pod starts even if an object is missing. A run that requires the object
+    // waits and reports the missing object.
     volumes.extend(mounted.iter().map(|mounted| match mounted {
         Mounted::Secret(secret) => {
             json!({"name": volume_name(*mounted), "secret": {"secretName": secret, "optional": true}})
@@ -263,8 +268,8 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
     Value::Array(volumes)
 }
 
-/// Returns the name of a volume. The name contains a hash. A volume name has at most 63 characters and no dots, but the
-/// name of a Secret or ConfigMap can have 253 characters and dots.
+/// Returns the name of a volume, which contains a hash of the name of the object. A volume name has at most 63
+/// characters and no dots, but the name of a Secret or ConfigMap can have 253 characters and contain dots.
 fn volume_name(mounted: Mounted<'_>) -> String {
     let (kind, name) = match mounted {
         Mounted::Secret(name) => ("secret", name),
@@ -280,7 +285,7 @@ fn set(object: &mut Value, field: &str, value: Option<&str>) {
     }
 }
 
-/// Privileges of the pod.
+/// Security profile of a workspace pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SecurityProfile {
     /// Pod Security Standard `restricted`.
@@ -321,7 +326,7 @@ impl SecurityProfile {
         }
     }
 
-    /// Returns the image of a Workspace that does not set an image.
+    /// Returns the image of a Workspace that does not set an image. `default` is the default image of the controller.
     pub(super) fn image(self, default: &str) -> &str {
         match self {
             Self::Restricted => default,

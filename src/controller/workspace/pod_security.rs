@@ -2,9 +2,9 @@
 //! pure.
 //!
 //! A namespace can enforce the standard with a label, and `--restrict-workspace-pods` enforces it in all namespaces.
-//! Otherwise, a user with the permission to edit Workspaces could make the controller create any pod. Two exemptions of
-//! the standard depend on the node and are not applied: the exemption for Windows, because the agent supports only
-//! Linux, and the exemption for user namespaces, because a node can ignore `hostUsers`.
+//! Without enforcement, a user with the permission to edit Workspaces could make the controller create any pod. Two
+//! exemptions of the standard depend on the node and are not applied: the exemption for Windows, because the agent
+//! supports only Linux, and the exemption for user namespaces, because a node can ignore `hostUsers`.
 
 use serde_json::Value;
 

@@ -8,7 +8,7 @@ use super::spec_error::SpecError;
 
 /// ServiceAccount of a pod that does not set a ServiceAccount.
 const DEFAULT_ACCOUNT: &str = "default";
-/// Labels with which network policies and Services usually select Pods, and the prefix of other labels of this kind.
+/// Labels with which network policies and Services usually select pods, and the prefix of further such labels.
 const SELECTOR_LABELS: [&str; 3] = ["app", "control-plane", "k8s-app"];
 const SELECTOR_PREFIX: &str = "app.kubernetes.io/";
 /// Names of controllers. The network policies of Flux and of this controller select pods with these names in labels
@@ -42,8 +42,8 @@ pub struct PodSettings {
 /// Restrictions for the workspace pods of all namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRestrictions {
-    /// Whether pods must meet the Pod Security Standard `restricted`, and must not have labels with which policies
-    /// select Pods.
+    /// Whether pods must meet the Pod Security Standard `restricted`, and must not set labels with which network
+    /// policies usually select pods.
     pub is_restricted: bool,
     /// ServiceAccounts that pods can use: `name` in all namespaces, or `namespace/name` in one namespace. An empty list
     /// allows all ServiceAccounts.

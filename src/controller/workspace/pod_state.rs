@@ -16,20 +16,21 @@ use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
 use crate::runtime::reconcile::ReconcileError;
 
-/// Reasons of waiting containers during a normal start.
+/// Reasons for which containers wait during a normal start of a pod.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Path of the agent of the Pulumi Kubernetes Operator in its pods.
 const OPERATORS_AGENT: &str = "/share/agent";
-/// Word in a scheduler message about a request that no node can satisfy.
+/// Word in the message of the scheduler about a resource request that no node can satisfy.
 const DOES_NOT_FIT: &str = "Insufficient";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// Maximum length of a message from a container, in bytes.
 const MAX_MESSAGE: usize = 2048;
-/// Number of seconds without a pod after which events are read.
+/// Time without a pod, in seconds, after which events are read.
 const NO_POD_SECONDS: i64 = 4;
-/// Number of seconds without a started pod after which events are read.
+/// Age of a pod, in seconds, after which events are read if the pod has not started.
 const SLOW_START_SECONDS: i64 = 40;
-/// Age in seconds after which an event is ignored. The StatefulSet controller retries after at most 1000 seconds.
+/// Age, in seconds, after which an event is ignored. The StatefulSet controller retries after at most 1000 seconds, and
+/// then reports a persistent problem again.
 const OLD_SECONDS: i64 = 1200;
 /// Maximum number of events of an object that are read. Clients limit the rate of events of an object, so more events
 /// are unlikely.
@@ -50,7 +51,7 @@ pub(super) struct PodState {
     pub terminating: bool,
     /// Whether the pod has the finalizer of an open run.
     pub held: bool,
-    /// UID of the Update whose run was the last run to mark the pod.
+    /// UID of the Update that last marked the pod for its run.
     pub run: Option<String>,
     /// Whether all init containers have completed. The `pulumi` container then starts or has started.
     pub initialized: bool,
@@ -176,7 +177,7 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
     })
 }
 
-/// Returns the last failure of an init container that is retried. The failure is reported until a retry succeeds.
+/// Returns the last failure of an init container that is running again. The failure is reported until a retry succeeds.
 /// Otherwise, the message would alternate with each retry.
 fn last_failure(container: &ContainerStatus) -> Option<String> {
     state(container)?.running.as_ref()?;
@@ -216,9 +217,9 @@ fn sentence(reason: &str, message: Option<&str>) -> String {
     format!("{reason}: {}", message.get(..end).unwrap_or_default())
 }
 
-/// Returns the newest event about the object that blocks the Workspace, if this event is a warning. Only events report
-/// quotas, Pod Security violations and volumes that cannot be mounted. Events are read only after the pod has been
-/// missing or has not started for some time.
+/// Returns the newest event of the StatefulSet if the pod is missing, or of the pod if it has not started. Returns
+/// `None` if this event is not a warning, and before `NO_POD_SECONDS` or `SLOW_START_SECONDS` have passed. Only events
+/// report exceeded quotas, Pod Security violations and volumes that cannot be mounted.
 pub(super) async fn find_warning(
     workspace: &Workspace,
     stateful_set_uid: Option<&str>,

@@ -18,7 +18,7 @@ use crate::api::bounds;
 use crate::api::names::{AGENT_PORT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
 use crate::controller::merge::{POD_TEMPLATE, SERVICE_TEMPLATE, TooLarge, check_size, merge};
 
-/// Metadata fields that a service template can set. The other fields determine how the agent is reached.
+/// Metadata fields that the `serviceTemplate` can set. It can set no other fields of the Service.
 const SERVICE_FIELDS: [&str; 2] = ["annotations", "labels"];
 
 /// Rendered objects of a Workspace.
@@ -61,7 +61,7 @@ pub fn render(
         "spec": {
             "replicas": 1,
             "serviceName": workspace_object(name),
-            // Otherwise, a pod that does not become ready would block its replacement.
+            // With the policy `OrderedReady`, a pod that does not become ready would block its replacement.
             "podManagementPolicy": "Parallel",
             // Only the controller replaces a pod, and only if no run is open in the pod.
             "updateStrategy": {"type": "OnDelete"},
@@ -144,14 +144,14 @@ fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Valu
         "metadata": metadata,
         "spec": {
             "clusterIP": "None",
-            // The controller calls the agent before the pod is ready.
+            // The agent accepts calls before the pod is ready.
             "publishNotReadyAddresses": true,
             "selector": labels(name),
             "ports": [{"name": "grpc", "port": AGENT_PORT}],
         },
     });
-    // The hash also shows fields that were removed from the template. The remaining fields would match the existing
-    // Service.
+    // The hash detects fields that were removed from the template. A comparison of the remaining fields with the
+    // existing Service would find no difference.
     let hash = json!({ANNOTATION_RENDERED: hash(&service)});
     if let Some(metadata) = service.get_mut("metadata") {
         replace(metadata, "annotations", hash.as_object());

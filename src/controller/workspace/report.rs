@@ -1,4 +1,4 @@
-//! State of a Workspace as a reason, a message and a requeue time.
+//! State of a Workspace as a reason, a message and a requeue interval.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::source::Unavailable;
 
 /// Requeue interval in case a watch event of a pod or a run is lost.
 const BACKSTOP: Duration = Duration::from_secs(30);
-/// Retry interval for an object that the API server rejects, or that another client changes after each apply. Watches
-/// do not report changes of policies.
-pub(super) const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
-/// Requeue interval for an unreachable agent or a missing pod.
+/// Requeue interval while the API server rejects an object, or while another client prevents the replacement of the
+/// pod. No watch reports that the cause, such as an admission policy, has changed.
+pub(super) const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(3 * 60);
+/// Requeue interval for states that change without a watch event, such as an unreachable agent.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Bounds of the poll interval while an agent is installing a source.
 const INSTALL_POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
-/// Divisor of the duration of an installation. The result is the poll interval, so that a poll delays a run only
-/// slightly.
+/// The poll interval is the previous duration of the installation divided by this number, so that polling delays a run
+/// only slightly.
 const INSTALL_POLL_PART: u32 = 8;
 
 /// Maximum length of the CLI version in a message, in characters.
@@ -31,7 +31,7 @@ const MAX_VERSION: usize = 64;
 const MAX_COMMAND: usize = 200;
 
 /// Requeue interval while the init container `fetch` is starting.
-const FETCH_START_RETRY: Duration = Duration::from_millis(300);
+const FETCH_START_REQUEUE_INTERVAL: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -45,7 +45,7 @@ pub(super) enum State {
     Stalled,
 }
 
-/// State to write to the status, and the requeue time.
+/// State that is written to the status, and the requeue interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Report {
     pub state: State,
@@ -77,11 +77,10 @@ impl Report {
         Self { state: State::Stalled, reason, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    /// Reports that an object that is not part of the Workspace has a name that the Workspace requires. Watches do not
-    /// report its deletion, so it is polled.
+    /// Reports that an object with a required name exists but is not part of the Workspace. Watches do not report the
+    /// deletion of this object, so the controller polls it.
     pub(super) fn foreign(object: &str) -> Self {
-        let message =
-            format!("{object} exists and does not belong to this Workspace: delete it or rename the Workspace");
+        let message = format!("{object} exists and is not part of this Workspace: delete it or rename the Workspace");
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
@@ -116,10 +115,10 @@ impl Report {
         Self::working(reason::INITIALIZING, format!("pod {pod} is starting: {what}"), BACKSTOP)
     }
 
-    /// Reports that the init container `fetch` is starting. Watches do not report when it accepts connections, so it is
-    /// polled.
+    /// Reports that the init container `fetch` is starting. No watch reports when this container accepts connections,
+    /// so the controller polls it.
     pub(super) fn fetch_starting(pod: &str) -> Self {
-        Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), FETCH_START_RETRY)
+        Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), FETCH_START_REQUEUE_INTERVAL)
     }
 
     pub(super) fn pod_failed(pod: &str, problem: &str) -> Self {
@@ -140,8 +139,8 @@ impl Report {
         Self::working(why, format!("waiting for run {run} to end before deleting pod {pod}"), BACKSTOP)
     }
 
-    /// Reports that an interactive session delays the deletion of the pod. Watches do not report its end, so the agent
-    /// is polled.
+    /// Reports that an interactive session delays the deletion of the pod. No watch reports the end of the session, so
+    /// the controller polls the agent.
     pub(super) fn pod_waits_for_session(why: &'static str, pod: &str, session: &InteractiveSession) -> Self {
         Self::working(why, format!("waiting for {} to end before deleting pod {pod}", describe(session)), POLL_INTERVAL)
     }
@@ -151,7 +150,7 @@ impl Report {
         Self::working(reason::INSTALLING, message, POLL_INTERVAL)
     }
 
-    /// Adds the interactive session for which runs wait to the message.
+    /// Adds to the message that runs wait for the end of this interactive session.
     pub(super) fn with_session(self, session: &InteractiveSession) -> Self {
         let message = format!("{}; runs wait for {} to end", self.message, describe(session));
         Self { message, again: Some(POLL_INTERVAL), ..self }
@@ -188,7 +187,7 @@ impl Report {
 
     /// Reports missing objects. The installation of the source requires all objects to which the environment refers.
     pub(super) fn reference_not_found(artifact: &ArtifactReference, waits: &str) -> Self {
-        let message = format!("{waits}; source {} is installed afterwards", name(artifact));
+        let message = format!("{waits}; required to install source {}", name(artifact));
         Self::failing(reason::REFERENCE_NOT_FOUND, message, BACKSTOP)
     }
 
@@ -196,8 +195,8 @@ impl Report {
         Self::working(reason::INSTALLING, format!("installing source {}", name(artifact)), BACKSTOP)
     }
 
-    /// Reports the progress of the installation of a source after `elapsed`. The agent sends no events, so it is
-    /// polled.
+    /// Reports the progress of the installation of a source after `elapsed`. The agent sends no events, so the
+    /// controller polls it.
     pub(super) fn install_progress(artifact: &ArtifactReference, candidate: &Candidate, elapsed: Duration) -> Self {
         let name = name(artifact);
         if candidate.failure.is_empty() {
@@ -237,22 +236,22 @@ impl Report {
 
     /// Reports that an admission webhook or policy denied an object of the Workspace.
     pub(super) fn denied(message: String) -> Self {
-        Self::failing(reason::POD_FAILED, message, REJECTED_RETRY)
+        Self::failing(reason::POD_FAILED, message, REJECTED_REQUEUE_INTERVAL)
     }
 
     /// Reports that the API server rejected the content of an object. The cause can also be a webhook or policy whose
     /// message is not recognized.
     pub(super) fn rejected(message: String) -> Self {
-        Self { again: Some(REJECTED_RETRY), ..Self::stalled(message) }
+        Self { again: Some(REJECTED_REQUEUE_INTERVAL), ..Self::stalled(message) }
     }
 
     /// Reports that the pod is not replaced, because the StatefulSet would create a pod that does not match the spec.
     pub(super) fn contested_pod() -> Self {
         let message = "cannot replace the pod: another client changes the StatefulSet after each apply".to_owned();
-        Self::failing(reason::POD_FAILED, message, REJECTED_RETRY)
+        Self::failing(reason::POD_FAILED, message, REJECTED_REQUEUE_INTERVAL)
     }
 
-    /// Adds the objects whose next apply is delayed to the message.
+    /// Adds to the message the objects whose next apply is delayed. Limits the requeue interval to this delay.
     pub(super) fn with_contested(self, contested: &Contested) -> Self {
         let again = self.again.map_or(contested.pause, |again| again.min(contested.pause));
         Self { message: format!("{}; {}", self.message, contested.message), again: Some(again), ..self }

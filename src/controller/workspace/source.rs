@@ -57,8 +57,8 @@ fn from_artifact_reference(artifact: &ArtifactReference) -> Result<DesiredSource
     Ok(DesiredSource { artifact: ArtifactReference { dir, ..artifact.clone() }, origin })
 }
 
-/// Sets `spec.artifact` to the current revision of the Git repository of the Workspace. Returns the origin of the bytes
-/// if the repository is the only source of the Workspace.
+/// Replaces `spec.git` in `workspace` with an artifact: the current revision of the Git repository. Returns the origin
+/// of the bytes, or `None` if the Workspace has no Git repository or the current revision is not known yet.
 pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Origin>, Unavailable> {
     let follower = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     let desired = match repository(workspace) {
@@ -80,7 +80,7 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
             put(workspace, artifact);
             Ok(Some(resolved.origin))
         }
-        // A ready Workspace stays ready while the revision is looked up.
+        // A ready Workspace keeps its artifact and stays ready while the revision is looked up.
         Err(error @ Unavailable::Resolving(_)) => match ready(workspace) {
             Some(artifact) => {
                 put(workspace, artifact);
@@ -92,8 +92,8 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
     }
 }
 
-/// Returns the Git repository of a Workspace. Returns `None` if the spec contains an artifact, or if the Workspace is
-/// being deleted.
+/// Returns the Git repository of a Workspace. Returns `None` if the spec contains no repository or contains an
+/// artifact, or if the Workspace is being deleted.
 fn repository(workspace: &Workspace) -> Result<Option<RepositorySpec>, Unavailable> {
     if workspace.spec.artifact.is_some() || workspace.metadata.deletion_timestamp.is_some() {
         return Ok(None);

@@ -6,7 +6,7 @@ use crate::controller::merge::{MergeError, TooLarge};
 use crate::source::inline::InlineSourceError;
 
 /// Maximum length of the name of a Workspace, in characters. The labels of Pods and ControllerRevisions contain the
-/// name. With a longer name, these labels are invalid.
+/// name. A longer name would make these labels invalid.
 pub(super) const MAX_NAME: usize = 42;
 
 /// Reason why no pod can be created from the spec of a Workspace. Only a change of the spec resolves the error.

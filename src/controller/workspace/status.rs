@@ -29,7 +29,8 @@ const NO_EFFECT: &str = "PodTemplateNoEffect";
 /// Event reason: another client changes objects after each apply.
 const APPLY_CONFLICT: &str = "ApplyConflict";
 
-/// Writes the reported state if it has changed. Returns the Workspace after the write.
+/// Writes the reported state if it has changed. Returns the Workspace after the write, or `None` if the status was
+/// unchanged.
 pub(super) async fn write(
     observed: &Observed,
     report: &Report,
@@ -64,7 +65,7 @@ fn contested_event(observed: &Observed) -> Option<Event> {
         .then(|| Event::new(&observed.workspace, EventKind::Warning, APPLY_CONFLICT, contested.message.clone()))
 }
 
-/// Ends the polls for changes of mounted objects that have reached the pod.
+/// Ends the polls for mounted objects whose changes have reached the pod.
 fn mark_mounted(workspace: &Workspace, now: &WorkspaceStatus, context: &Context) {
     let before = workspace.status.as_ref().map(|status| &status.mounted_inputs);
     let arrived = now.mounted_inputs.iter().filter(|(object, word)| before.and_then(|b| b.get(*object)) != Some(*word));
@@ -144,7 +145,8 @@ fn project_name(reported: &str) -> String {
     reported.chars().filter(|c| !c.is_control()).take(MAX_PROJECT_NAME).collect()
 }
 
-/// Adds the revision in the spec or in the previous status. The agent reports only the digest and the directory.
+/// Adds the revision from the spec or from the previous status, because the agent reports only the digest and the
+/// directory.
 fn with_revision(found: ArtifactReference, observed: &Observed) -> ArtifactReference {
     let normal = observed.desired.as_ref().ok().map(|desired| &desired.source.artifact);
     let is_desired = normal.is_some_and(|desired| desired.digest == found.digest && desired.dir == found.dir);
@@ -176,7 +178,7 @@ fn set_conditions(status: &mut WorkspaceStatus, report: &Report, generation: i64
     }
 }
 
-/// Returns an event if the state has changed and the new state is not an intermediate state.
+/// Returns an event if the state has changed and the new state is not `Working`.
 fn event(workspace: &Workspace, report: &Report) -> Option<Event> {
     let before = workspace.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
     let was = before.map(|ready| (ready.status.as_str(), ready.reason.as_str()));

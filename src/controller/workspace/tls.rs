@@ -28,7 +28,7 @@ pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generat
     let (Some(certificate), Some(key), Some(authorities)) = (text(CERTIFICATE), text(KEY), text(AUTHORITIES)) else {
         return false;
     };
-    // A certificate that cannot be read counts as missing.
+    // A certificate that cannot be parsed counts as missing.
     !key.is_empty()
         && inputs_key(secret).is_some()
         && authorities == authority.bundle_pem()
@@ -43,7 +43,8 @@ fn inputs_key(secret: &Secret) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|key| key.len() >= MIN_INPUTS_KEY)
 }
 
-/// Returns a Secret with a new certificate. The inputs key is kept. Otherwise, all inputs would appear to be changed.
+/// Returns a Secret with a new certificate. Keeps the inputs key of the Secret `before`, because all inputs would
+/// appear to be changed with another key.
 pub(super) fn issue(
     name: &str,
     namespace: &str,

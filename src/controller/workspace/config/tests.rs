@@ -51,7 +51,7 @@ fn config_values_are_passed_by_value_file_or_variable() {
     assert_eq!(
         config_files(&users),
         BTreeSet::new(),
-        "variables, user volumes and projected tokens never run anything"
+        "variables, user volumes and projected tokens never trigger a run"
     );
     assert_eq!(settings(&both, "dev").expect("valid").environments, ["org/env"]);
     assert_eq!(settings(&both, "other").expect("valid").config, []);

@@ -218,7 +218,7 @@ fn the_revision_hash_includes_the_source_if_init_containers_need_it() {
     assert_eq!(
         with_init_containers(&proxy, 'b').1,
         first,
-        "no container waits for the source, so it is replaced in the pod"
+        "no container waits for the source, so another source requires no other pod"
     );
 }
 
