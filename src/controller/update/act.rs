@@ -30,23 +30,24 @@ use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 
 /// Requeue interval of an Update that a watch or an attached task normally requeues earlier.
-const WATCHED_RETRY: Duration = Duration::from_secs(30);
+const WATCHED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
 /// Requeue interval of a queued run that waits for the end of the preceding run.
-const QUEUE_RETRY: Duration = Duration::from_secs(2);
+const QUEUED_REQUEUE_INTERVAL: Duration = Duration::from_secs(2);
 /// Requeue interval of a run that waits for a slot. The run limiter requeues the Update when the run may start.
-const SLOT_RETRY: Duration = Duration::from_secs(300);
-/// Requeue interval of a run on which the agent reports. The attached task requeues the Update earlier.
-const REPORTED_RETRY: Duration = Duration::from_secs(120);
+const SLOT_REQUEUE_INTERVAL: Duration = Duration::from_secs(300);
+/// Requeue interval of a run whose progress the agent reports. After each change, the attached task requeues the Update
+/// earlier.
+const REPORTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(120);
 /// Requeue interval of a run whose end is not proven.
-const UNKNOWN_OUTCOME_RETRY: Duration = Duration::from_secs(30);
-/// Retry interval for canceling a run whose agent is unreachable.
-const CANCEL_RETRY: Duration = Duration::from_secs(5);
-/// Grace period for the deletion of a pod whose agent has not ended the run. The time for the graceful cancellation has
-/// passed.
+const UNKNOWN_OUTCOME_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
+/// Requeue interval after a failed request to cancel a run.
+const CANCEL_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
+/// Grace period, in seconds, for the deletion of a pod whose agent has not ended the run. The period is short, because
+/// the time for a graceful cancellation has already passed.
 const DELETION_GRACE_SECONDS: u32 = 60;
-/// Retry interval after the API server has rejected a write as forbidden. No watch event signals that the write has become
-/// allowed.
-const REFUSED_RETRY: Duration = Duration::from_secs(30);
+/// Requeue interval after the API server has rejected the Secret with the outputs as forbidden. No watch event signals
+/// that the write is allowed.
+const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How the reconcile continues after an action.
 #[derive(Debug)]
@@ -72,11 +73,12 @@ pub async fn act(
             Ok(live.map_or(Next::Done(None), |update| Next::Again(Box::new(update))))
         }
         Action::Wait(reason, message) => {
-            // A run that cannot start must not hold a slot. It may still hold one for a pod that no longer exists.
+            // A run that cannot start must not hold a slot. The run may still hold a slot on the node of a pod that no
+            // longer exists.
             context.forget(update);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
-            Ok(Next::Done(Some(if queued { QUEUE_RETRY } else { WATCHED_RETRY })))
+            Ok(Next::Done(Some(if queued { QUEUED_REQUEUE_INTERVAL } else { WATCHED_REQUEUE_INTERVAL })))
         }
         Action::AwaitReferences(message) => await_references(observed, &message, context, now).await,
         Action::Announce(binding) => announce(observed, &binding, context, now).await,
@@ -85,12 +87,12 @@ pub async fn act(
             let status = status::running(update, observed.progress.as_ref(), &message, now);
             context.writer.status(update, &status).await?;
             let is_reporting = observed.run_state == Some(RunState::Running);
-            Ok(Next::Done(Some(if is_reporting { REPORTED_RETRY } else { WATCHED_RETRY })))
+            Ok(Next::Done(Some(if is_reporting { REPORTED_REQUEUE_INTERVAL } else { WATCHED_REQUEUE_INTERVAL })))
         }
         Action::Hold(why) => {
             let status = status::waiting(update, update_reason::INTERACTIVE_SESSION, &why, now);
             context.writer.status(update, &status).await?;
-            Ok(Next::Done(Some(WATCHED_RETRY)))
+            Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
         }
         Action::OutcomeUnknown(cause) => report_unknown_outcome(observed, &cause, context, now).await,
         Action::Cancel => cancel(observed, context, now).await,
@@ -114,8 +116,9 @@ pub async fn act(
     }
 }
 
-/// Polls for the missing objects. The kubelet must also update the mounts: it removes the keys of a deleted object from the
-/// pod, so that only a new object can fill the directory.
+/// Requeues the Update when the missing objects exist. Also makes the kubelet update the mounts, which removes the keys
+/// of deleted objects from the pod. The mount directory of such an object then stays empty until the object exists
+/// again.
 async fn await_references(
     observed: &Observed,
     message: &str,
@@ -138,7 +141,7 @@ async fn await_references(
     let missing = observed.references.as_ref().map(|checked| checked.missing.as_slice()).unwrap_or_default();
     let waiter = Waiter::Update(ObjectRef::from_obj(update));
     context.references.wait(&update.namespace().unwrap_or_default(), missing, &waiter);
-    Ok(Next::Done(Some(WATCHED_RETRY)))
+    Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 
 async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileError> {
@@ -150,7 +153,7 @@ async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileErr
     Ok(Next::Done(None))
 }
 
-/// Writes a status and continues with the resulting object.
+/// Writes a status, and continues the reconcile with the updated object.
 async fn again(update: &Update, status: &UpdateStatus, context: &Context) -> Result<Next, ReconcileError> {
     let written = context.writer.status(update, status).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| update.clone()))))
@@ -165,14 +168,14 @@ async fn announce(
 ) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();
-    let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_RETRY))) };
+    let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL))) };
     let run = run_in(pod, update, &context.siblings(update));
     let permit = match context.run_limiter.acquire(&run, ObjectRef::from_obj(update)) {
         Ok(permit) => permit,
         Err(full) => {
             let status = status::waiting(update, update_reason::QUEUED, &full.to_string(), now);
             context.writer.status(update, &status).await?;
-            return Ok(Next::Done(Some(SLOT_RETRY)));
+            return Ok(Next::Done(Some(SLOT_REQUEUE_INTERVAL)));
         }
     };
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
@@ -189,9 +192,9 @@ async fn announce(
     Ok(next)
 }
 
-/// Marks the pod while it executes a run. The finalizer keeps the pod object after a forced deletion, the annotations
-/// prevent autoscalers from evicting the pod, and the label makes the Workspace's PodDisruptionBudget block a drain of the
-/// node.
+/// Marks a pod that executes a run. The finalizer keeps the pod object after a forced deletion. The annotations prevent
+/// autoscalers from evicting the pod. Because of the label, the PodDisruptionBudget of the Workspace blocks a drain of
+/// the node.
 async fn mark_pod(pod: &Pod, uid: &str, context: &Context) -> Result<(), ReconcileError> {
     let mut finalizers = pod.finalizers().to_vec();
     if !finalizers.iter().any(|f| f == names::RUN_FINALIZER) {
@@ -233,7 +236,7 @@ async fn patch_pod(
     Ok(())
 }
 
-/// Attaches a task to the announced run. The task starts the run only if the agent has no record of it.
+/// Attaches a task to the announced run. The task starts the run only if the agent has no record of the run.
 fn attach(
     observed: &Observed,
     binding: &RunBinding,
@@ -242,7 +245,7 @@ fn attach(
 ) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let (Some(workspace), Some(pod), Some(address)) = (&observed.workspace, &observed.pod, address(observed)) else {
-        return Ok(Next::Done(Some(WATCHED_RETRY)));
+        return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)));
     };
     let uid = update.uid().unwrap_or_default();
     let siblings = context.siblings(update);
@@ -255,7 +258,7 @@ fn attach(
     let is_expired = deadline::start_expired(update, context.timeouts, now).is_some();
     let may_start = is_kept && !is_cancel_requested(update) && !is_expired;
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
-    Ok(Next::Done(Some(WATCHED_RETRY)))
+    Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 
 /// Returns the address of the agent in the observed pod.
@@ -276,20 +279,20 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
             let message = format!("failed to cancel the run: {error}");
             let status = status::canceling(update, observed.progress.as_ref(), &message, now);
             context.writer.status(update, &status).await?;
-            return Ok(Next::Done(Some(CANCEL_RETRY)));
+            return Ok(Next::Done(Some(CANCEL_REQUEUE_INTERVAL)));
         }
         let mark = [(names::ANNOTATION_CANCEL_REQUESTED.to_owned(), Some(now.to_string()))].into();
         context.writer.annotate(update, &mark).await?;
     }
     let status = status::canceling(update, observed.progress.as_ref(), "canceling the run", now);
     context.writer.status(update, &status).await?;
-    Ok(Next::Done(Some(WATCHED_RETRY)))
+    Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 
 /// Deletes the pod of a run that its agent has not ended. The end of the container then proves the end of the run.
 async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let update = &observed.update;
-    let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_RETRY))) };
+    let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL))) };
     let message = format!("{why}; deleting pod {}", pod.name_any());
     let status = status::canceling(update, observed.progress.as_ref(), &message, now);
     context.writer.status(update, &status).await?;
@@ -301,11 +304,11 @@ async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Time
         let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
         context.writer.delete_within::<Pod>(&namespace, &name, &uid, DELETION_GRACE_SECONDS).await?;
     }
-    Ok(Next::Done(Some(WATCHED_RETRY)))
+    Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 
-/// Reports a run whose end is not proven, and keeps the run open. If the pod of the run no longer exists, the attached task
-/// is ended and the slot is released.
+/// Reports a run whose end is not proven, and keeps the run open. If the pod of the run no longer exists, ends the
+/// attached task and releases the slot.
 async fn report_unknown_outcome(
     observed: &Observed,
     cause: &str,
@@ -327,7 +330,7 @@ async fn report_unknown_outcome(
         let event = Event::new(update, EventKind::Warning, update_reason::RUN_OUTCOME_UNKNOWN, cause);
         context.events.publish(with_revision(update, event));
     }
-    Ok(Next::Done(Some(UNKNOWN_OUTCOME_RETRY)))
+    Ok(Next::Done(Some(UNKNOWN_OUTCOME_REQUEUE_INTERVAL)))
 }
 
 /// Records the result. The outputs are stored before the status that refers to them is written.
@@ -345,7 +348,7 @@ async fn record(
         Stored::NotYet(why) => {
             let message = format!("run ended; failed to store its outputs, retrying: {why}");
             context.writer.status(update, &status::running(update, progress, &message, now)).await?;
-            return Ok(Next::Done(Some(REFUSED_RETRY)));
+            return Ok(Next::Done(Some(REJECTED_REQUEUE_INTERVAL)));
         }
     };
     failpoint::hit("update-outputs-written");
@@ -364,7 +367,8 @@ async fn record(
     let event = match outcome.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
         Some(reason) => {
-            // While the lock exists, the Stack retries with new Updates, and reports the lock itself once.
+            // While the lock exists, the Stack retries with new Updates. The Stack publishes one event about the lock
+            // instead of one for each Update.
             let is_reported = reason == update_reason::UPDATE_CONFLICT && is_of_stack(update);
             let kind = if is_reported { EventKind::Trace } else { EventKind::Warning };
             Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", outcome.message))
@@ -417,7 +421,7 @@ fn succeeded(update: &Update) -> String {
     format!("{word} stack {}", update.spec.stack_name)
 }
 
-/// Releases the run. Afterwards, the agent may delete its journal, and the pod and the Update may be deleted.
+/// Releases the run. Afterwards, the agent can delete its journal, and the pod and the Update can be deleted.
 async fn release(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();

@@ -34,7 +34,7 @@ pub enum RunState {
     Held(String),
     /// The agent has no record of the run. The run must not start.
     NeverStarted,
-    /// The agent does not respond. Contains the reason.
+    /// The agent cannot be reached. Contains the reason.
     Unreachable(String),
     /// The agent has no record of the run and rejects the request to start it. Contains the reason.
     Rejected(String),
@@ -65,7 +65,8 @@ pub struct Attachments {
     end: CancellationToken,
     // Locked only for short sections and never across an `.await`, so a std mutex is sufficient.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
-    /// Slots of open runs, which are released with the task. Locked only for short sections.
+    /// Slots of open runs, by UID of the Update. A slot is released when its run is detached. Locked only for short
+    /// sections.
     slots: Arc<Mutex<HashMap<String, HeldSlot>>>,
     serials: Arc<AtomicU64>,
 }
@@ -169,13 +170,13 @@ impl Attachments {
         gone.iter().for_each(|uid| self.detach(uid));
     }
 
-    /// Sends a request to cancel a run to the agent.
+    /// Requests that the agent cancels a run.
     pub async fn cancel(&self, address: &AgentAddress, uid: &str) -> Result<(), RpcError> {
         self.agents.connect(address).await?.cancel(uid).await
     }
 
-    /// Acknowledges the recorded result to the agent in the background, so that no other operation waits for the agent.
-    /// An agent that does not respond keeps its journal.
+    /// Informs the agent in the background that the result is recorded. No other operation waits for the response. An
+    /// agent that does not receive this call keeps its journal.
     pub fn acknowledge(&self, address: AgentAddress, uid: String) {
         let agents = self.agents.clone();
         self.tasks.spawn(async move {

@@ -28,7 +28,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// All Updates in the scope of the controller.
     pub updates: Updates,
-    /// Whether the open runs of an earlier process have slots.
+    /// Completed when the open runs of an earlier process have slots.
     pub adopted: Arc<Once>,
     pub timeouts: RunTimeouts,
 }
@@ -57,8 +57,8 @@ impl Context {
         });
     }
 
-    /// Ends the task of a run that is no longer open, and releases its slot. Another leader may have recorded the end
-    /// of the run.
+    /// Ends the task of a run that is no longer open, and releases its slot. This can be necessary because another
+    /// leader has recorded the end of the run.
     pub fn forget(&self, update: &Update) {
         let uid = update.uid().unwrap_or_default();
         self.attachments.detach(&uid);

@@ -57,7 +57,7 @@ pub async fn controller(
     let triggers = |controller: Controller<Update>| {
         controller
             .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
-                // Updates that were completed earlier must not requeue other Updates at the start of the controller.
+                // When the controller starts, Updates that were completed earlier must not requeue other Updates.
                 match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
                     true => waiting(&siblings, update.namespace(), &update.spec.workspace_name),
                     false => Vec::new(),
@@ -78,7 +78,7 @@ fn waiting(updates: &Updates, namespace: Option<String>, workspace: &str) -> Vec
     of_workspace.iter().filter(|u| !u.is_complete()).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
 }
 
-/// Reconciles an Update in steps. Each action writes the status.
+/// Reconciles an Update in steps until no action is due.
 pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.adopt_open_runs();
     // The cache may not contain the last write of this controller yet, but the binding of the run must be current. The

@@ -1,5 +1,6 @@
-//! Deadline of a run. Normally, the agent enforces the timeout of a run. A program has the same user as the agent and can
-//! prevent this, so the controller deletes the pod of a run that exceeds its deadline. All functions are pure.
+//! Deadline of a run. Normally, the agent enforces the timeout of a run. A Pulumi program runs as the same user as the
+//! agent, so it can prevent the enforcement. The controller therefore deletes the pod of a run that exceeds its
+//! deadline. All functions are pure.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -8,19 +9,23 @@ use crate::api::auto::Update;
 use crate::api::{duration, names};
 use crate::controller::update::request::{self, RunTimeouts};
 
-/// Time in which the agent reports the end of a canceled run, in addition to the termination grace period of the pod.
+/// Time within which the agent must report the end of a canceled run, in addition to the termination grace period of
+/// the pod.
 const REPORT_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
-/// Returns the timeout of the run, such as `3h0m0s`, if the run must not start anymore because this time has passed since
-/// its announcement. Otherwise, an interactive session in the pod could keep the run slot.
+/// Returns the timeout of the run, such as `3h0m0s`, if more than this time has passed since the announcement. The run
+/// must then no longer start. Without this limit, a run that waits for the end of an interactive session could hold its
+/// run slot forever.
 pub fn start_expired(update: &Update, timeouts: RunTimeouts, now: Timestamp) -> Option<String> {
     let (announced, timeout) = limit(update, timeouts)?;
     (now.duration_since(announced) > timeout).then(|| duration::display(timeout))
 }
 
-/// Returns the timeout of the run, such as `3h0m0s`, if the agent should have reported the end of the run before `now`. The
-/// run starts within its timeout. When the timeout has passed again, the agent cancels the run within the termination grace
-/// period of `pod`.
+/// Returns the timeout of the run, such as `3h0m0s`, if the deadline of the run has passed.
+///
+/// The deadline is the time of the announcement plus twice the timeout, the termination grace period of `pod`, and
+/// `REPORT_TIMEOUT`. The run starts at most one timeout after the announcement. The agent cancels the run when the
+/// timeout has passed again. The cancellation takes at most the grace period.
 pub fn end_expired(update: &Update, timeouts: RunTimeouts, pod: Option<&Pod>, now: Timestamp) -> Option<String> {
     let (announced, timeout) = limit(update, timeouts)?;
     let grace = pod.and_then(|pod| pod.spec.as_ref()?.termination_grace_period_seconds);

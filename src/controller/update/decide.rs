@@ -20,10 +20,11 @@ use crate::controller::update::request::{RunTimeout, TimeoutSource};
 use crate::controller::workspace::is_operators_pod;
 use crate::rpc::proto;
 
-/// Time to wait until the cluster reports why a pod was terminated. The agent exits at most 30 seconds after it has the
-/// result.
+/// Maximum time after the end of a run for which the controller waits until the cluster reports why the pod was
+/// terminated. The agent exits at most 30 seconds after the end of the run.
 const EXPLANATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
-/// Interval at which the controller checks whether the Stack that must record the result of a deleted Update still exists.
+/// Interval between two checks whether the Stack of a deleted Update still exists. The Stack must record the result of
+/// this Update.
 const OWNER_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Next action for an Update.
@@ -37,7 +38,7 @@ pub enum Action {
     AwaitReferences(String),
     /// Mark the pod and record the binding. The run may start only afterwards.
     Announce(RunBinding),
-    /// Attach to the announced run, or start it.
+    /// Attach to the announced run. Start the run if the agent has no record of it.
     Attach(RunBinding),
     /// Report that the run is in progress, with this message.
     Await(String),
@@ -63,7 +64,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// Returns the name of the action for the log. The values are not logged, because outputs may be secret.
+    /// Returns the name of the action for the log. The content of the action is not logged, because outputs may be
+    /// secret.
     pub fn name(&self) -> &'static str {
         match self {
             Action::AddFinalizer => "AddFinalizer",
@@ -94,7 +96,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         return match update.metadata.deletion_timestamp {
             _ if has(names::UPDATE_FINALIZER) => Action::Release,
             Some(_) if has(names::STACK_FINALIZER) && observed.stack == Owner::Gone => Action::Abandon,
-            // The deletion of the Stack does not requeue the Update.
+            // The Update is requeued, because the deletion of the Stack does not requeue it.
             Some(_) if has(names::STACK_FINALIZER) => Action::Keep(OWNER_CHECK_INTERVAL),
             Some(_) => Action::Nothing,
             None => expiry(update, now),
@@ -121,7 +123,7 @@ fn operators_run(observed: &Observed) -> Action {
         let message = "run started by the Pulumi Kubernetes Operator; waiting for its pod to be deleted";
         return Action::Await(message.to_owned());
     }
-    let why = "it was started by the Pulumi Kubernetes Operator, and its pod no longer exists";
+    let why = "the Pulumi Kubernetes Operator started the run, and its pod no longer exists";
     Action::Record(Box::new(RunOutcome::interrupted(why, TerminationEvidence::Container, None)))
 }
 
@@ -181,7 +183,7 @@ fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::
     outcome.with_cause(pod_termination::cause(binding, pod))
 }
 
-/// States in the outcome of an interrupted run that the controller deleted the pod, if the run ended after its deadline.
+/// If an interrupted run ended after its deadline, adds to the outcome that the controller deleted the pod.
 fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> RunOutcome {
     let (pod, ended) = (observed.pod.as_ref(), outcome.ended.unwrap_or(now));
     match deadline::end_expired(&observed.update, observed.timeouts, pod, ended) {
@@ -196,13 +198,14 @@ fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<Tim
     let RunTimeout { duration: limit, source } = observed.timeouts.of(spec);
     let lasted = Duration::from_millis(u64::try_from(result.ended.saturating_sub(result.started)).unwrap_or_default());
     let is_canceled = result.outcome() == proto::Outcome::Canceled && !result.pod_terminated;
-    // The agent measures the timeout from the moment at which it accepts the run.
+    // The timeout starts when the agent accepts the run.
     let has_expired = !limit.is_zero() && lasted + Duration::from_secs(1) >= limit;
     (has_expired && is_canceled && !is_end_requested(observed)).then_some(source)
 }
 
-/// Returns whether to wait for the reason why the pod was terminated. A deletion is visible immediately, but the kubelet
-/// reports an eviction only after the containers have ended. The agent exits with a delay so that its result can be read.
+/// Returns whether to wait for the reason why the pod was terminated. A deletion is visible immediately. The kubelet
+/// reports an eviction only after the containers have ended, and the agent exits with a delay so that the controller
+/// can read the result.
 fn awaits_termination_reason(
     observed: &Observed,
     binding: &RunBinding,
@@ -223,7 +226,8 @@ fn is_end_requested(observed: &Observed) -> bool {
     is_deleted || is_cancel_requested(update)
 }
 
-/// Returns the action for a run whose end is not proven. The run stays open until evidence exists or a user resolves it.
+/// Returns the action for a run whose end is not proven. The run stays open until evidence exists or a user resolves
+/// it.
 fn outcome_unknown(update: &Update, cause: &str) -> Action {
     let name = update.name_any();
     let how = format!(
@@ -242,7 +246,7 @@ fn outcome_unknown(update: &Update, cause: &str) -> Action {
     }
 }
 
-/// Decides about a run that may be in progress from the state that the attached task reports.
+/// Decides about a run that may be in progress, based on the state that the attached task reports.
 fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&str>, now: Timestamp) -> Action {
     let cancels = is_end_requested(observed);
     let (update, timeouts) = (&observed.update, observed.timeouts);
@@ -284,7 +288,7 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
     }
 }
 
-/// Returns whether the pod has a new IP address, as after the recreation of its sandbox.
+/// Returns whether the pod has a new IP address, for example because its sandbox was recreated.
 fn has_moved(observed: &Observed) -> bool {
     let ip = observed.pod.as_ref().and_then(|pod| pod.status.as_ref()?.pod_ip.as_deref()?.parse::<IpAddr>().ok());
     ip.is_some() && observed.agent_ip.is_some() && ip != observed.agent_ip
@@ -335,7 +339,7 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
 }
 
 /// Returns an error message if a user-created Update requests a different source than its Workspace has. No controller
-/// deletes such an Update, so it would block the queue forever.
+/// deletes such an Update. Without this check, the Update would block the queue of its Workspace forever.
 fn is_on_another_source(workspace: &Workspace, update: &Update) -> Option<String> {
     let desired = update.spec.artifact.as_ref().filter(|_| !is_of_stack(update))?;
     let status = workspace.status.as_ref()?;

@@ -29,18 +29,19 @@ pub struct Observed {
     pub pod: Option<Pod>,
     /// State of the node of the run. Read only if the outcome of the run is unknown.
     pub node: NodeState,
-    /// Name of another Update of the Workspace that runs before this one.
+    /// Name of another Update of the Workspace that runs before this Update.
     pub ahead: Option<String>,
     pub timeouts: RunTimeouts,
     /// State reported by the attached task.
     pub run_state: Option<RunState>,
     /// Progress reported by the attached task.
     pub progress: Option<RunProgress>,
-    /// Address at which the attached task calls the agent.
+    /// IP address at which the attached task calls the agent.
     pub agent_ip: Option<IpAddr>,
-    /// State of the Stack that owns the Update. Read only once the Update is being deleted.
+    /// State of the Stack that owns the Update. Read only if the Update is being deleted.
     pub stack: Owner,
-    /// State of the Secrets and ConfigMaps that the run refers to. Read only for an unbound run that is first in its queue.
+    /// State of the Secrets and ConfigMaps to which the run refers. Read only for a run that has no binding and is the
+    /// next run of its Workspace.
     pub references: Option<Checked>,
 }
 
@@ -69,7 +70,7 @@ pub fn is_of_stack(update: &Update) -> bool {
     update.owner_references().iter().any(|owner| owner.kind == "Stack")
 }
 
-/// Reads only the state that the pass needs.
+/// Reads only the state that this pass needs.
 pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Result<Observed, ReadError> {
     let namespace = update.namespace().unwrap_or_default();
     let name = update.spec.workspace_name.clone();
@@ -108,14 +109,14 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     Ok(Observed { update, workspace, pod, node, ahead, timeouts, run_state, progress, agent_ip, stack, references })
 }
 
-/// Returns whether the run is not bound yet and no other Update of its Workspace runs before it.
+/// Returns whether the run is open, has no binding yet, and no other Update of its Workspace runs before it.
 fn may_be_next(update: &Update, ahead: Option<&String>) -> bool {
     let is_open = !update.is_complete() && update.metadata.deletion_timestamp.is_none();
     is_open && binding(update).is_none() && ahead.is_none()
 }
 
-/// Returns whether the agent currently reports on an open run, so that no other evidence is needed. Returns false during
-/// a cancellation, because canceling the run needs the pod.
+/// Returns whether the agent currently reports on an open run, so that no other evidence is needed. Returns `false`
+/// during a cancellation, which requires the pod.
 fn is_agent_reporting(update: &Update, snapshot: Option<&RunSnapshot>) -> bool {
     let is_reporting =
         snapshot.is_some_and(|snapshot| matches!(snapshot.run_state, RunState::Running | RunState::Held(_)));
@@ -145,8 +146,9 @@ async fn node(
     }
 }
 
-/// Returns the name and UID of the Stack that owns an Update. The owner reference is absent if it was removed, or if the
-/// Stack was being deleted when it created the Update. The finalizer then shows that the Update has an owner.
+/// Returns the name and UID of the Stack that owns an Update. The owner reference is absent if it was removed, or if
+/// the Stack was being deleted when it created the Update. The finalizer of the Stack then shows that the Update has an
+/// owner, which has the name of the Workspace.
 fn owner(update: &Update) -> Option<(String, Option<String>)> {
     let referred = update.owner_references().iter().find(|o| o.kind == "Stack");
     let is_held = update.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
@@ -155,8 +157,8 @@ fn owner(update: &Update) -> Option<(String, Option<String>)> {
         .or_else(|| is_held.then(|| (update.spec.workspace_name.clone(), None)))
 }
 
-/// Returns the name of the Update of the same Workspace that runs before this one. Open runs come first, then older Updates,
-/// then Updates ordered by name.
+/// Returns the name of the first Update of the same Workspace that runs before `update`. Updates with an open run are
+/// first. The other Updates are ordered by creation time and then by name.
 fn ahead(update: &Update, all: &[Arc<Update>]) -> Option<String> {
     let order = |u: &Update| (binding(u).is_none(), u.creation_timestamp(), u.name_any());
     let own = order(update);

@@ -125,8 +125,8 @@ impl RunOutcome {
         self
     }
 
-    /// Returns the outcome in the termination message, if the agent wrote the message for this run. The message is
-    /// short and contains no outputs.
+    /// Returns the outcome in the termination message if the agent wrote the message for this run. The termination
+    /// message is short and contains no outputs.
     pub fn from_termination_message(terminated: &ContainerStateTerminated, id: &str) -> Option<Self> {
         let words: TerminationMessage = serde_json::from_str(terminated.message.as_deref()?).ok()?;
         if words.id != id {
@@ -167,7 +167,8 @@ impl RunOutcome {
         }
     }
 
-    /// Removes outputs that cannot be stored. The run does not fail, because its operation is complete.
+    /// Removes outputs that cannot be stored, and adds the reason to the message. The run does not fail, because its
+    /// operation is complete.
     pub fn without_outputs(self, why: &str) -> Self {
         let lost = format!("failed to store the outputs, which the next run stores: {why}");
         let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
@@ -222,7 +223,8 @@ fn changes(counts: &HashMap<String, u32>) -> BTreeMap<String, i64> {
     counts.iter().take(max_operations).map(|(operation, count)| (one_line(operation), i64::from(*count))).collect()
 }
 
-/// Describes the holders of a lock. The age of the lock is omitted, so that the text is the same for the same lock.
+/// Describes the holders of a lock. The age of the lock is omitted, so that the text does not change while the lock
+/// exists.
 fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
     if holders.is_empty() {
         return message.to_owned();

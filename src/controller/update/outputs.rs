@@ -15,8 +15,8 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
 
-/// Time after the end of a run in which a rejected creation of the Secret is retried, for example after a rejection by
-/// a quota or policy.
+/// Time after the end of a run within which the controller retries to create the Secret if the API server forbids it,
+/// for example because of a quota or policy.
 const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Result of the attempt to store the outputs.
@@ -45,13 +45,13 @@ pub(super) async fn store(
         Ok(Created::Existing(found)) if is_of(&found, update) => Ok(Stored::Yes),
         Ok(Created::Existing(found)) => {
             let name = found.name_any();
-            Ok(Stored::No(format!("Secret {name} exists and does not belong to this run: delete it")))
+            Ok(Stored::No(format!("Secret {name} exists and was not created for this run: delete it")))
         }
         Err(error) => refused(error, outcome.ended, now),
     }
 }
 
-/// Handles a rejected write. Returns an error if a retry can succeed.
+/// Returns the result of a failed write. Returns an error if the write is retried with backoff.
 fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Stored, ReconcileError> {
     let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < RETRY_TIMEOUT);
     match error {

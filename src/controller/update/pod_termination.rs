@@ -11,8 +11,9 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::request::pulumi_container;
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// Time in which an exited container can restart. After a restart, the journal of the agent contains more information
-/// than the report of the kubelet. The restart backoff of the kubelet is at most five minutes.
+/// Maximum time for which the controller waits until an exited container is restarted. After a restart, the journal of
+/// the agent contains more information than the report of the kubelet. The restart backoff of the kubelet is at most
+/// five minutes.
 const RESTART_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
 /// State of the node of a run.
@@ -52,7 +53,7 @@ impl NodeState {
 pub enum End {
     /// The run is in progress, or its agent is expected to report. Contains additional information for the user.
     Open(Option<String>),
-    /// The run has ended. None of its processes is running.
+    /// The run has ended, and none of its processes is running.
     Proven(Box<RunOutcome>),
     /// It is unknown whether the run has ended. Contains the reason.
     Unknown(String),
@@ -68,7 +69,8 @@ pub struct Recorded<'a> {
     pub now: Timestamp,
 }
 
-/// Returns the conclusion from the pod to which the run is bound, if it exists, and from the node of the run.
+/// Returns the conclusion about the end of a run. The evidence is the pod to which the run is bound, if this pod
+/// exists, and the node of the run.
 pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(run.binding.pod_uid.as_str()));
     let by_container = pod.map_or(End::Open(None), |pod| by_container(run, pod));
@@ -161,7 +163,8 @@ pub fn cause(binding: &RunBinding, pod: Option<&Pod>) -> Option<String> {
     }
 }
 
-/// Returns whether the pod of a run has ended or is terminating, for example after a deletion, an eviction or a drain.
+/// Returns whether the pod of a run has failed, is terminating or no longer exists, for example after an eviction or a
+/// drain.
 pub fn is_pod_ending(binding: &RunBinding, pod: Option<&Pod>) -> bool {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()));
     pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some() || phase(pod) == Some("Failed"))
@@ -171,8 +174,8 @@ fn has_restart_timed_out(terminated: &ContainerStateTerminated, now: Timestamp) 
     finished(terminated).is_none_or(|finished| now.duration_since(finished) > RESTART_TIMEOUT)
 }
 
-/// Returns the end time, rounded up. The kubelet reports whole seconds, so the container may have ended later within
-/// the second.
+/// Returns the end time, rounded up. The kubelet reports whole seconds, so the container may have ended up to one
+/// second later.
 fn finished(terminated: &ContainerStateTerminated) -> Option<Timestamp> {
     terminated.finished_at.as_ref()?.0.checked_add(SignedDuration::from_secs(1)).ok()
 }

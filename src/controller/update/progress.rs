@@ -11,7 +11,7 @@ use crate::api::auto::RunProgress;
 use crate::api::{columns, conditions};
 use crate::rpc::proto::{self, StepState, progress};
 
-/// Maximum number of tracked resources with an operation in progress. Operations on further resources are not counted.
+/// Maximum number of tracked operations in progress. Further operations are not counted, even after they are completed.
 const MAX_IN_PROGRESS: usize = 64;
 /// Maximum number of counted resources.
 const MAX_RESOURCES: usize = 10_000;
@@ -23,7 +23,7 @@ const MAX_FIELD_LENGTH: usize = 128;
 pub enum ProgressChange {
     None,
     Some,
-    /// The change must be written immediately, because it identifies a lock.
+    /// The progress must be written immediately, because the new process ID identifies a lock.
     Urgent,
 }
 
@@ -64,8 +64,8 @@ struct RunningStep {
     since: Option<Timestamp>,
 }
 
-/// Type of the stack resource.
-const STACK_ITSELF: &str = "pulumi:pulumi:Stack";
+/// Type of the resource that represents the Pulumi stack.
+const STACK_RESOURCE_TYPE: &str = "pulumi:pulumi:Stack";
 
 impl Progress {
     /// Processes a message of the agent.
@@ -93,8 +93,8 @@ impl Progress {
 
     fn step(&mut self, step: &proto::ResourceStep, time: i64) {
         let (kind, name) = kind_and_name(&step.urn);
-        // The operation on the stack resource lasts for the complete run and provides no information.
-        if kind == STACK_ITSELF {
+        // The operation on the stack resource lasts until the end of the run, so it provides no information.
+        if kind == STACK_RESOURCE_TYPE {
             return;
         }
         let hash = hash(&step.urn);
@@ -167,7 +167,7 @@ impl Reported {
     }
 }
 
-/// Returns the number of resources by operation on one line, such as `2 create, 5 same`.
+/// Returns the number of resources for each operation on one line, such as `2 create, 5 same`.
 pub fn summary_of_changes<'a>(changes: impl Iterator<Item = (&'a String, &'a i64)>) -> String {
     let changes: Vec<String> = changes.map(|(word, count)| format!("{count} {word}")).collect();
     columns::text(&changes.join(", "), columns::MAX_PROGRESS)

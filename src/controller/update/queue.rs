@@ -47,8 +47,7 @@ fn groups_of(update: &Update) -> Vec<UpdateGroup> {
     std::iter::once(workspace).chain(stack).collect()
 }
 
-/// Returns the run of an Update in a pod, as the run limiter counts and orders it. `siblings` contains all Updates of
-/// the same Workspace.
+/// Returns the run of an Update in a pod for the run limiter. `siblings` contains all Updates of the same Workspace.
 pub fn run_in(pod: &Pod, update: &Update, siblings: &[Arc<Update>]) -> Run {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     run_on(node.unwrap_or_default(), update, siblings)
@@ -66,7 +65,7 @@ fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
     }
 }
 
-/// Returns the open runs that an earlier process started, each with its Update.
+/// Returns all open runs with their Updates. When a process starts, an earlier process has started these runs.
 pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
     let open = updates.iter().filter(|update| !update.is_complete());
     let bound = open.filter_map(|update| Some((update, update.status.as_ref()?.run.as_ref()?)));
@@ -75,9 +74,9 @@ pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
         .collect()
 }
 
-/// Returns the time since which the run is pending. A Stack sets this time in its Updates. If a Workspace has no Stack,
-/// its Updates share one position: each Update is pending since the start of the preceding run, regardless of the
-/// number of Updates that were created together.
+/// Returns the time since which the run is pending. A Stack sets this time in its Updates. The Updates of a Workspace
+/// without a Stack share one position in the queue. Each of them is pending since its creation or the last start of a
+/// run in the Workspace, whichever is later. Creating many Updates at the same time therefore has no advantage.
 fn pending_since(update: &Update, siblings: &[Arc<Update>]) -> Timestamp {
     if let Some(since) = &update.spec.pending_since {
         return since.0;

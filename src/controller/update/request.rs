@@ -1,4 +1,5 @@
-//! Builds the request that starts a run, including its binding, timeouts and dead runs. All functions are pure.
+//! Builds the request that starts a run, including its binding, its timeouts and the dead runs: ended runs that may
+//! still hold a lock. All functions are pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::rpc::protocol::{self, settings_digest};
 /// Maximum length of a label value, in characters.
 const MAX_NAME: usize = 63;
 
-/// Maximum number of dead runs in a request. If there are more, the request contains the newest dead runs.
+/// Maximum number of dead runs in a request. If there are more dead runs, the request contains those that ended last.
 const MAX_DEAD_RUNS: usize = 5;
 
 /// Reason why a run cannot be requested.
@@ -45,7 +46,8 @@ pub enum RequestError {
     Kind,
 }
 
-/// Returns the binding of the run of an Update to a pod. Returns `None` if the Workspace has no agent yet.
+/// Returns the binding of the run of an Update to a pod. Returns `None` if the Workspace has no agent yet, or if the
+/// settings of the Pulumi stack are invalid.
 pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunBinding> {
     let status = workspace.status.as_ref()?;
     let spec = pod.spec.as_ref();
@@ -107,8 +109,8 @@ fn kind(kind: UpdateKind) -> Result<proto::OperationKind, RequestError> {
     }
 }
 
-/// Returns `timeout`, if it is set, and `idleTimeout` in seconds. Zero means no limit. If a duration is invalid, the
-/// error contains the name of its field.
+/// Returns `spec.timeout`, or `None` if this field is not set, and `spec.idleTimeout` in seconds. Zero means no limit.
+/// If a duration is invalid, returns an error with the name of its field.
 pub fn limits(update: &Update) -> Result<(Option<Duration>, u64), RequestError> {
     let seconds = |field, value: &Option<String>| match value {
         None => Ok(0),
@@ -132,8 +134,7 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
 pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
     let needed = request.map_or(0, |request| protocol::needed(&request));
-    // The missing objects are created during the lifetime of the pod. The agent must therefore check that they are
-    // mounted.
+    // The missing objects are created after the pod. The agent must therefore check that they are mounted.
     if waits_for_references(update) { needed.max(protocol::REQUIRED_DIRECTORIES) } else { needed }
 }
 
@@ -144,22 +145,22 @@ pub fn waits_for_references(update: &Update) -> bool {
     progressing.is_some_and(|progressing| progressing.reason == update_reason::REFERENCE_NOT_FOUND)
 }
 
-/// Returns the mounted directories that must not be empty at the start of the run.
+/// Returns the mounted directories that must not be empty when the run starts.
 fn required_directories(update: &Update, workspace: &Workspace, binding: &RunBinding) -> Vec<String> {
     let required = references(&workspace.spec, Some(&update.spec.stack_name)).into_iter();
     let required = required.filter(|reference| !binding.empty_references.contains(&reference.object()));
     required.map(|reference| reference.directory).collect()
 }
 
-/// Returns whether the agent in the pod is too old for this run. Such an agent would silently ignore a part of the
+/// Returns whether the agent in the pod is too old for this run. Such an agent would silently ignore parts of the
 /// request.
 pub fn exceeds_protocol_version(update: &Update, workspace: &Workspace) -> bool {
     let understood = workspace.status.as_ref().and_then(|status| status.agent_protocol_version).unwrap_or_default();
     required_protocol_version(update, workspace) > understood
 }
 
-/// Returns the request that starts a run with this binding. `timeouts` contains the limits of the controller for the
-/// duration of a run.
+/// Returns the request that starts a run with this binding. `timeouts` contains the timeouts from the flags of the
+/// controller.
 pub fn run(
     update: &Update,
     workspace: &Workspace,
@@ -282,7 +283,8 @@ impl TimeoutSource {
     }
 }
 
-/// Returns the dead runs of the Pulumi stack of `update`.
+/// Returns the dead runs of the Pulumi stack of `update`, those that ended last first. Returns no runs if
+/// `spec.lockRecovery` is `Manual`.
 pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
     if update.spec.lock_recovery == LockRecovery::Manual {
         return Vec::new();

@@ -39,7 +39,7 @@ pub fn waiting(update: &Update, reason: &str, message: &str, now: Timestamp) -> 
     status
 }
 
-/// Returns the status of an announced run. It is written before the run starts.
+/// Returns the status of an announced run. This status is written before the run starts.
 pub fn announced(update: &Update, binding: &RunBinding, now: Timestamp) -> UpdateStatus {
     let mut status = running(update, None, "run is starting", now);
     status.run = Some(binding.clone());
@@ -63,7 +63,7 @@ pub fn canceling(update: &Update, progress: Option<&RunProgress>, message: &str,
     status
 }
 
-/// Returns the status of a run for which it is unknown whether it has ended.
+/// Returns the status of a run whose end is not proven.
 pub fn outcome_unknown(update: &Update, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = open(update, Status::Unknown, update_reason::RUN_OUTCOME_UNKNOWN, message, now);
     status.phase = Some(UpdatePhase::OutcomeUnknown);
@@ -123,8 +123,8 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status
 }
 
-/// Returns a reduced status of a completed run. It is written after the API server rejected the complete status with
-/// `error`.
+/// Returns a reduced status of a completed run. The reduced status is written after the API server has rejected the
+/// complete status with `error`.
 pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &str, now: Timestamp) -> UpdateStatus {
     let message = conditions::shorten(&outcome.message, SHORT_MESSAGE);
     let why =
@@ -148,7 +148,7 @@ pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &s
     status
 }
 
-/// Returns the time that the agent reports. Returns `None` if the time is more than one day before the creation of the
+/// Returns `time`, which the agent reports. Returns `None` if the time is more than one day before the creation of the
 /// Update or more than one day after `now`.
 fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option<Timestamp> {
     let day = SignedDuration::from_hours(24);
@@ -158,8 +158,8 @@ fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option
     time.filter(|time| (earliest..=latest).contains(time))
 }
 
-/// Returns the progress of a completed run, in which no operation is in progress. The process ID is kept, because a
-/// lock can contain it.
+/// Returns the progress of a completed run, without operations in progress. The process ID is kept, because a remaining
+/// lock of the run contains this ID.
 fn ended(last: Option<&RunProgress>, written: Option<&RunProgress>, outcome: &RunOutcome) -> Option<RunProgress> {
     let pid = last.and_then(|last| last.pid).or_else(|| written.and_then(|written| written.pid));
     let changes = summary_of_changes(outcome.changes.iter());

@@ -27,17 +27,18 @@ const MAX_MESSAGE: usize = 1024;
 
 /// Rate limit in bytes per second. The message about a step of the Pulumi engine has about 300 bytes.
 const RATE: i64 = 1024 * 1024;
-/// Maximum burst in bytes. It is sufficient for all messages of a run with tens of thousands of resources, which the
-/// agent sends after a controller attaches again.
+/// Maximum burst in bytes. This burst is sufficient for all messages of a run with tens of thousands of resources. The
+/// agent sends all messages again when a new controller process attaches.
 const BURST: i64 = 16 * 1024 * 1024;
 /// Cost of a message in bytes, in addition to its size.
 const MESSAGE: i64 = 256;
-/// Minimum pause. Shorter pauses are accumulated, because timers are not sufficiently precise.
+/// Minimum pause. Shorter pauses accumulate until they reach this minimum, because timers are not precise enough for
+/// them.
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MICROSECONDS: i64 = 1_000_000;
 
 impl Attachments {
-    /// Reads the messages of a run until the run ends. Retries after errors.
+    /// Reads the messages of a run until the run ends, is rejected or must not start. Retries after errors.
     pub(super) async fn follow(&self, target: Target, serial: u64) {
         let mut following = Following::new(target, serial);
         let mut wait = FIRST_RETRY;
@@ -114,7 +115,8 @@ impl Attachments {
         match following.progress.observe(progress) {
             ProgressChange::None => {}
             ProgressChange::Urgent => {
-                // Otherwise, an agent that continuously reports new processes would cause a write for each report.
+                // Without this interval, an agent that continuously reports new processes would cause a write for each
+                // report.
                 let due = following.published.map_or(now, |published| published + URGENT_INTERVAL);
                 following.due = Some(following.due.map_or(due, |before| before.min(due)));
                 if due <= now {
@@ -163,7 +165,7 @@ impl Attachments {
 
     fn wake(&self, target: &Target) {
         if self.wake.clone().try_send(target.update.clone()).is_err() {
-            tracing::debug!(update = %target.update, "wake-up dropped; the Update is requeued periodically");
+            tracing::debug!(update = %target.update, "requeue dropped; the Update is requeued after its requeue interval");
         }
     }
 }
@@ -179,7 +181,8 @@ struct Following {
     published: Option<Instant>,
     /// Time at which progress must be published, or `None` if the progress has not changed.
     due: Option<Instant>,
-    /// Rate limit of the task. It applies across connections, so that an agent cannot reset it with a new connection.
+    /// Rate limit of the task. The limit applies across connections, so that an agent cannot reset it with a new
+    /// connection.
     rate: RateLimit,
 }
 

@@ -359,7 +359,9 @@ fn a_run_with_a_terminated_pod_waits_for_the_termination_reason() {
     assert_eq!(outcome.failure, Some(update_reason::ABORTED));
     let mut deleted = update(Some(bound()));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
-    let Action::Record(outcome) = decided(deleted, here(), 5) else { panic!("a user deleted it") };
+    let Action::Record(outcome) = decided(deleted, here(), 5) else {
+        panic!("expected Action::Record after the deletion")
+    };
     assert_eq!(outcome.failure, Some(update_reason::CANCELED));
 }
 
@@ -396,7 +398,7 @@ fn a_held_run_is_not_started_after_its_deletion() {
     assert_eq!(
         decide(&Observed { run_state: held(), ..observed(deleted.clone()) }),
         Action::Attach(bound()),
-        "to snapshot only"
+        "the new task must not start the run"
     );
     let Action::Record(outcome) = decide(&Observed { run_state: Some(RunState::NeverStarted), ..observed(deleted) })
     else {

@@ -105,7 +105,7 @@ async fn repeated_process_changes_wake_at_most_once_per_second() {
         woken += count_wakes(&mut wakes);
     }
     let seconds = begin.elapsed().as_secs() as usize;
-    assert!(woken <= seconds + 1 && woken > seconds / 2, "woken {woken} times in {seconds} s");
+    assert!(woken <= seconds + 1 && woken > seconds / 2, "requeued {woken} times in {seconds} s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,7 +200,7 @@ async fn a_flooding_agent_is_read_at_the_limited_rate() {
     }
     let most = (BURST + 61 * RATE) / (MESSAGE + 100);
     let read: i64 = read;
-    assert!(read <= most && read > most / 2, "{read} messages in a minute; {most} may be");
+    assert!(read <= most && read > most / 2, "{read} messages in a minute, of at most {most}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,7 +96,7 @@ fn a_held_run_is_not_started_after_its_timeout() {
     };
     let held = || RunState::Held("alice runs `pulumi import`".to_owned());
     assert!(matches!(at(held(), "700s"), Action::Hold(_)));
-    assert_eq!(at(held(), "699s"), Action::Attach(bound()), "to end the attempt to start it");
+    assert_eq!(at(held(), "699s"), Action::Attach(bound()), "the new task must not start the run");
     let Action::Record(outcome) = at(RunState::NeverStarted, "600s") else { panic!("expected Action::Record") };
     assert_eq!(outcome.failure, Some(update_reason::RUN_REFUSED), "the Stack retries the run");
     assert_eq!(outcome.message, "failed to start the run within its timeout of 10m0s");

@@ -16,7 +16,8 @@ fn a_run_is_announced_when_nothing_blocks_it() {
     assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
 }
 
-/// Returns a run with targets, which requires at least protocol version 1, and an agent with the given protocol version.
+/// Returns a state with a run with targets, which requires at least protocol version 1, and an agent with the given
+/// protocol version.
 fn with_targets(protocol_version: u32) -> Observed {
     let mut observed = observed(update(None));
     observed.update.spec.target = vec!["urn".to_owned()];
