@@ -10,7 +10,8 @@ use tokio::time::Instant;
 pub const MIN_DELAY: Duration = Duration::from_millis(750);
 /// Default value of the flag `--max-retry-delay` in Flux.
 pub const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
-/// Maximum number of failing objects. If there are more, the object whose last failure is the oldest is evicted.
+/// Maximum number of recorded objects. If more objects fail, the record of the object with the oldest last failure is
+/// removed.
 const MAX_OBJECTS: usize = 16 * 1024;
 
 /// Namespace and name of an object.
@@ -62,7 +63,7 @@ impl Backoff {
         delay
     }
 
-    /// Resets the delay of an object after a success or its deletion.
+    /// Resets the delay of an object after a successful reconcile or after the deletion of the object.
     pub fn forget(&self, key: &ObjectKey) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }

@@ -42,8 +42,7 @@ impl<S> Debug for Start<S> {
 impl<S> Start<S> {
     /// Runs the controller until `end` is canceled.
     ///
-    /// For `strip` and `on_event`, see [`watch::changes`]. `triggers` adds watches and wake-ups that also trigger
-    /// reconciles.
+    /// For `strip` and `on_event`, see [`watch::changes`]. `triggers` adds further streams that trigger reconciles.
     pub async fn run<K, C, R>(
         self,
         strip: impl Fn(&mut K) + Send + 'static,
@@ -85,7 +84,7 @@ impl<S> Start<S> {
                     tracing::debug!(kind = %K::kind(&()), error = &error as &dyn std::error::Error, "controller");
                 }
             });
-        // The receiver of the reports ends with the controller, because the controller then drops the sender.
+        // The task of the reports ends after the controller, which drops the sender of the queue.
         tokio::join!(controller, reports);
     }
 }

@@ -1,5 +1,5 @@
-//! Events of objects, which are sent to the Kubernetes API and to the notification-controller of Flux. Reconciles queue
-//! events without waiting, and one task delivers them. Each destination has a bounded queue, so that a slow
+//! Events of objects, which are sent to the Kubernetes API and to Flux notification-controller. Reconciles queue events
+//! without waiting, and one task delivers the queued events. Each destination has a bounded queue, so that a slow
 //! notification-controller neither delays nor displaces events for the API.
 
 mod kubernetes;
@@ -37,7 +37,8 @@ impl Events {
         Self::with_notifications(writer, None, component, instance, metrics)
     }
 
-    /// Creates the same queue and task as [`Events::new`], and also posts the events to a notification-controller.
+    /// Creates the same queue and task as [`Events::new`], and a second queue whose events the same task posts to
+    /// notification-controller.
     pub fn with_notifications(
         writer: Writer,
         controller: Option<NotificationController>,
@@ -52,7 +53,7 @@ impl Events {
         (Events { kubernetes, notifications }, EventTask { kubernetes: writes, notifications: posts })
     }
 
-    /// Queues an event. If a queue is full, the event is dropped and counted as dropped.
+    /// Queues an event. If a queue is full, the event is dropped, and a metric counts it.
     pub fn publish(&self, event: Event) {
         if let Some(notifications) = self.notifications.as_ref().filter(|_| notifications::is_posted(&event)) {
             notifications.add(event.clone());

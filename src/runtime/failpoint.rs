@@ -1,4 +1,4 @@
-//! Failpoints for tests. They crash the process at a given point, or make the process report another version, as after
+//! Failpoints for tests. They abort the process at a given point, or make the process report another version, as after
 //! an upgrade. Without the feature `failpoints`, they have no effect.
 
 /// Aborts the process if the environment variable `FAILPOINTS` contains `name` in its comma-separated list. The file

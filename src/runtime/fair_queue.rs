@@ -1,11 +1,11 @@
-//! Selects the queued run that starts next. The functions are pure: they use no clock and no lock. The caller wakes the
-//! runs.
+//! Selects the queued run that starts next. The functions are pure: they use no clock and no lock. The caller requeues
+//! the runs that may start.
 //!
 //! A free slot is assigned to the namespace with the fewest open runs. Among several such namespaces, the slot is
-//! assigned to the namespace that got a slot least recently. A namespace can start another run only if the number of
-//! free slots exceeds the number of its open runs, on the node and in total. One namespace therefore uses at most half
-//! of the slots, a second namespace at most half of the remaining slots, and so on. This rule does not apply if the
-//! limits allow one namespace to use all slots.
+//! assigned to the namespace whose last slot assignment is the oldest. A namespace can start another run only if the
+//! number of free slots exceeds the number of its open runs, on the node and in total. One namespace therefore uses at
+//! most half of the slots (rounded up), a second namespace at most half of the remaining slots, and so on. This rule
+//! does not apply if the limits allow one namespace to use all slots.
 //!
 //! Within a namespace, the run with the highest priority starts first. Among runs with the same priority, the run that
 //! has been pending longest starts first. Neither the priority nor the number of queued runs of a namespace delays the
@@ -24,7 +24,8 @@ use queue::{Queue, Taken};
 
 pub use queue::{Limits, Run};
 
-/// Time for which a slot is reserved for a woken run. The time is limited, because the run may no longer exist.
+/// Time for which a slot is reserved for a run that may start. The time is limited, because the run may no longer
+/// exist.
 const RESERVATION: Duration = Duration::from_secs(30);
 
 /// Reason why a run must wait for a slot. The status contains the text, so the text contains no numbers that change
@@ -82,9 +83,10 @@ struct Open {
 /// Slot that is reserved for a run that may start.
 struct Reserved<W> {
     run: Run,
-    /// Sequence number, which determines the order of the wake-ups.
+    /// Sequence number, which determines the order in which the runs are requeued.
     number: u64,
-    /// Waker of the run, or `None` if the run was already woken.
+    /// Value that identifies the run for the requeue, or `None` if [`FairQueue::next_wake`] has already returned this
+    /// value.
     waker: Option<W>,
     until: Instant,
 }
@@ -128,11 +130,11 @@ impl<W> FairQueue<W> {
         self.forget(&run.uid);
         let opened = || Open { namespace: run.namespace.clone(), node: run.node.clone(), permits: 0 };
         self.open.entry(run.uid.clone()).or_insert_with(opened).permits += 1;
-        // The reserved slot may be on another node, on which it is now free.
+        // The run may have had a reserved slot on another node. This slot is now free for a queued run.
         self.reserve(now);
     }
 
-    /// Releases one permit of an open run. Releasing the last permit frees the slot of the run.
+    /// Releases one permit of an open run. The slot of the run becomes free when the last permit is released.
     pub fn close(&mut self, uid: &str, now: Instant) {
         if let Some(open) = self.open.get_mut(uid) {
             open.permits = open.permits.saturating_sub(1);
@@ -143,13 +145,13 @@ impl<W> FairQueue<W> {
         self.reserve(now);
     }
 
-    /// Removes a queued or woken run that no longer needs a slot.
+    /// Removes a run that is queued or has a reserved slot, and that no longer needs a slot.
     pub fn withdraw(&mut self, uid: &str, now: Instant) {
         self.forget(uid);
         self.reserve(now);
     }
 
-    /// Returns the waker of the next run that may start and has not been woken.
+    /// Returns the `waker` of the next run that may start. Each `waker` is returned once.
     pub fn next_wake(&mut self, now: Instant) -> Option<W> {
         self.reserve(now);
         let unaware = self.reserved.values_mut().filter(|reserved| reserved.waker.is_some());

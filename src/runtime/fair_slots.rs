@@ -2,16 +2,17 @@
 //! connections.
 //!
 //! At most `total` slots are in use at the same time, and at most `per_key` slots by one key. A caller first waits for
-//! a slot of its key and then for one of the `total` slots. A free slot is granted to the waiting key that holds the
-//! fewest slots. Among several such keys, the slot is granted to the key that got a slot least recently. A key that
-//! rarely needs a slot therefore waits only for the next free slot, even if other keys have many or slow callers.
+//! a slot of its key and then for one of the `total` slots, which are the common slots. A free common slot is granted
+//! to the waiting key that holds the fewest slots. Among several such keys, the slot is granted to the key whose last
+//! grant is the oldest. A key that rarely needs a slot therefore waits only for the next free slot, even if other keys
+//! have many or slow callers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Minimum number of recent grants whose keys are recorded. The number of recorded keys is at most twice as large.
+/// Number of latest grants whose keys are always recorded. At most twice as many keys are recorded.
 const MIN_RECORDED: usize = 1024;
 
 /// Limits of the slots and their queues.

@@ -1,5 +1,5 @@
-//! Transfers the ownership of fields from the Pulumi Kubernetes Operator to this controller: the field managers of an
-//! object are renamed. The functions are pure.
+//! Transfers the ownership of fields from the Pulumi Kubernetes Operator to this controller by renaming the field
+//! managers of an object. The functions are pure.
 //!
 //! The next server-side apply then removes fields that only the operator owned, unless the apply contains them.
 
@@ -17,14 +17,14 @@ pub fn is_due<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(is_operators)
 }
 
-/// Returns whether the operator has applied the object itself, and not only its status. If so, the operator has created
-/// the object and maintains it.
+/// Returns whether the operator has applied more of an object than its status. If so, the operator has created the
+/// object and maintains it.
 pub fn is_applied_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(|entry| is_operators(entry) && is_apply(entry) && !is_of_subresource(entry))
 }
 
-/// Returns the managed fields with this controller instead of the operator as their manager. Returns `None` if the
-/// operator manages no field.
+/// Returns the managed fields after the replacement of the operator by this controller as field manager. Returns `None`
+/// if the operator manages no field.
 pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
     if !is_due(object) {
         return None;
@@ -57,8 +57,8 @@ fn is_of_subresource(entry: &ManagedFieldsEntry) -> bool {
     entry.subresource.as_deref().is_some_and(|subresource| !subresource.is_empty())
 }
 
-/// Returns the entry as if this controller had written its fields. The controller applies objects and patches their
-/// status.
+/// Returns the entry as if this controller had written its fields. The controller writes objects with server-side
+/// apply, and their status with patches.
 fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
     entry.manager = Some(FIELD_MANAGER.to_owned());
     if is_of_subresource(&entry) {
@@ -82,7 +82,8 @@ fn own_defaults_of_strategy(fields: &mut Value) {
     }
 }
 
-/// Returns whether the API server treats two entries as entries of the same manager. It would drop one of them.
+/// Returns whether the API server treats two entries as entries of the same manager. The API server would drop one of
+/// two such entries, so they must be merged.
 fn is_same_manager(one: &ManagedFieldsEntry, other: &ManagedFieldsEntry) -> bool {
     let version = |entry: &ManagedFieldsEntry| if is_apply(entry) { None } else { entry.api_version.clone() };
     one.manager == other.manager

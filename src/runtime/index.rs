@@ -22,7 +22,7 @@ use crate::runtime::reconcile::ReconcileError;
 /// Maximum time for which a reconcile waits for the caches. The reconcile then ends and releases its slot.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requeue interval after a reconcile has waited for [`WAIT_TIMEOUT`].
-const RETRY: Duration = Duration::from_secs(1);
+const WAIT_REQUEUE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Function that returns the groups of an object. An object can be in any number of groups.
 type GroupsOf<K, G> = fn(&K) -> Vec<G>;
@@ -182,8 +182,8 @@ impl<K: Resource<DynamicType = ()> + Clone, G> fmt::Debug for IndexWriter<K, G> 
     }
 }
 
-/// Member of a group. All versions of an object are equal. The object is shared with the store, so a member needs only
-/// the memory of a pointer.
+/// Member of a group. All versions of an object compare as equal. A member shares the object with the store, so it
+/// needs only the memory of a pointer.
 struct Member<K>(Arc<K>);
 
 impl<K: Resource> Member<K> {
@@ -249,7 +249,7 @@ impl CacheSync {
         self
     }
 
-    /// Waits until all caches are complete, or until the timeout.
+    /// Waits until all caches are complete or the timeout expires.
     ///
     /// # Errors
     /// Returns an error if a cache is not complete after the timeout. The object is then requeued.
@@ -270,7 +270,7 @@ impl CacheSync {
                 "caches not synced; check that the controller has permission to list these kinds"
             );
         }
-        Err(ReconcileError::waiting(format!("cache sync of {missing}"), RETRY))
+        Err(ReconcileError::waiting(format!("cache sync of {missing}"), WAIT_REQUEUE_INTERVAL))
     }
 }
 

@@ -17,9 +17,10 @@ use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::tolerant_watcher::ParseError;
 use crate::runtime::writes::{Object, Writer};
 
-/// Maximum number of queued objects of a namespace. The log contains further objects.
+/// Maximum number of queued objects of a namespace. Further objects are only logged.
 const CAPACITY: usize = 64;
-/// Maximum number of remembered reports.
+/// Maximum number of recorded reports. When this number is reached, all records are removed, and objects can be
+/// reported again.
 const MAX_REPORTED: usize = 4096;
 /// Maximum number of attempts to write the status of an object.
 const MAX_ATTEMPTS: u32 = 5;
@@ -95,7 +96,7 @@ impl InvalidObjects {
     pub fn add(&self, metadata: &ObjectMeta, error: &ParseError) {
         let object = InvalidObject { metadata: metadata.clone(), message: error.to_string(), attempts: 0 };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).add(object);
-        // If the channel is full, the reader has not handled the previous wake-up yet.
+        // If the channel is full, the reader has not received the previous signal yet.
         let _is_full = self.wake.try_send(());
     }
 }
@@ -124,7 +125,7 @@ pub async fn report<K: Object>(mut queue: Queue, writer: Writer, events: Events)
         if reported.len() >= MAX_REPORTED {
             reported.clear();
         }
-        // The report itself changes the status, which triggers another event of the same generation.
+        // The report changes the status, which triggers another watch event for the same generation.
         if reported.insert(metadata.uid.clone(), metadata.generation) == Some(metadata.generation) {
             continue;
         }

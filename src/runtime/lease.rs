@@ -46,7 +46,7 @@ pub enum LeaseError {
     Write(#[from] WriteError),
 }
 
-/// Reason for which a leader has lost the Lease.
+/// Reason why a leader has lost the Lease.
 #[derive(Debug, Error)]
 pub enum LeaseLost {
     #[error("lost Lease {lease} to {holder}; restarting as a follower")]
@@ -130,8 +130,8 @@ impl Elector {
         }
     }
 
-    /// Renews the Lease until `stop` is canceled. Returns an error if the Lease is lost. This process then writes
-    /// nothing.
+    /// Renews the Lease until `stop` is canceled. Returns an error if the Lease is lost. From then on, this process
+    /// writes nothing.
     pub async fn hold(mut self, stop: CancellationToken) -> Result<Self, LeaseLost> {
         let mut cause = "this process was suspended".to_owned();
         loop {
@@ -149,7 +149,7 @@ impl Elector {
             };
             match attempt {
                 Ok(Ok(Some(started))) => self.allow_writes_since(started),
-                Ok(Ok(None)) => return Err(self.lost("another client changed it".to_owned())),
+                Ok(Ok(None)) => return Err(self.lost("another client changed the Lease".to_owned())),
                 Ok(Err(error)) => {
                     cause = chain(&error);
                     tracing::warn!(error = cause, "failed to renew the Lease; retrying");
@@ -159,7 +159,8 @@ impl Elector {
         }
     }
 
-    /// Releases the Lease, so that other candidates do not have to wait until it expires. The caller sets a timeout.
+    /// Releases the Lease, so that other candidates do not have to wait until the Lease expires. The caller must set a
+    /// timeout.
     pub async fn release(mut self) -> Result<(), LeaseError> {
         self.stop_writing();
         let free = json!({
@@ -186,7 +187,7 @@ impl Elector {
     pub(super) async fn attempt(&mut self) -> Result<Option<Instant>, LeaseError> {
         if !self.must_read {
             match self.step().await {
-                // Another client has changed or deleted the Lease. This candidate may still hold it.
+                // Another client has changed or deleted the Lease. This candidate may still be the holder.
                 Err(error) if error.is_conflict() || error.is_not_found() => {}
                 other => return Ok(other?),
             }

@@ -1,8 +1,9 @@
-//! Extensions of kube-rs: writes that require leadership, limits for runs, fair slots, backoff per object, panic guard,
-//! timeouts, leader election, events in the API, and notifications for Flux.
+//! Extensions of kube-rs: leader election, writes that require leadership, reads with timeouts, watches that skip
+//! invalid objects, a limiter for runs, fair slots, reconciles with backoff, timeout and panic guard, and events for
+//! the API and for Flux.
 //!
-//! The controllers depend on this module, and this module does not depend on controllers. Only [`writes`] writes to the
-//! API.
+//! The controllers depend on this module, but this module does not depend on the controllers. Only [`writes`] writes to
+//! the API.
 
 pub mod backoff;
 pub mod client;

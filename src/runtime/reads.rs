@@ -22,7 +22,7 @@ use crate::runtime::tolerant_watcher::{ParseError, Tolerant};
 /// Maximum number of objects in one list response.
 const MAX_LIST: u32 = 500;
 
-/// Error of a read. A read of a missing object does not fail.
+/// Error of a read. A missing object is not an error.
 #[derive(Debug, Error)]
 pub enum ReadError {
     #[error("failed to {request}: API server did not respond within {} s", limit.as_secs())]
@@ -186,8 +186,8 @@ fn parse<K: DeserializeOwned>(object: &Tolerant<K>, what: impl Fn() -> String) -
     object.parse().map_err(|source| ReadError::Parse { request: what(), source })
 }
 
-/// Returns whether the namespace and the name are valid. Other text could select another resource, or add parameters to
-/// the request.
+/// Returns whether the namespace and the name are valid. An invalid name could select another resource or add
+/// parameters to the request.
 fn may_exist(namespace: &str, name: &str) -> bool {
     names::is_object_name(namespace) && names::is_object_name(name)
 }

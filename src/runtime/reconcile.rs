@@ -1,5 +1,5 @@
-//! Executes reconciles with fair slots for namespaces, a log span, a timeout, a panic guard and metrics, and converts
-//! their results to requeues.
+//! Executes reconciles with fair slots for namespaces, a log span, a timeout, a panic guard and metrics. Converts the
+//! result of each reconcile to a requeue.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -29,7 +29,7 @@ use crate::telemetry::reconciles::ReconcileResult;
 /// Limit that is not reached in practice.
 const UNLIMITED: usize = 1 << 20;
 /// Requeue interval of an object if too many reconciles of its namespace already wait for a slot.
-const BUSY_RETRY: Duration = Duration::from_secs(5);
+const BUSY_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Result of a successful reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl From<ReadError> for ReconcileError {
     }
 }
 
-/// Result of a reconcile. It includes a panic and a timeout.
+/// Result of a reconcile, which can also be a panic or a timeout.
 enum End {
     Outcome(Outcome),
     Error(ReconcileError),
@@ -131,7 +131,7 @@ impl ReconcileRunner {
         }
     }
 
-    /// Sets a callback for deleted objects. The runner holds no lock during a call. It can call the callback more than
+    /// Sets a callback for deleted objects. The runner holds no lock during a call, and can call the callback more than
     /// once for an object.
     #[must_use]
     pub fn on_deleted(self, callback: impl Fn(&ObjectKey) + Send + Sync + 'static) -> Self {
@@ -165,7 +165,7 @@ impl ReconcileRunner {
             () = self.end.cancelled() => return Ok(Action::await_change()),
             slot = self.slots.acquire(&key.0) => slot,
         };
-        let Ok(_slot) = slot else { return Ok(Action::requeue(BUSY_RETRY)) };
+        let Ok(_slot) = slot else { return Ok(Action::requeue(BUSY_REQUEUE_INTERVAL)) };
         let span = tracing::info_span!(
             "reconcile",
             controller = self.controller,
@@ -189,7 +189,7 @@ impl ReconcileRunner {
         };
         let (action, result) = span.in_scope(|| self.conclude(&key, end));
         self.metrics.reconciles().ended(self.controller, (self.kind, &key.0, &key.1), result, started.elapsed());
-        // The object was deleted during the reconcile, possibly by the reconcile.
+        // The object was deleted during the reconcile, possibly by the reconcile itself.
         if !self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
             self.forget_key(&key);
         }

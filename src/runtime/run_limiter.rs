@@ -11,7 +11,8 @@ use crate::runtime::fair_queue::FairQueue;
 pub use crate::runtime::fair_queue::{Full, Limits, Run};
 use crate::telemetry::metrics::Metrics;
 
-/// Grants slots to runs. `W` identifies a run, for example by a reference to its object. Cheap to clone.
+/// Grants slots to runs. A value of type `W` identifies a run for the requeue, for example a reference to its object.
+/// Cheap to clone.
 pub struct RunLimiter<W> {
     shared: Arc<Shared<W>>,
 }
@@ -76,14 +77,15 @@ impl<W> RunLimiter<W> {
         self.permit(run)
     }
 
-    /// Removes a queued or woken run that no longer needs a slot.
+    /// Removes a run that is queued or has a reserved slot, and that no longer needs a slot.
     pub fn withdraw(&self, uid: &str) {
         let mut queue = self.shared.lock();
         queue.withdraw(uid, Instant::now());
         self.shared.update(queue);
     }
 
-    /// Returns a stream with the wakers of queued runs that may start. The stream must have only one consumer.
+    /// Returns a stream that identifies the queued runs that may start. Each item is the `waker` from
+    /// [`RunLimiter::acquire`]. The stream must have only one consumer.
     pub fn wakes(&self) -> impl Stream<Item = W> + Send + 'static
     where
         W: Send + 'static,

@@ -27,7 +27,7 @@ impl Scope {
         self.namespace.as_deref()
     }
 
-    /// Returns whether the watch of a kind that the controller owns contains all objects of the kind in a namespace.
+    /// Returns whether the watch of a kind that the controller owns contains all objects of this kind in a namespace.
     pub fn watches_all_of(&self, namespace: &str) -> bool {
         self.selector.is_none() && self.namespace().is_none_or(|watched| watched == namespace)
     }

@@ -15,11 +15,11 @@ use crate::api::definitions::{api_versions, custom_resource_definitions};
 use crate::runtime::reads::ReadError;
 use crate::subprocess::{self, Limits, Subprocess};
 
-/// Interval between two reads of the served schemas, until they are complete.
+/// Interval between two reads of the served schemas while they are incomplete.
 const INTERVAL: Duration = Duration::from_secs(3);
 /// Minimum interval between two log messages about the same problem.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of missing fields in a message, for each CustomResourceDefinition.
+/// Maximum number of missing fields in the message about a CustomResourceDefinition.
 const MAX_FIELDS: usize = 5;
 /// Schema keyword with which the API server keeps fields that are not in the schema.
 const PRESERVE_UNKNOWN_FIELDS: &str = "x-kubernetes-preserve-unknown-fields";

@@ -1,8 +1,9 @@
 //! Watches that continue if one object cannot be parsed.
 //!
-//! kube-rs parses a page of objects as one document. A single object that serde rejects, such as one with more than 128 levels
-//! of nesting, would prevent the controller from listing any objects of that kind. These watches receive objects as text,
-//! parse them one by one, and skip and log an object that cannot be parsed or that has too many values.
+//! kube-rs parses a page of objects as one document. A single object that serde rejects, such as an object with more
+//! than 128 levels of nesting, would prevent the controller from listing any objects of this kind. These watches
+//! receive objects as text and parse each object separately. An object that cannot be parsed or has too many values is
+//! skipped and logged.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,12 +19,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-/// Maximum number of JSON values in an object. A parsed value can need a hundred times the memory of its text, such as the
-/// objects in `[{"":0},{"":0}]`. A Program with the maximum of 5,000 resources and eight properties per resource has about
-/// 60,000 values, and as many in its managed fields.
+/// Maximum number of JSON values in an object. Parsed objects, such as those in `[{"":0},{"":0}]`, can need a hundred
+/// times the memory of their text. A Program with the maximum of 5,000 resources and eight properties per resource has
+/// about 60,000 values, and about 60,000 further values in its managed fields.
 const MAX_VALUES: usize = 100_000;
 
-/// An object as JSON text with parsed identity. [`Tolerant::parse`] parses the object.
+/// Object whose identity is parsed and whose content is JSON text. [`Tolerant::parse`] parses the content.
 #[derive(Clone, Debug)]
 pub struct Tolerant<K> {
     metadata: ObjectMeta,
@@ -57,8 +58,8 @@ struct Identity {
 }
 
 impl<K: DeserializeOwned> Tolerant<K> {
-    /// Parses the object. An object that exceeds the maximum number of values only with its managed fields is parsed without
-    /// them.
+    /// Parses the object. If the object exceeds the maximum number of values only because of its managed fields, the
+    /// managed fields are removed.
     pub fn parse(&self) -> Result<K, ParseError> {
         let text = self.text.get();
         if count_values(text) <= MAX_VALUES {
@@ -100,8 +101,8 @@ fn count_values(text: &str) -> usize {
 
 impl<'de, K> Deserialize<'de> for Tolerant<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Parsing an object as raw text has no nesting limit. This works in watch events because the API server writes the type
-        // of the event before the object.
+        // Parsing an object as raw text has no nesting limit. In watch events, raw text requires that the event type
+        // precedes the object. The API server writes them in this order.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let object: Identified = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
         let Identity { name, namespace, uid, resource_version, generation } = object.metadata;
@@ -150,8 +151,8 @@ where
     watcher_with(api, config, |_| None, |_, _| ())
 }
 
-/// Like [`watcher()`], but passes each skipped object to `skipped`. If a deleted object cannot be parsed, the deletion event
-/// contains the last known version of the object, which `last` returns.
+/// Same as [`watcher()`], but passes each skipped object to `skipped`. If a deleted object cannot be parsed, the
+/// deletion event contains the last known version of the object, which `last` returns.
 pub fn watcher_with<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,

@@ -84,7 +84,8 @@ where
         .inspect_ok(move |event| store.apply(event))
         .inspect_ok(move |event| match event {
             Event::Delete(object) => runner.forget(object),
-            // If an object was deleted while the watch was interrupted, the list does not contain the object.
+            // No event reports an object that was deleted while the watch was interrupted, but the new list does not
+            // contain it.
             Event::InitDone => {
                 runner.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
             }
@@ -113,7 +114,7 @@ pub fn strip_metadata<K: Resource>(object: &mut K) {
 pub fn strip_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
         // Without `status.run`, this condition shows that the operator started the run, or that the run waits for
-        // references. In the latter case, the agent must support such a wait.
+        // references. In the latter case, the agent must be able to check that the references are mounted.
         let is_kept = |condition: &Condition| match condition.type_.as_str() {
             COMPLETE => true,
             PROGRESSING => {

@@ -61,8 +61,8 @@ impl<K> Created<K> {
 /// Leadership of this process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    /// Channel with the time until which this process may write. The channel contains `None` if the process may not
-    /// write. The field is `None` without leader election.
+    /// Channel with the time until which this process may write. The value in the channel is `None` if the process may
+    /// not write. The field is `None` without leader election.
     until: Option<watch::Receiver<Option<Instant>>>,
 }
 
@@ -79,8 +79,8 @@ impl Leadership {
         (sender, Leadership { until: Some(until) })
     }
 
-    /// Returns whether this process may write. The clock is compared with the deadline, and no task is required for the
-    /// result: a suspended process can resume at any point, and the first check after that must fail.
+    /// Returns whether this process may write. Compares the clock with the deadline and does not rely on a task that
+    /// signals the loss of the Lease. After a suspension of the process, the first check must already return `false`.
     pub fn is_held(&self) -> bool {
         match &self.until {
             None => true,
@@ -99,8 +99,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer. `timeout` applies to each request. All writes fail while this process does not hold
-    /// `leadership`.
+    /// Creates a writer. `timeout` applies to each request. All writes fail while `leadership` is not held.
     pub fn new(client: Client, timeout: Duration, leadership: Leadership, metrics: Metrics) -> Self {
         Writer { client, timeout, leadership, metrics }
     }

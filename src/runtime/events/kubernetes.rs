@@ -15,7 +15,7 @@ use super::queue::{Destination, Event, Queued, Reporter, bounded, is_repetition}
 use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of recent events, which are kept to count repetitions.
+/// Maximum number of recent events that are kept to count repetitions.
 const MAX_RECENT: usize = 1024;
 /// Period in which a repetition increases the count of the existing event and does not create another event.
 const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
@@ -106,7 +106,7 @@ struct RecentEvent {
 }
 
 impl RecentEvents {
-    /// Returns the name of a recent event with the same content, and its new count. Returns `None` if no recent event
+    /// Returns the name and the new count of a recent event with the same content. Returns `None` if no recent event
     /// has the same content.
     fn repeat(&mut self, event: &Event) -> Option<(String, i32)> {
         self.events.retain(|recent| recent.created.elapsed() < AGGREGATION_WINDOW);

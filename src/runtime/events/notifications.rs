@@ -1,4 +1,4 @@
-//! Posts events to the notification-controller of Flux.
+//! Posts events to Flux notification-controller.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -16,17 +16,17 @@ use url::Url;
 use super::queue::{Destination, Event, EventKind, Queued, Reporter, bounded, is_repetition};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of posted events, which are kept to suppress repetitions.
+/// Maximum number of posted events that are kept to suppress repetitions.
 const MAX_RECENT: usize = 1024;
-/// Period in which an equal event is not posted again. It equals the default period in which the
-/// notification-controller drops repetitions.
+/// Period in which an equal event is not posted again. By default, notification-controller also drops repetitions in
+/// this period.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Maximum length of a message in bytes, as in Flux.
 const MAX_MESSAGE: usize = 39_000;
-/// API group, and parent domain of API groups, of the objects that an Alert can reference.
+/// API group of objects that an Alert can reference. The other API groups of such objects are subdomains of this group.
 const OWN_GROUPS: &str = "pulumi.com";
 
-/// Address of a notification-controller, with the client and the retry policy for requests to it.
+/// Address of notification-controller, and the client and the retry policy for requests to this address.
 #[derive(Clone, Debug)]
 pub struct NotificationController {
     pub address: Url,
@@ -91,7 +91,7 @@ fn is_own(object: &ObjectReference) -> bool {
     group.is_some_and(|group| group == OWN_GROUPS || group.ends_with(&format!(".{OWN_GROUPS}")))
 }
 
-/// Notification-controller, and the events that were recently posted to it.
+/// Destination notification-controller, and the events that were recently posted to this destination.
 pub(super) struct Notifications {
     controller: NotificationController,
     reporter: Reporter,
@@ -149,7 +149,7 @@ impl Notifications {
         let failed =
             |source: reqwest::Error| PostError::Unreachable { address: address.clone(), source: source.without_url() };
         match sent.map_err(failed)?.status() {
-            // The notification-controller has recently received an equal event.
+            // notification-controller has recently received an equal event.
             StatusCode::TOO_MANY_REQUESTS => Ok(()),
             status if status.is_success() => Ok(()),
             status => Err(PostError::Refused { address: address.clone(), status }),
@@ -171,7 +171,7 @@ impl Notifications {
     }
 }
 
-/// Event in the format of the notification-controller.
+/// Event in the format of notification-controller.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::redact::url_credentials;
 
-/// Maximum number of queued events. Further events are dropped and counted.
+/// Maximum number of queued events. Further events are dropped, and a metric counts them.
 const CAPACITY: usize = 1024;
 /// Prefix of annotations that are copied from an object to the metadata of its events, as in Flux.
 const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
@@ -30,7 +30,7 @@ pub(super) struct Reporter {
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// Event that is written to the API as a normal event, and not posted to the notification-controller.
+    /// Event that is written to the API as a normal event, but is not posted to notification-controller.
     Trace,
     Normal,
     Warning,
@@ -52,7 +52,7 @@ pub struct Event {
     pub kind: EventKind,
     pub reason: String,
     pub message: String,
-    /// Metadata of the event, such as `pulumi.com/revision`, which becomes annotations of the event.
+    /// Metadata of the event, such as `pulumi.com/revision`. The metadata becomes annotations of the Kubernetes event.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -76,7 +76,7 @@ impl Event {
     }
 }
 
-/// Returns whether two events contain the same information. The resource version of the object is not compared.
+/// Returns whether two events are equal. The resource version of the object is not compared.
 pub(super) fn is_repetition(one: &Event, other: &Event) -> bool {
     one.object.uid == other.object.uid
         && one.object.name == other.object.name
@@ -101,7 +101,7 @@ pub(super) fn bounded(message: &str, max_length: usize) -> String {
 pub(super) trait Destination: Send {
     /// Name of the destination, for logs.
     const NAME: &'static str;
-    /// Maximum time for which queued events are delivered after the start of the shutdown.
+    /// Maximum time for which queued events are delivered after the shutdown has started.
     const SHUTDOWN_TIMEOUT: Duration;
     type Error: Error + Send + 'static;
 
@@ -146,7 +146,7 @@ pub(super) fn queue<D: Destination>(destination: D, metrics: Metrics) -> (Queue,
 }
 
 impl Queue {
-    /// Queues an event. If the queue is full, the event is dropped and counted.
+    /// Queues an event. If the queue is full, the event is dropped, and a metric counts it.
     pub(super) fn add(&self, event: Event) {
         if let Err(error) = self.sender.try_send(Queued { event, at: Timestamp::now() }) {
             (self.count_dropped)(&self.metrics);

@@ -107,8 +107,8 @@ type Runs<W> = BTreeMap<Position, (Run, W)>;
 #[derive(Default)]
 struct Namespace {
     runs: usize,
-    /// Logical time at which the namespace last got a slot. If it has not got a slot yet, the time at which it joined
-    /// the queue.
+    /// Logical time at which the namespace last got a slot, or at which its first run was queued if it has not got a
+    /// slot yet.
     served: u64,
 }
 
@@ -144,7 +144,7 @@ impl<W> Queue<W> {
         self.by_age.first().map(|(since, _)| *since)
     }
 
-    /// Adds a run, or replaces its entry if the run is already queued.
+    /// Adds a run, or replaces the entry of the run if it is already queued.
     pub(super) fn insert(&mut self, run: Run, waker: W) {
         let clock = self.tick();
         let namespace = self.namespaces.entry(run.namespace.clone());

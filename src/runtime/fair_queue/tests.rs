@@ -359,7 +359,7 @@ proptest! {
             }
             now += RESERVATION;
         }
-        prop_assert!(queued.is_empty(), "never woken: {queued:?}");
+        prop_assert!(queued.is_empty(), "never requeued: {queued:?}");
         prop_assert!(queue.open.is_empty() && queue.reserved.is_empty() && queue.queue.is_consistent());
     }
 

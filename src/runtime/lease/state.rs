@@ -20,7 +20,7 @@ impl Observation {
         self.lease.spec.clone().unwrap_or_default()
     }
 
-    /// Returns the holder. Returns `None` if the Lease was released: the identity of its holder is then empty.
+    /// Returns the holder. Returns `None` if the Lease was released, because the identity of the holder is then empty.
     pub(super) fn holder(&self) -> Option<&str> {
         let holder = self.lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
         holder.filter(|holder| !holder.is_empty())
@@ -58,7 +58,7 @@ pub struct Identity {
 
 impl Identity {
     /// Returns the identity of this process in a pod. Without a UID, earlier processes of the container are not
-    /// recognized, because pods on two machines can have the same name.
+    /// recognized, because the name of a pod is not unique.
     pub fn new(pod_name: &str, pod_uid: &str) -> Self {
         let process = uuid::Uuid::new_v4();
         if pod_uid.is_empty() {
@@ -77,7 +77,7 @@ impl Identity {
     }
 }
 
-/// Returns the next step, from the last observation and the clock of this process.
+/// Returns the next step, based on the last observation and the clock of this process.
 pub(super) fn decide(seen: Option<&Observation>, identity: &Identity, ours: Duration, now: Instant) -> Step {
     let Some(seen) = seen else { return Step::Create };
     match seen.holder() {
@@ -89,7 +89,8 @@ pub(super) fn decide(seen: Option<&Observation>, identity: &Identity, ours: Dura
     }
 }
 
-/// Returns the spec of the Lease after a step. The timestamps are for users: no candidate uses them for decisions.
+/// Returns the spec of the Lease after a step. The timestamps are only information for users. No candidate uses them
+/// for decisions.
 pub(super) fn desired(step: Step, before: &LeaseSpec, identity: &str, duration: Duration, now: Timestamp) -> LeaseSpec {
     let (acquired, transitions) = match step {
         Step::Renew => (before.acquire_time.clone(), before.lease_transitions),

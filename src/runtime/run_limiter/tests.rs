@@ -1,4 +1,4 @@
-//! Tests of the runs that start, the runs that wait, and the runs that are woken.
+//! Tests of the runs that start, the runs that wait, and the runs that are requeued.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -37,11 +37,11 @@ async fn queued_runs_are_woken_in_order_one_per_free_slot() {
         assert!(run_limiter.acquire(&run(uid), uid).is_err());
     }
     let idle = tokio::time::timeout(Duration::from_secs(60), wakes.next());
-    assert!(idle.await.is_err(), "no run is woken without a free slot");
+    assert!(idle.await.is_err(), "no run is requeued without a free slot");
 
     drop(a);
     assert_eq!(wakes.next().await, Some("c"));
-    assert!(run_limiter.acquire(&run("d"), "d").is_err(), "the slot is reserved for the woken run");
+    assert!(run_limiter.acquire(&run("d"), "d").is_err(), "the slot is reserved for the requeued run");
     assert!(run_limiter.acquire(&run("new"), "new").is_err());
     let c = run_limiter.acquire(&run("c"), "c").expect("reserved slot");
     drop((b, c));

@@ -23,7 +23,7 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Error of a write that was not made, or whose result is unknown.
+/// Error of a write that failed or whose result is unknown.
 #[derive(Debug, Error)]
 pub enum WriteError {
     #[error("{attempt}: this process does not hold the lease")]
@@ -76,10 +76,10 @@ impl WriteError {
         self.code() == Some(413)
     }
 
-    /// Returns whether the API server or its storage rejected the content. A retry with the same content would be
-    /// rejected, too.
+    /// Returns whether the API server or its storage rejected the content. The API server would also reject a retry
+    /// with the same content.
     pub fn is_content_rejected(&self) -> bool {
-        // etcd rejects too large content, and the API server then responds with code 500.
+        // If etcd rejects content that is too large, the API server responds with code 500.
         let too_large = ["request is too large", "larger than max"];
         let is_size_error = |message: &str| too_large.iter().any(|words| message.contains(words));
         self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(is_size_error)
@@ -116,7 +116,8 @@ impl WriteError {
     pub(super) fn from_kube(attempt: Box<Attempt>, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
-                // For this reason, `status.reason` is the same as for other rejections. Only the causes contain it.
+                // In a namespace that is being deleted, `status.reason` is the same as for other rejections. Only the
+                // causes contain `NAMESPACE_TERMINATING`.
                 let causes = status.details.iter().flat_map(|details| &details.causes);
                 let mut terminating = causes.filter(|cause| cause.reason == NAMESPACE_TERMINATING);
                 let reason = terminating.next().map_or(&status.reason, |cause| &cause.reason).clone();

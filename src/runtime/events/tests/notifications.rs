@@ -1,4 +1,4 @@
-//! Tests of the events that reach a notification-controller.
+//! Tests of the events that reach notification-controller.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
