@@ -269,7 +269,7 @@ fn programs() -> Vec<(Value, bool)> {
 }
 
 #[test]
-fn a_program_object_is_refused_exactly_when_the_cli_refuses_it() {
+fn a_program_object_is_rejected_if_and_only_if_the_cli_rejects_it() {
     let Some(workspace) = Workspace::new("name: app\nruntime: yaml\n") else { return };
     assert!(workspace.pulumi(arguments::stack_init("dev", None)).status.success());
     for (content, runs) in programs() {

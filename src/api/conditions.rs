@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_is_the_first_line_of_the_ready_condition() {
+    fn the_summary_is_the_first_line_of_the_ready_condition_message() {
         let mut conditions = Vec::new();
         assert_eq!(summary(&conditions), None);
         set(&mut conditions, &ready(Status::False, "first\nsecond"), 1, at(10));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_too_long_message_is_truncated_at_a_character_boundary() {
+    fn a_message_above_the_limit_is_truncated_at_a_character_boundary() {
         let mut conditions = Vec::new();
         set(&mut conditions, &ready(Status::False, &"ä".repeat(20_000)), 1, at(10));
         assert!(conditions[0].message.len() <= MAX_MESSAGE);

@@ -135,7 +135,7 @@ mod tests {
     use crate::pulumi::document;
 
     #[test]
-    fn config_paths_are_parsed_like_in_the_cli() {
+    fn config_paths_are_parsed_as_in_the_cli() {
         let key = |name: &str| Segment::Key(name.to_owned());
         let rows = [
             ("root", vec![key("root")]),

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_of_twenty_calls_is_allowed_then_one_per_second() {
+    fn twenty_calls_are_allowed_immediately_and_then_one_per_second() {
         let begin = Instant::now();
         let mut limit = RateLimit::new(begin);
         let mut take = |milliseconds: u64| limit.take(begin + Duration::from_millis(milliseconds));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_limited_number_of_refused_calls_is_delayed() {
+    async fn only_a_limited_number_of_rejected_calls_is_delayed() {
         let (delays, begin) = (DelayedRefusals::default(), Instant::now());
         let delay = Duration::from_millis(250);
         let calls = (0..MAX_DELAYED_REFUSALS + 10).map(|_| async {

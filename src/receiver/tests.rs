@@ -312,7 +312,7 @@ async fn a_rotated_token_takes_effect_immediately_and_revokes_the_old_path() {
 }
 
 #[tokio::test]
-async fn rate_limited_calls_get_the_generic_refusal_and_share_secret_reads() {
+async fn rate_limited_calls_get_the_generic_error_and_share_secret_reads() {
     let server = Server::start(world(vec![receiver("plain", json!({"type": "generic"}))])).await;
     let path = path("plain");
     let calls = futures::future::join_all((0..40).map(|_| server.call(&path, &[], ""))).await;

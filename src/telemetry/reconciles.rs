@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn durations_include_hanging_but_not_ended_reconciliations() {
+    async fn durations_include_running_but_not_completed_reconciliations() {
         let activity = Activity::default();
         let key = |name: &str| ("apps".to_owned(), name.to_owned());
         activity.begin("stack", &key("slow"));

@@ -57,7 +57,7 @@ fn text(layout: &Layout) -> String {
 }
 
 #[test]
-fn a_removed_config_key_restores_the_value_of_the_source() {
+fn removing_a_config_key_restores_the_value_from_the_source() {
     let place = place(Some("config:\n  example:size: small\n"));
     let settings = Settings::open(place.layout.clone());
     apply(&settings, &[("example:size", "\"big\""), ("example:extra", "true")], "one", &tree("a")).unwrap();
@@ -69,7 +69,7 @@ fn a_removed_config_key_restores_the_value_of_the_source() {
 }
 
 #[test]
-fn unchanged_settings_are_not_rewritten_even_by_a_new_agent() {
+fn unchanged_settings_are_not_rewritten_even_by_a_restarted_agent() {
     let place = place(None);
     apply(&Settings::open(place.layout.clone()), &[("example:a", "1")], "one", &tree("a")).unwrap();
     let path = place.layout.source().join("Pulumi.dev.yaml");
@@ -97,7 +97,7 @@ fn the_encryption_header_is_carried_over_to_the_next_source() {
 }
 
 #[test]
-fn an_unreadable_settings_file_yields_no_header_and_does_not_block() {
+fn an_unreadable_settings_file_does_not_affect_later_sources() {
     let place = place(None);
     let settings = Settings::open(place.layout.clone());
     apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
@@ -207,7 +207,7 @@ fn config_values_come_from_literals_variables_and_files() {
 }
 
 #[test]
-fn invalid_config_values_are_named_without_revealing_them() {
+fn errors_name_the_invalid_config_key_without_revealing_its_value() {
     let mount = Mount::new(b"hidden");
     let rows = [
         (mount.file("other"), "key \"other\" of Secret \"keys\": the Secret has no such key"),

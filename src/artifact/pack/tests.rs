@@ -52,7 +52,7 @@ fn description(root: &Path) -> BTreeMap<PathBuf, String> {
 }
 
 #[test]
-fn equal_content_gives_equal_bytes() {
+fn packing_equal_trees_produces_equal_bytes() {
     let (one, other) = (sample(), sample());
     let file = File::open(other.path().join("run")).unwrap();
     file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
@@ -63,7 +63,7 @@ fn equal_content_gives_equal_bytes() {
 }
 
 #[test]
-fn a_packed_file_has_stable_bytes_and_unpacks() {
+fn packing_a_file_produces_stable_bytes_that_can_be_unpacked() {
     let (archive, to) = (pack_file("Pulumi.yaml", b"name: app\n").unwrap(), TempDir::new().unwrap());
     assert_eq!(archive, pack_file("Pulumi.yaml", b"name: app\n").unwrap());
     unpack(&archive[..], to.path(), &Limits::default()).unwrap();
@@ -71,7 +71,7 @@ fn a_packed_file_has_stable_bytes_and_unpacks() {
 }
 
 #[test]
-fn entries_are_sorted_and_independent_of_the_machine() {
+fn packed_entries_are_sorted_and_independent_of_the_machine() {
     let archive = packed(sample().path());
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&archive[..]));
     let mut names = Vec::new();
@@ -96,7 +96,7 @@ fn entries_are_sorted_and_independent_of_the_machine() {
 }
 
 #[test]
-fn a_packed_tree_unpacks_unchanged() {
+fn a_packed_tree_is_unchanged_after_unpacking() {
     let (from, to) = (sample(), TempDir::new().unwrap());
     let mut archive = Vec::new();
     assert_eq!(pack(from.path(), &mut archive).unwrap(), Packed { files: 3, bytes: 9 });
@@ -105,7 +105,7 @@ fn a_packed_tree_unpacks_unchanged() {
 }
 
 #[test]
-fn entries_that_could_not_be_unpacked_are_not_packed() {
+fn entries_that_unpacking_would_reject_are_not_packed() {
     type Prepare = fn(&Path);
     let cases: [(Prepare, &str); 4] = [
         (
@@ -127,7 +127,7 @@ fn entries_that_could_not_be_unpacked_are_not_packed() {
 }
 
 #[test]
-fn a_write_error_is_returned() {
+fn a_write_error_during_packing_is_returned() {
     struct Full;
     impl Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -144,7 +144,7 @@ fn a_write_error_is_returned() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn any_tree_survives_the_round_trip(
+    fn any_tree_is_unchanged_after_packing_and_unpacking(
         files in prop::collection::btree_map("[a-zA-Z0-9 ä\n]{1,8}(/[a-z.]{3,60}){0,3}",
             (prop::collection::vec(any::<u8>(), 0..2000), any::<bool>()), 0..12)
     ) {
@@ -176,7 +176,7 @@ fn made(limits: Limits) -> Result<Vec<u8>, PackError> {
 }
 
 #[test]
-fn equal_entries_give_equal_bytes_that_unpack() {
+fn packing_equal_entries_produces_equal_bytes() {
     let archive = made(Limits::default()).unwrap();
     assert_eq!(archive, made(Limits::default()).unwrap());
     let to = TempDir::new().unwrap();
@@ -187,7 +187,7 @@ fn equal_entries_give_equal_bytes_that_unpack() {
 }
 
 #[test]
-fn entries_that_could_not_be_unpacked_are_rejected() {
+fn entries_that_unpacking_would_reject_are_rejected() {
     let mut archive = Archive::new(io::sink(), Limits::default());
     assert!(archive.file(b"../x", false, b"").unwrap_err().to_string().contains(".."));
     assert!(archive.link(b"a", b"/etc/passwd").unwrap_err().to_string().contains("must not be absolute"));

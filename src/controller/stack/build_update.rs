@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_run_gets_only_its_options() {
+    fn each_kind_of_run_has_only_the_options_that_it_supports() {
         let stack = stack(json!({
             "refresh": true, "expectNoRefreshChanges": true, "targets": ["urn"], "targetDependents": true, "runProgram": true,
             "removeStack": true,
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_destroy_names_the_applied_stack() {
+    fn only_the_update_of_a_destroy_names_the_applied_stack() {
         let mut stack = stack(json!({}));
         let applied = crate::api::pulumi::PulumiStack { name: "prod".to_owned(), project: None, backend: None };
         let status = crate::api::pulumi::StackStatus { applied_stack: Some(applied.clone()), ..Default::default() };
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_template_overrides_whether_the_stack_is_removed() {
+    fn an_update_template_takes_precedence_over_remove_stack() {
         let removes =
             |spec: serde_json::Value| update(&stack(spec), &current(UpdateKind::Destroy)).unwrap().spec.remove;
         let template = |remove: bool| json!({"spec": {"remove": remove}});
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_the_origin_revision_of_the_artifact() {
+    fn the_update_message_names_the_origin_revision_of_the_artifact() {
         let message = |origin: Option<&str>| {
             let current = CurrentUpdate {
                 message: "Initial stack update".to_owned(),

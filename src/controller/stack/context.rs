@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stack_cache_is_keyed_by_version_and_bounded() {
+    fn the_stack_cache_is_bounded_and_returns_only_the_same_version() {
         let stacks = StackCache::default();
         let key = |number: usize| ("apps".to_owned(), number.to_string());
         stacks.keep(&key(0), &stack("1", 1));

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn local_addresses_are_refused_in_every_notation() {
+    fn local_addresses_are_rejected_in_every_notation() {
         let refused = [
             "http://127.0.0.1/app",
             "http://127.1/app",
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn host_names_that_resolve_to_local_addresses_are_refused() {
+    async fn host_names_that_resolve_to_local_addresses_are_rejected() {
         for name in ["localhost", "127.0.0.1", "::1"] {
             let message = resolve(name, 22, false).await.expect_err(name).to_string();
             assert!(message.contains("not allowed for a repository"), "{name}: {message}");

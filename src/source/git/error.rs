@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn child_process_errors_keep_their_message_in_the_controller() {
+    fn the_controller_keeps_the_messages_of_child_process_errors() {
         let seconds = Duration::from_secs;
         let errors = [
             GitError::Unreachable("refused".to_owned()),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_task_reports_its_known_rate_and_is_transient() {
+    fn the_error_of_an_ended_task_states_its_rate_and_is_transient() {
         let of = |bytes| GitError::Ended { what: "fetching the commit".into(), after: Duration::from_secs(12), bytes };
         let rows = [
             (
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_child_is_transient_but_an_exceeded_limit_is_not() {
+    fn a_child_kill_is_a_transient_error_but_an_exceeded_limit_is_not() {
         let of = |failure| GitError::Child { what: "packing".into(), failure };
         assert!(!of(Failure::Memory { limit: 1 << 20 }).is_transient());
         assert!(of(Failure::Killed).is_transient());

@@ -76,7 +76,7 @@ async fn check_run_during_outage(controller: &Controller, scene: &Scene, kind: O
 
 /// The restart ends all watches, and their resource versions have expired.
 #[test]
-fn a_commit_pushed_right_after_an_api_server_restart_runs() {
+fn a_commit_pushed_right_after_an_api_server_restart_starts_a_run() {
     run_or_skip("api-watches", async |controller, scene| {
         let source = scene.source("app").await;
         let with_text = |text: &str| Program::new("api-watches").step("step", json!({"value": text}));

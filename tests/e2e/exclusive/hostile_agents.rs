@@ -24,7 +24,7 @@ const SLOW: usize = 12;
 const DELAY: Duration = Duration::from_secs(5);
 
 #[test]
-fn hostile_agents_are_recorded_and_delay_no_other_namespace() {
+fn runs_of_hostile_agents_are_recorded_and_delay_no_other_namespace() {
     if !fake_nodes::are_available() {
         report_skipped("hostile", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;

@@ -24,20 +24,20 @@ async fn check(scene: &Scene, files: &[File], path: &str, limit: &str) {
 }
 
 #[test]
-fn typescript_needs_at_most_512_mebibytes() {
+fn a_typescript_run_needs_at_most_512_mebibytes() {
     run("memory-ts", async |scene| {
         check(scene, &[npm("npm"), program("typescript")].concat(), "index.ts", "512Mi").await;
     });
 }
 
 #[test]
-fn python_needs_at_most_256_mebibytes() {
+fn a_python_run_needs_at_most_256_mebibytes() {
     run("memory-py", async |scene| check(scene, &program("python"), "__main__.py", "256Mi").await);
 }
 
 /// The Go compiler needs most of the memory.
 #[test]
-fn go_needs_at_most_1280_mebibytes() {
+fn a_go_run_needs_at_most_1280_mebibytes() {
     run("memory-go", async |scene| {
         check(scene, &[go_modules("go"), program("go")].concat(), "main.go", "1280Mi").await;
     });

@@ -14,7 +14,7 @@ fn node_program(name: &str, directory: &str, manifest: &str) -> Vec<File> {
 }
 
 #[test]
-fn javascript_and_typescript_run_as_commonjs_and_es_modules() {
+fn javascript_and_typescript_programs_run_as_commonjs_and_es_modules() {
     run("modules", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&node_program("modules-javascript", "npm", "\"main\": \"index.js\"")).await;

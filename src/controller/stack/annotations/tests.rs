@@ -36,7 +36,7 @@ mod cancel {
     }
 
     #[test]
-    fn a_value_cancels_the_named_or_open_run_once() {
+    fn the_cancel_annotation_cancels_the_named_or_open_run_once() {
         let open = || Some(update(false));
         let cancels = format!("cancel {OPEN}");
         let rows = [

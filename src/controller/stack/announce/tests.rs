@@ -43,7 +43,7 @@ fn brief(events: &[Event]) -> Vec<String> {
 }
 
 #[test]
-fn events_at_the_end_of_a_run_follow_its_result() {
+fn the_events_for_an_ended_run_depend_on_its_result() {
     let done = "Normal StackCreated: Successfully updated stack (commit status)";
     let up = |state: &str, changes: &[(&str, i64)]| last("up", state, changes);
     let rows: [(&str, Option<LastUpdate>, LastUpdate, &[&str]); 7] = [
@@ -97,7 +97,7 @@ fn events_at_the_end_of_a_run_follow_its_result() {
 }
 
 #[test]
-fn starting_an_automatic_run_sends_no_notification() {
+fn no_notification_is_sent_when_an_automatic_run_starts() {
     let kind = |before: Option<LastUpdate>| begun(&stack(before), &current()).kind;
     assert_eq!(kind(None), EventKind::Normal);
     assert_eq!(kind(Some(last("up", "failed", &[]))), EventKind::Trace);
@@ -125,7 +125,7 @@ fn a_lock_conflict_is_reported_once() {
 }
 
 #[test]
-fn resources_left_elsewhere_are_reported_when_the_change_is_first_seen() {
+fn resources_left_in_another_pulumi_stack_are_reported_once() {
     let of = |backend: Option<&str>| PulumiStack {
         name: "dev".to_owned(),
         project: Some("web".to_owned()),

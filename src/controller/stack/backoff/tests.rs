@@ -15,7 +15,7 @@ fn failed(reason: &str, failures: i64) -> LastUpdate {
 }
 
 #[test]
-fn the_resync_interval_follows_from_the_spec() {
+fn the_resync_interval_depends_on_the_spec() {
     let seconds = |spec: StackSpec| backoff(spec).resync.map(|every| every.as_secs());
     let operators = |resync, frequency| StackSpec {
         continue_resync_on_commit_match: resync,
@@ -40,7 +40,7 @@ fn the_resync_interval_follows_from_the_spec() {
 }
 
 #[test]
-fn delays_after_failures_match_pko() {
+fn delays_after_failures_are_the_same_as_in_pko() {
     let cooldowns = |longest: Option<i64>| -> Vec<i64> {
         let backoff = backoff(StackSpec { retry_max_backoff_duration_seconds: longest, ..StackSpec::default() });
         (1..=10).map(|failures| backoff.cooldown(failures).as_secs()).collect()
@@ -52,7 +52,7 @@ fn delays_after_failures_match_pko() {
 }
 
 #[test]
-fn the_pause_after_a_failure_follows_from_spec_and_reason() {
+fn the_delay_after_a_failure_depends_on_the_spec_and_the_reason() {
     let plain = backoff(StackSpec::default());
     let paced = backoff(StackSpec { retry_interval: Some("20s".to_owned()), ..StackSpec::default() });
     let often = backoff(StackSpec { interval: Some("5m".to_owned()), ..StackSpec::default() });
@@ -76,7 +76,7 @@ fn the_pause_after_a_failure_follows_from_spec_and_reason() {
 }
 
 #[test]
-fn pauses_after_lock_conflicts_grow_up_to_five_minutes() {
+fn delays_after_lock_conflicts_grow_up_to_five_minutes() {
     let waits: Vec<i64> = (0..8).chain([i64::MAX]).map(|n| pause_after_conflicts(n).as_secs()).collect();
     assert_eq!(waits, [30, 30, 60, 120, 240, 300, 300, 300, 300]);
 }
@@ -93,13 +93,13 @@ fn a_destroy_ignores_the_interval() {
 }
 
 #[test]
-fn pauses_after_interruptions_grow_up_to_five_minutes() {
+fn delays_after_interruptions_grow_up_to_five_minutes() {
     let pauses: Vec<i64> = (0..9).map(|n| pause_after_interruptions(n).as_secs()).collect();
     assert_eq!(pauses, [0, 0, 10, 30, 90, 300, 300, 300, 300]);
 }
 
 #[test]
-fn interval_jitter_is_bounded_and_stable_per_run() {
+fn interval_jitter_is_bounded_and_constant_for_each_run() {
     let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
     let after = |name: &str| LastUpdate { name: Some(name.to_owned()), ..LastUpdate::default() };
     let spread = |percentage: u8, spec: &StackSpec, name: &str| {
@@ -122,7 +122,7 @@ fn interval_jitter_is_bounded_and_stable_per_run() {
 
 proptest! {
     #[test]
-    fn interval_jitter_stays_within_its_percentage_and_depends_on_the_name(
+    fn interval_jitter_depends_on_the_name_and_stays_within_its_percentage(
         seconds in 1..=u32::MAX,
         percentage in 0..100_u8,
         name in "[a-z0-9-]{1,63}",

@@ -48,7 +48,7 @@ fn a_stack_is_converted_to_a_workspace() {
 }
 
 #[test]
-fn config_is_collected_from_all_of_its_fields() {
+fn config_values_are_collected_from_all_config_fields() {
     let spec = json!({
         "stack": "dev",
         "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}},
@@ -135,7 +135,7 @@ fn the_largest_stack_allowed_by_the_schema_fits_into_its_workspace() {
 }
 
 #[test]
-fn templates_over_the_size_limit_are_rejected_by_name() {
+fn a_template_above_the_size_limit_is_rejected() {
     let template = json!({"spec": {"podTemplate": {"spec": {"hostname": "x".repeat(bounds::TEMPLATE_BYTES)}}}});
     let spec = StackSpec { workspace_template: Some(template), ..StackSpec::default() };
     let error = workspace(&stack(spec), &artifact()).expect_err("should be rejected").to_string();
@@ -143,7 +143,7 @@ fn templates_over_the_size_limit_are_rejected_by_name() {
 }
 
 #[test]
-fn an_invalid_duration_is_named() {
+fn the_error_for_an_invalid_duration_names_its_field() {
     let fields = ["timeout", "idleTimeout", "interval", "retryInterval"];
     for field in fields {
         let with = |text: &str| -> Stack {
@@ -182,7 +182,7 @@ fn stack_name_and_backend_are_validated() {
 }
 
 #[test]
-fn the_hash_changes_with_every_input() {
+fn the_desired_hash_changes_with_the_desired_workspace() {
     let with =
         |backend: &str| planned_workspace(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });
     assert_eq!(ownership::desired_hash(&with("a")), ownership::desired_hash(&with("a")));
@@ -190,7 +190,7 @@ fn the_hash_changes_with_every_input() {
 }
 
 #[test]
-fn an_invalid_reference_is_named() {
+fn the_error_for_an_invalid_reference_names_its_field() {
     let literal = |literal| ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
     let rows = [
         (secret(Some("other")), "cross-namespace"),

@@ -31,7 +31,7 @@ fn a_rotated_config_input_starts_a_run_and_the_first_value_is_recorded() {
 }
 
 #[test]
-fn input_values_that_the_last_run_has_read_start_no_run() {
+fn config_inputs_that_the_last_run_has_read_start_no_run() {
     let seen = |state: &str, now_seen: &str| {
         let mut stack = stack();
         let read = Some("b".to_owned());
@@ -62,7 +62,7 @@ fn input_values_that_the_last_run_has_read_start_no_run() {
 }
 
 #[test]
-fn only_changes_of_watched_mounted_objects_start_a_run() {
+fn only_changes_to_watched_mounted_objects_start_a_run() {
     let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };
@@ -130,7 +130,7 @@ fn an_invalid_stack_name_is_rejected_before_its_source_is_resolved() {
 }
 
 #[test]
-fn the_message_shows_the_progress_of_an_open_run() {
+fn the_condition_message_shows_the_progress_of_an_open_run() {
     let running_message = |change: &dyn Fn(&mut Observed)| {
         let mut observed = open(Status::True, "Progressing");
         change(&mut observed);

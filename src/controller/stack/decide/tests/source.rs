@@ -48,7 +48,7 @@ fn a_missing_source_stalls_the_stack_after_a_delay() {
 }
 
 #[test]
-fn another_directory_of_the_same_archive_is_refetched_if_evicted() {
+fn an_evicted_archive_is_refetched_if_the_directory_changes() {
     let (mut stack, dir) = (stack(), "other".to_owned());
     stack.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     stack.metadata.generation = Some(2);
@@ -74,7 +74,7 @@ fn another_directory_of_the_same_archive_is_refetched_if_evicted() {
 }
 
 #[test]
-fn a_due_run_refetches_a_source_that_the_pod_lost() {
+fn a_due_run_fetches_a_source_that_is_missing_from_the_pod() {
     let mut stack = stack();
     stack.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     stack.metadata.generation = Some(2);
