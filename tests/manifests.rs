@@ -122,7 +122,7 @@ fn every_program_field_has_a_manifest_and_is_read_without_loss() {
     }
 }
 
-/// The other tests must fail if deserialization loses a field.
+/// Checks that the other tests fail if deserialization loses a field.
 #[test]
 fn an_unknown_field_is_reported_as_lost() {
     let object = json!({

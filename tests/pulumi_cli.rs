@@ -1,6 +1,6 @@
 //! Checks the inputs and outputs of `pulumi_controller::pulumi` with the Pulumi CLI. If `pulumi` or
-//! `pulumi-language-yaml` is not on the `PATH`, the tests are skipped. If the environment variable `CI` is set, they
-//! fail instead.
+//! `pulumi-language-yaml` is not on the `PATH`, the tests are skipped. If the environment variable `CI` is set, the
+//! tests fail instead.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 

@@ -1,4 +1,5 @@
-//! Tests crashes of the CLI, the agent and the container. No process survives, and each run has a result.
+//! Tests crashes of the CLI, the agent and the container. After each crash, no child process is left, and each run has
+//! a result.
 
 use std::time::{Duration, Instant};
 

@@ -228,7 +228,8 @@ async fn a_failed_installation_keeps_the_old_source_and_is_retried() {
     assert_eq!(status.artifact.as_ref(), Some(&good));
     assert_eq!((inode(&workspace, "node_modules"), fake_cli.installs()), (before, 2));
     assert!(!workspace.path("share/workspace/node_modules/half").exists());
-    // The agent rejects runs during an attempt, and accepts runs with the previous source between attempts.
+    // The agent rejects runs during an installation attempt. Between two attempts, it accepts runs with the previous
+    // source.
     let request = workspace.request(&[]).await;
     assert_eq!(request.artifact, Some(good));
     while let Err(refusal) = workspace.run(&request).await {

@@ -12,7 +12,7 @@ use crate::harness::{
 /// A change of the workspace template that makes the Stack fail with a message that contains certain words.
 struct Case<'a> {
     name: &'a str,
-    /// Merged into the template of the Workspace's spec.
+    /// Fields that are merged into the template of the Workspace's spec.
     template: Value,
     words: &'a [&'a str],
     /// Whether the Stack is stalled until its spec changes.

@@ -96,7 +96,7 @@ fn a_request_reruns_a_failed_stack_and_a_reset_clears_its_failures() {
             }
         };
         main.until("to have failed twice", WaitLimit::Run, failed(2, 2)).await;
-        // The next retry is half a minute away.
+        // The next retry starts after half a minute.
         annotate_with_request(&main, ANNOTATION_RESET_AT, "again").await;
         let stack = main.until("to have failed again", WaitLimit::Run, failed(3, 1)).await;
         assert_eq!(status(&stack).last_handled_reset_at.as_deref(), Some("again"));

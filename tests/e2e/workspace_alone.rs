@@ -93,7 +93,7 @@ fn a_push_to_a_polled_repository_keeps_the_pod() {
     });
 }
 
-/// A Workspace must not be able to read an artifact of another namespace from the content store by its digest.
+/// A Workspace must not be able to read an artifact of another namespace from the artifact store by its digest.
 #[test]
 fn artifacts_of_other_namespaces_are_reported_as_unknown() {
     run("team-a", async |team_a| {

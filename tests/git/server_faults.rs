@@ -1,4 +1,5 @@
-//! Tests servers and repositories with faults. Each fault causes a specific message, and the limits hold.
+//! Tests servers and repositories with faults. Each fault causes a specific message and does not exceed the limits of
+//! the controller.
 
 use std::time::Duration;
 

@@ -111,7 +111,7 @@ fn a_controller_killed_during_a_run_reattaches_after_its_restart() {
     });
 }
 
-/// The new controller pod has an empty content store, and the workspace pod has installed another directory of the
+/// The artifact store of the new controller pod is empty, and the workspace pod has installed another directory of the
 /// artifact.
 #[test]
 fn a_new_directory_starts_a_run_even_if_the_artifact_store_is_lost() {
@@ -187,7 +187,7 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
     });
 }
 
-/// Simulates the replacement of all nodes. It removes both the installed source and the content store.
+/// Simulates the replacement of all nodes. Removes both the installed source and the artifact store.
 #[test]
 fn a_new_pod_gets_its_source_even_if_the_artifact_store_is_lost() {
     run_alone(async || {
