@@ -178,7 +178,7 @@ fn reverting_to_the_last_good_artifact_starts_no_run() {
         let bad = fixture.server.upload("bad", compress(&seed("parent"))).await;
         fixture.expect_refusal(&bad, &["\"../evil\""]).await;
         fixture.source.publish(&fixture.good).await;
-        let stack = fixture.stack.until("to be done again", WaitLimit::Reaction, is_done).await;
+        let stack = fixture.stack.until("to be Ready again", WaitLimit::Reaction, is_done).await;
         fixture.assert_last_good_state(&stack, "the previous artifact").await;
         let requested = fixture.stack.workspace().await.spec.artifact.map(|artifact| artifact.digest.to_string());
         assert_eq!(requested.as_ref(), Some(&fixture.good.digest), "the bad artifact is not requested again");

@@ -144,7 +144,7 @@ fn a_push_fixes_a_source_that_makes_its_init_container_fail() {
 }
 
 #[test]
-fn an_event_lists_unused_env_and_mounts_of_the_fetch_container() {
+fn an_event_lists_ineffective_env_and_mounts_of_the_fetch_container() {
     run("fetch-env", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&files("fetch-env", "one")).await;

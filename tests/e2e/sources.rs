@@ -151,7 +151,7 @@ fn a_restored_artifact_starts_a_run_only_if_its_content_changed() {
         external.withdraw().await;
         until_waiting_for_artifact(&main).await;
         external.publish(&first).await;
-        main.until("to be done again", WaitLimit::Reaction, is_done).await;
+        main.until("to be Ready again", WaitLimit::Reaction, is_done).await;
         assert_eq!(main.updates().await.len(), 1, "the Stack has already run");
 
         let second = producer.artifact_of(&producer.push(&with_text("two")).await).await;

@@ -29,7 +29,7 @@ fn sent_with(calls: &[u32], began: Option<u32>, observe: impl Fn(&mut Cancellati
 }
 
 #[test]
-fn a_cancellation_sends_two_interrupts_and_then_kills_the_cli() {
+fn a_cancellation_interrupts_the_cli_twice_and_then_kills_the_cli() {
     use Step::{Interrupt, Kill};
     for (calls, began, expected) in [
         (&[][..], Some(1), vec![]),
@@ -53,7 +53,7 @@ fn sent_while_idle(idle: &std::ops::Range<u32>, calls: &[u32]) -> Vec<(u32, Step
 }
 
 #[test]
-fn an_idle_cli_is_interrupted_again_earlier_but_not_killed_earlier() {
+fn an_idle_cli_gets_the_second_interrupt_but_not_sigkill_earlier() {
     use Step::{Interrupt, Kill};
     for (idle, calls, expected) in [
         (0..200, &[][..], vec![]),

@@ -212,7 +212,7 @@ fn an_update_template_sets_options_but_not_the_identity_of_a_run() {
 }
 
 #[test]
-fn an_update_template_above_the_size_limit_is_rejected() {
+fn a_template_above_the_size_limit_is_rejected() {
     let template = json!({"spec": "ä"});
     assert_eq!(template.to_string().len(), 13);
     assert_eq!(check_size("podTemplate", Some(&template), 13), Ok(()));

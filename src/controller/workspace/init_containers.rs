@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn template_additions_to_an_unused_fetch_container_are_listed() {
+    fn ineffective_template_additions_to_the_fetch_container_are_listed() {
         let template =
             |fetch: Value| json!({"spec": {"initContainers": [{"name": "prepare", "env": [{"name": "A"}]}, fetch]}});
         let added = json!({

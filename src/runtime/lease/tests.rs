@@ -280,7 +280,7 @@ async fn a_process_paused_past_the_renew_deadline_loses_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_loses_a_modified_lease_only_if_another_holder_has_it() {
+async fn a_leader_loses_its_lease_only_if_another_candidate_acquires_it() {
     let server = Server::default();
     let (mut term, leadership, _) = leading(&server, "a").await;
     let disturb: [fn(&Server); 3] = [

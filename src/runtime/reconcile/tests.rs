@@ -35,7 +35,7 @@ fn refused(code: u16) -> WriteError {
 }
 
 #[tokio::test]
-async fn the_result_of_a_reconciliation_determines_the_requeue_time() {
+async fn the_result_of_a_reconciliation_determines_the_next_reconciliation() {
     let cases = [
         (Ok(Outcome::Settled), Action::await_change(), "success"),
         (Ok(Outcome::After(SOON)), Action::requeue(SOON), "requeue_after"),

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_kill_is_a_transient_error_but_an_exceeded_limit_is_not() {
+    fn killing_a_child_is_a_transient_failure_but_an_exceeded_limit_is_not() {
         let of = |failure| GitError::Child { what: "packing".into(), failure };
         assert!(!of(Failure::Memory { limit: 1 << 20 }).is_transient());
         assert!(of(Failure::Killed).is_transient());

@@ -179,7 +179,7 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
                 set_stale_run_conditions(&main).await;
             };
             run_with_cleanup(without_controller, async || controller.scale(1).await).await;
-            main.until("to be done again", WaitLimit::Reaction, is_done).await;
+            main.until("to be Ready again", WaitLimit::Reaction, is_done).await;
             assert_eq!(main.updates().await.len(), 1);
             assert_eq!(main.log.operations().await, once(&["create step"]));
         })
@@ -216,7 +216,7 @@ fn a_new_pod_gets_its_source_even_if_the_artifact_store_is_lost() {
                 }
             })
             .await;
-            main.until("to be done", WaitLimit::Reaction, is_done).await;
+            main.until("to be Ready", WaitLimit::Reaction, is_done).await;
             assert_eq!(main.updates().await.len(), 1, "the restart starts no run");
         })
         .await;

@@ -58,7 +58,11 @@ fn stacks_left_by_pko_are_adopted_without_a_run() {
         assert_eq!(main.log.operations().await, once(&["create step"]));
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]), "the deletion destroys it");
+        assert_eq!(
+            main.log.operations().await,
+            once(&["create step", "delete step"]),
+            "the deletion destroys the resource"
+        );
         until_objects_are_deleted(scene).await;
     });
 }

@@ -314,7 +314,7 @@ fn the_message_of_a_timed_out_run_names_the_controller_flag() {
 }
 
 #[test]
-fn a_result_is_recorded_after_the_termination_reason_of_its_pod() {
+fn a_result_is_recorded_after_the_reason_for_the_pod_termination_is_known() {
     let ended_before = |seconds: i64| proto::Result {
         outcome: proto::Outcome::Canceled.into(),
         message: "interrupted".to_owned(),

@@ -60,7 +60,7 @@ fn a_service_a_stateful_set_and_a_disruption_budget_are_rendered() {
 }
 
 #[test]
-fn the_error_for_a_template_above_the_size_limit_names_it() {
+fn the_error_for_a_template_above_the_size_limit_names_the_template() {
     let large = |bytes: usize| json!({"metadata": {"labels": {"a": "x".repeat(bytes)}}});
     let result = |spec: Value| rendered(spec).expect_err("should be rejected").to_string();
     let message = result(json!({"podTemplate": large(bounds::TEMPLATE_BYTES)}));
@@ -121,7 +121,7 @@ fn the_pod_template_is_merged_into_the_generated_template() {
 }
 
 #[test]
-fn the_error_for_an_unsupported_pod_template_field_names_it() {
+fn the_error_for_an_unsupported_pod_template_field_names_the_field() {
     let unsupported = [
         (json!({"kind": "PodTemplate"}), "kind"),
         (json!({"metadata": {"ownerReferences": []}}), "metadata.ownerReferences"),
@@ -137,7 +137,7 @@ fn the_error_for_an_unsupported_pod_template_field_names_it() {
 }
 
 #[test]
-fn the_error_for_a_protected_pod_template_field_names_it() {
+fn the_error_for_a_protected_pod_template_field_names_the_field() {
     let container = |fields: Value| {
         let mut container = json!({"name": "pulumi"});
         for (name, value) in fields.as_object().expect("is a map") {

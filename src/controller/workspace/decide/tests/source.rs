@@ -96,7 +96,7 @@ fn on_its_way(content: &str, failure: &str, in_place: &str) -> Agent {
 }
 
 #[test]
-fn only_a_candidate_source_other_than_the_desired_one_is_replaced() {
+fn a_candidate_source_is_replaced_only_if_it_is_not_desired() {
     let put = || Is::Action(Action::PutSource { artifact: reference("new") });
     check(vec![
         (

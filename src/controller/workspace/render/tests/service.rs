@@ -26,7 +26,7 @@ fn template_labels_do_not_replace_generated_labels_and_annotations() {
 }
 
 #[test]
-fn the_error_for_an_unsupported_service_template_field_names_it() {
+fn the_error_for_an_unsupported_service_template_names_the_field() {
     let rows = [
         (json!({"spec": {"type": "LoadBalancer"}}), "serviceTemplate.spec is not supported"),
         (json!({"metadata": {"lables": {}}}), "serviceTemplate.metadata.lables is not supported"),
