@@ -1,5 +1,5 @@
-//! Checks the shipped manifests: the Deployment has enough memory and disk space for the default flags, and the network
-//! policies do not admit pods that a team can create.
+//! Checks the shipped manifests. The Deployment has enough memory and disk space for the default flags. The network
+//! policy of the overlay `single-namespace` allows no traffic from pods that a tenant can create.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 use clap::Parser;
@@ -65,8 +65,8 @@ fn selected<'a>(peer: &'a NetworkPolicyPeer, label: &str) -> Option<&'a str> {
     selector?.match_labels.as_ref()?.get(label).map(String::as_str)
 }
 
-/// A team can set any labels on its own pods. The policy must therefore admit only a namespace in which teams cannot
-/// create pods.
+/// A tenant can set any labels on its own pods. The policy must therefore admit only a namespace in which tenants
+/// cannot create pods.
 #[test]
 fn only_the_controller_namespace_can_reach_flux_storage() {
     let overlay = "kustomize/overlays/single-namespace";

@@ -193,7 +193,7 @@ async fn maximum_size_objects_and_deep_expressions_fit_within_the_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_child_has_limits_and_inherits_nothing_from_its_parent() {
+async fn the_child_process_has_limits_and_inherits_nothing_from_its_parent() {
     let secret = tempfile::NamedTempFile::new().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let fixture = Fixture::new();
@@ -248,7 +248,7 @@ fn limit(line: &str) -> (String, String) {
 
 /// The `evaluate` role must not evaluate untrusted expressions without resource limits.
 #[test]
-fn the_evaluate_role_refuses_to_start_without_limits() {
+fn the_evaluate_role_does_not_start_without_limits() {
     let binary = Path::new(env!("CARGO_BIN_EXE_pulumi-controller"));
     let output =
         std::process::Command::new(binary).arg("evaluate").stdin(std::process::Stdio::null()).output().unwrap();

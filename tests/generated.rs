@@ -109,7 +109,8 @@ fn the_documented_flags_match_the_manager_flags() -> Result<()> {
     expect_between(&root().join("docs/flags.md"), FLAGS, &table_of_flags()?)
 }
 
-/// Compares the text between two markers in a document with its expected content, or writes it like [`expect_file`].
+/// Compares the text between two markers in a document with its expected content, or writes the expected content as
+/// [`expect_file`] does.
 fn expect_between(path: &Path, [start, end]: [&str; 2], expected: &str) -> Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let missing = |marker: &str| format!("{} does not contain the line {marker}", path.display());

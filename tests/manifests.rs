@@ -122,9 +122,9 @@ fn every_program_field_has_a_manifest_and_is_read_without_loss() {
     }
 }
 
-/// The other tests must fail if deserialization loses a field.
+/// Checks that the other tests fail if deserialization loses a field.
 #[test]
-fn an_unknown_field_counts_as_a_loss() {
+fn an_unknown_field_is_reported_as_lost() {
     let object = json!({
         "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "a"}, "spec": {"stack": "dev", "noSuchField": 1},
     });

@@ -1,6 +1,6 @@
 //! Checks the inputs and outputs of `pulumi_controller::pulumi` with the Pulumi CLI. If `pulumi` or
-//! `pulumi-language-yaml` is not on the `PATH`, the tests are skipped. If the environment variable `CI` is set, they
-//! fail instead.
+//! `pulumi-language-yaml` is not on the `PATH`, the tests are skipped. If the environment variable `CI` is set, the
+//! tests fail instead.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
@@ -269,7 +269,7 @@ fn programs() -> Vec<(Value, bool)> {
 }
 
 #[test]
-fn a_program_object_is_refused_exactly_when_the_cli_refuses_it() {
+fn a_program_object_is_rejected_if_and_only_if_the_cli_rejects_it() {
     let Some(workspace) = Workspace::new("name: app\nruntime: yaml\n") else { return };
     assert!(workspace.pulumi(arguments::stack_init("dev", None)).status.success());
     for (content, runs) in programs() {

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_copy_is_executable_and_a_second_bootstrap_keeps_it() {
+    fn the_copied_agent_is_executable_and_a_second_bootstrap_keeps_it() {
         let directory = tempfile::tempdir().unwrap();
         let to = directory.path().join("bin/pulumi-controller");
         bootstrap(&to).unwrap();

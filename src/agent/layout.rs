@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_run_in_the_source_if_they_are_in_a_subdirectory() {
+    fn a_program_in_a_subdirectory_runs_in_the_source_directory() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path());
         assert_eq!(layout.program(), layout.workspace());

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_admitted_before_termination_is_canceled_if_it_starts_later() {
+    fn a_run_that_starts_after_the_termination_of_the_agent_is_canceled() {
         let directory = tempfile::tempdir().unwrap();
         let operations = operations(directory.path());
         operations.terminate();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_another_call_is_starting_is_reported_as_known() {
+    fn a_run_that_another_call_is_starting_is_not_started_again() {
         let directory = tempfile::tempdir().unwrap();
         let operations = Arc::new(operations(directory.path()));
         let request = |id: &str| proto::RunRequest {

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_parsed_verbatim_and_kept_redacted() {
+    async fn output_lines_are_parsed_verbatim_but_stored_redacted() {
         let (seen, printed, tail) = lines_of(b"one\r\n\nkey hunter22\nno end").await;
         assert_eq!(seen, ["one", "", "key hunter22", "no end"]);
         assert_eq!(printed, "update: one\nupdate: \nupdate: key [secret]\nupdate: no end\n");
@@ -249,14 +249,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn colors_are_printed_but_not_kept_and_do_not_defeat_redaction() {
+    async fn colors_are_printed_but_not_stored_and_do_not_prevent_redaction() {
         let (_, printed, tail) = lines_of(b"\x1b[31mred\x1b[0m\n\x1b[31mhunt\x1b[1mer22").await;
         assert_eq!(printed, "update: \u{1b}[31mred\u{1b}[0m\nupdate: [secret]\n");
         assert_eq!(tail.text(), "red\n[secret]\n");
     }
 
     #[tokio::test]
-    async fn the_last_lines_of_two_outputs_are_merged_in_read_order() {
+    async fn the_last_lines_of_two_outputs_are_in_the_order_they_were_read() {
         let line = |text: &str, read| Line { text: text.to_owned(), read };
         let start = Instant::now();
         let at = |seconds| start + std::time::Duration::from_secs(seconds);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unterminated_lines_and_endless_output_are_bounded() {
+    async fn stored_output_is_bounded_even_without_line_breaks() {
         let mut output = vec![b'x'; MAX_LINE * 3];
         output.extend(b"\nlast\n");
         let (seen, _, tail) = lines_of(&output).await;

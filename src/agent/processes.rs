@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stat_line_is_parsed_regardless_of_the_process_name() {
+    fn any_process_name_in_a_stat_line_is_parsed() {
         let process = |name: &str| Some(Process { pid: 42, name: name.to_owned(), session: 40, started: 4711 });
         let rest = "1 41 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 100 200";
         for (line, expected) in [
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operation_marker_is_a_resource_limit() {
+    fn the_operation_marker_is_read_from_the_resource_limits() {
         let limits = |limit: &str| {
             format!(
                 "Limit Soft Limit Hard Limit Units\nMax cpu time 1 2 seconds\n{LIMIT_NAME}      {limit} unlimited us\n"

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lock_admits_one_holder_and_its_error_names_the_holder() {
+    fn the_lock_has_one_holder_and_its_error_names_the_holder() {
         let workspace_lock = WorkspaceLock::default();
         let guard = workspace_lock.lock_for_operation("a").unwrap();
         assert!(
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_lock_admits_sources_and_a_terminating_lock_admits_nothing() {
+    fn draining_prevents_new_runs_and_terminating_prevents_new_sources() {
         let workspace_lock = WorkspaceLock::default();
         workspace_lock.drain();
         workspace_lock.lock_for_operation("a").unwrap_err();

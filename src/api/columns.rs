@@ -56,7 +56,7 @@ mod tests {
     const COMMIT: &str = "ae7cb43820266feff5057cfe94d0ecdeaff55c58";
 
     #[test]
-    fn a_text_column_is_one_bounded_line_with_short_digests() {
+    fn a_text_column_shows_one_bounded_line_with_short_digests() {
         let rows = [
             (String::new(), String::new()),
             ("it fails\nbecause of this".to_owned(), "it fails".to_owned()),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_column_keeps_name_and_short_digest() {
+    fn a_revision_column_shows_the_name_and_a_short_digest() {
         let rows = [
             (String::new(), None),
             ("7".to_owned(), Some("7")),

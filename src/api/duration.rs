@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn go_durations_are_parsed() {
+    fn durations_in_go_format_are_parsed() {
         let rows = [("45s", 45), ("1h30m", 5400), ("1.5m", 90), ("500ms", 1), ("0s", 0), ("1m0.2s", 61)];
         for (text, expected) in rows {
             assert_eq!(seconds(text), Some(expected), "{text}");
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_formatted_like_go() {
+    fn durations_are_printed_in_go_format() {
         let shown = |seconds: i64| display(SignedDuration::from_secs(seconds));
         assert_eq!([shown(0), shown(59), shown(61), shown(3600)], ["0s", "59s", "1m1s", "1h0m0s"]);
         assert_eq!(shown(-5), "0s", "a negative duration is formatted as zero");

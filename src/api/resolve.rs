@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resolution_names_an_update_and_one_of_three_decisions() {
+    fn a_resolution_contains_an_update_and_one_of_three_decisions() {
         let rows = [("a=retry", Decision::Retry), (" a = clear ", Decision::Clear), ("a=abandon", Decision::Abandon)];
         for (text, decision) in rows {
             assert_eq!(parse(text), Ok(Resolution { update: "a", decision }), "{text}");

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_normalized() {
+    fn a_source_directory_is_normalized() {
         let table = [
             ("", ""),
             (".", ""),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_outside_the_root_is_rejected_by_name() {
+    fn the_error_for_a_directory_outside_the_root_names_the_directory() {
         let long = "a/".repeat(600);
         let table = [
             ("/a", "directory \"/a\" must be relative"),
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_parses_to_a_directory_inside_the_root_or_is_rejected(text in "[a./\\\\\0\n]*|.*") {
+        fn any_text_is_a_directory_inside_the_root_or_is_rejected(text in "[a./\\\\\0\n]*|.*") {
             if let Ok(directory) = text.parse::<Directory>() {
                 prop_assert!(!directory.as_str().starts_with('/'));
                 prop_assert!(directory.as_str().split('/').all(|part| part != ".." && part != "."));

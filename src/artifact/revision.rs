@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_revision_and_is_preserved(text in ".*") {
+        fn any_text_is_a_valid_revision_and_is_preserved(text in ".*") {
             let revision = Revision::parse(&text);
             prop_assert_eq!(revision.to_string(), text.clone());
             prop_assert!(revision.short().len() <= text.len());

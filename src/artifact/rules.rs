@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_valid_name_is_normalized() {
+    fn a_valid_entry_name_is_normalized() {
         let table: [(&[u8], &str); 6] =
             [(b"a", "a"), (b"./a/b", "a/b"), (b"a//b/", "a/b"), (b".", ""), (b"./", ""), (b"..a/...", "..a/...")];
         for (raw, normal) in table {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_name_is_rejected_with_the_reason() {
+    fn the_error_for_a_hostile_entry_name_states_the_reason() {
         let table: [(&[u8], NameError); 11] = [
             (b"", NameError::Empty),
             (b"/", NameError::Absolute),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_inside_or_is_rejected_with_the_reason() {
+    fn the_error_for_a_link_out_of_the_archive_states_the_reason() {
         type RunOutcome = Result<(), LinkError>;
         let table: [(&[u8], &[u8], RunOutcome); 15] = [
             (b"l", b"a", Ok(())),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn untrusted_text_is_escaped_and_truncated() {
+    fn untrusted_text_in_errors_is_escaped_and_truncated() {
         assert_eq!(quoted("a\n\u{1b}[31m\"b"), r#""a\n\u{1b}[31m\"b""#);
         assert_eq!(quoted(&"ä".repeat(300)), format!("\"{}\"...", "ä".repeat(200)));
         assert_eq!(quoted_bytes(b"a\xffb"), "\"a\u{fffd}b\"");

@@ -35,7 +35,7 @@ fn the_default_role_is_the_manager() {
 }
 
 #[test]
-fn flags_use_the_syntax_of_flux() {
+fn flags_have_the_same_syntax_as_in_flux() {
     for (arguments, all) in [
         (&["--watch-all-namespaces"][..], true),
         (&["--watch-all-namespaces=true"], true),
@@ -128,7 +128,7 @@ fn an_unsupported_flux_flag_is_rejected() {
 }
 
 #[test]
-fn other_roles_have_their_own_flags() {
+fn the_other_roles_have_their_own_flags() {
     match parse(&["agent", "--child", "--share", "/s"]) {
         Ok(Role::Agent(flags)) => {
             assert!(flags.child);

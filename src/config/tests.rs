@@ -22,7 +22,7 @@ fn with(argument: &str) -> Result<ManagerConfig, ConfigError> {
 }
 
 #[test]
-fn the_defaults_match_flux() {
+fn the_configuration_defaults_match_flux() {
     let config = config(&NEEDED).unwrap();
     assert_eq!(config.metrics_address, Some("[::]:8080".parse().unwrap()));
     assert_eq!(config.health_address, Some("[::]:9440".parse().unwrap()));
@@ -68,7 +68,7 @@ fn pods_have_a_default_service_account_only_if_configured() {
 }
 
 #[test]
-fn git_revisions_identify_content_unless_other_kinds_are_configured() {
+fn by_default_only_a_git_repository_revision_identifies_the_content() {
     assert_eq!(config(&NEEDED).unwrap().same_revision_kinds, ["GitRepository"]);
     let kinds = |argument: &str| with(argument).unwrap().same_revision_kinds;
     assert!(kinds("--same-revision-kinds=").is_empty());
@@ -77,7 +77,7 @@ fn git_revisions_identify_content_unless_other_kinds_are_configured() {
 }
 
 #[test]
-fn inputs_with_the_flux_label_are_watched_unless_disabled() {
+fn objects_with_the_flux_watch_label_are_watched_by_default() {
     let watched = |argument: &str| with(argument).unwrap().watched_inputs.map(|selector| selector.to_string());
     assert_eq!(watched("--feature-gates=").as_deref(), Some("reconcile.fluxcd.io/watch=Enabled"));
     assert_eq!(watched("--watch-configs-label-selector=team in (a,b)").as_deref(), Some("team in (a,b)"));
@@ -103,7 +103,7 @@ fn webhooks_are_served_only_if_configured() {
 }
 
 #[test]
-fn go_durations_are_parsed() {
+fn flags_accept_durations_in_go_format() {
     for (text, milliseconds) in
         [("35s", 35_000), ("750ms", 750), ("1m30s", 90_000), ("1.5h", 5_400_000), ("1h2m3s", 3_723_000)]
     {
@@ -164,7 +164,7 @@ fn the_single_watched_namespace_defaults_to_the_runtime_namespace() {
 }
 
 #[test]
-fn config_errors_explain_the_fix() {
+fn configuration_errors_explain_how_to_fix_them() {
     let cases = [
         ("--metrics-addr=nowhere", "invalid --metrics-addr=nowhere: must be HOST:PORT, :PORT, or 0 to disable"),
         ("--health-addr=:99999", "invalid --health-addr=:99999: must be HOST:PORT, :PORT, or 0 to disable"),
@@ -228,7 +228,7 @@ fn config_errors_explain_the_fix() {
 }
 
 #[test]
-fn go_addresses_are_parsed() {
+fn flags_accept_addresses_in_go_format() {
     for (text, expected) in [
         ("", None),
         ("0", None),

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_each_missing_object_and_its_references() {
+    fn the_message_names_each_missing_object_and_the_fields_that_use_it() {
         let secret = reference(ReferencedKind::Secret, "aws", "envFrom");
         let map = |number: usize| reference(ReferencedKind::ConfigMap, &format!("m{number}"), "config key size");
         let with = |missing: Vec<Reference>| Checked { missing, ..Checked::default() }.waits_for("apps");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_after_pod_start_counts_as_recent_for_a_while() {
+    fn a_change_after_the_creation_of_the_pod_is_recent_for_some_minutes() {
         let at = |text: &str| text.parse::<Timestamp>().expect("valid time");
         let metadata = |created: &str, changed: &str| -> ObjectMeta {
             let entry = json!({"manager": "kubectl", "operation": "Update", "time": changed});

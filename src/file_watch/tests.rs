@@ -26,7 +26,7 @@ fn until_changed(watch: &FileWatch, directory: &Path, before: Option<Version>) {
 }
 
 #[test]
-fn a_replaced_volume_is_detected_and_a_read_is_not() {
+fn replacing_a_volume_is_detected_as_change_but_reading_it_is_not() {
     let volume = tempfile::tempdir().unwrap();
     put(volume.path(), "..1");
     symlink("..data/key", volume.path().join("key")).unwrap();
@@ -67,7 +67,7 @@ fn a_directory_that_replaces_another_is_watched() {
 }
 
 #[test]
-fn nothing_is_cached_if_no_watch_is_available() {
+fn no_value_is_cached_if_no_watch_is_available() {
     let unavailable = FileWatch(Arc::new(Shared { watcher: None, changes: Arc::default() }));
     let directory = tempfile::tempdir().unwrap();
     let missing = PathBuf::from("/nonexistent");
@@ -79,7 +79,7 @@ fn nothing_is_cached_if_no_watch_is_available() {
 }
 
 #[test]
-fn a_cached_value_is_valid_until_the_version_changes() {
+fn a_cached_value_is_invalid_when_the_version_changes() {
     let cached = Cached::default();
     cached.keep(Some(Version(1)), "one");
     assert_eq!((cached.find(Some(Version(1))), cached.find(Some(Version(2)))), (Some("one"), None));
@@ -88,7 +88,7 @@ fn a_cached_value_is_valid_until_the_version_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_value_is_derived_again_after_a_minute_without_a_detected_change() {
+async fn a_cached_value_is_valid_for_at_most_one_minute() {
     let (cached, version) = (Cached::default(), Some(Version(1)));
     cached.keep(version, "one");
     tokio::time::advance(MAX_AGE - Duration::from_secs(1)).await;

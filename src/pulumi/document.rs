@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_yaml_is_rejected_with_its_line() {
+    fn the_error_for_unsupported_yaml_contains_its_line_number() {
         let table = [
             ("a: 1\nb: [", "line "),
             ("a: 1\na: 2", "line 2: duplicate mapping key \"a\""),
@@ -397,7 +397,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_text_does_not_panic_and_round_trips(text in "[a-c:\\-\\[\\]{},&*!<#'\"|> \\n\\t?0-9~]{0,80}") {
+        fn any_parsed_document_is_unchanged_after_a_round_trip(text in "[a-c:\\-\\[\\]{},&*!<#'\"|> \\n\\t?0-9~]{0,80}") {
             if let Ok(Some(Node::Mapping(document))) = parse(&text) {
                 let again = mapping(&to_yaml(&document));
                 prop_assert_eq!(to_yaml(&again), to_yaml(&document));

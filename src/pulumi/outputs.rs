@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn only_values_hidden_in_the_event_log_are_taken_from_the_cli() {
+    fn only_outputs_masked_in_the_event_log_are_taken_from_the_cli() {
         let asset = json!({SIGNATURE_KEY: "c44067f5952c0a294b673a41bacd8c17", "text": "<contents elided>"});
         let outputs = events(json!({"token": masked(), "port": 8080, "asset": asset}));
         assert!(need_values(&outputs));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_output_is_named_and_invalid_json_is_not_quoted() {
+    fn errors_name_a_missing_output_and_do_not_quote_invalid_json() {
         let outputs = events(json!({"token": masked()}));
         let error = combine(&outputs, &BTreeMap::new()).expect_err("should report the missing output");
         assert_eq!(error.to_string(), "`pulumi stack output` printed no value for output \"token\"");
@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&bytes);
         }
     }

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_outputs_are_used_after_a_refresh() {
+    fn a_run_with_a_refresh_returns_the_last_outputs() {
         let run = run(include_str!("testdata/refreshed.events.jsonl"));
         assert_eq!(run.outputs().map(<[_]>::len), Some(7));
         assert_eq!(changes(&run), [("same".to_owned(), 2)]);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canceled_run_records_the_cancel_request() {
+    fn the_summary_of_a_canceled_run_shows_the_cancellation() {
         let run = run(include_str!("testdata/canceled.events.jsonl"));
         assert!(run.cancel_requested());
         assert_eq!(run.result(), Some("failed"));

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_one_of_three_forms() {
+    fn a_stack_name_has_one_of_three_forms() {
         for name in ["dev", "acme/dev", "acme/web/dev", "organization/web/dev"] {
             assert_eq!(check(name), Ok(()), "{name}");
         }

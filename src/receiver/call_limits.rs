@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_of_twenty_calls_is_allowed_then_one_per_second() {
+    fn twenty_calls_are_allowed_immediately_and_then_one_call_per_second() {
         let begin = Instant::now();
         let mut limit = RateLimit::new(begin);
         let mut take = |milliseconds: u64| limit.take(begin + Duration::from_millis(milliseconds));

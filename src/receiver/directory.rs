@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_resolves_until_its_receiver_changes_is_suspended_or_deleted() {
+    fn a_path_is_valid_until_its_receiver_is_changed_or_deleted() {
         let directory = Directory::default();
         let some = |name: &str| Some(name.to_owned());
         directory.apply(Event::Init);

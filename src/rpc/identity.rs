@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_round_trips_through_pem() {
+    fn an_authority_is_unchanged_after_a_pem_round_trip() {
         let made = Authority::generate(at(NOW)).unwrap();
         let server = made.issue_server(&["a.svc".to_owned()], at(NOW)).unwrap();
         let read = Authority::from_pem(made.certificate_pem(), &made.key_pem()).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bundle_certificate_that_matches_the_key_signs_certificates() {
+    fn certificates_are_signed_with_the_certificate_that_matches_the_key() {
         let old = Authority::generate(at(NOW)).unwrap();
         let next = Authority::generate(at(NOW)).unwrap();
         let bundle = format!("{}{}", next.certificate_pem(), old.certificate_pem());
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_contain_the_expected_names() {
+    fn issued_certificates_contain_the_expected_names() {
         let authority = Authority::generate(at(NOW)).unwrap();
         let dns = vec!["a-workspace.apps.svc".to_owned(), "b.apps.svc".to_owned()];
         let server = authority.issue_server(&dns, at(NOW)).unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_recognizes_its_certificates_and_its_own_origin() {
+    fn an_authority_recognizes_the_certificates_that_it_has_issued() {
         let (one, other) = (Authority::generate(at(NOW)).unwrap(), Authority::generate(at(NOW)).unwrap());
         let issued = one.issue_client(at(NOW)).unwrap();
         assert!(

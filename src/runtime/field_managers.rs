@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn all_fields_managed_by_the_operator_are_taken_over() {
+    fn all_fields_managed_by_pko_are_taken_over() {
         let ours = "pulumi-controller";
         for stack in left::<Stack>(left!("stacks")) {
             assert!(is_due(&stack) && !is_applied_by_operator(&stack), "{stack:?}");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn apply_entries_of_controller_and_operator_are_merged() {
+    fn apply_entries_of_controller_and_pko_are_merged() {
         let entry = |manager: &str, fields: Value| json!({"manager": manager, "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
         let service: Service = serde_json::from_value(json!({"metadata": {"name": "a", "managedFields": [
             entry("pulumi-controller", json!({"f:spec": {"f:ports": {}, "f:selector": {}}})),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_without_operator_field_managers_are_unchanged() {
+    fn objects_without_field_managers_of_pko_are_unchanged() {
         let with = |manager: &str| -> Service {
             let managed = json!([{"manager": manager, "operation": "Apply"}]);
             serde_json::from_value(json!({"metadata": {"managedFields": managed}})).expect("valid Service")

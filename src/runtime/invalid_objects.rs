@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_take_turns_and_each_object_is_queued_once() {
+    fn namespaces_take_turns_and_each_invalid_object_is_queued_once() {
         let mut waiting = Waiting::default();
         let mut add = |namespace: &str, name: &str, generation: i64| {
             waiting.add(InvalidObject {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failed_report_is_repeated_a_few_times() {
+    async fn a_failed_report_about_an_invalid_object_is_repeated_a_few_times() {
         let (client, log) = client(|_| FakeResponse::refusal(500, "InternalError"));
         let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), Metrics::default());
         let (events, _task) = Events::new(writer.clone(), "controller", "pod", Metrics::default());
@@ -268,14 +268,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_report_of_a_deleted_object_is_not_repeated() {
+    async fn a_failed_report_about_a_deleted_object_is_not_repeated() {
         let (client, log) = client(|_| FakeResponse::refusal(404, "NotFound"));
         reported::<Stack>(client, &[1]).await;
         assert_eq!(log.all().len(), 1);
     }
 
     #[tokio::test]
-    async fn an_invalid_update_keeps_its_conditions() {
+    async fn the_conditions_of_an_invalid_update_are_not_changed() {
         let (client, log) = client(|_| stack());
         reported::<Update>(client, &[1]).await;
         assert!(log.all().is_empty(), "{:?}", log.verbs());

@@ -261,7 +261,7 @@ mod tests {
     use crate::runtime::fake_api::{FakeResponse, client};
 
     #[tokio::test]
-    async fn invalid_object_names_are_never_sent_in_requests() {
+    async fn no_request_is_sent_for_an_invalid_object_name() {
         let (client, log) = client(|_| FakeResponse::refusal(404, "NotFound"));
         let reader = Reader::new(client, Duration::from_secs(1));
         for name in ["../other/secrets/state", "state?watch=true", "state#", "", "a/b", "..", "State", "-a", "%2e%2e"] {

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_scope_selects_one_namespace_or_all() {
+    async fn requests_are_for_one_namespace_or_all_namespaces() {
         let all = Scope::default().api::<Workspace>(client());
         assert_eq!(all.resource_url(), "/apis/auto.pulumi.com/v1alpha1/workspaces");
         let one = Scope::new(Some("apps".into()), None).api::<Workspace>(client());
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selector_applies_only_to_own_kinds() {
+    fn the_label_selector_is_used_only_for_kinds_of_this_project() {
         let scope = Scope::new(None, Some("!sharding.fluxcd.io/key".into()));
         assert_eq!(scope.own_kinds().label_selector.as_deref(), Some("!sharding.fluxcd.io/key"));
         assert_eq!(scope.other_kinds().label_selector, None);

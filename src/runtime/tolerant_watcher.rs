@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_counted_outside_strings() {
+    fn only_values_outside_strings_are_counted() {
         for (text, count) in [
             ("0", 1),
             (r#""a,b{[""#, 1),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn managed_fields_do_not_count_towards_the_maximum() {
+    fn managed_fields_do_not_count_toward_the_maximum() {
         let text = |managed: usize, config: usize| {
             let list = |length: usize| vec![r#"{"f:a":0}"#; length].join(",");
             format!(
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_object_has_an_identity() {
+    fn the_name_of_a_malformed_object_is_known() {
         let object = stack("1");
         let error = object.parse().expect_err("a number is not a map").to_string();
         assert!(error.starts_with("the object cannot be parsed: invalid type: integer `1`, expected a map"), "{error}");

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readiness_follows_the_flag_but_health_does_not() {
+    async fn readiness_depends_on_the_state_of_the_process_but_health_does_not() {
         let (flag, ready) = watch::channel(false);
         let router = health_router(ready);
         assert_eq!(ask(&router, "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_error_contains_the_address_that_is_in_use() {
+    async fn the_error_for_a_used_address_contains_the_address() {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let taken = listen("a test", address).await.unwrap().local_addr().unwrap();
         let _listener = listen("a test", taken).await.unwrap();

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_deduplicated_and_samples_count_their_time() {
+    fn a_profile_lists_each_function_once_and_counts_its_time() {
         let mut builder = Builder::new(10_000_000);
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         builder.add(&Seen { thread: "worker", functions: names(&["parse", "read", "main"]), times: 3 });

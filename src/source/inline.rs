@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_sources_are_reported_by_field() {
+    fn the_error_for_an_invalid_source_names_its_field() {
         let rows = [
             (
                 json!({"flux": {"url": "u", "digest": DIGEST}, "local": {"dir": "/a"}}),

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_has_one_source_and_is_triggered_only_by_it() {
+    fn a_stack_has_one_source_and_is_requeued_only_by_its_changes() {
         let bucket = GroupKind::new(flux::GROUP, "Bucket");
         let rows = [
             (flux(None, "Bucket", "app"), None, Some((&bucket, "app"))),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_source_object_the_template_or_init_containers_provide_it() {
+    fn a_template_or_init_containers_can_provide_the_source() {
         let spec =
             |template: serde_json::Value| StackSpec { workspace_template: Some(template), ..StackSpec::default() };
         let found = |spec: &StackSpec| without_object(spec).expect("valid").expect("a source");

@@ -32,7 +32,7 @@ async fn run(script: &str, input: &[u8], limits: &Limits) -> Result<String, Stri
 }
 
 #[tokio::test]
-async fn a_child_gets_limits_and_input_on_stdin_and_no_environment() {
+async fn a_child_has_limits_and_an_empty_environment_and_reads_stdin() {
     assert!(std::env::vars().count() > 3, "the test process has environment variables");
     let script =
         r#"read -r limits; echo "$limits" | grep -c '"memory":67108864'; cat; env | grep -vE '^(PWD|_|OLDPWD|SHLVL)='"#;
@@ -41,7 +41,7 @@ async fn a_child_gets_limits_and_input_on_stdin_and_no_environment() {
 }
 
 #[tokio::test]
-async fn the_error_of_a_child_names_the_exceeded_limit() {
+async fn the_error_of_a_failed_child_names_the_exceeded_limit() {
     let short = Limits { wall: Duration::from_millis(300), ..LIMITS };
     let rows = [
         ("kill -XCPU $$", LIMITS, "CPU time limit of 1 s exceeded"),

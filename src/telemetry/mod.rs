@@ -40,7 +40,7 @@ mod tests {
     struct Repeating(#[source] Inner);
 
     #[test]
-    fn repeated_causes_are_shown_once() {
+    fn repeated_causes_of_an_error_are_shown_once() {
         assert_eq!(chain(&Outer(Inner)), "cannot open the door: the key is lost");
         assert_eq!(chain(&Repeating(Inner)), "no: the key is lost");
     }

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_counted_until_no_stack_has_it() {
+    fn a_reason_has_a_series_until_no_stack_has_this_reason() {
         let stacks = Stacks::default();
         let count = |reason: &str| stacks.counts().get(&("False".to_owned(), reason.to_owned())).copied();
         stacks.record("apps", "a", state("SpecInvalid"));

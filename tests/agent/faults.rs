@@ -1,4 +1,5 @@
-//! Tests crashes of the CLI, the agent and the container. No process survives, and each run has a result.
+//! Tests crashes of the CLI, the agent and the container. After each crash, no child process is left, and each run has
+//! a result.
 
 use std::time::{Duration, Instant};
 
@@ -97,7 +98,7 @@ async fn a_restarted_agent_reports_interrupted_and_finished_runs() {
 }
 
 #[tokio::test]
-async fn a_stopped_agent_is_continued_and_killed_if_it_is_stopped_often() {
+async fn a_stopped_agent_is_resumed_and_killed_after_repeated_stops() {
     let mut workspace = Workspace::start_with(Some("exit 0"), &[]).await;
     let agent = workspace.agent_pid();
     signal(agent, "STOP");

@@ -141,8 +141,8 @@ async fn a_run_waits_until_its_referenced_inputs_are_mounted() {
 }
 
 #[tokio::test]
-async fn a_run_after_an_input_digest_change_uses_the_new_value() {
-    if !has_pulumi("a_run_after_an_input_digest_change_uses_the_new_value") {
+async fn a_run_uses_the_new_value_after_an_input_digest_change() {
+    if !has_pulumi("a_run_uses_the_new_value_after_an_input_digest_change") {
         return;
     }
     let workspace = Workspace::start().await;

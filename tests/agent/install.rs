@@ -72,7 +72,7 @@ impl FakeCli {
 }
 
 #[tokio::test]
-async fn an_install_waits_until_its_referenced_inputs_are_mounted() {
+async fn an_installation_waits_until_its_referenced_inputs_are_mounted() {
     let fake_cli = FakeCli::new("mkdir -p node_modules");
     let workspace = fake_cli.start().await;
     let (artifact, archive) = archive(&[NODE, ("package.json", "{}")]);
@@ -112,8 +112,8 @@ fn manifest(version: &str) -> String {
 }
 
 #[tokio::test]
-async fn npm_dependencies_are_reused_only_if_the_lockfile_is_equal() {
-    let test = "npm_dependencies_are_reused_only_if_the_lockfile_is_equal";
+async fn npm_dependencies_are_reused_only_if_the_lock_file_is_equal() {
+    let test = "npm_dependencies_are_reused_only_if_the_lock_file_is_equal";
     if !has_programs(test, &["node", "npm"]) {
         return;
     }
@@ -146,8 +146,8 @@ async fn npm_dependencies_are_reused_only_if_the_lockfile_is_equal() {
 }
 
 #[tokio::test]
-async fn local_path_dependencies_are_reinstalled_despite_an_equal_lockfile() {
-    if !has_programs("local_path_dependencies_are_reinstalled_despite_an_equal_lockfile", &["node", "npm"]) {
+async fn local_path_dependencies_are_reinstalled_despite_an_equal_lock_file() {
+    if !has_programs("local_path_dependencies_are_reinstalled_despite_an_equal_lock_file", &["node", "npm"]) {
         return;
     }
     let registry = Registry::start().await;
@@ -210,7 +210,7 @@ async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
 }
 
 #[tokio::test]
-async fn a_failed_install_keeps_the_old_source_and_is_retried() {
+async fn a_failed_installation_keeps_the_old_source_and_is_retried() {
     let fake_cli = FakeCli::new("mkdir -p node_modules; cp package.json node_modules/installed");
     let workspace = fake_cli.start().await;
     let files = |manifest| [NODE, ("package.json", manifest), ("package-lock.json", manifest)];
@@ -228,7 +228,8 @@ async fn a_failed_install_keeps_the_old_source_and_is_retried() {
     assert_eq!(status.artifact.as_ref(), Some(&good));
     assert_eq!((inode(&workspace, "node_modules"), fake_cli.installs()), (before, 2));
     assert!(!workspace.path("share/workspace/node_modules/half").exists());
-    // The agent rejects runs during an attempt, and accepts runs with the previous source between attempts.
+    // The agent rejects runs during an installation attempt. Between two attempts, it accepts runs with the previous
+    // source.
     let request = workspace.request(&[]).await;
     assert_eq!(request.artifact, Some(good));
     while let Err(refusal) = workspace.run(&request).await {
@@ -287,7 +288,7 @@ fn installers(workspace: &Workspace) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn killing_the_agent_during_an_install_keeps_the_old_source_intact() {
+async fn killing_the_agent_during_an_installation_keeps_the_old_source() {
     let fake_cli = FakeCli::new(ENDLESS);
     let (mut workspace, good) = installing(&fake_cli).await;
     let source = fs::metadata(workspace.path("share/source")).unwrap().ino();
@@ -306,7 +307,7 @@ async fn killing_the_agent_during_an_install_keeps_the_old_source_intact() {
 }
 
 #[tokio::test]
-async fn sigterm_during_an_install_restores_the_old_source() {
+async fn sigterm_during_an_installation_restores_the_old_source() {
     let fake_cli = FakeCli::new(ENDLESS);
     let (mut workspace, good) = installing(&fake_cli).await;
     workspace.terminate();
@@ -318,7 +319,7 @@ async fn sigterm_during_an_install_restores_the_old_source() {
 }
 
 #[tokio::test]
-async fn a_new_source_cancels_the_install_of_the_previous_one() {
+async fn a_new_source_cancels_the_installation_of_the_previous_source() {
     let fake_cli = FakeCli::new(ENDLESS);
     let (workspace, good) = installing(&fake_cli).await;
     let newer = workspace.deliver(&[YAML]).await.unwrap();
@@ -356,7 +357,7 @@ async fn a_changed_cli_version_reinstalls_dependencies() {
 }
 
 #[tokio::test]
-async fn a_source_that_awaits_install_is_installed_in_place() {
+async fn a_restarted_agent_installs_the_dependencies_without_a_new_source() {
     let fake_cli = FakeCli::new("mkdir -p node_modules");
     let mut workspace = fake_cli.start().await;
     let artifact = workspace.deliver(&[NODE, ("package.json", "{}")]).await.unwrap();

@@ -1,5 +1,5 @@
-//! Tests the interactive use of the CLI in the pod. The agent starts no work during a session, and the commands of the
-//! user have the project and the environment of the last run.
+//! Tests interactive use of the CLI in the pod. During an interactive session, the agent starts no work. The commands
+//! of the user have the project and the environment of the last run.
 
 use pulumi_controller::rpc::proto::{DeadRun, Outcome, RunRequest};
 

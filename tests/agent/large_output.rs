@@ -23,7 +23,7 @@ exit 255
 "#;
 
 #[tokio::test]
-async fn a_hundred_megabytes_of_output_do_not_grow_agent_memory() {
+async fn agent_memory_does_not_grow_with_a_hundred_megabytes_of_output() {
     let workspace = Workspace::start_with(Some(VERBOSE_CLI), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
     let before = max_memory(workspace.agent_pid());

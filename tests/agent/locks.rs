@@ -13,8 +13,8 @@ async fn with_dead_lock(workspace: &Workspace) -> u32 {
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
     let cli = workspace.until_operation_begins(&request.id).await;
-    // A CLI that is killed while it writes the state leaves an incomplete file. Such a file causes another failure than
-    // a lock.
+    // A CLI that is killed while it writes the state leaves an incomplete state file. The next run would then fail
+    // because of this file instead of the lock.
     let start = std::time::Instant::now();
     signal(cli, "STOP");
     while !workspace.has_complete_state() {

@@ -1,5 +1,5 @@
-//! Tests the agent, started as in its container, with the Pulumi CLI. If the CLI is not on the `PATH`, the tests are
-//! skipped. If the environment variable `CI` is set, they fail instead.
+//! Tests the agent with the Pulumi CLI. The tests start the agent with the same arguments as in its container. If the
+//! CLI is not on the `PATH`, the tests are skipped. If the environment variable `CI` is set, the tests fail instead.
 
 #![allow(
     clippy::unwrap_used,

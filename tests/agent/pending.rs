@@ -82,7 +82,7 @@ async fn a_missing_stack_has_no_pending_creates() {
 }
 
 #[tokio::test]
-async fn an_unreadable_state_prevents_the_run_and_keeps_it_interrupted() {
+async fn an_unreadable_state_fails_the_run_and_marks_it_as_interrupted() {
     let cli = "case \"$*\" in
         *export*) echo 'error: the bucket is on fire' >&2; exit 1;;
         *up*) touch \"$HOME/ran\";;

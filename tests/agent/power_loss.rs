@@ -52,7 +52,7 @@ impl Disk {
         self.mounted.push(place.to_owned());
     }
 
-    /// Returns a directory with the state of the disk after a power loss at the current time.
+    /// Returns a directory with the content that the disk would have if the power failed now.
     fn after_power_loss(&mut self) -> PathBuf {
         fs::copy(self.path("disk"), self.path("copy")).unwrap();
         let place = self.path("left");

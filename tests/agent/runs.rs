@@ -89,8 +89,8 @@ async fn a_failing_program_reports_the_reason() {
 }
 
 #[tokio::test]
-async fn an_open_run_accepts_only_its_own_id_and_canceling_releases_the_lock() {
-    if !has_pulumi("an_open_run_accepts_only_its_own_id_and_canceling_releases_the_lock") {
+async fn another_run_is_rejected_until_the_open_run_is_canceled() {
+    if !has_pulumi("another_run_is_rejected_until_the_open_run_is_canceled") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -164,8 +164,8 @@ async fn a_foreign_lock_is_reported_as_a_conflict_with_its_holder() {
 }
 
 #[tokio::test]
-async fn a_run_is_refused_unless_its_pod_agent_and_inputs_match() {
-    if !has_pulumi("a_run_is_refused_unless_its_pod_agent_and_inputs_match") {
+async fn a_run_is_rejected_unless_its_pod_agent_and_inputs_match() {
+    if !has_pulumi("a_run_is_rejected_unless_its_pod_agent_and_inputs_match") {
         return;
     }
     let workspace = Workspace::start().await;

@@ -50,8 +50,8 @@ fn encrypted(text: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn secrets_are_encrypted_once_and_reach_the_program_undisclosed() {
-    if !has_pulumi("secrets_are_encrypted_once_and_reach_the_program_undisclosed") {
+async fn secrets_are_encrypted_once_and_are_visible_only_to_the_program() {
+    if !has_pulumi("secrets_are_encrypted_once_and_are_visible_only_to_the_program") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -99,8 +99,8 @@ async fn secrets_are_encrypted_once_and_reach_the_program_undisclosed() {
 }
 
 #[tokio::test]
-async fn secrets_arrive_unchanged_and_never_on_a_command_line() {
-    if !has_pulumi("secrets_arrive_unchanged_and_never_on_a_command_line") {
+async fn secrets_are_unchanged_and_never_appear_on_a_command_line() {
+    if !has_pulumi("secrets_are_unchanged_and_never_appear_on_a_command_line") {
         return;
     }
     // The script records each command line, because every user on the node can read command lines.
@@ -142,8 +142,8 @@ async fn the_agent_and_its_child_processes_leave_no_core_dumps() {
 }
 
 #[tokio::test]
-async fn missing_files_are_reported_before_a_run_and_other_errors_by_the_cli() {
-    if !has_pulumi("missing_files_are_reported_before_a_run_and_other_errors_by_the_cli") {
+async fn a_missing_file_is_reported_before_a_run_and_cli_errors_are_results() {
+    if !has_pulumi("a_missing_file_is_reported_before_a_run_and_cli_errors_are_results") {
         return;
     }
     let workspace = Workspace::start().await;

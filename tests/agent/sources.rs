@@ -12,7 +12,7 @@ const YAML: &str = "name: example\nruntime: yaml\n";
 const NODE: &str = "name: example\nruntime: nodejs\n";
 
 #[tokio::test]
-async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_is_kept() {
+async fn a_source_with_a_wrong_digest_is_rejected_and_the_old_one_is_kept() {
     let workspace = Workspace::start_with(Some("exit 0"), &[]).await;
     let before = workspace.put(YAML).await;
     let (artifact, mut bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
@@ -109,8 +109,8 @@ fn in_pod(source: InPod, directory: &str) -> proto::Artifact {
 const PROGRAM: &str = "name: example\nruntime: yaml\noutputs: {greeting: hello}\n";
 
 #[tokio::test]
-async fn an_image_directory_is_a_source_and_is_set_again_after_a_restart() {
-    if !has_pulumi("an_image_directory_is_a_source_and_is_set_again_after_a_restart") {
+async fn a_directory_of_the_image_can_be_the_source_even_after_a_restart() {
+    if !has_pulumi("a_directory_of_the_image_can_be_the_source_even_after_a_restart") {
         return;
     }
     let mut workspace = Workspace::start().await;
@@ -142,7 +142,7 @@ async fn an_image_directory_is_a_source_and_is_set_again_after_a_restart() {
 }
 
 #[tokio::test]
-async fn files_prepared_by_init_containers_are_a_source() {
+async fn files_prepared_by_init_containers_can_be_the_source() {
     let cli = "case \"$*\" in *install*) mkdir -p node_modules;; esac";
     let mut workspace = Workspace::start_with(Some(cli), &[]).await;
     let artifact = in_pod(InPod::InitContainers, "");

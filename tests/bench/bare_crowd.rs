@@ -1,5 +1,6 @@
-//! Baseline for the creation of many Stacks: a Job whose pods do the work of Workspaces without the controller, with
-//! the same image, CLI calls and backend. The baseline is the minimum time on this machine.
+//! Baseline for the creation of many Stacks: a Job whose pods do the work of Workspaces without the controller. The
+//! pods use the same image, CLI calls and backend. The controller cannot be faster than this baseline on the same
+//! machine.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Environment, Poll, STATE_SECRET, Scene, WaitLimit, wait_until};
 
-/// Number of concurrent pods. It keeps two CPUs busy without contention.
+/// Number of concurrent pods, enough to keep two CPUs busy without contention.
 const CONCURRENT_PODS: usize = 6;
 
 /// Script that creates and updates the Pulumi stack as the agent does.

@@ -1,5 +1,6 @@
-//! Creates many idle Stacks without a run for each of them. While the controller is stopped, copies all objects of a
-//! Stack whose run has ended, under other names. The pods of the copies run on the fake node.
+//! Creates many idle Stacks without a run for each of them. While the controller is stopped, this module copies all
+//! objects of a Stack whose run has ended, with a different name for each copy. The pods of the copies run on the fake
+//! node.
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::StatefulSet;

@@ -18,12 +18,12 @@ use crate::processes::Process;
 use crate::table::{Row, Step};
 
 const STACKS: usize = 60;
-/// Maximum ratio to the time that a Job needs for the same Pulumi stacks. ARCHITECTURE.md explains why the budget is
-/// relative.
+/// Maximum ratio of the measured time to the time that a Job needs for the same Pulumi stacks. ARCHITECTURE.md explains
+/// why the budget is relative.
 const BUDGET: f64 = 1.5;
 /// Budget for the memory of one agent in MiB.
 const AGENT_BUDGET: f64 = 10.0;
-/// Time without writes after which the controller counts as idle, and the timeout for this state.
+/// Time without writes after which the controller counts as idle, and the timeout until this happens.
 const QUIET: Duration = Duration::from_secs(30);
 const QUIET_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -132,8 +132,8 @@ async fn until_versions_are_reported(scene: &Scene) {
     .await;
 }
 
-/// Returns the duration of the measure at rest in seconds. `BENCH_REST_SECONDS` overrides it during work on the
-/// benchmark.
+/// Returns the duration of the measure at rest in seconds. The environment variable `BENCH_REST_SECONDS` overrides the
+/// default, for work on the benchmark.
 pub fn rest_seconds(default: u64) -> u64 {
     std::env::var("BENCH_REST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }

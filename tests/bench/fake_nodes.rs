@@ -54,7 +54,7 @@ pub async fn create(client: &Client) {
     .await;
 }
 
-/// Places the workspace pod of a Stack on the fake node.
+/// Returns the Stack with a template that schedules its pod on the fake node.
 pub fn place(mut stack: Stack) -> Stack {
     if let Some(template) = &mut stack.spec.workspace_template {
         let toleration = json!({"key": FAKE_NODE_KEY, "operator": "Exists", "effect": "NoSchedule"});

@@ -28,8 +28,8 @@ use crate::table::Row;
 const BUDGETS: [(usize, f64); 4] = [(1, 25.0), (60, 35.0), (1_000, 80.0), (10_000, 400.0)];
 /// Duration of a run of the fake agent.
 pub const RUN_TIME: Duration = Duration::from_millis(200);
-/// Maximum number of Stacks that are created with a run each. All further Stacks are copies of a Stack whose run has
-/// ended.
+/// Maximum number of Stacks for which the benchmark executes a first run. All further Stacks are copies of a Stack
+/// whose run has ended.
 const MAX_RUNS: usize = 1_000;
 /// Number of reconciled copies after which the caches of a new controller are complete.
 const RECONCILED: usize = 500;
@@ -38,7 +38,7 @@ pub const CONCURRENCY: usize = 16;
 /// Additional timeout per Stack until all Stacks are Ready. The minimum timeout is `MIN_LIMIT`.
 const LIMIT_PER_STACK: Duration = Duration::from_secs(2);
 const MIN_LIMIT: Duration = Duration::from_secs(180);
-/// Time without writes after which the controller counts as idle, and the timeout for this state.
+/// Time without writes after which the controller counts as idle, and the timeout until this happens.
 pub const QUIET: Duration = Duration::from_secs(30);
 pub const QUIET_TIMEOUT: Duration = Duration::from_secs(600);
 /// Duration of the measure at rest in seconds, longer than the interval at which the controller queries the agent of an

@@ -28,7 +28,7 @@ pub enum Phase {
 /// One event of the provider.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Event {
-    /// Order of arrival.
+    /// Sequence number of the event in the order of arrival.
     pub sequence: u64,
     pub urn: String,
     /// Resource and revision, such as `first@7`.

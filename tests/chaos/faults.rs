@@ -58,7 +58,8 @@ async fn kill_controller(controller: &Controller, pick: usize) -> Option<String>
     }
 }
 
-/// Ends the leader: either by force, so its lease expires, or gracefully, so it releases the lease.
+/// Ends the leader process, either by force, so that its lease expires, or gracefully, so that the process releases the
+/// lease.
 async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) -> String {
     let leader = controller.until_leader_other_than("").await;
     if pick.is_multiple_of(2) {
@@ -72,11 +73,11 @@ async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) ->
 
 async fn delete_pod(stage: &mut Stage<'_>, pick: usize, by_force: bool) -> Option<String> {
     let pods = stage.pods().await;
-    // Pods with an open run have priority.
+    // If the CLI runs in any pods, only these pods are candidates.
     let running = find(&pods, Role::Pulumi).into_iter().map(|process| process.owner).collect::<Vec<_>>();
     let candidates = if running.is_empty() { pods.into_values().collect() } else { running };
     let stack = candidates.get(pick.checked_rem(candidates.len())?)?;
-    stage.stacks.get_mut(stack)?.was_hit();
+    stage.stacks.get_mut(stack)?.record_hit();
     stage.delete_pod(stack, by_force).await;
     Some(stack.clone())
 }
@@ -90,7 +91,7 @@ fn kill_one(stage: &mut Stage<'_>, pods: &BTreeMap<String, String>, role: Role, 
     let process = pick_process(find(pods, role), pick)?;
     let member = stage.stacks.get_mut(&process.owner)?;
     // The fault is recorded before the kill, so its time precedes its effects.
-    member.was_hit();
+    member.record_hit();
     process.kill().then(|| process.owner.clone())
 }
 

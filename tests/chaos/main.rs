@@ -48,7 +48,7 @@ use crate::harness::{ApiServerOutage, Controller, Scene, client, in_scene, repor
 const SECONDS: u64 = 120;
 
 #[test]
-fn random_faults_lose_and_duplicate_nothing() {
+fn random_faults_neither_lose_nor_duplicate_runs() {
     if !ApiServerOutage::is_possible() {
         report_skipped("chaos", "the processes of an existing cluster are not accessible");
         return;

@@ -112,7 +112,7 @@ mod tests {
     const SHORT: Duration = Duration::from_secs(120);
 
     #[test]
-    fn a_seed_determines_the_plan() {
+    fn a_seed_determines_the_plan_of_faults() {
         assert_eq!(plan(7, SHORT), plan(7, SHORT));
         assert_ne!(plan(7, SHORT), plan(8, SHORT));
     }

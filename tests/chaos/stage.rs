@@ -49,7 +49,7 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn was_hit(&mut self) {
+    pub fn record_hit(&mut self) {
         self.hits.push(Timestamp::now());
         self.hits_on_revision += 1;
     }

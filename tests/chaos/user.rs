@@ -29,7 +29,7 @@ struct PendingDecision {
 #[derive(Clone, Debug)]
 pub struct Resolution {
     pub stack: String,
-    /// Existing resources that were missing in the state. The user has removed them.
+    /// Existing resources that were missing from the state. The user has removed these resources.
     pub removed: Vec<String>,
     /// Reason why no decision was necessary, if any.
     pub unjustified: Option<String>,

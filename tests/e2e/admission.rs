@@ -19,7 +19,7 @@ struct Policy {
     version: &'static str,
     /// API group and plural of the matched objects.
     resource: (&'static str, &'static str),
-    /// Merged into the spec of the policy.
+    /// Fields that are merged into the spec of the policy.
     spec: Value,
     binding: Value,
 }
@@ -91,7 +91,7 @@ async fn check_rejection(scene: &Scene, resource: (&'static str, &'static str), 
             .await;
             policy.delete(scene).await;
             policy.until_enforced(scene, &probe, |response| !is_rejected(response)).await;
-            // Requests a reconciliation, because the next retry is minutes away.
+            // Requests a reconciliation, because the next retry takes place only after some minutes.
             main.annotate(ANNOTATION_REQUESTED_AT, "thawed").await;
             let annotations = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: "thawed"}}});
             scene.patch::<Workspace>("main", annotations).await;

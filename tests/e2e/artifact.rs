@@ -13,7 +13,7 @@ use crate::harness::{
 };
 
 #[test]
-fn a_wrong_digest_is_refused_and_the_old_source_is_kept() {
+fn an_artifact_with_a_wrong_digest_is_rejected_and_the_old_one_kept() {
     run("wrong-digest", async |scene| {
         let source = scene.source("app").await;
         let with_text = |text: &str| Program::new("wrong-digest").step("step", json!({"value": text}));

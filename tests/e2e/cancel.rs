@@ -21,7 +21,7 @@ fn outcomes(stack: &Stack) -> Vec<String> {
 }
 
 #[test]
-fn the_annotation_cancels_the_open_run_which_is_not_retried() {
+fn the_cancel_annotation_cancels_the_open_run_without_a_retry() {
     run("cancel-annotation", async |scene| {
         let source = scene.source("app").await;
         source.push(&slow("cancel-annotation", 120).files()).await;
@@ -55,7 +55,7 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
         let recorded: Vec<_> = updates.iter().map(|update| (update.name_any(), failure(update))).collect();
         assert_eq!(recorded, [(update, Some(update_reason::CANCELED))], "the record is kept");
 
-        // By the time this other Stack has run, an unexpected retry would have started.
+        // An unexpected retry would start before this other Stack has run.
         let witness = scene.start(scene.stack_on_program("witness", &program(scene).await)).await;
         witness.until_revision("1").await;
         assert_eq!(main.updates().await.len(), 1);
@@ -72,7 +72,7 @@ async fn program(scene: &crate::harness::Scene) -> String {
 }
 
 #[test]
-fn deleting_an_update_cancels_its_run_and_a_request_runs_again() {
+fn a_run_canceled_by_deleting_its_update_is_repeated_on_request() {
     run("cancel-delete", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("cancel-delete", 30).files()).await;
@@ -95,7 +95,7 @@ fn deleting_an_update_cancels_its_run_and_a_request_runs_again() {
 }
 
 #[test]
-fn a_queued_run_is_canceled_too() {
+fn a_queued_run_can_be_canceled() {
     run("cancel-queued", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("cancel-queued", 15).files()).await;

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn observed_states_are_checked_with_the_intermediate_rules() {
+    fn intermediate_states_are_checked_with_the_intermediate_rules() {
         let none = Vec::<String>::new();
         assert_eq!(check_observed_states(&[stack(-1, &[])]), none, "not reconciled yet");
         assert_eq!(check_observed_states(&[stack(1, &["Ready=True@1"])]), none, "the spec has just changed");

@@ -172,7 +172,7 @@ fn a_stack_without_source_and_workspace_is_destroyed_from_its_state() {
 }
 
 #[test]
-fn foreground_deletion_destroys_before_any_object_is_deleted() {
+fn foreground_deletion_destroys_resources_before_it_deletes_objects() {
     run("foreground", async |scene| {
         let main = applied(scene, "foreground").await;
         delete_as(scene, "main", &DeleteParams::foreground()).await;
@@ -183,7 +183,7 @@ fn foreground_deletion_destroys_before_any_object_is_deleted() {
 }
 
 #[test]
-fn foreground_deletion_during_a_run_destroys_after_the_run() {
+fn foreground_deletion_during_a_run_destroys_resources_after_the_run() {
     run("foreground-run", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("foreground-run").step("slow", json!({"seconds": 6, "steps": 6}));
@@ -200,7 +200,7 @@ fn foreground_deletion_during_a_run_destroys_after_the_run() {
 }
 
 #[test]
-fn orphan_deletion_destroys_and_leaves_no_owned_objects() {
+fn orphan_deletion_destroys_resources_and_leaves_no_owned_objects() {
     run("orphan", async |scene| {
         let main = applied(scene, "orphan").await;
         let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };

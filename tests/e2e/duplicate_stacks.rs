@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::{Program, Scene, WaitLimit, condition, has_condition, is_done, once, run};
 
 #[test]
-fn a_duplicate_stack_stalls_until_the_first_is_gone() {
+fn a_duplicate_stack_stalls_until_the_first_stack_is_deleted() {
     run("duplicates", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("duplicates").step("step", json!({"value": "one"}));
@@ -64,7 +64,7 @@ fn a_duplicate_stack_stalls_until_the_first_is_gone() {
 }
 
 #[test]
-fn a_same_named_stack_in_another_namespace_is_not_blocked() {
+fn a_stack_with_the_same_name_in_another_namespace_is_not_blocked() {
     run("blocked", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("blocked").step("step", json!({"value": "one"}));
@@ -91,7 +91,7 @@ fn a_same_named_stack_in_another_namespace_is_not_blocked() {
 }
 
 #[test]
-fn a_duplicate_is_kept_until_it_can_destroy_its_other_resources() {
+fn a_duplicate_is_kept_until_its_other_resources_can_be_destroyed() {
     run("elsewhere", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("elsewhere").step("step", json!({"value": "one"}));
@@ -122,7 +122,7 @@ fn a_duplicate_is_kept_until_it_can_destroy_its_other_resources() {
 }
 
 #[test]
-fn a_duplicate_with_its_backend_in_a_secret_cannot_destroy() {
+fn a_deleted_duplicate_with_its_backend_in_a_secret_destroys_nothing() {
     run("hidden", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("hidden").step("step", json!({"value": "one"}));

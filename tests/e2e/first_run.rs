@@ -149,7 +149,7 @@ fn a_run_has_the_permissions_of_its_stacks_service_account() {
 }
 
 #[test]
-fn a_missing_permission_is_reported_and_granting_it_fixes_the_run() {
+fn a_missing_permission_is_reported_until_it_is_granted() {
     run("no-right", async |scene| {
         scene.create::<ServiceAccount>(json!({"metadata": {"name": "deployer"}})).await;
         let source = scene.source("app").await;

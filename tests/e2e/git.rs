@@ -13,7 +13,7 @@ fn with_text(text: &str) -> Vec<File> {
 }
 
 #[test]
-fn a_push_to_a_polled_repository_runs_in_the_same_pod() {
+fn a_push_to_a_polled_repository_starts_a_run_in_the_same_pod() {
     run("git-push", async |scene| {
         let source = scene.source("app").await;
         let first = source.push_without_notification(&with_text("one")).await;
@@ -35,7 +35,7 @@ fn a_push_to_a_polled_repository_runs_in_the_same_pod() {
 }
 
 #[test]
-fn a_push_is_detected_by_polling() {
+fn polling_a_repository_detects_a_push() {
     run("git-poll", async |scene| {
         let source = scene.source("app").await;
         let first = source.push_without_notification(&with_text("one")).await;

@@ -143,7 +143,7 @@ const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
 ];
 
 #[test]
-fn hostile_archives_are_refused_with_a_reason_and_the_old_source_is_kept() {
+fn hostile_archives_are_rejected_with_a_reason_and_the_old_source_kept() {
     run("hostile-archives", async |scene| {
         let fixture = Fixture::new(scene, "hostile-archives").await;
         for (name, words) in HOSTILE_ARCHIVES {
@@ -160,7 +160,7 @@ fn hostile_archives_are_refused_with_a_reason_and_the_old_source_is_kept() {
 }
 
 #[test]
-fn archives_that_would_fill_the_disk_are_refused_at_the_limits() {
+fn archives_that_would_fill_the_disk_are_rejected_at_the_limits() {
     run("huge-archives", async |scene| {
         let fixture = Fixture::new(scene, "huge-archives").await;
         let bomb = fixture.server.set_faults("bomb", json!({"generated": "bomb"})).await;
@@ -172,13 +172,13 @@ fn archives_that_would_fill_the_disk_are_refused_at_the_limits() {
 }
 
 #[test]
-fn reverting_to_the_last_good_artifact_needs_no_run() {
+fn reverting_to_the_last_good_artifact_starts_no_run() {
     run("rollback", async |scene| {
         let fixture = Fixture::new(scene, "rollback").await;
         let bad = fixture.server.upload("bad", compress(&seed("parent"))).await;
         fixture.expect_refusal(&bad, &["\"../evil\""]).await;
         fixture.source.publish(&fixture.good).await;
-        let stack = fixture.stack.until("to be done again", WaitLimit::Reaction, is_done).await;
+        let stack = fixture.stack.until("to be Ready again", WaitLimit::Reaction, is_done).await;
         fixture.assert_last_good_state(&stack, "the previous artifact").await;
         let requested = fixture.stack.workspace().await.spec.artifact.map(|artifact| artifact.digest.to_string());
         assert_eq!(requested.as_ref(), Some(&fixture.good.digest), "the bad artifact is not requested again");
@@ -206,7 +206,7 @@ fn a_stack_with_a_hostile_new_source_is_destroyed_with_the_old_one() {
 }
 
 #[test]
-fn an_insecure_or_malformed_digest_is_refused_before_fetching() {
+fn an_insecure_or_malformed_digest_is_rejected_before_the_fetch() {
     run("digests", async |scene| {
         let fixture = Fixture::new(scene, "digests").await;
         let artifact = fixture.server.upload("other", archive(&program("digests", "other"))).await;
@@ -263,7 +263,7 @@ fn server_errors_are_reported_until_the_artifact_is_available() {
 }
 
 #[test]
-fn retry_after_of_a_server_is_respected() {
+fn no_request_is_sent_before_the_retry_after_time_of_a_server() {
     run("slow-down", async |scene| {
         let fixture = Fixture::new(scene, "slow-down").await;
         let other = fixture.server.upload("slow-down", archive(&program("slow-down", "three"))).await;

@@ -22,7 +22,7 @@ use crate::identity::AUTHORITY_LOCK;
 const TEAM: &str = "team";
 
 #[test]
-fn nothing_is_written_while_nothing_changes() {
+fn no_object_is_written_while_no_input_changes() {
     run("at-rest", async |scene| {
         // A change of the certificate authority would renew the certificates of all pods.
         let _alone = AUTHORITY_LOCK.lock().await;
@@ -44,7 +44,7 @@ fn nothing_is_written_while_nothing_changes() {
 }
 
 #[test]
-fn foreign_writes_and_explicit_zero_values_are_preserved() {
+fn fields_of_other_clients_and_explicit_zero_values_are_preserved() {
     run("others", async |scene| {
         let source = scene.source("app").await;
         let with_text = |text: &str| Program::new("others").step("step", json!({"value": text})).files();

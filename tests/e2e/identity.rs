@@ -29,7 +29,7 @@ const LONG_RUN: u32 = 45;
 pub(crate) static AUTHORITY_LOCK: Mutex<()> = Mutex::const_new(());
 
 #[test]
-fn deleting_the_ca_secret_during_a_run_recreates_it_uninterrupted() {
+fn a_ca_secret_deleted_during_a_run_is_recreated_without_interruption() {
     run("authority-deleted", async |scene| {
         let _alone = AUTHORITY_LOCK.lock().await;
         let running = Running::start(scene, "authority-deleted", LONG_RUN).await;
@@ -53,7 +53,7 @@ fn deleting_the_ca_secret_during_a_run_recreates_it_uninterrupted() {
 }
 
 #[test]
-fn replacing_the_ca_during_a_run_interrupts_nothing() {
+fn replacing_the_ca_during_a_run_does_not_interrupt_the_run() {
     run("authority-replaced", async |scene| {
         let _alone = AUTHORITY_LOCK.lock().await;
         let running = Running::start(scene, "authority-replaced", LONG_RUN).await;

@@ -100,7 +100,7 @@ fn a_sidecar_needs_no_source_and_new_sources_keep_the_pod() {
 }
 
 #[test]
-fn a_failing_init_container_is_reported_and_recovers_when_fixed() {
+fn a_failing_init_container_is_reported_until_it_is_fixed() {
     run("init-fails", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&files("init-fails", "one")).await;
@@ -121,7 +121,7 @@ fn a_failing_init_container_is_reported_and_recovers_when_fixed() {
 }
 
 #[test]
-fn a_source_that_fails_its_init_container_is_fixed_by_the_next_push() {
+fn a_push_fixes_a_source_that_makes_its_init_container_fail() {
     run("init-source", async |scene| {
         let source = scene.source("app").await;
         let mut incomplete = files("init-source", "one");
@@ -144,7 +144,7 @@ fn a_source_that_fails_its_init_container_is_fixed_by_the_next_push() {
 }
 
 #[test]
-fn env_and_mounts_of_the_fetch_container_are_accepted_with_an_event() {
+fn an_event_lists_ineffective_env_and_mounts_of_the_fetch_container() {
     run("fetch-env", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&files("fetch-env", "one")).await;
@@ -186,7 +186,7 @@ PATH=/usr/local/bin:/usr/bin:/bin exec pulumi "$@"
 END"#;
 
 #[test]
-fn an_outdated_cli_stalls_the_stack_until_the_image_has_a_newer_one() {
+fn an_outdated_cli_stalls_the_stack_until_the_image_has_a_newer_cli() {
     run("old-cli", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("old-cli").output("result", json!("hello")).files()).await;

@@ -12,7 +12,7 @@ use crate::harness::{Poll, Scene, WaitLimit, api_call, kubectl, run, wait_until}
 
 /// Client-side apply stores the whole object in an annotation, whose size the API server limits.
 #[test]
-fn plain_kubectl_apply_accepts_the_crds() {
+fn the_crds_can_be_applied_with_plain_kubectl_apply() {
     run("install", async |_| {
         let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/crd");
         let out = kubectl(&["apply", "--dry-run=server", "--kustomize", &definitions.display().to_string()], "").await;

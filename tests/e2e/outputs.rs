@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::harness::{Program, WaitLimit, api_call, condition, run};
 
 #[test]
-fn each_run_has_an_outputs_secret_and_status_drops_removed_outputs() {
+fn each_run_has_an_outputs_secret_and_removed_outputs_are_dropped() {
     run("outputs", async |scene| {
         let source = scene.source("app").await;
         let first = Program::new("outputs")
@@ -63,7 +63,7 @@ async fn outputs_of(scene: &crate::harness::Scene, update: &Update) -> Secret {
 }
 
 #[test]
-fn failing_to_store_outputs_is_reported_without_failing_the_run() {
+fn a_failure_to_store_outputs_is_reported_but_does_not_fail_the_run() {
     run("outputs-refused", async |scene| {
         let source = scene.source("app").await;
         let with_text = |text: &str| Program::new("outputs").output("result", json!(text));

@@ -12,7 +12,7 @@ use crate::harness::{
 /// A change of the workspace template that makes the Stack fail with a message that contains certain words.
 struct Case<'a> {
     name: &'a str,
-    /// Merged into the template of the Workspace's spec.
+    /// Fields that are merged into the template of the Workspace's spec.
     template: Value,
     words: &'a [&'a str],
     /// Whether the Stack is stalled until its spec changes.
@@ -66,7 +66,7 @@ async fn lift_quota(scene: &Scene) {
 }
 
 #[test]
-fn an_image_pull_failure_is_reported_and_recovers() {
+fn an_image_pull_failure_is_reported_until_it_is_fixed() {
     run("no-image", async |scene| {
         let template = json!({"image": "localhost/there-is-no-such-image:test"});
         let words = ["container pulumi: ", "Image", "there-is-no-such-image"];
@@ -80,7 +80,7 @@ fn an_image_pull_failure_is_reported_and_recovers() {
 }
 
 #[test]
-fn a_pod_over_quota_is_reported_and_recovers() {
+fn a_pod_over_quota_is_reported_until_the_quota_is_lifted() {
     run("pod-quota", async |scene| {
         quota(scene, json!({"pods": "0"})).await;
         let case = Case {
@@ -94,7 +94,7 @@ fn a_pod_over_quota_is_reported_and_recovers() {
 }
 
 #[test]
-fn a_stateful_set_over_quota_is_reported_and_recovers() {
+fn a_stateful_set_over_quota_is_reported_until_the_quota_is_lifted() {
     run("set-quota", async |scene| {
         quota(scene, json!({"count/statefulsets.apps": "0"})).await;
         let case = Case {
@@ -108,7 +108,7 @@ fn a_stateful_set_over_quota_is_reported_and_recovers() {
 }
 
 #[test]
-fn a_workspace_over_quota_is_reported_and_recovers() {
+fn a_workspace_over_quota_is_reported_until_the_quota_is_lifted() {
     run("own-quota", async |scene| {
         quota(scene, json!({"count/workspaces.auto.pulumi.com": "0"})).await;
         let case =
@@ -118,7 +118,7 @@ fn a_workspace_over_quota_is_reported_and_recovers() {
 }
 
 #[test]
-fn a_pod_refused_by_pod_security_is_reported_and_recovers() {
+fn a_pod_rejected_by_pod_security_is_reported_until_it_is_fixed() {
     run("privileged", async |scene| {
         let context = json!({"privileged": true, "allowPrivilegeEscalation": true});
         let container = json!({"name": PULUMI_CONTAINER, "securityContext": context});
@@ -130,7 +130,7 @@ fn a_pod_refused_by_pod_security_is_reported_and_recovers() {
 }
 
 #[test]
-fn an_unschedulable_pod_is_reported_and_recovers() {
+fn an_unschedulable_pod_is_reported_until_it_can_be_scheduled() {
     run("no-node", async |scene| {
         let template = json!({"podTemplate": {"spec": {"nodeSelector": {"there-is": "no-such-node"}}}});
         let case = Case { needs_edit: false, name: "no-node", template, words: &["cannot be scheduled", "node"] };
@@ -149,7 +149,7 @@ fn excessive_resource_requests_are_reported() {
 }
 
 #[test]
-fn a_missing_service_account_is_reported_and_recovers() {
+fn a_missing_service_account_is_reported_until_it_is_created() {
     run("no-account", async |scene| {
         let template = json!({"serviceAccountName": "deployer"});
         let words = ["failed to create the pod", "serviceaccount \"deployer\" not found"];
@@ -162,7 +162,7 @@ fn a_missing_service_account_is_reported_and_recovers() {
 }
 
 #[test]
-fn a_missing_volume_secret_is_reported_and_recovers() {
+fn a_missing_volume_secret_is_reported_until_it_is_created() {
     run("no-secret", async |scene| {
         let volume = json!({"name": "extra", "secret": {"secretName": "later"}});
         let mount = json!({"name": "extra", "mountPath": "/extra"});

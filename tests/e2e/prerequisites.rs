@@ -27,7 +27,7 @@ fn stack_after(scene: &Scene, name: &str, source: &Source<'_>, base: &str) -> St
 }
 
 #[test]
-fn outdated_prerequisites_rerun_first_in_a_chain() {
+fn outdated_prerequisites_in_a_chain_run_first() {
     run("chain", async |scene| {
         let [shared, own] = [scene.source("shared").await, scene.source("own").await];
         let first = shared.push(&with_text("one").files()).await;
@@ -122,7 +122,7 @@ fn a_dependency_cycle_stalls_its_stacks_until_it_is_broken() {
 }
 
 #[test]
-fn cross_namespace_references_are_denied() {
+fn cross_namespace_references_are_rejected() {
     run("denied", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&with_text("one").files()).await;

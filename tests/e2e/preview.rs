@@ -64,7 +64,7 @@ fn a_preview_reports_changes_without_applying_them() {
 }
 
 #[test]
-fn unexpected_drift_fails_without_changes_until_it_is_allowed() {
+fn a_run_with_unexpected_drift_fails_until_drift_is_allowed() {
     run("drift", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&with_text("one").files()).await;

@@ -165,7 +165,7 @@ fn a_program_recreated_under_the_same_name_runs() {
 }
 
 #[test]
-fn a_stack_with_two_sources_or_none_reports_it() {
+fn a_stack_with_no_source_or_two_sources_reports_the_error() {
     run("program-or-flux", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("text", json!("hello")).object("app")).await;
         let mut stack = scene.stack_on("main", "not-there");
@@ -190,7 +190,7 @@ fn a_stack_with_two_sources_or_none_reports_it() {
 }
 
 #[test]
-fn config_of_every_type_reaches_the_program_from_both_sections() {
+fn config_values_of_every_type_from_both_sections_reach_the_program() {
     run("program-config", async |scene| {
         let content = json!({
             "config": {

@@ -6,7 +6,7 @@ use crate::harness::{Program, WaitLimit, once, run};
 use crate::runs_parts::{failure, slow};
 
 #[test]
-fn a_push_replaces_the_source_and_runs_in_the_same_pod() {
+fn a_push_replaces_the_source_and_starts_a_run_in_the_same_pod() {
     run("push", async |scene| {
         let source = scene.source("app").await;
         let with_text = |text: &str| {
@@ -31,7 +31,7 @@ fn a_push_replaces_the_source_and_runs_in_the_same_pod() {
 }
 
 #[test]
-fn a_push_during_a_run_does_not_interrupt_it_and_runs_afterwards() {
+fn a_push_during_a_run_starts_another_run_after_the_open_run() {
     run("push-in-run", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&slow("push-in-run", 15).files()).await;
@@ -64,7 +64,7 @@ fn a_push_during_a_run_does_not_interrupt_it_and_runs_afterwards() {
 }
 
 #[test]
-fn a_file_that_a_push_removes_is_missing_in_the_next_run() {
+fn a_file_that_a_push_removes_is_missing_from_the_next_run() {
     run("removed-file", async |scene| {
         let source = scene.source("app").await;
         let program = |text| Program::new("removed-file").output("text", text);
@@ -85,7 +85,7 @@ fn a_file_that_a_push_removes_is_missing_in_the_next_run() {
 }
 
 #[test]
-fn the_same_revision_does_not_run_twice() {
+fn the_same_revision_is_not_run_twice() {
     run("same-revision", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("same-revision").step("step", json!({"value": "one"})).files()).await;

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::{Program, StackHandle, WaitLimit, is_done, once, run};
 
 #[test]
-fn reconciliation_request_and_requested_at_each_run_the_stack_once() {
+fn reconciliation_request_and_requested_at_each_start_one_run() {
     run("requests", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("requests").step("step", json!({"value": "one"})).files()).await;
@@ -53,7 +53,7 @@ fn status(stack: &Stack) -> StackStatus {
 }
 
 #[test]
-fn force_at_runs_once_and_only_if_it_matches_the_request() {
+fn force_at_starts_one_run_and_only_if_it_matches_the_request() {
     run("force", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("force").step("step", json!({"value": "one"})).files()).await;
@@ -96,7 +96,7 @@ fn a_request_reruns_a_failed_stack_and_a_reset_clears_its_failures() {
             }
         };
         main.until("to have failed twice", WaitLimit::Run, failed(2, 2)).await;
-        // The next retry is half a minute away.
+        // The next retry starts after half a minute.
         annotate_with_request(&main, ANNOTATION_RESET_AT, "again").await;
         let stack = main.until("to have failed again", WaitLimit::Run, failed(3, 1)).await;
         assert_eq!(status(&stack).last_handled_reset_at.as_deref(), Some("again"));
@@ -112,7 +112,7 @@ fn a_request_reruns_a_failed_stack_and_a_reset_clears_its_failures() {
 }
 
 #[test]
-fn a_request_to_a_suspended_stack_runs_only_after_resume() {
+fn a_request_to_a_suspended_stack_starts_a_run_only_after_resume() {
     run("asleep", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("asleep").step("step", json!({"value": "one"})).files()).await;

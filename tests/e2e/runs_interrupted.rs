@@ -14,7 +14,7 @@ use crate::harness::{Program, Scene, StackHandle, WaitLimit, api_call, condition
 use crate::runs_parts::{failure, in_pod, kill_cli, read, running_update, slow, until_update};
 
 #[test]
-fn deleting_a_pod_aborts_the_run_without_counting_as_a_failure() {
+fn deleting_a_pod_aborts_its_run_and_does_not_count_as_a_failure() {
     run("pod-deleted", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("pod-deleted", 12).files()).await;
@@ -68,7 +68,7 @@ fn a_run_is_retried_after_its_pod_is_force_deleted() {
 }
 
 #[test]
-fn a_destroy_whose_pod_is_deleted_reruns_and_completes() {
+fn a_destroy_whose_pod_is_deleted_is_retried_and_completes() {
     run("destroy-cut", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("destroy-cut", 8).files()).await;
@@ -135,12 +135,12 @@ fn resolve_with(name: &str, word: &str) {
 }
 
 #[test]
-fn a_killed_cli_leaves_pending_creates_that_can_be_cleared_but_no_lock() {
+fn a_killed_cli_leaves_no_lock_but_pending_creates_to_clear() {
     resolve_with("doubt-clear", "clear");
 }
 
 #[test]
-fn pending_creates_resolved_with_retry_run_again() {
+fn resolving_pending_creates_with_retry_starts_a_run() {
     resolve_with("doubt-retry", "retry");
 }
 
@@ -253,7 +253,7 @@ fn the_controller_deletes_the_pod_of_a_run_that_exceeds_its_deadline() {
 
 /// The kubelet checks disk usage about every ten seconds and evicts a pod above its limit without a grace period.
 #[test]
-fn an_evicted_run_reports_the_kubelet_message_and_runs_again() {
+fn an_evicted_run_reports_the_kubelet_message_and_is_retried() {
     run("evicted", async |scene| {
         let source = scene.source("app").await;
         let program = |value: &str, seconds: u32| {
@@ -348,7 +348,7 @@ async fn delete_node(scene: &Scene, name: &str) {
 }
 
 #[test]
-fn a_run_on_an_unreachable_node_ends_on_the_out_of_service_taint() {
+fn a_run_on_an_unreachable_node_ends_after_the_out_of_service_taint() {
     run("node-off", async |scene| {
         let node = create_node(scene).await;
         let update = create_lost_run(scene, &node).await;
@@ -384,7 +384,7 @@ fn a_run_on_a_deleted_node_is_aborted() {
 }
 
 #[test]
-fn a_resolve_annotation_on_an_update_ends_a_lost_run() {
+fn a_resolve_annotation_on_an_update_ends_a_run_with_unknown_outcome() {
     run("user-resolves", async |scene| {
         let node = create_node(scene).await;
         let update = create_lost_run(scene, &node).await;

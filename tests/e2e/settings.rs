@@ -160,7 +160,7 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
 }
 
 #[test]
-fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
+fn rotating_a_config_input_starts_a_run_but_rotating_env_does_not() {
     run("config-rotation", async |scene| {
         config_inputs(scene).await;
         scene.create::<Secret>(json!({"metadata": {"name": "variable"}, "stringData": {"UNUSED": "one"}})).await;
@@ -258,7 +258,7 @@ fn variables_from_an_init_container_reach_the_cli() {
 }
 
 #[test]
-fn env_from_secrets_and_config_maps_rotates_in_the_same_pod() {
+fn rotated_env_from_values_reach_the_next_run_in_the_same_pod() {
     run("environment", async |scene| {
         let wrong = json!({"metadata": {"name": "log"}, "data": {"PROVIDER_LOG_URL": "http://127.0.0.1:9"}});
         scene.create::<ConfigMap>(wrong).await;

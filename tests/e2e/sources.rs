@@ -29,7 +29,7 @@ async fn assert_runs_in_same_pod(main: &StackHandle<'_>, pod: (String, i32), rev
 }
 
 #[test]
-fn the_next_tag_of_an_oci_artifact_runs_in_the_same_pod() {
+fn the_next_tag_of_an_oci_artifact_starts_a_run_in_the_same_pod() {
     run("oci", async |scene| {
         let repository = scene.oci_repository("app");
         let first = repository.push(&with_text("one")).await;
@@ -117,7 +117,7 @@ fn new_bucket_content_starts_a_run_in_the_same_pod() {
 }
 
 #[test]
-fn new_content_of_an_external_artifact_runs_in_the_same_pod() {
+fn new_content_of_an_external_artifact_starts_a_run_in_the_same_pod() {
     run("external", async |scene| {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&with_text("one")).await).await;
@@ -138,7 +138,7 @@ fn new_content_of_an_external_artifact_runs_in_the_same_pod() {
 }
 
 #[test]
-fn a_restored_artifact_runs_only_if_its_content_changed() {
+fn a_restored_artifact_starts_a_run_only_if_its_content_changed() {
     run("artifact-back", async |scene| {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&with_text("one")).await).await;
@@ -151,7 +151,7 @@ fn a_restored_artifact_runs_only_if_its_content_changed() {
         external.withdraw().await;
         until_waiting_for_artifact(&main).await;
         external.publish(&first).await;
-        main.until("to be done again", WaitLimit::Reaction, is_done).await;
+        main.until("to be Ready again", WaitLimit::Reaction, is_done).await;
         assert_eq!(main.updates().await.len(), 1, "the Stack has already run");
 
         let second = producer.artifact_of(&producer.push(&with_text("two")).await).await;
@@ -170,7 +170,7 @@ fn a_restored_artifact_runs_only_if_its_content_changed() {
 }
 
 #[test]
-fn a_source_kind_and_its_rbac_may_be_added_late_and_removed_early() {
+fn a_source_kind_and_its_rbac_can_be_added_and_removed_at_any_time() {
     run("foreign", async |scene| {
         let producer = scene.source("producer").await;
         let commit = producer.push(&with_text("one")).await;
@@ -217,7 +217,7 @@ fn a_source_kind_and_its_rbac_may_be_added_late_and_removed_early() {
 }
 
 #[test]
-fn an_invalid_source_reference_stalls() {
+fn an_invalid_source_reference_stalls_the_stack() {
     run("no-source", async |scene| {
         let nothing = scene.source_object("", "Secret", "secrets", "state");
         let main = scene.start(scene.stack_on_kind("main", Some("v1"), &nothing)).await;

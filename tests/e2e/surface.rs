@@ -41,7 +41,7 @@ fn in_older_version(object: &Value) -> Value {
 }
 
 #[test]
-fn strict_validation_accepts_every_pko_field() {
+fn strict_validation_accepts_every_field_of_pko() {
     run("fields", async |scene| {
         let stacks = ["stack", "refused"].map(read).concat();
         let older = stacks.iter().map(|(file, object)| (format!("{file} as {OLDER}"), in_older_version(object)));
@@ -100,7 +100,7 @@ fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
 }
 
 #[test]
-fn refused_specs_report_the_reason() {
+fn the_error_for_a_rejected_spec_states_the_reason() {
     run("refused", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("program")).await;
         for (file, object) in read("refused") {
@@ -128,7 +128,7 @@ fn refused_specs_report_the_reason() {
 }
 
 #[test]
-fn kubectl_get_shows_the_pko_columns() {
+fn kubectl_get_shows_the_columns_of_pko() {
     run("columns", async |scene| {
         for version in ["v1", OLDER] {
             let path = format!("/apis/pulumi.com/{version}/namespaces/{}/stacks", scene.namespace);
@@ -149,7 +149,7 @@ fn kubectl_get_shows_the_pko_columns() {
 }
 
 #[test]
-fn rows_are_shorter_than_160_characters_and_updates_sorted_by_time() {
+fn kubectl_get_rows_are_short_and_updates_are_sorted_by_time() {
     run("rows", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&Program::new("rows").output("text", json!("one")).files()).await;
@@ -180,7 +180,7 @@ fn rows_are_shorter_than_160_characters_and_updates_sorted_by_time() {
 }
 
 #[test]
-fn events_use_the_pko_reasons_and_are_not_repeated() {
+fn events_have_the_reasons_of_pko_and_are_not_repeated() {
     run("events", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;
@@ -218,7 +218,7 @@ fn events_use_the_pko_reasons_and_are_not_repeated() {
 }
 
 #[test]
-fn metrics_report_the_stack_state_until_it_is_deleted() {
+fn metrics_report_the_state_of_a_stack_until_the_stack_is_deleted() {
     run("metrics", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;

@@ -19,7 +19,7 @@ async fn messages(main: &StackHandle<'_>) -> Vec<String> {
 }
 
 #[test]
-fn a_watched_secret_runs_the_stack_once_the_pod_has_the_new_value() {
+fn a_changed_watched_secret_starts_a_run_when_the_pod_has_its_value() {
     run("watched-secret", async |scene| {
         // The Secret contains the address of the provider log. A run with the old value fails, and no other run is due
         // for an hour.
@@ -59,7 +59,7 @@ fn a_watched_secret_runs_the_stack_once_the_pod_has_the_new_value() {
 }
 
 #[test]
-fn only_config_maps_with_the_watch_label_run_the_stack() {
+fn only_changes_of_config_maps_with_the_watch_label_start_a_run() {
     run("watched-map", async |scene| {
         scene.create::<ConfigMap>(json!({"metadata": metadata("watched"), "data": {"UNUSED": "one"}})).await;
         scene.create::<ConfigMap>(json!({"metadata": {"name": "plain"}, "data": {"UNUSED_TOO": "one"}})).await;

@@ -36,7 +36,7 @@ async fn pod_uid(scene: &Scene, workspace: &str) -> Option<String> {
 }
 
 #[test]
-fn an_archive_url_is_a_source_and_a_new_archive_keeps_the_pod() {
+fn an_archive_url_can_be_the_source_and_a_new_archive_keeps_the_pod() {
     run("alone-flux", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&with_text("alone-flux", "one").files()).await;
@@ -93,7 +93,7 @@ fn a_push_to_a_polled_repository_keeps_the_pod() {
     });
 }
 
-/// A Workspace must not be able to read an artifact of another namespace from the content store by its digest.
+/// A Workspace must not be able to read an artifact of another namespace from the artifact store by its digest.
 #[test]
 fn artifacts_of_other_namespaces_are_reported_as_unknown() {
     run("team-a", async |team_a| {
@@ -134,7 +134,7 @@ fn artifacts_of_other_namespaces_are_reported_as_unknown() {
 }
 
 #[test]
-fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
+fn archives_from_forbidden_hosts_or_with_wrong_digests_are_rejected() {
     run("alone-refused", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&with_text("alone-refused", "one").files()).await;
@@ -161,7 +161,7 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
 }
 
 #[test]
-fn two_sources_are_rejected_and_removing_one_recovers() {
+fn two_sources_are_rejected_until_one_of_them_is_removed() {
     run("alone-two", async |scene| {
         let info = json!({"name": "alone-two", "runtime": "yaml"});
         workspace(scene, "main", json!({"local": {"dir": "/app"}, "projectInfo": info})).await;
@@ -172,7 +172,7 @@ fn two_sources_are_rejected_and_removing_one_recovers() {
 }
 
 #[test]
-fn a_destroy_needs_only_the_project_info() {
+fn a_destroy_needs_only_the_project_info_in_the_status() {
     run("alone-head", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("alone-head").step("step", json!({"value": "one"}));
@@ -192,7 +192,7 @@ fn a_destroy_needs_only_the_project_info() {
 
 /// An init container writes the program to a shared directory. This directory represents a directory in the image.
 #[test]
-fn an_image_directory_is_a_source() {
+fn a_directory_of_the_image_can_be_the_source() {
     run("alone-local", async |scene| {
         let app = json!([{"name": "app", "mountPath": "/app"}]);
         let make =
@@ -237,7 +237,7 @@ fn an_init_container_fills_the_workspace_without_a_source() {
 }
 
 #[test]
-fn a_stack_without_a_source_runs_the_init_container_files() {
+fn a_stack_without_a_source_runs_files_from_an_init_container() {
     run("stack-none", async |scene| {
         let share = json!([{"name": "share", "mountPath": "/share"}]);
         let script = |word: &str| write_script(&with_text("stack-none", word), "/share/workspace");
@@ -273,7 +273,7 @@ fn a_workspace_recovers_when_its_bad_image_is_fixed() {
 }
 
 #[test]
-fn a_typo_in_a_template_is_reported_and_recovers_when_fixed() {
+fn a_typo_in_a_template_is_reported_until_it_is_fixed() {
     run("alone-typo", async |scene| {
         let info = json!({"name": "alone-typo", "runtime": "yaml"});
         let typo = json!({"spec": {"containers": [{"name": PULUMI_CONTAINER, "imagee": "x"}]}});

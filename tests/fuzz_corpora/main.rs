@@ -60,7 +60,7 @@ fn the_committed_seeds_match_their_generator() {
 
 /// The agent uses the same limits.
 #[test]
-fn each_hostile_archive_is_refused_with_its_reason() {
+fn each_hostile_archive_is_rejected_with_the_expected_error() {
     let archives: BTreeMap<_, _> = seeds::archives().into_iter().map(|a| (a.name, a)).collect();
     assert!(archives.len() > 20);
     for (name, archive) in archives {

@@ -55,7 +55,7 @@ async fn submodules_count_as_entries() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn directories_that_expand_to_billions_of_files_are_refused() {
+async fn directories_that_expand_to_billions_of_files_are_rejected() {
     let mut pack = Pack::new();
     let blob = pack.object(Kind::Blob, b"harm").0;
     let mut tree = pack.object(Kind::Tree, &tree_entry("100644", "f", &blob)).0;
@@ -86,7 +86,7 @@ fn nested_deltas(last_objects: usize) -> (ObjectId, Pack) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn delta_chains_that_decode_to_gigabytes_are_refused() {
+async fn delta_chains_that_decode_to_gigabytes_are_rejected() {
     let (commit, pack) = nested_deltas(20);
     let began = Instant::now();
     let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should exceed the limit");
@@ -95,7 +95,7 @@ async fn delta_chains_that_decode_to_gigabytes_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_large_deltas_are_refused_and_many_small_deltas_are_accepted() {
+async fn many_large_deltas_are_rejected_and_many_small_deltas_are_accepted() {
     for (size, expected) in [(4 << 20, Some("decoded size of the pack")), (1 << 10, None)] {
         let mut pack = Pack::new();
         let mut content = noise(size);
@@ -118,7 +118,7 @@ async fn many_large_deltas_are_refused_and_many_small_deltas_are_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_reused_many_times_after_a_delta_chain_is_refused() {
+async fn many_uses_of_an_object_at_the_end_of_a_delta_chain_are_rejected() {
     let mut pack = Pack::new();
     let mut content = noise(64 << 10);
     let mut place = pack.object(Kind::Blob, &content).1;
@@ -135,7 +135,7 @@ async fn an_object_reused_many_times_after_a_delta_chain_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_that_do_not_fit_in_memory_are_refused() {
+async fn objects_that_do_not_fit_in_memory_are_rejected() {
     // Each base in the chain stays in memory while further deltas refer to it.
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
@@ -153,7 +153,7 @@ async fn objects_that_do_not_fit_in_memory_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pack_that_declares_millions_of_objects_is_refused() {
+async fn a_pack_that_declares_millions_of_objects_is_rejected() {
     let (commit, pack) = nested_deltas(0);
     let mut evil = EvilServer::with_main(commit, pack);
     evil.pack[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
@@ -291,7 +291,7 @@ async fn until_ended(controller: &Controller, slow: &[StackSource], ended: &mut 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_controllers_own_addresses_are_never_contacted() {
+async fn no_connection_to_an_address_of_the_controller_is_opened() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     for host in ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]", "0.0.0.0"] {
@@ -325,7 +325,7 @@ async fn work_for_a_repository_stops_when_no_stack_uses_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn child_processes_have_no_environment_and_no_credentials_in_args() {
+async fn child_processes_have_no_environment_or_credentials_as_arguments() {
     let (commit, pack) = nested_deltas(0);
     let url = EvilServer { slow: &["references"], ..EvilServer::with_main(commit, pack) }.start().await;
     let controller = Controller::new().await;
@@ -365,7 +365,7 @@ fn children(role: &str) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_patterns_are_refused_only_for_the_stack_that_defines_them() {
+async fn slow_patterns_are_rejected_only_for_the_stack_that_defines_them() {
     let repository = Repository::with_project();
     for n in 0..400 {
         repository.write(&format!("{}b{n}", "a/".repeat(60)), "");

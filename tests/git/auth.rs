@@ -101,7 +101,7 @@ async fn a_custom_ca_is_trusted_per_secret_or_for_all_stacks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirect_is_followed() {
+async fn a_redirect_to_the_repository_is_followed() {
     let repository = Repository::with_project();
     let server = Server::redirecting(&repository).await;
     let mut controller = Controller::new().await;

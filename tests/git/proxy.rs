@@ -11,14 +11,14 @@ use crate::repository::Repository;
 const PROXIED_URL: &str = "http://git.invalid/app";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_from_the_environment_is_used() {
+async fn the_proxy_from_the_environment_is_used() {
     let repository = Repository::with_project();
     let proxy = Server::of(&repository).await;
     let program = std::env::current_exe().unwrap();
     let address = format!("http://{}", proxy.address);
     let ended = tokio::task::spawn_blocking(move || {
         let mut inner = std::process::Command::new(program);
-        inner.args(["--exact", "proxy::a_repository_behind_a_proxy_is_read", "--ignored"]);
+        inner.args(["--exact", "proxy::a_repository_can_be_read_through_a_proxy", "--ignored"]);
         inner.env("HTTP_PROXY", address).env_remove("NO_PROXY").env_remove("no_proxy").output()
     });
     let ended = ended.await.unwrap().unwrap();
@@ -56,7 +56,7 @@ async fn a_repository_excluded_from_the_proxy_is_unreachable() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "another test runs it with a proxy in the environment"]
-async fn a_repository_behind_a_proxy_is_read() {
+async fn a_repository_can_be_read_through_a_proxy() {
     let mut controller = Controller::new().await;
     controller.resolve(&json!({"projectRepo": PROXIED_URL, "branch": "main"})).await.unwrap();
 }

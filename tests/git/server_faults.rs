@@ -1,4 +1,5 @@
-//! Tests servers and repositories with faults. Each fault causes a specific message, and the limits hold.
+//! Tests servers and repositories with faults. Each fault causes a specific message and does not exceed the limits of
+//! the controller.
 
 use std::time::Duration;
 
@@ -75,7 +76,7 @@ async fn each_server_failure_has_its_own_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endless_response_is_ended_at_the_limit() {
+async fn the_fetch_of_an_endless_response_ends_at_the_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/app", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -122,7 +123,7 @@ async fn missing_refs_are_reported_and_found_after_the_next_push() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn oversized_content_is_refused_and_the_last_good_artifact_is_kept() {
+async fn oversized_content_is_rejected_and_the_last_good_artifact_is_kept() {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
     let limits = Limits { pack_bytes: 64 * 1024, file_bytes: 256 * 1024, ..Limits::default() };

@@ -7,7 +7,7 @@ use crate::http_server::Server;
 use crate::repository::Repository;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_commit_has_the_same_digest() {
+async fn the_same_commit_always_has_the_same_digest() {
     let repository = Repository::with_project();
     for name in ["a/b/c", "a-b", "a.b", "z"] {
         repository.write(name, name);

@@ -5,8 +5,8 @@ use protox::prost_reflect::{
     DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ServiceDescriptor,
 };
 
-/// Returns a description of each element in `released` that is missing or different in `today`. Additions are
-/// compatible.
+/// Returns a description of each element in `released` that is missing from `today` or different in `today`. Additions
+/// are compatible.
 pub fn incompatible_changes(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> {
     let mut broken = Vec::new();
     for message in released.all_messages() {

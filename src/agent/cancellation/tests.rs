@@ -29,7 +29,7 @@ fn sent_with(calls: &[u32], began: Option<u32>, observe: impl Fn(&mut Cancellati
 }
 
 #[test]
-fn signals_escalate_after_engine_start_and_grace_period() {
+fn a_cancellation_interrupts_the_cli_twice_and_then_kills_the_cli() {
     use Step::{Interrupt, Kill};
     for (calls, began, expected) in [
         (&[][..], Some(1), vec![]),
@@ -53,7 +53,7 @@ fn sent_while_idle(idle: &std::ops::Range<u32>, calls: &[u32]) -> Vec<(u32, Step
 }
 
 #[test]
-fn an_idle_engine_gets_the_second_interrupt_earlier_but_not_the_kill() {
+fn an_idle_cli_gets_the_second_interrupt_but_not_sigkill_earlier() {
     use Step::{Interrupt, Kill};
     for (idle, calls, expected) in [
         (0..200, &[][..], vec![]),
@@ -130,7 +130,7 @@ fn a_run_ends_after_timeout_or_idle_timeout_with_an_earlier_idle_warning() {
 }
 
 #[test]
-fn causes_show_durations_in_human_readable_form() {
+fn a_cancellation_cause_shows_a_human_readable_duration() {
     for (seconds, shown) in [(0, "0s"), (45, "45s"), (600, "10m"), (5400, "1h30m"), (3601, "1h1s")] {
         let message = Cause::Timeout(Duration::from_secs(seconds)).to_string();
         assert_eq!(message, format!("the run exceeded its timeout of {shown} and was canceled"));

@@ -13,7 +13,7 @@ fn get<'a>(environment: &'a Environment, name: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn values_and_files_are_set_but_reserved_variables_are_ignored() {
+fn variables_are_set_from_values_and_files_unless_they_are_reserved() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path());
     let token = directory.path().join("token");
@@ -35,7 +35,7 @@ fn values_and_files_are_set_but_reserved_variables_are_ignored() {
 }
 
 #[test]
-fn the_caches_of_go_are_on_the_share_volume_unless_the_user_sets_them() {
+fn go_caches_are_on_the_share_volume_unless_the_user_sets_their_paths() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path());
     let environment = build(&layout, &[variable("GOMODCACHE", Source::Value("/cache/modules".into()))]).unwrap();
@@ -84,7 +84,7 @@ fn a_missing_secret_and_a_missing_key_cause_different_errors() {
 }
 
 #[test]
-fn all_keys_of_a_mount_are_set_and_only_secret_values_are_redacted() {
+fn all_keys_of_a_mount_become_variables_and_only_secrets_are_redacted() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path())
         .with_secrets(directory.path().join("secrets"))
@@ -116,7 +116,7 @@ fn all_keys_of_a_mount_are_set_and_only_secret_values_are_redacted() {
 }
 
 #[test]
-fn invalid_environment_variables_are_rejected_by_name() {
+fn an_error_names_the_invalid_environment_variable() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path());
     let missing = directory.path().join("aws/secret-key").to_str().unwrap().to_owned();
@@ -132,7 +132,7 @@ fn invalid_environment_variables_are_rejected_by_name() {
 }
 
 #[test]
-fn env_file_lines_are_parsed_and_errors_show_only_the_line_number() {
+fn env_file_errors_show_only_the_number_of_the_invalid_line() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join(".env");
     assert_eq!(read_env_file(&file).unwrap(), []);
@@ -148,7 +148,7 @@ fn env_file_lines_are_parsed_and_errors_show_only_the_line_number() {
 }
 
 #[test]
-fn the_backend_matches_the_choice_of_the_cli() {
+fn the_agent_determines_the_same_backend_as_the_cli() {
     let home = tempfile::tempdir().unwrap();
     let home_path = home.path().to_str().unwrap();
     let project = Project { backend_url: Some("s3://project".to_owned()), ..Project::default() };

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn move_preserves_inodes_and_is_idempotent() {
+    fn moving_a_tree_preserves_inodes_and_is_idempotent() {
         let (from, to) = (tree(), tempfile::tempdir().unwrap());
         let paths = [PathBuf::from("node_modules"), PathBuf::from("absent")];
         let inode = fs::metadata(from.path().join("node_modules")).unwrap().ino();

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_are_read_up_to_the_root_and_vendored_trees_are_kept() {
+    fn install_inputs_are_read_up_to_the_root_and_vendored_trees_are_kept() {
         let alone = planned(&["infra/package.json", "package-lock.json"]);
         assert_eq!(alone.never_skipped, None);
         assert_eq!(alone.trees, [Path::new("infra/node_modules"), Path::new("node_modules")]);

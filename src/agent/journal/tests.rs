@@ -51,7 +51,7 @@ fn an_operation_id_must_be_a_valid_directory_name() {
 }
 
 #[tokio::test]
-async fn a_reader_gets_past_and_future_progress_and_then_the_result() {
+async fn a_reader_gets_earlier_and_later_progress_and_then_the_result() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Arc::new(Journal::open(directory.path()).unwrap());
     let record = journal.begin(request("a", 1)).unwrap();
@@ -95,7 +95,7 @@ async fn a_reopened_journal_contains_finished_and_unfinished_operations() {
 }
 
 #[test]
-fn a_started_operation_is_kept_even_if_its_record_is_unreadable() {
+fn an_operation_with_an_unreadable_result_is_unfinished() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();
     for id in ["no-result", "no-request"] {
@@ -145,7 +145,7 @@ fn acknowledged_records_are_removed_first_and_five_records_are_kept() {
 }
 
 #[tokio::test]
-async fn progress_is_bounded_and_keeps_the_newest_events() {
+async fn recorded_progress_is_limited_to_the_newest_events() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();
     let record = journal.begin(request("a", 1)).unwrap();

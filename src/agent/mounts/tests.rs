@@ -19,7 +19,7 @@ fn mount(layout: &Layout, name: &str, key: Option<&str>) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mount_that_stays_empty_is_rejected_with_its_object_name() {
+async fn the_error_for_a_mount_that_stays_empty_names_its_object() {
     let directory = tempfile::tempdir().unwrap();
     let layout = layout(&directory);
     let required = [mount(&layout, "aws", Some("id")), mount(&layout, "absent", None)];
@@ -32,7 +32,7 @@ async fn a_mount_that_stays_empty_is_rejected_with_its_object_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_returns_once_a_mounted_directory_is_filled() {
+async fn the_wait_ends_when_the_mounted_directory_is_filled() {
     let directory = tempfile::tempdir().unwrap();
     let layout = layout(&directory);
     let required = [mount(&layout, "aws", None)];
@@ -69,7 +69,7 @@ impl Place {
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
-fn input_hashes_are_equal_only_for_equal_contents() {
+fn input_hashes_are_equal_only_if_the_contents_are_equal() {
     let place = Place::new(KEY);
     let absent = place.hash(&["a", "b"]);
     place.write("a", "");
@@ -93,7 +93,7 @@ fn input_hashes_are_equal_only_for_equal_contents() {
 }
 
 #[test]
-fn files_are_read_again_only_after_a_change() {
+fn mounted_files_are_read_again_only_after_they_change() {
     let place = Place::new(KEY);
     let outside = tempfile::tempdir().unwrap();
     let target = outside.path().join("target");
@@ -148,7 +148,7 @@ fn a_directory_hash_changes_with_each_of_its_keys() {
 }
 
 #[test]
-fn no_hash_is_reported_without_files_or_without_a_key() {
+fn no_input_hash_is_reported_without_files_or_without_a_key() {
     let place = Place::new(KEY);
     assert_eq!(place.hash(&[]), "");
     place.write(INPUTS_KEY_FILE, "short");

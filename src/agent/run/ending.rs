@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_redacted_but_outputs_keep_their_secrets() {
+    fn run_messages_are_redacted_but_stack_outputs_keep_their_secrets() {
         let output = Output { name: "password".into(), value: json!("hunter22"), secret: true };
         let last_output = "hunter22\nit is \u{1b}[1mhunt\u{1b}[0mer22\u{7}".to_owned();
         let ending = Ending { outputs: vec![output], last_output, ..canceled("cannot use hunter22") };
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_and_messages_are_bounded_without_leaking_partial_secrets() {
+    fn outputs_and_messages_are_bounded_and_reveal_no_part_of_a_secret() {
         let output = Output { name: "big".into(), value: json!("x".repeat(MAX_OUTPUTS)), secret: false };
         let result = Ending { outputs: vec![output], ..Ending::succeeded("") }.into_result(&Redactor::default(), 1);
         assert!(result.outputs.is_empty() && result.message.contains("omitted"));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_pending_creates() {
+    fn the_message_of_a_run_names_pending_creates() {
         let one = Ending::pending_creates(vec!["urn:a".into()]);
         assert!(one.message.contains("created a resource, ") && one.message.contains(": urn:a; nothing was run"));
         let many = Ending::pending_creates((0..7).map(|number| format!("urn:{number}")).collect());
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outcome_follows_from_failure_kind_and_cancellation() {
+    fn the_outcome_depends_on_the_kind_of_failure_and_on_cancellation() {
         use proto::Outcome::{Canceled, Conflict, Failed, Interrupted, InvalidAccessToken};
         for (kind, alone, canceled) in [
             (FailureKind::Killed { signal: 9 }, Interrupted, Interrupted),

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_file_over_the_size_limit_is_not_changed() {
+    fn a_state_file_above_the_size_limit_is_not_changed() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("state");
         std::fs::write(&file, STATE).unwrap();

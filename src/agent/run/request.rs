@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_values_are_rejected_and_dead_runs_require_lock_recovery() {
+    fn unknown_values_are_rejected_and_dead_runs_enable_lock_recovery() {
         let up = proto::RunRequest { kind: proto::OperationKind::Up.into(), ..Default::default() };
         for (request, word) in [
             (proto::RunRequest { kind: 0, ..up.clone() }, "kind 0"),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_applied_stack_is_destroyed() {
+    fn a_destroy_of_another_stack_than_the_applied_one_is_detected() {
         let applied = proto::PulumiStack { name: "dev".into(), project: "web".into(), backend: "s3://a".into() };
         let destroys_another = |kind: proto::OperationKind, applied: Option<proto::PulumiStack>, backend| {
             let request = proto::RunRequest { kind: kind.into(), applied_stack: applied, ..Default::default() };

@@ -69,7 +69,7 @@ fn removing_a_config_key_restores_the_value_from_the_source() {
 }
 
 #[test]
-fn unchanged_settings_are_not_rewritten_even_by_a_new_agent() {
+fn unchanged_settings_are_not_rewritten_even_by_a_restarted_agent() {
     let place = place(None);
     apply(&Settings::open(place.layout.clone()), &[("example:a", "1")], "one", &tree("a")).unwrap();
     let path = place.layout.source().join("Pulumi.dev.yaml");

@@ -88,7 +88,7 @@ async fn a_source_is_installed_once_and_the_previous_source_is_kept() {
 }
 
 #[tokio::test]
-async fn another_directory_of_the_same_archive_is_a_different_source() {
+async fn the_same_archive_with_another_directory_is_a_different_source() {
     let place = Place::new();
     let bytes = archive(&[("a", "first"), ("deep/b", "second")]);
     place.put(&bytes, "a").await.unwrap();
@@ -164,7 +164,7 @@ async fn an_invalid_source_is_rejected_and_the_current_source_stays() {
 }
 
 #[tokio::test]
-async fn source_limits_are_set_by_the_controller() {
+async fn the_agent_applies_the_source_limits_from_the_controller() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
     let (digest, size) = (Digest::of(&bytes).to_string(), bytes.len() as u64);

@@ -62,7 +62,7 @@ fn an_invalid_digest_is_rejected_with_the_reason() {
 }
 
 #[test]
-fn only_equal_digests_verify() {
+fn a_digest_is_verified_only_by_an_equal_digest() {
     let digest = Digest::of(b"abc");
     assert!(digest.verify(&Digest::of(b"abc")));
     assert!(!digest.verify(&Digest::of(b"abd")));
@@ -71,21 +71,21 @@ fn only_equal_digests_verify() {
 
 proptest! {
     #[test]
-    fn any_text_parses_or_is_rejected(text in ".*") {
+    fn any_text_is_parsed_as_a_digest_or_rejected(text in ".*") {
         if let Ok(digest) = text.parse::<Digest>() {
             prop_assert_eq!(digest.to_string(), text);
         }
     }
 
     #[test]
-    fn any_valid_digest_round_trips(hex in "[0-9a-f]{64}") {
+    fn any_valid_digest_is_unchanged_after_a_round_trip(hex in "[0-9a-f]{64}") {
         let text = format!("sha256:{hex}");
         prop_assert_eq!(text.parse::<Digest>().unwrap().to_string(), text);
     }
 }
 
 #[test]
-fn in_pod_digests_are_stable_and_match_no_archive() {
+fn digests_of_sources_in_pods_are_stable_and_match_no_archive() {
     // Workspaces in existing installations contain these digests, so they must not change.
     let image = "sha256:54a0b53c31a856bb28d128223bf9817ad2c81036ced1456729c4650f947c1cf4";
     let init_containers = "sha256:29fcd7b6689f9ecb999a9ce953f1ac1e71222db252ae7a1559161b80c59a9930";

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_accepts_seconds_or_a_date_up_to_a_limit() {
+    fn the_retry_after_header_has_seconds_or_a_date_up_to_a_limit() {
         let now: Timestamp = "2026-11-21T10:00:00Z".parse().unwrap();
         let table = [
             ("0", Some(0)),

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_url_is_not_requested_until_its_bounded_retry_after_has_passed() {
+    async fn no_url_is_requested_before_its_bounded_retry_after_expires() {
         let postponed = RetryAfter::default();
         postponed.record(&url(1), &busy(30));
         postponed.record(&url(2), &busy(100_000));

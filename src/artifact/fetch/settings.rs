@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_of_the_namespace_is_allowed_in_every_form_and_qualified() {
+    fn every_form_of_a_service_host_is_allowed_and_fully_qualified() {
         let hosts = AllowedHosts::services_of("flux-system", "cluster.local");
         for url in [
             "http://source-controller.flux-system/a",
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn all_other_hosts_are_rejected() {
+    fn hosts_other_than_services_of_the_namespace_are_rejected() {
         let hosts = AllowedHosts::services_of("flux-system", "cluster.local");
         for url in [
             "http://kubernetes.default.svc/a",
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_host_is_allowed_on_any_port_unless_a_port_is_given() {
+    fn an_allowed_host_without_a_port_is_allowed_on_any_port() {
         let hosts = AllowedHosts::none().and("artifacts.example.com").unwrap();
         let hosts = hosts.and("127.0.0.1:8080").unwrap().and("[::1]:80").unwrap().and("::2").unwrap();
         for (url, host) in [
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_host_is_rejected() {
+    fn an_invalid_allowed_host_is_rejected() {
         for text in ["", ":80", "a b", "host:http", "host:70000", "http://host", "host/path"] {
             let error = AllowedHosts::none().and(text).expect_err(text);
             assert_eq!(error.text, text);

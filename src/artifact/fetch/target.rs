@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_uses_the_qualified_name_and_a_clean_host_header() {
+    fn a_request_has_the_qualified_name_and_a_clean_host_header() {
         let file = "/gitrepository/flux-system/app/sha256:0a1b.tar.gz";
         let table = [
             (
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_is_replaced_as_in_flux() {
+    fn the_artifact_host_is_replaced_as_in_flux() {
         let settings = FetchSettings {
             source_controller_host: Some("localhost:8080".to_owned()),
             source_watcher_host: Some("127.0.0.1".to_owned()),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn artifacts_of_other_namespaces_are_rejected_for_any_path_spelling() {
+    fn an_artifact_path_of_another_namespace_is_rejected_in_any_spelling() {
         let isolated = FetchSettings { own_namespace_only: true, ..settings() };
         let service = "http://source-controller.flux-system.svc.cluster.local.";
         let foreign = [
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_url_is_rejected_without_revealing_its_secrets() {
+    fn the_error_for_an_invalid_url_does_not_reveal_its_secrets() {
         let long = format!("http://localhost/{}", "a".repeat(5000));
         let table = [
             ("", "invalid artifact URL"),

@@ -119,7 +119,7 @@ async fn calls_for_one_digest_at_different_urls_do_not_share_a_download() {
 }
 
 #[tokio::test]
-async fn a_generated_artifact_is_kept_once_and_only_under_its_own_digest() {
+async fn a_generated_artifact_is_stored_once_and_only_by_its_own_digest() {
     let fixture = Fixture::new();
     let made: Arc<[u8]> = Arc::from(&b"made"[..]);
     for (round, is_new) in [true, false].into_iter().enumerate() {
@@ -146,7 +146,7 @@ async fn digests_of_all_algorithms_are_verified() {
 }
 
 #[tokio::test]
-async fn mismatching_bytes_are_not_kept_and_their_digest_is_not_revealed() {
+async fn the_error_for_a_wrong_digest_does_not_reveal_the_actual_digest() {
     let server = Server::start(|_| Response::ok(b"rewritten")).await;
     let fixture = Fixture::new();
     let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
@@ -181,7 +181,7 @@ async fn the_server_response_determines_the_error() {
 }
 
 #[tokio::test]
-async fn a_server_with_retry_after_is_requested_once_for_all_callers() {
+async fn one_request_for_all_callers_is_sent_to_a_server_with_retry_after() {
     let busy = "HTTP/1.1 503 Busy\r\nretry-after: 60\r\ncontent-length: 0\r\n\r\n";
     let server =
         Server::start(move |round| if round == 0 { Response::raw(busy) } else { Response::ok(b"artifact") }).await;
@@ -259,7 +259,7 @@ async fn a_broken_connection_is_retried_exactly_once() {
 }
 
 #[tokio::test]
-async fn a_hanging_server_times_out() {
+async fn a_download_from_a_hanging_server_times_out() {
     let (idle, overall) = (Duration::from_millis(200), Duration::from_millis(300));
     let silent = Server::start(|_| Response::raw("").hanging()).await;
     let stalls = Server::start(|_| Response::raw("HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nart").hanging()).await;
@@ -295,7 +295,7 @@ async fn a_refused_connection_is_reported() {
 }
 
 #[tokio::test]
-async fn disallowed_hosts_are_never_requested() {
+async fn no_request_is_sent_to_a_disallowed_host() {
     let server = Server::start(|_| Response::ok(b"artifact")).await;
     let flux = AllowedHosts::services_of("flux-system", "cluster.local");
     let fixture = Fixture::with(|settings| settings.allowed_hosts = flux);
@@ -308,7 +308,7 @@ async fn disallowed_hosts_are_never_requested() {
 }
 
 #[tokio::test]
-async fn a_controller_outside_the_cluster_fetches_from_the_replacement_host() {
+async fn a_controller_outside_the_cluster_uses_the_replacement_host() {
     let server = Server::start(|_| Response::ok(b"artifact")).await;
     let fixture = Fixture::with(|settings| {
         settings.allowed_hosts = AllowedHosts::services_of("flux-system", "cluster.local");
@@ -370,7 +370,7 @@ async fn a_canceled_caller_does_not_cancel_the_shared_download() {
 }
 
 #[tokio::test]
-async fn an_abandoned_download_ends_and_can_be_restarted() {
+async fn a_download_without_callers_ends_and_can_be_restarted() {
     let server = Server::start(|round| {
         let response = Response::ok(b"artifact");
         if round == 0 { response.dripping(Duration::from_secs(1)) } else { response }
@@ -402,7 +402,7 @@ async fn different_digests_are_fetched_concurrently() {
 }
 
 #[tokio::test]
-async fn a_full_store_is_reported() {
+async fn a_full_artifact_store_is_reported() {
     let server = Server::start(|_| Response::ok(b"artifact")).await;
     let fixture = Fixture::new();
     let directory = TempDir::new().unwrap();

@@ -52,7 +52,7 @@ fn description(root: &Path) -> BTreeMap<PathBuf, String> {
 }
 
 #[test]
-fn equal_content_gives_equal_bytes() {
+fn packing_equal_trees_produces_equal_bytes() {
     let (one, other) = (sample(), sample());
     let file = File::open(other.path().join("run")).unwrap();
     file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
@@ -71,7 +71,7 @@ fn a_packed_file_has_stable_bytes_and_can_be_unpacked() {
 }
 
 #[test]
-fn entries_are_sorted_and_independent_of_the_machine() {
+fn packed_entries_are_sorted_and_independent_of_the_machine() {
     let archive = packed(sample().path());
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&archive[..]));
     let mut names = Vec::new();
@@ -96,7 +96,7 @@ fn entries_are_sorted_and_independent_of_the_machine() {
 }
 
 #[test]
-fn a_packed_tree_unpacks_unchanged() {
+fn a_packed_tree_is_unchanged_after_unpacking() {
     let (from, to) = (sample(), TempDir::new().unwrap());
     let mut archive = Vec::new();
     assert_eq!(pack(from.path(), &mut archive).unwrap(), Packed { files: 3, bytes: 9 });
@@ -127,7 +127,7 @@ fn files_that_unpacking_would_reject_are_rejected() {
 }
 
 #[test]
-fn a_write_error_is_returned() {
+fn a_write_error_during_packing_is_returned() {
     struct Full;
     impl Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -144,7 +144,7 @@ fn a_write_error_is_returned() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn any_tree_survives_the_round_trip(
+    fn any_tree_is_unchanged_after_packing_and_unpacking(
         files in prop::collection::btree_map("[a-zA-Z0-9 ä\n]{1,8}(/[a-z.]{3,60}){0,3}",
             (prop::collection::vec(any::<u8>(), 0..2000), any::<bool>()), 0..12)
     ) {

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grants_survive_a_restart_and_a_truncated_line_grants_nothing() {
+    fn grants_are_kept_after_a_restart_except_for_a_truncated_line() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("sha256-1");
         let mut grants = Grants::read(path.clone());
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_grant_is_evicted_at_the_limit() {
+    fn the_oldest_grant_is_evicted_when_the_limit_is_reached() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("sha256-1");
         let mut grants = Grants::read(path.clone());

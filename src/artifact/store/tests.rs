@@ -27,7 +27,7 @@ fn usage(artifacts: usize, complete_bytes: u64, incoming_bytes: u64) -> Usage {
 }
 
 #[test]
-fn committed_artifacts_are_stored_and_dropped_artifacts_leave_no_file() {
+fn committed_artifacts_are_stored_and_dropped_ones_leave_no_file() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     let digest = Digest::of(b"hello");
@@ -53,7 +53,7 @@ fn committed_artifacts_are_stored_and_dropped_artifacts_leave_no_file() {
 }
 
 #[test]
-fn bytes_with_another_digest_are_rejected_and_not_kept() {
+fn bytes_with_another_digest_are_rejected_and_not_stored() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     for expected in [Digest::of(b"other"), Digest::of_reader(Algorithm::Sha512, &b"hello"[..]).unwrap()] {
@@ -109,7 +109,7 @@ fn the_least_recently_used_artifact_is_evicted_when_space_is_needed() {
 }
 
 #[test]
-fn artifacts_in_use_are_not_evicted_and_a_full_store_is_an_error() {
+fn artifacts_in_use_are_not_evicted_even_if_the_store_is_full() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 10).unwrap();
     let pinned = put(&store, b"aaaa");
@@ -149,7 +149,7 @@ fn a_restart_keeps_complete_artifacts_and_removes_incomplete_artifacts() {
 }
 
 #[test]
-fn a_damaged_file_of_an_earlier_process_counts_as_absent() {
+fn a_damaged_file_of_an_earlier_process_is_treated_as_absent() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     let path = put(&store, b"whole").path().to_owned();
@@ -177,7 +177,7 @@ fn new_bytes_replace_an_unverified_file_of_an_earlier_process() {
 }
 
 #[test]
-fn a_missing_or_truncated_file_counts_as_absent() {
+fn a_missing_or_truncated_file_is_treated_as_absent() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     for damage in [|path: &Path| fs::remove_file(path), |path: &Path| fs::write(path, b"ho")] {
@@ -234,7 +234,7 @@ fn stored_files_are_readable_only_by_the_owner() {
 }
 
 #[test]
-fn concurrent_threads_stay_within_the_capacity() {
+fn concurrent_writes_do_not_exceed_the_capacity() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 4000).unwrap();
     std::thread::scope(|scope| {
@@ -256,7 +256,7 @@ fn concurrent_threads_stay_within_the_capacity() {
 }
 
 #[test]
-fn a_file_written_by_another_process_is_accepted_within_its_limits() {
+fn a_file_written_by_another_process_is_stored_within_the_limits() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 1000).unwrap();
     let taken = |bytes: usize, most: u64| {

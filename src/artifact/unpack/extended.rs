@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_split_by_their_length() {
+    fn extension_records_are_split_by_their_length() {
         let data = b"9 path=a\n18 comment=a\nb=c \n";
         let records = parse_records(data).unwrap();
         assert_eq!(records, [(&b"path"[..], &b"a"[..]), (&b"comment"[..], &b"a\nb=c "[..])]);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_records_are_rejected() {
+    fn malformed_extension_records_are_rejected() {
         let table: [&[u8]; 8] =
             [b"path=a\n", b"9 path=a", b"11 path=a\n", b"8 path=a\n", b"9 pathxa\n", b"0 \n", b"1 a=b\n", b"-1 a=b\n"];
         for data in table {
@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsing_any_bytes_does_not_panic(data in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn parsing_arbitrary_extension_records_never_panics(data in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse_records(&data);
         }
     }

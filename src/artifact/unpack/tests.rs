@@ -51,7 +51,7 @@ fn refusal(archive: &[u8], limits: &Limits) -> String {
 }
 
 #[test]
-fn files_directories_and_inner_links_are_created() {
+fn files_directories_and_links_inside_the_archive_are_unpacked() {
     let place = Place::new();
     let archive = Tar::default()
         .directory("./")
@@ -75,7 +75,7 @@ fn files_directories_and_inner_links_are_created() {
 }
 
 #[test]
-fn modes_are_reduced_to_the_executable_bit() {
+fn only_the_executable_bit_of_a_file_mode_is_kept() {
     let place = Place::new();
     let archive = Tar::default()
         .header(b'5', b"closed", b"", 0, 0o000)
@@ -115,7 +115,7 @@ fn long_names_in_gnu_and_pax_format_are_supported() {
 }
 
 #[test]
-fn the_later_of_two_entries_with_one_name_wins() {
+fn the_later_of_two_entries_with_the_same_name_is_kept() {
     let place = Place::new();
     let archive = Tar::default().file("a", b"first, longer").directory("d").file("a", b"second").directory("d").end();
     assert_eq!(place.unpack(&archive, &Limits::default()).unwrap().files, 1);
@@ -145,7 +145,7 @@ fn an_entry_with_a_hostile_name_is_rejected() {
 }
 
 #[test]
-fn entries_of_unsupported_types_are_rejected_by_type() {
+fn the_error_for_an_unsupported_entry_names_its_type() {
     let table = [
         (b'1', "a hard link"),
         (b'3', "a character device"),
@@ -245,7 +245,7 @@ fn a_decompression_bomb_is_stopped_early() {
 }
 
 #[test]
-fn entries_depth_and_name_length_are_limited() {
+fn the_number_depth_and_name_length_of_entries_are_limited() {
     let limits = Limits { entries: 4, depth: 3, name_bytes: 20, component_bytes: 10, ..Limits::default() };
     let place = Place::new();
     place.unpack(&Tar::default().file("a/b/c", b"").file("d", b"").end(), &limits).unwrap();
@@ -295,7 +295,7 @@ fn a_survey_reports_only_exceeded_limits() {
 }
 
 #[test]
-fn extension_headers_are_bounded_and_consistent() {
+fn unbounded_or_inconsistent_extension_headers_are_rejected() {
     let table = [
         (Tar::default().header(b'x', b"pax", b"", 300_000, 0o644), "extension header of 300000 bytes"),
         (Tar::default().header(b'L', b"long", b"", usize::MAX >> 2, 0o644), "extension header of"),
@@ -317,7 +317,7 @@ fn extension_headers_are_bounded_and_consistent() {
 }
 
 #[test]
-fn a_truncated_archive_is_rejected_at_any_length() {
+fn an_archive_truncated_at_any_length_is_rejected() {
     let whole = Tar::default().file("a", &[7; 2000]).file("b", b"y").end();
     for length in 0..whole.len() {
         let error =
@@ -415,7 +415,7 @@ proptest! {
     // Limits the number of cases, because each case unpacks dozens of archives.
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn no_order_of_entries_escapes_the_destination(
+    fn no_order_of_entries_writes_outside_the_destination(
         entries in prop::collection::vec((0..3_u8, names(), names()), 1..12)
     ) {
         let place = Place::new();
@@ -439,7 +439,7 @@ proptest! {
 }
 
 #[test]
-fn archives_of_the_tar_library_are_unpacked() {
+fn archives_created_by_the_tar_library_are_unpacked() {
     let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     let mut header = Header::new_ustar();
     header.set_size(5);

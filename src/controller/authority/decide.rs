@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_action_follows_from_the_secret_and_the_known_authority() {
+    fn the_action_depends_on_the_secret_and_the_known_authority() {
         let (one, other) = (first(), first());
         let broken = || Found::Unusable("no key".to_owned());
         let retire_at = now() + TRUSTED_AFTER_IT_SIGNED;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_advances_through_its_steps_over_time() {
+    fn the_steps_of_a_rotation_follow_at_their_times() {
         let one = first();
         let year = AUTHORITY_VALIDITY;
         assert_eq!(decide(&usable(&one), Some(&one), now() + year * 2 / 3 - 2 * HOUR), Action::Use);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn no_certificate_outlives_its_authority() {
+    fn no_certificate_is_valid_longer_than_its_authority() {
         assert!(AUTHORITY_VALIDITY / 3 > TRUSTED_BEFORE_IT_SIGNS + TRUSTED_AFTER_IT_SIGNED);
     }
 }

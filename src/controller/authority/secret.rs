@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_secret_round_trips() {
+    fn an_authority_is_unchanged_after_writing_and_reading_its_secret() {
         let all = Generations::first(authority())
             .with_next(authority(), at(1_900_000_000))
             .promoted(at(1_950_000_000))
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_secrets_are_named() {
+    fn the_error_for_an_unusable_secret_states_the_reason() {
         let mut secret = new(&Generations::first(authority()), "flux-system");
         let broken = |key: &str, bytes: Option<&[u8]>| {
             let mut secret = secret.clone();

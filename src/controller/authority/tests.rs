@@ -135,7 +135,7 @@ impl Kept {
 }
 
 #[tokio::test]
-async fn an_authority_is_created_once_and_then_read() {
+async fn an_authority_is_created_once_and_then_read_by_other_replicas() {
     let api = Api::default();
     let mut first = Kept::start(api.clone()).await.unwrap();
     let second = Kept::start(api.clone()).await.unwrap();
@@ -189,7 +189,7 @@ async fn a_user_can_revoke_trust_in_a_replaced_authority() {
 }
 
 #[tokio::test]
-async fn a_requested_rotation_passes_all_steps_and_runs_once() {
+async fn a_requested_rotation_completes_all_steps_and_is_not_repeated() {
     let mut kept = Kept::start(Api::default()).await.unwrap();
     let start = Timestamp::now();
     let old = kept.in_force();
@@ -237,7 +237,7 @@ async fn an_invalid_secret_is_reported_once_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn the_client_certificates_of_the_controller_are_renewed_in_time() {
+async fn the_client_certificates_of_the_controller_are_renewed_before_expiry() {
     let mut kept = Kept::start(Api::default()).await.unwrap();
     let before = kept.ca_rotator.clients();
     kept.refresh(Timestamp::now() + 24 * HOUR).await;

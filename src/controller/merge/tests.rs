@@ -7,7 +7,7 @@ use crate::api::auto::UpdateSpec;
 const KUBERNETES: &str = include_str!("kubernetes.json");
 
 #[test]
-fn templates_are_merged_as_by_kubectl() {
+fn templates_are_merged_as_kubectl_merges_them() {
     let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("list of test cases");
     assert!(cases.len() > 50, "found only {} test cases", cases.len());
     for case in cases {
@@ -17,7 +17,7 @@ fn templates_are_merged_as_by_kubectl() {
 }
 
 #[test]
-fn merging_is_idempotent() {
+fn merging_a_template_again_changes_nothing() {
     let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("list of test cases");
     for case in cases {
         let again = merge(case["merged"].clone(), &case["patch"], &POD_TEMPLATE).expect("merges");
@@ -27,7 +27,7 @@ fn merging_is_idempotent() {
 }
 
 #[test]
-fn unmergeable_values_are_named_with_their_path() {
+fn the_error_for_an_unmergeable_value_contains_its_path() {
     let base = json!({"spec": {"containers": [{"name": "pulumi", "env": [{"name": "A", "value": "1"}]}]}});
     let cases = [
         (json!([]), "the template must be an object"),
@@ -69,7 +69,7 @@ fn unmergeable_values_are_named_with_their_path() {
 }
 
 #[test]
-fn an_explicit_merge_directive_merges() {
+fn an_explicit_merge_directive_has_the_same_effect_as_the_default() {
     let base = json!({"spec": {"containers": [{"name": "pulumi", "image": "one"}]}});
     let patch =
         json!({"spec": {"$patch": "merge", "containers": [{"name": "pulumi", "$patch": "merge", "tty": true}]}});
@@ -139,7 +139,7 @@ fn an_empty_template_changes_nothing() {
 }
 
 #[test]
-fn unsupported_fields_of_a_workspace_template_are_named() {
+fn errors_name_unsupported_fields_of_a_workspace_template() {
     let spec = ["artifact", "typo", "$patch", "$retainKeys", "$setElementOrder/artifact"];
     for field in spec {
         let mut template = json!({"spec": {}});
@@ -212,7 +212,7 @@ fn an_update_template_sets_options_but_not_the_identity_of_a_run() {
 }
 
 #[test]
-fn a_template_over_the_size_limit_is_rejected_by_name() {
+fn a_template_above_the_size_limit_is_rejected() {
     let template = json!({"spec": "ä"});
     assert_eq!(template.to_string().len(), 13);
     assert_eq!(check_size("podTemplate", Some(&template), 13), Ok(()));

@@ -30,7 +30,7 @@ fn condition(status: &ProgramStatus, kind: &str) -> Option<(String, String, Stri
 }
 
 #[test]
-fn an_artifact_is_named_as_by_pko_and_has_no_url() {
+fn a_program_artifact_has_the_name_that_pko_uses_and_no_url() {
     let Action::Publish { artifact, needs } = decide(&program(3, json!({"a": 1}))) else {
         panic!("expected Action::Publish")
     };

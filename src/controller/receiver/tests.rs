@@ -56,7 +56,7 @@ fn a_receiver_path_follows_its_token_and_is_requeued_after_the_interval() {
 }
 
 #[test]
-fn conditions_report_why_a_receiver_has_no_path_and_clear_on_recovery() {
+fn conditions_state_why_a_receiver_has_no_path_until_it_recovers() {
     let some = |text: &str| Some(text.to_owned());
     let steps = [
         (missing(), true, [some("False/TokenNotFound"), some("True/ProgressingWithRetry"), None]),
@@ -76,7 +76,7 @@ fn conditions_report_why_a_receiver_has_no_path_and_clear_on_recovery() {
 }
 
 #[test]
-fn a_suspended_receiver_keeps_its_status_and_observes_its_generation() {
+fn a_suspended_receiver_keeps_its_conditions_and_its_path() {
     let mut suspended = receiver(json!({"suspend": true}));
     let before = status_after(
         &receiver(json!({})),
@@ -89,7 +89,7 @@ fn a_suspended_receiver_keeps_its_status_and_observes_its_generation() {
 }
 
 #[tokio::test]
-async fn a_rotated_token_changes_the_path_at_the_next_reconcile() {
+async fn a_rotated_token_changes_the_path_in_the_next_reconciliation() {
     let mut live = receiver(json!({}));
     let mut written = Vec::new();
     for secret in ["b25l", "b25l", "dHdv"] {

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiters_for_an_object_are_woken_once_it_exists() {
+    async fn waiters_for_an_object_are_requeued_when_it_exists() {
         let exists = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let seen = exists.clone();
         let (client, log) = client(move |_| match seen.load(std::sync::atomic::Ordering::Relaxed) {

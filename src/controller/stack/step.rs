@@ -118,7 +118,7 @@ mod tests {
     use crate::runtime::writes::Attempt;
 
     #[test]
-    fn an_update_rejected_by_admission_is_retried() {
+    fn creating_an_update_is_retried_after_admission_rejects_it() {
         let denied = "admission webhook \"freeze.example.com\" denied the request: no changes today";
         let rows = [
             (400, denied, Some(180)),

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_or_removed_fields_are_drift_and_added_ones_are_not() {
+    fn changed_or_removed_fields_are_drift_and_added_fields_are_not() {
         let rows = [
             ("unchanged", json!({}), false),
             ("a scalar has changed", json!({"image": "other"}), true),

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_must_start_within_its_timeout() {
+    fn a_run_that_is_not_started_within_its_timeout_expires() {
         let timeouts = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::from_secs(600) };
         for (timeout, last) in [(None, 1060), (Some("20s"), 1020), (Some("0s"), 1600), (Some("1h"), 1600)] {
             let update = announced(timeout);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_are_queued_by_open_run_then_time_then_name() {
+    fn an_open_run_is_first_then_updates_are_ordered_by_time_and_name() {
         let all = [update("b", 10, false), update("a", 10, false), update("old", 5, false), update("open", 20, true)];
         assert_eq!(ahead(&all[3], &all), None);
         assert_eq!(ahead(&all[2], &all).as_deref(), Some("open"));

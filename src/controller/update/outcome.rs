@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_termination_message_applies_only_to_the_run_it_names() {
+    fn a_termination_message_is_used_only_for_the_run_that_it_names() {
         let words = r#"{"id":"u1","outcome":"OUTCOME_SUCCEEDED","message":""}"#;
         let succeeded = RunOutcome::from_termination_message(&terminated(Some(words)), "u1").expect("same run");
         assert_eq!((succeeded.failure, succeeded.interrupted), (None, false));
@@ -369,14 +369,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_complete_lines_of_the_output_are_kept() {
+    fn only_the_last_complete_lines_of_the_output_are_kept() {
         assert_eq!(tail("one\ntwo\n"), "one\ntwo");
         let long = tail(&format!("{}\n{}last", "ä".repeat(2000), "line\n".repeat(100)));
         assert!(long.len() <= MAX_OUTPUT && long.starts_with("line\n") && long.ends_with("last"), "{long}");
     }
 
     #[test]
-    fn a_run_canceled_with_its_pod_is_aborted() {
+    fn a_run_canceled_by_the_termination_of_its_pod_is_aborted() {
         let of =
             |outcome: proto::Outcome| RunOutcome::of(&proto::Result { outcome: outcome.into(), ..Default::default() });
         assert_eq!(of(proto::Outcome::Canceled).terminated_with_pod().failure, Some(update_reason::ABORTED));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_outputs_secret_is_retried_for_five_minutes() {
+    fn writing_a_rejected_outputs_secret_is_retried_for_five_minutes() {
         let refusal = |code, reason: &str| WriteError::Refused {
             attempt: Box::new(Attempt {
                 verb: "create",

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_shows_completed_and_running_steps() {
+    fn the_progress_summary_shows_completed_and_running_steps() {
         let mut progress = Progress::default();
         assert_eq!(progress.observe(&started(42)), ProgressChange::Urgent);
         assert_eq!(progress.observe(&started(42)), ProgressChange::None);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_from_a_misbehaving_agent_is_bounded() {
+    fn progress_from_a_hostile_agent_is_bounded() {
         let mut progress = Progress::default();
         for number in 0..1000 {
             progress.observe(&step(&format!("{number}\n{}", "x".repeat(9000)), "create", StepState::Begun));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_types_are_shortened_like_in_the_cli() {
+    fn resource_types_are_shortened_as_in_the_cli() {
         for (kind, expected) in [
             ("aws:s3/bucket:Bucket", "aws:s3:Bucket"),
             ("testing:index:Step", "testing:index:Step"),

@@ -246,7 +246,7 @@ mod tests {
     use crate::runtime::writes::Attempt;
 
     #[test]
-    fn a_rejected_object_is_retried_every_few_minutes() {
+    fn applying_a_rejected_object_is_retried_every_few_minutes() {
         let webhook = "admission webhook \"images.example.com\" denied the request: image is not signed";
         let policy = "statefulsets.apps \"app-workspace\" is forbidden: ValidatingAdmissionPolicy 'images' with binding \
                       'images' denied request: image is not signed";

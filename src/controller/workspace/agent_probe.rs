@@ -99,7 +99,7 @@ mod tests {
     const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 83, 7, 1));
 
     #[tokio::test]
-    async fn an_agent_that_becomes_reachable_wakes_its_workspace_once() {
+    async fn a_workspace_is_requeued_once_when_its_agent_becomes_reachable() {
         let (wake, mut woken) = mpsc::channel(4);
         let probes = AgentProbes::new(wake, TaskTracker::new(), CancellationToken::new());
         let app = ObjectRef::<Workspace>::new("app").within("team");

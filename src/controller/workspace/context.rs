@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn verified_parts_expire_and_apply_only_to_the_verified_inputs() {
+    async fn owned_objects_are_verified_again_after_expiry_or_input_changes() {
         let (verified, ours, next) = (VerifiedParts::default(), authority(), authority());
         assert!(!verified.contains(APP, "a", &ours, true), "not read yet");
         verified.insert(APP, "a", &ours, Instant::now());

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn controller_init_containers_run_first_and_fetch_only_if_needed() {
+    fn the_bootstrap_container_runs_first_and_the_fetch_container_if_needed() {
         let (bootstrap, fetch) = (json!({"name": "bootstrap"}), json!({"name": "fetch"}));
         let (prepare, check) = (json!({"name": "prepare"}), json!({"name": "check"}));
         let proxy = json!({"name": "proxy", "restartPolicy": "Always"});
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn template_additions_to_an_unused_fetch_container_are_listed() {
+    fn ineffective_template_additions_to_the_fetch_container_are_listed() {
         let template =
             |fetch: Value| json!({"spec": {"initContainers": [{"name": "prepare", "env": [{"name": "A"}]}, fetch]}});
         let added = json!({

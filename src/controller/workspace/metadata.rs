@@ -88,13 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_stable_across_releases() {
+    fn the_revision_hash_is_the_same_in_each_release() {
         // If this value changes, an upgrade of the controller replaces all workspace pods.
         assert_eq!(revision_hash(&base(), None), "627b77386ec931620d739b83141f54f7");
     }
 
     #[test]
-    fn every_pod_setting_in_the_spec_changes_the_hash() {
+    fn every_pod_setting_in_the_spec_changes_the_revision_hash() {
         let changes: [fn(&mut WorkspaceSpec); 9] = [
             |spec| spec.image = None,
             |spec| spec.image_pull_policy = Some("Always".to_owned()),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_unrelated_to_the_pod_do_not_change_the_hash() {
+    fn fields_unrelated_to_the_pod_do_not_change_the_revision_hash() {
         let mut spec = base();
         spec.artifact = Some(ArtifactReference { digest: digest("a"), revision: String::new(), dir: String::new() });
         spec.service_template = Some(json!({"metadata": {"labels": {"a": "b"}}}));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_uses_the_content_and_not_the_name_of_a_bound_source() {
+    fn the_revision_hash_depends_on_the_source_content_not_its_revision() {
         let source = |content: &str, revision: &str, dir: &str| {
             let (digest, revision, dir) = (digest(content), revision.to_owned(), dir.to_owned());
             revision_hash(&base(), Some(&ArtifactReference { digest, revision, dir }))

@@ -354,7 +354,7 @@ mod tests {
     use crate::rpc::protocol::PROTOCOL_VERSION;
 
     #[test]
-    fn an_agent_is_too_old_if_it_does_not_support_a_waiting_run() {
+    fn an_agent_without_support_for_a_waiting_run_is_too_old() {
         let mut workspace = Workspace::new("app", WorkspaceSpec::default());
         workspace.metadata.namespace = Some("apps".to_owned());
         let update = |targets: &[&str], change: fn(&mut Update)| {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_of_the_last_two_minor_versions_are_kept() {
+    fn agents_of_the_last_two_minor_versions_are_not_replaced() {
         let rows = [
             ("1.5.0", "1.5.3", false),
             ("1.4.9", "1.5.0", false),

@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_security_profile_is_restricted_or_baseline() {
+    fn a_security_profile_other_than_restricted_or_baseline_is_invalid() {
         let rows = [
             (None, Ok(SecurityProfile::Restricted)),
             (Some(""), Ok(SecurityProfile::Restricted)),

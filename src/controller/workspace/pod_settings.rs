@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_cannot_have_the_labels_of_a_controller() {
+    fn a_pod_with_the_labels_of_a_controller_is_rejected() {
         let restricted = PodRestrictions { is_restricted: true, ..PodRestrictions::default() };
         let rows = [
             ("app", "pulumi-controller", false, false),

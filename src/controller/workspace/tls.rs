@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_current_until_renewal_or_a_new_authority() {
+    fn a_certificate_is_outdated_near_expiry_or_with_another_authority() {
         let now = Timestamp::now();
         let authority = authority(now);
         let issued = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn certificate_renewal_keeps_the_inputs_key() {
+    fn renewing_a_certificate_keeps_the_key_for_input_hashes() {
         let now = Timestamp::now();
         let authority = authority(now);
         let first = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_tls_secret_is_not_current() {
+    fn an_incomplete_tls_secret_is_outdated() {
         let now = Timestamp::now();
         let authority = authority(now);
         let issued = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));

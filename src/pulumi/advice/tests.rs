@@ -76,7 +76,7 @@ fn known_errors_of_the_cli_and_its_plugins_have_advice() {
 }
 
 #[test]
-fn advice_for_a_missing_permission_names_the_service_account() {
+fn the_advice_for_a_missing_permission_names_the_service_account() {
     let table = [
         (
             "creating step: making the ConfigMap apps/made: Kubernetes answered 403 Forbidden: configmaps is forbidden: User \
@@ -103,7 +103,7 @@ fn advice_for_a_missing_permission_names_the_service_account() {
 
 proptest! {
     #[test]
-    fn arbitrary_text_does_not_panic(text in "(User \"system:serviceaccount:|:|\" cannot | resource \"|\"|in the namespace \"|.|\\n){0,20}") {
+    fn no_text_causes_a_panic(text in "(User \"system:serviceaccount:|:|\" cannot | resource \"|\"|in the namespace \"|.|\\n){0,20}") {
         let _ = with(&text);
     }
 }

@@ -29,7 +29,7 @@ fn runs_are_non_interactive_and_write_an_event_log() {
 }
 
 #[test]
-fn refresh_and_message_flags_are_passed_when_set() {
+fn refresh_and_message_flags_are_passed_if_they_are_set() {
     let operation = Operation { refresh: true, message: Some("--yes, \"now\""), ..operation(OperationKind::Up) };
     let arguments = arguments(&operation);
     assert!(arguments.contains(&"--refresh=true".into()), "{arguments:?}");
@@ -37,7 +37,7 @@ fn refresh_and_message_flags_are_passed_when_set() {
 }
 
 #[test]
-fn each_command_gets_only_its_supported_options() {
+fn each_command_has_only_the_options_that_it_supports() {
     let urns = ["urn:a".to_owned(), "urn:*,b".to_owned()];
     let options = Options {
         targets: &urns,
@@ -76,7 +76,7 @@ fn each_command_gets_only_its_supported_options() {
 }
 
 #[test]
-fn values_are_never_parsed_as_flags() {
+fn no_value_is_parsed_as_a_flag() {
     let operation = Operation {
         stack: "--help",
         event_log: Path::new("-x"),

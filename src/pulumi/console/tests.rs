@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_text_does_not_panic(text in "(<\\{%|%\\}>|\u{1b}|\\[|[0-9;m]|é|.){0,60}") {
+    fn no_text_causes_a_panic(text in "(<\\{%|%\\}>|\u{1b}|\\[|[0-9;m]|é|.){0,60}") {
         let _ = without_colors(&text);
         let _ = permalink(&text);
     }
@@ -86,7 +86,7 @@ fn request_ids_are_removed_from_errors() {
 
 proptest! {
     #[test]
-    fn removed_request_ids_are_not_found_again(text in "(RequestID: |host id: |, |é|[a-z]|\\n){0,20}") {
+    fn no_request_id_remains_after_the_removal(text in "(RequestID: |host id: |, |é|[a-z]|\\n){0,20}") {
         prop_assert!(find_request_id(&remove_request_ids(&text)).is_none());
     }
 }

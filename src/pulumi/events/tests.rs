@@ -65,7 +65,7 @@ fn only_the_stack_resource_has_stack_outputs() {
 }
 
 #[test]
-fn an_invalid_event_is_an_error_without_its_content() {
+fn the_error_for_an_invalid_event_omits_its_content() {
     let deep = format!("{{\"a\": {}", "[".repeat(100_000));
     let lines: [&[u8]; 7] = [b"", b"null", b"[]", b"{", b"\xff\xfe", br#"{"sequence": "hunter2"}"#, deep.as_bytes()];
     for line in lines {
@@ -103,12 +103,12 @@ fn secrets_are_redacted_before_truncation() {
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = EngineEvent::parse(&bytes);
     }
 
     #[test]
-    fn a_corrupted_real_event_does_not_panic(at in 0_usize..5000, byte in any::<u8>()) {
+    fn no_corrupted_event_causes_a_panic(at in 0_usize..5000, byte in any::<u8>()) {
         let mut log = include_bytes!("../testdata/succeeded.events.jsonl").to_vec();
         let at = at % log.len();
         log[at] = byte;

@@ -73,7 +73,7 @@ fn split(expected: &str) -> (&str, &str) {
 }
 
 #[test]
-fn the_first_line_of_each_recorded_failure_states_its_location_and_cause() {
+fn each_recorded_failure_message_starts_with_location_and_cause() {
     let recordings = recordings();
     let mut wrong = Vec::new();
     for (name, (recording, expected)) in &recordings {

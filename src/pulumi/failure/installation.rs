@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_cli_are_reported_and_an_exit_status_is_the_last_resort() {
+    fn an_exit_status_is_reported_only_without_a_better_error() {
         let missing =
             "error: failed to load language plugin nodejs: no language plugin 'pulumi-language-nodejs' found\n";
         assert!(message("", missing).starts_with("failed to load language plugin nodejs: no language plugin"));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_keep_their_beginning() {
+    fn a_long_installation_error_is_truncated_at_its_end() {
         let stderr = format!("npm error code E404\nnpm error 404 the cause\n{}", "x".repeat(100_000));
         let message = message("", &stderr);
         assert!(message.len() <= MAX_MESSAGE && message.starts_with("npm error 404 the cause\n"), "{message}");

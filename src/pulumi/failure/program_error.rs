@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arbitrary_output_is_kept() {
+    fn output_without_a_known_error_format_is_unchanged() {
         for output in ["one", "one\ntwo", "  indented\nat home"] {
             assert_eq!(format(output), output.trim());
         }

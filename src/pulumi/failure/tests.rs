@@ -56,7 +56,7 @@ fn failures_are_classified_by_the_stderr_of_the_cli() {
 }
 
 #[test]
-fn the_message_contains_the_relevant_error() {
+fn the_failure_message_contains_the_relevant_error() {
     let failed = summary_of(include_str!("../testdata/failed.events.jsonl"));
     let program = summary_of(include_str!("../testdata/program-failed.events.jsonl"));
     let canceled = summary_of(include_str!("../testdata/canceled.events.jsonl"));
@@ -208,7 +208,7 @@ fn an_existing_stack_error_is_distinguished_from_other_errors() {
 }
 
 #[test]
-fn the_message_is_bounded_and_has_no_control_characters() {
+fn the_failure_message_is_bounded_without_control_characters() {
     let stderr = format!("error: \u{1b}[31m{}\u{7}\u{0}end\n", "x".repeat(100_000));
     let message = classify(exited(1), "", &stderr, &RunSummary::default()).message;
     assert!(message.len() <= MAX_MESSAGE && message.starts_with("xxx") && message.ends_with("xend"));
@@ -216,7 +216,7 @@ fn the_message_is_bounded_and_has_no_control_characters() {
 
 proptest! {
     #[test]
-    fn arbitrary_text_does_not_panic(stdout in any::<String>(), stderr in "(error: |warning: |: created by |@| \\(pid |\\) at |no stack named |.|\\n){0,30}", code in any::<i32>()) {
+    fn no_text_causes_a_panic(stdout in any::<String>(), stderr in "(error: |warning: |: created by |@| \\(pid |\\) at |no stack named |.|\\n){0,30}", code in any::<i32>()) {
         let _ = classify(exited(code), &stdout, &stderr, &RunSummary::default());
         let _ = parse_locks(&stderr);
         let _ = stack_exists(&stderr);

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn imports_are_found_before_the_first_declaration() {
+    fn only_imports_before_the_first_declaration_are_found() {
         let file = "// Package main.\n//go:build linux\npackage main\n\nimport \"fmt\"\nimport p \"a.example/p\" // \"no\"\n\
                     import (\n\t\"os\"; . \"b.example/q\"\n\n\t// \"commented.example\"\n\t_ `c.example/r`\n)\n\
                     import(\"d.example\")\n\nconst text = `\nimport \"e.example\"\n`\n";
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn local_replacements_are_found() {
+    fn local_module_replacements_in_go_mod_are_found() {
         for (module, expected) in [
             ("module a\n\nrequire b v1.0.0\n", false),
             ("replace b => c v1.0.0", false),

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requirement_lines_are_classified() {
+    fn lines_of_a_requirements_file_are_classified() {
         use Requirements::{Elsewhere, Floating, Pinned};
         for (line, expected) in [
             ("", Pinned),

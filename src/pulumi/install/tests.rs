@@ -22,7 +22,7 @@ fn npm(contents: &[(&str, &str)]) -> Plan {
 }
 
 #[test]
-fn install_is_skipped_only_with_a_complete_cache_key() {
+fn an_installation_is_skipped_only_with_a_complete_cache_key() {
     let with_manifest = |manifest: &'static str| vec![("package.json", manifest), LOCK];
     let uv = ("uv.lock", "source = { virtual = \".\" }");
     let pyproject = ("pyproject.toml", "dependencies = [\"pulumi>=3\"]");
@@ -111,7 +111,7 @@ fn a_new_import_of_a_go_program_requires_an_installation() {
 }
 
 #[test]
-fn changed_dependencies_are_installed_over_a_copy_only_when_safe() {
+fn only_safe_dependency_changes_reuse_a_copy_of_the_installation() {
     let base = npm(&[MANIFEST, LOCK]).installed;
     assert_eq!(npm(&[("package.json", "{}"), LOCK]).carry(Some(&base)), Carry::Copy);
     assert_eq!(npm(&[MANIFEST, ("yarn.lock", "")]).carry(Some(&base)), Carry::Nothing, "another package manager");

@@ -21,7 +21,7 @@ fn a_project_file_is_parsed() {
 }
 
 #[test]
-fn only_yaml_without_packages_needs_no_install() {
+fn only_yaml_programs_without_packages_need_no_installation() {
     let table = [
         ("runtime: yaml", false),
         ("runtime: {name: yaml, options: {compiler: sh x.sh}}", false),
@@ -37,7 +37,7 @@ fn only_yaml_without_packages_needs_no_install() {
 }
 
 #[test]
-fn a_project_file_alone_has_no_program() {
+fn a_directory_with_only_a_project_file_has_no_program() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(directory.path().join(PROJECT_FILE), "").expect("written");
     let table = [
@@ -55,7 +55,7 @@ fn a_project_file_alone_has_no_program() {
 }
 
 #[test]
-fn an_invalid_project_error_names_the_file() {
+fn the_error_for_an_invalid_project_names_the_file() {
     let table = [
         ("runtime: yaml", "invalid project file Pulumi.yaml: `name` must be a non-empty string"),
         ("name: 5\nruntime: yaml", "invalid project file Pulumi.yaml: `name` must be a non-empty string"),
@@ -112,7 +112,7 @@ fn an_oversized_project_file_is_rejected() {
 
 proptest! {
     #[test]
-    fn arbitrary_text_does_not_panic(text in "[a-z:\\-\\[\\]{}&*! \\n'\"]{0,80}") {
+    fn no_text_causes_a_panic(text in "[a-z:\\-\\[\\]{}&*! \\n'\"]{0,80}") {
         let _ = Project::parse(Path::new("Pulumi.yaml"), &text);
     }
 }

@@ -18,7 +18,7 @@ fn plainly(config: &[Entry]) -> Desired<'_> {
 }
 
 #[test]
-fn environments_are_appended_to_the_environments_of_the_source() {
+fn environments_are_appended_to_those_of_the_source() {
     let rows = [
         ("", "environment:\n  - \"org/one\"\n  - \"two\"\n"),
         ("environment: [two, three]", "environment:\n  - two\n  - three\n  - \"org/one\"\n"),
@@ -109,7 +109,7 @@ fn encrypted_secrets_are_kept_and_the_cli_encrypts_missing_ones() {
 }
 
 #[test]
-fn the_settings_file_is_named_after_the_last_stack_name_segment() {
+fn the_settings_file_has_the_last_segment_of_the_stack_name() {
     let table = [
         ("dev", Format::Yaml, "Pulumi.dev.yaml"),
         ("organization/dev", Format::Yml, "Pulumi.dev.yml"),
@@ -168,7 +168,7 @@ fn config_values_override_values_in_the_settings_file_of_the_source() {
 }
 
 #[test]
-fn a_removed_config_key_is_dropped() {
+fn a_removed_config_key_is_omitted_from_the_settings_file() {
     let before = rebuilt("", "", &json!({"a": 1, "b": 2}));
     assert_eq!(rebuilt("", &before, &json!({"b": 2})), "config:\n  web:b: 2\n");
     assert_eq!(rebuilt("", &before, &json!({})), "{}\n");
@@ -209,7 +209,7 @@ fn a_json_project_gets_json_settings() {
 }
 
 #[test]
-fn config_keys_that_the_cli_would_misread_are_rejected_by_name() {
+fn errors_name_config_keys_that_the_cli_would_misread() {
     let table = [
         (json!({"a": null}), "config key \"a\" is null; set a value or remove the key"),
         (json!({"a:b:c": 1}), "invalid config key \"a:b:c\": must have the form `<name>` or `<namespace>:<name>`"),
@@ -229,7 +229,7 @@ fn config_keys_that_the_cli_would_misread_are_rejected_by_name() {
 }
 
 #[test]
-fn an_invalid_settings_file_in_the_source_is_reported_with_its_line() {
+fn the_error_for_an_invalid_settings_file_contains_the_line_number() {
     let table = [("config:\n  a: [\n", "line "), ("- a\n", "not a mapping"), ("config: 5\n", "`config` is not")];
     for (original, expected) in table {
         let error = rebuild(Some(original), None, "web", &plainly(&config(&json!({"a": 1}))), Format::Yaml)
@@ -242,7 +242,7 @@ fn an_invalid_settings_file_in_the_source_is_reported_with_its_line() {
 
 proptest! {
     #[test]
-    fn arbitrary_text_does_not_panic(original in any::<String>(), current in any::<String>(), key in any::<String>(), value in any::<String>()) {
+    fn no_text_causes_a_panic(original in any::<String>(), current in any::<String>(), key in any::<String>(), value in any::<String>()) {
         for (is_path, is_secret) in [(false, false), (false, true), (true, false), (true, true)] {
             let entry = Entry { is_path, is_secret, ..entry(&key, &json!(value)) };
             let environments = [value.clone()];

@@ -88,7 +88,7 @@ fn a_generic_call_is_authenticated_by_the_path_of_the_current_token() {
 }
 
 #[test]
-fn events_are_filtered_by_header_and_pings_are_ignored() {
+fn calls_are_filtered_by_event_type_and_pings_are_ignored() {
     let push = ["push".to_owned(), "release".to_owned()];
     let rows: [(ReceiverType, &[String], &str, &str, bool); 11] = [
         (Github, &push, GITHUB_EVENT, "push", true),

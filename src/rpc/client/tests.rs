@@ -179,7 +179,7 @@ async fn the_stream_is_aborted_if_the_agent_reads_too_slowly() {
 }
 
 #[tokio::test]
-async fn a_fully_sent_stream_is_done_even_if_the_agent_hangs() {
+async fn sending_a_source_is_complete_even_if_the_agent_does_not_read_it() {
     let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let sending = Sending::default();
@@ -193,7 +193,7 @@ async fn a_fully_sent_stream_is_done_even_if_the_agent_hangs() {
 }
 
 #[tokio::test]
-async fn a_hostile_result_is_bounded_on_receipt() {
+async fn a_hostile_result_is_bounded_when_it_is_received() {
     let hostile = proto::Result {
         permalink: "x".repeat(1024 * 1024),
         changes: (0..50_000).map(|number| (format!("create-{number}"), 1)).collect(),
@@ -240,7 +240,7 @@ async fn progress_is_ordered_and_ends_with_the_result() {
 }
 
 #[tokio::test]
-async fn unary_calls_reach_the_agent() {
+async fn the_agent_answers_unary_calls() {
     let agent = FakeAgent::default();
     let (_serving, client) = connected(&agent).await;
     let request = proto::RunRequest { id: "1".into(), ..Default::default() };
@@ -253,7 +253,7 @@ async fn unary_calls_reach_the_agent() {
 }
 
 #[tokio::test]
-async fn a_refusal_contains_the_bounded_agent_message() {
+async fn the_error_for_a_rejected_call_contains_the_bounded_agent_message() {
     let message = format!("another source\u{1b}[31m is installed {}", "ä".repeat(6000));
     let agent = FakeAgent { refusal: Some(Status::failed_precondition(message)), ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
@@ -272,7 +272,7 @@ async fn the_failure_message_of_a_candidate_source_is_bounded() {
 }
 
 #[tokio::test]
-async fn an_oversized_reply_is_rejected() {
+async fn an_oversized_response_is_rejected() {
     let agent = FakeAgent { version_length: 9 * 1024 * 1024, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let error = client.status().await.unwrap_err();
@@ -280,7 +280,7 @@ async fn an_oversized_reply_is_rejected() {
 }
 
 #[tokio::test]
-async fn an_unreachable_agent_is_unavailable() {
+async fn an_unreachable_agent_is_reported_as_unavailable() {
     let serving = Serving::start(FakeAgent::default()).await;
     let (agents, mut address) = (serving.agents(), serving.address());
     // The port was free immediately before, so no process listens on it.
@@ -298,7 +298,7 @@ async fn a_call_without_a_response_times_out() {
 }
 
 #[test]
-fn no_status_code_is_both_refusal_and_unavailable() {
+fn no_status_code_means_both_rejected_and_unavailable() {
     for code in (0..17).map(Code::from_i32) {
         let error = RpcError::new("Run", code, "");
         assert!(!(error.is_refusal() && error.is_unavailable()), "{code:?}");

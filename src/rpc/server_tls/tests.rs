@@ -125,12 +125,12 @@ fn days_ago(days: i64) -> Timestamp {
 }
 
 #[tokio::test]
-async fn the_controller_can_connect() {
+async fn the_controller_can_connect_to_the_agent() {
     Serving::start(FakeAgent::default()).await.assert_serves_the_controller().await;
 }
 
 #[tokio::test]
-async fn replies_do_not_wait_for_acknowledgements() {
+async fn responses_are_sent_without_waiting_for_acknowledgments() {
     let serving = Serving::start(FakeAgent::default()).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = AgentAddress { port: listener.local_addr().unwrap().port(), ..serving.address() };
@@ -182,7 +182,7 @@ fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str
 }
 
 #[tokio::test]
-async fn unauthorized_clients_are_rejected_with_a_reason() {
+async fn unauthorized_clients_are_rejected_for_a_stated_reason() {
     let serving = Serving::start(FakeAgent::default()).await;
     // The attempts are repeated, because the connection is sometimes closed before the call is sent.
     for (who, clients, _, error) in strangers(&serving.authority).iter().cycle().take(100) {
@@ -249,7 +249,7 @@ async fn a_server_with_a_wrong_certificate_is_rejected() {
 /// Tests each step of a rotation of the authority with the certificates of the controller and the files that a pod can
 /// have in this step.
 #[tokio::test]
-async fn agents_stay_reachable_in_adjacent_steps_of_an_authority_rotation() {
+async fn agents_stay_reachable_in_each_step_of_an_authority_rotation() {
     let serving = Serving::start(FakeAgent::default()).await;
     let (old, new) = (&serving.authority, Authority::generate(Timestamp::now()).unwrap());
     let (old_pem, new_pem) = (old.certificate_pem(), new.certificate_pem());
@@ -313,7 +313,7 @@ async fn changed_certificate_files_apply_to_the_next_connection() {
 }
 
 #[tokio::test]
-async fn unusable_certificate_files_leave_the_last_valid_ones_active() {
+async fn the_last_valid_certificates_stay_active_if_the_files_are_unusable() {
     let serving = Serving::start(FakeAgent::default()).await;
     let other_key = server_certificate(&serving.authority).key_pem;
     serving.change(|directory| std::fs::write(directory.join(KEY_FILE), other_key).unwrap());
@@ -323,7 +323,7 @@ async fn unusable_certificate_files_leave_the_last_valid_ones_active() {
 }
 
 #[tokio::test]
-async fn the_clients_identity_can_be_replaced() {
+async fn a_client_can_replace_its_certificate() {
     let serving = Serving::start(FakeAgent::default()).await;
     let stranger = Authority::generate(Timestamp::now()).unwrap();
     let agents = Agents::new(&[stranger.issue_client(Timestamp::now()).unwrap()], stranger.certificate_pem()).unwrap();

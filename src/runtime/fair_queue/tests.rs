@@ -57,7 +57,7 @@ fn order(requests: &[Run]) -> Vec<String> {
 }
 
 #[test]
-fn namespaces_take_turns_and_keep_their_own_order() {
+fn namespaces_take_turns_and_their_runs_keep_their_order() {
     let requests = [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b"), ("c1", "c")];
     let requests = requests.map(|(uid, namespace)| run(uid, namespace, "n"));
     assert_eq!(order(&requests), ["a1", "b1", "c1", "a2", "b2", "a3"]);
@@ -200,7 +200,7 @@ fn a_full_node_does_not_delay_runs_on_other_nodes() {
 }
 
 #[test]
-fn a_woken_run_that_changed_node_keeps_its_position_but_not_its_slot() {
+fn a_requeued_run_on_another_node_keeps_its_position_but_not_its_slot() {
     let now = Instant::now();
     let mut queue = queue(2, 2, 1);
     queue.adopt(&run("first", "a", "one"), now);
@@ -231,7 +231,7 @@ fn changing_the_priority_moves_a_queued_run() {
 }
 
 #[test]
-fn the_message_names_the_limit_and_its_flag() {
+fn the_message_of_a_queued_run_names_the_limit_and_its_flag() {
     let name = || "x1".to_owned();
     for (full, words) in [
         (Full::All { limit: 10 }, "waiting for a run slot: 10 of 10 in use (--max-concurrent-runs)"),
@@ -398,7 +398,7 @@ proptest! {
 
     /// With one slot, each other namespace gets the slot at most once while a namespace waits.
     #[test]
-    fn a_queued_namespace_is_overtaken_at_most_once_by_any_other(
+    fn a_queued_namespace_waits_at_most_once_for_each_other_namespace(
         order in proptest::collection::vec((0..4_u8, any::<bool>(), -2..3_i32), 1..80),
     ) {
         let now = Instant::now();

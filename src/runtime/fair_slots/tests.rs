@@ -25,7 +25,7 @@ async fn try_acquire(slots: &FairSlots, key: &str) -> Option<Slot> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_limited_to_its_share() {
+async fn the_slots_of_a_key_are_limited_to_its_share() {
     let slots = slots(3, 2, 8);
     let first = try_acquire(&slots, "a").await.expect("all slots are free");
     let second = try_acquire(&slots, "a").await.expect("two slots per key");
@@ -39,7 +39,7 @@ async fn a_key_is_limited_to_its_share() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_key_waits_one_turn_regardless_of_queue_length() {
+async fn a_key_waits_one_turn_regardless_of_the_queue_of_another_key() {
     let slots = slots(1, 1, 1000);
     let (served, mut order) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
@@ -69,7 +69,7 @@ async fn another_key_waits_one_turn_regardless_of_queue_length() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_canceled_waiter_leaks_no_slot_or_key() {
+async fn canceling_a_waiter_leaks_no_slot_or_key() {
     let slots = slots(1, 1, 2);
     let held = slots.acquire("a").await.expect("free slot");
     // One caller waits for a slot of the key, and one caller waits for the common slot.
@@ -111,7 +111,7 @@ async fn a_paused_key_does_not_block_other_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_leave_and_return_do_not_delay_a_key_that_stays() {
+async fn keys_that_are_queued_again_do_not_delay_a_key_that_stays_queued() {
     let slots = slots(1, 1, 100);
     for key in ["returning-1", "returning-2"] {
         let slots = slots.clone();

@@ -41,7 +41,7 @@ fn objects_move_between_groups_and_empty_groups_are_removed() {
 }
 
 #[test]
-fn a_group_has_the_newest_version_of_each_object() {
+fn a_group_contains_the_newest_version_of_each_object() {
     let (index, mut writer) = indexed(groups_of);
     for version in ["1", "2"] {
         let mut changed = object("a", &[1].into());
@@ -56,7 +56,7 @@ fn a_group_has_the_newest_version_of_each_object() {
 }
 
 #[test]
-fn a_list_replaces_the_index_only_after_its_last_object() {
+fn a_list_replaces_the_index_only_after_its_last_object_is_read() {
     let (index, mut writer) = indexed(groups_of);
     writer.apply(&Event::Apply(object("old", &[1].into())));
     writer.apply(&Event::Init);
@@ -106,7 +106,7 @@ where
 
 /// Several controllers, each with several reconciles, wait for the list of Updates.
 #[tokio::test(start_paused = true)]
-async fn every_reconcile_continues_once_the_initial_list_is_complete() {
+async fn all_reconciliations_continue_when_the_initial_list_is_complete() {
     let (updates, mut writer) = cache::<ConfigMap>();
     let controllers = [CacheSync::default().with(&updates), CacheSync::default().with(&updates)];
     let start = Instant::now();

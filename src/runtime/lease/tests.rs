@@ -144,7 +144,7 @@ fn spec(holder: &str, seconds: i32) -> LeaseSpec {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_taken_only_if_unchanged_for_its_whole_duration() {
+async fn a_lease_is_acquired_only_if_unchanged_for_its_whole_duration() {
     let since = Instant::now();
     let no_holder = LeaseSpec::default();
     let cases = [
@@ -177,7 +177,7 @@ async fn a_lease_is_taken_only_if_unchanged_for_its_whole_duration() {
 }
 
 #[test]
-fn identities_match_across_container_restarts_but_not_by_pod_name() {
+fn an_identity_is_recognized_after_a_restart_but_not_in_another_pod() {
     let [before, after, namesake] = ["1", "1", "2"].map(|uid| Identity::new("pod", uid));
     assert_ne!(before.as_str(), after.as_str());
     assert!(after.is_successor_of(before.as_str()));
@@ -202,7 +202,7 @@ fn lease_transitions_count_holder_changes_but_not_renewals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_other_candidate_leads_while_the_leader_renews() {
+async fn no_other_candidate_leads_while_the_leader_renews_the_lease() {
     let server = Server::default();
     let (mut term, leadership, _) = leading(&server, "a").await;
     let (mut rival, rivals, log) = server.candidate("b");
@@ -218,7 +218,7 @@ async fn no_other_candidate_leads_while_the_leader_renews() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_lease_is_taken_over_regardless_of_the_holders_clock() {
+async fn an_expired_lease_is_acquired_regardless_of_the_holders_clock() {
     for year in ["2000", "2100"] {
         let server = Server::default();
         server.touch(|lease| {
@@ -264,7 +264,7 @@ async fn a_disconnected_leader_stops_writing_before_its_lease_expires() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_paused_past_its_deadline_loses_the_lease_without_requests() {
+async fn a_process_paused_past_the_renew_deadline_loses_the_lease() {
     let server = Server::default();
     let (mut elector, leadership, log) = server.candidate("a");
     elector.acquire().await;
@@ -280,7 +280,7 @@ async fn a_process_paused_past_its_deadline_loses_the_lease_without_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_modified_or_deleted_lease_is_kept_and_a_taken_lease_is_lost() {
+async fn a_leader_loses_its_lease_only_if_another_candidate_acquires_it() {
     let server = Server::default();
     let (mut term, leadership, _) = leading(&server, "a").await;
     let disturb: [fn(&Server); 3] = [
@@ -361,7 +361,7 @@ async fn only_one_of_two_concurrent_candidates_gets_the_lease() {
 }
 
 #[tokio::test]
-async fn errors_name_the_lease() {
+async fn leader_election_errors_name_the_lease() {
     let (client, _) = client(|request: &RecordedRequest| match request.method.as_str() {
         "GET" => FakeResponse::refusal(404, "NotFound"),
         _ => FakeResponse::refusal(403, "Forbidden"),

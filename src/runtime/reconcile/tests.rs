@@ -35,7 +35,7 @@ fn refused(code: u16) -> WriteError {
 }
 
 #[tokio::test]
-async fn the_reconcile_result_determines_the_requeue() {
+async fn the_result_of_a_reconciliation_determines_the_next_reconciliation() {
     let cases = [
         (Ok(Outcome::Settled), Action::await_change(), "success"),
         (Ok(Outcome::After(SOON)), Action::requeue(SOON), "requeue_after"),
@@ -56,7 +56,7 @@ async fn the_reconcile_result_determines_the_requeue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hanging_reconciles_of_a_namespace_do_not_block_others() {
+async fn hanging_reconciliations_do_not_block_other_namespaces() {
     let end = CancellationToken::new();
     let runner = Arc::new(runner().0.with_slots(4, 3, end.clone()));
     let in_namespace = |namespace: &str, name: &str| {
@@ -95,7 +95,7 @@ async fn hanging_reconciles_of_a_namespace_do_not_block_others() {
 }
 
 #[tokio::test]
-async fn an_object_deleted_during_its_reconcile_leaves_no_state() {
+async fn an_object_deleted_during_its_reconciliation_leaves_no_state() {
     let (runner, metrics) = runner();
     let (gone, received) = std::sync::mpsc::channel();
     let runner = runner.on_deleted(move |(namespace, name)| gone.send(format!("{namespace}/{name}")).unwrap());
@@ -113,7 +113,7 @@ async fn an_object_deleted_during_its_reconcile_leaves_no_state() {
 }
 
 #[tokio::test]
-async fn backoff_is_configurable_and_stalled_errors_count_as_terminal() {
+async fn stalled_errors_are_terminal_and_the_backoff_is_configurable() {
     let (runner, metrics) = runner();
     let (shortest, longest) = (Duration::from_secs(2), Duration::from_secs(3));
     let runner = runner.with_backoff(Backoff::between(shortest, longest));
@@ -128,7 +128,7 @@ async fn backoff_is_configurable_and_stalled_errors_count_as_terminal() {
 }
 
 #[tokio::test]
-async fn a_panic_is_counted_and_backed_off_and_does_not_affect_others() {
+async fn a_panic_is_counted_and_backed_off_and_affects_no_other_object() {
     let (runner, metrics) = runner();
     let panicking = async || runner.run(&workspace("web"), async { panic!("test panic") }).await;
     assert_eq!(panicking().await, Ok(Action::requeue(MIN_DELAY)));
@@ -141,14 +141,14 @@ async fn a_panic_is_counted_and_backed_off_and_does_not_affect_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hanging_reconcile_times_out() {
+async fn a_hanging_reconciliation_times_out() {
     let (runner, _) = runner();
     let action = runner.run(&workspace("web"), std::future::pending()).await;
     assert_eq!(action, Ok(Action::requeue(MIN_DELAY)));
 }
 
 #[tokio::test]
-async fn success_resets_the_backoff() {
+async fn a_successful_reconciliation_resets_the_backoff() {
     let (runner, _) = runner();
     let fail =
         async || runner.run(&workspace("web"), async { Err(ReconcileError::transient("connection refused")) }).await;

@@ -29,7 +29,7 @@ fn run(uid: &str) -> Run {
 }
 
 #[tokio::test(start_paused = true)]
-async fn queued_runs_are_woken_in_order_one_per_free_slot() {
+async fn one_queued_run_is_requeued_for_each_free_slot_in_order() {
     let run_limiter = run_limiter(2);
     let mut wakes = pin!(run_limiter.wakes());
     let (a, b) = (run_limiter.acquire(&run("a"), "a").unwrap(), run_limiter.acquire(&run("b"), "b").unwrap());
@@ -50,7 +50,7 @@ async fn queued_runs_are_woken_in_order_one_per_free_slot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unclaimed_slot_is_given_to_the_next_run_after_a_timeout() {
+async fn the_next_run_gets_an_unclaimed_slot_after_a_timeout() {
     let run_limiter = run_limiter(1);
     let mut wakes = pin!(run_limiter.wakes());
     let a = run_limiter.acquire(&run("a"), "a").unwrap();

@@ -13,7 +13,7 @@ fn object(properties: Value) -> Value {
 }
 
 #[test]
-fn a_field_missing_in_the_served_schema_is_reported_by_its_path() {
+fn a_field_missing_from_the_served_schema_is_reported_with_its_path() {
     let text = json!({"type": "string"});
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let list = |items: &Value| json!({"type": "array", "items": items});
@@ -44,7 +44,7 @@ fn a_field_missing_in_the_served_schema_is_reported_by_its_path() {
 }
 
 #[test]
-fn a_definition_has_no_missing_fields_compared_with_itself() {
+fn no_field_is_missing_from_an_identical_schema() {
     for definition in custom_resource_definitions() {
         let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
         let ours = &schema["openAPIV3Schema"];
@@ -86,7 +86,7 @@ async fn compare(served: &[Served]) -> Result<Vec<String>, String> {
 const LIMIT: Duration = Duration::from_secs(5);
 
 #[tokio::test(start_paused = true)]
-async fn the_check_waits_until_an_older_definition_is_replaced() {
+async fn the_schema_check_waits_until_an_older_crd_is_replaced() {
     let is_older = Arc::new(Mutex::new(true));
     let seen = is_older.clone();
     let (client, log) = client(move |request| match document(&request.path, *seen.lock().unwrap()) {
@@ -109,7 +109,7 @@ async fn the_check_waits_until_an_older_definition_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_check_waits_for_an_unserved_definition_but_not_if_forbidden() {
+async fn the_schema_check_waits_for_an_unserved_but_not_a_forbidden_crd() {
     let (absent, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
     assert_eq!(found(&absent).await[0], "CustomResourceDefinition stacks.pulumi.com does not serve version v1");
     let (refused, _) = client(|_| FakeResponse::refusal(403, "Forbidden"));
@@ -118,7 +118,7 @@ async fn the_check_waits_for_an_unserved_definition_but_not_if_forbidden() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_comparison_is_retried() {
+async fn a_failed_schema_check_is_retried() {
     let (client, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
     let left = Mutex::new(2);
     let compare = async |_: &[Served]| {

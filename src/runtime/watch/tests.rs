@@ -40,7 +40,7 @@ fn list(items: &[Value]) -> FakeResponse {
 }
 
 #[tokio::test]
-async fn spec_finalizer_deletion_and_request_changes_trigger_a_reconcile() {
+async fn changes_of_spec_finalizers_or_requests_trigger_a_reconciliation() {
     let requested = |key: &str, value: &str| json!({ "annotations": { key: value, "other": value } });
     let watched = [
         ("MODIFIED", workspace("web", 2, json!({}), "changed")),
@@ -132,7 +132,7 @@ fn deep(name: &str, version: u32) -> Value {
 }
 
 #[tokio::test]
-async fn an_undecodable_object_does_not_hide_others() {
+async fn an_undecodable_object_does_not_hide_other_objects() {
     let watched = [
         ("ADDED", deep("other", 2)),
         ("MODIFIED", deep("web", 3)),
@@ -185,7 +185,7 @@ async fn reconcile(workspace: &Workspace, context: &Context) -> Result<Outcome, 
 }
 
 #[tokio::test]
-async fn a_kube_controller_runs_on_the_change_stream_and_the_runner() {
+async fn a_kube_controller_uses_the_change_stream_and_the_runner() {
     let (client, _log) = client(|request| {
         let first = list(&[workspace("web", 1, json!({}), "")]);
         if request.query.contains("watch=true") { FakeResponse::Silence } else { first }
@@ -205,7 +205,7 @@ async fn a_kube_controller_runs_on_the_change_stream_and_the_runner() {
 }
 
 #[test]
-fn stored_updates_keep_only_metadata_spec_and_run_state() {
+fn cached_updates_contain_only_metadata_spec_and_run_state() {
     let requested = "reconcile.fluxcd.io/requestedAt";
     let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let whole = json!({
@@ -246,7 +246,7 @@ fn state(object: &ConfigMap) -> Option<String> {
 }
 
 #[test]
-fn unchanged_objects_are_filtered_and_deletions_pass() {
+fn only_changed_and_deleted_objects_are_reported() {
     let mut states = LastStates::default();
     let steps = [
         (Event::Init, false),

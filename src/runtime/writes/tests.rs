@@ -94,7 +94,7 @@ async fn a_request_to_an_unresponsive_server_times_out() {
 }
 
 #[tokio::test]
-async fn refusals_are_distinguished_and_contain_the_server_message() {
+async fn write_errors_are_distinguished_and_contain_the_server_message() {
     type Check = fn(&WriteError) -> bool;
     let cases: [(u16, &str, Check); 5] = [
         (409, "Conflict", WriteError::is_conflict),
@@ -113,7 +113,7 @@ async fn refusals_are_distinguished_and_contain_the_server_message() {
 }
 
 #[tokio::test]
-async fn apply_is_forced_with_our_field_manager_and_check_is_a_dry_run() {
+async fn applying_is_forced_and_checking_is_a_dry_run() {
     let (writer, log) = writer(accept);
     let intent = json!({ "metadata": { "name": "web", "namespace": "apps" }, "spec": { "stackName": "dev" } });
     writer.apply::<Update>(&intent).await.unwrap();
@@ -151,7 +151,7 @@ async fn creating_an_existing_object_returns_it() {
 }
 
 #[tokio::test]
-async fn deleting_a_missing_object_succeeds_and_is_guarded_by_the_uid() {
+async fn deleting_an_object_requires_its_uid_and_succeeds_if_it_is_missing() {
     let (writer, log) = writer(|_| FakeResponse::refusal(404, "NotFound"));
     writer.delete::<Update>("apps", "web", Some("u1")).await.unwrap();
     let expected = json!({ "propagationPolicy": "Background", "preconditions": { "uid": "u1" } });
@@ -159,7 +159,7 @@ async fn deleting_a_missing_object_succeeds_and_is_guarded_by_the_uid() {
 }
 
 #[tokio::test]
-async fn finalizer_patches_test_that_the_object_is_unchanged() {
+async fn finalizer_patches_fail_if_the_object_has_changed() {
     let (writer, log) = writer(accept);
     let uid = json!({ "op": "test", "path": "/metadata/uid", "value": "u1" });
     writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap();
@@ -204,7 +204,7 @@ async fn only_annotations_that_differ_are_written() {
 }
 
 #[tokio::test]
-async fn a_terminating_namespace_is_distinguished_from_other_refusals() {
+async fn a_terminating_namespace_is_distinguished_from_other_errors() {
     for (causes, expected) in
         [(json!([{ "reason": "NamespaceTerminating", "field": "metadata.namespace" }]), true), (json!([]), false)]
     {
@@ -222,7 +222,7 @@ async fn a_terminating_namespace_is_distinguished_from_other_refusals() {
 }
 
 #[tokio::test]
-async fn field_managers_of_the_operator_are_renamed_in_one_guarded_patch() {
+async fn field_managers_of_pko_are_renamed_in_one_guarded_patch() {
     let entry = |manager: &str, subresource: &str| {
         json!({ "manager": manager, "operation": "Apply", "subresource": subresource, "apiVersion": "auto.pulumi.com/v1alpha1",
             "fieldsType": "FieldsV1", "fieldsV1": { "f:metadata": {} } })
@@ -245,7 +245,7 @@ async fn field_managers_of_the_operator_are_renamed_in_one_guarded_patch() {
 }
 
 #[tokio::test]
-async fn owned_objects_need_no_takeover_request_and_conflicts_are_reported() {
+async fn no_takeover_is_requested_for_fields_that_are_already_owned() {
     let entry = json!([{ "manager": "pulumi-controller", "operation": "Apply" }, { "manager": "kubectl", "operation": "Update" }]);
     let (gate, log) = writer(accept);
     assert!(gate.take_over(&update_with(json!({ "managedFields": entry }))).await.unwrap().is_none());

@@ -17,7 +17,7 @@ fn reference(api_version: Option<&str>, kind: &str, dir: Option<&str>) -> FluxSo
 }
 
 #[test]
-fn a_reference_selects_group_and_kind_regardless_of_version() {
+fn a_source_is_selected_by_group_and_kind_regardless_of_version() {
     let rows = [
         (None, "GitRepository", GROUP),
         (None, "OCIRepository", GROUP),
@@ -41,7 +41,7 @@ fn a_reference_selects_group_and_kind_regardless_of_version() {
 }
 
 #[test]
-fn an_unresolvable_reference_is_invalid() {
+fn an_unresolvable_source_reference_is_invalid() {
     let rows = [
         (
             None,
@@ -91,7 +91,7 @@ fn an_artifact_is_used_regardless_of_the_ready_condition() {
 }
 
 #[test]
-fn a_status_without_observed_generation_is_accepted() {
+fn a_source_without_observed_generation_is_accepted() {
     let artifact = json!({"url": "http://s/a.tar.gz", "revision": "latest@sha256:1", "digest": DIGEST});
     for status in [json!({"artifact": artifact}), json!({"observedGeneration": -1, "artifact": artifact})] {
         assert!(found(Some(status)).artifact(Directory::root()).is_ok());
@@ -221,7 +221,7 @@ fn the_content_id_depends_on_the_revision_and_its_options() {
 }
 
 #[test]
-fn a_kind_flag_may_contain_a_group_after_a_dot() {
+fn a_kind_in_a_flag_may_have_a_group_after_a_dot() {
     assert_eq!(parse_kind(" GitRepository"), GroupKind::new(GROUP, "GitRepository"));
     assert_eq!(parse_kind("Report.artifacts.example.com"), GroupKind::new("artifacts.example.com", "Report"));
 }

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_must_keep_the_minimum_rate_once_it_has_started_to_send() {
+    fn a_server_must_keep_the_minimum_rate_after_its_first_byte() {
         let (budget, began) = (budget(), Instant::now());
         let sends = |bytes: u64, second: u64| budget.check_rate(bytes, began + Duration::from_secs(second)).is_ok();
         let rows = [(1, 0, true), (1, 9, true), (98, 10, true), (1, 11, true), (98, 19, true), (0, 20, false)];
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_is_reported() {
+    fn the_first_failure_within_a_budget_is_reported() {
         let budget = budget();
         budget.allow("the list", 10);
         assert!(budget.spend(10).is_ok());

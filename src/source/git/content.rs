@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_are_summarized_in_short_sentences() {
+    fn warnings_about_files_are_summarized_in_short_sentences() {
         assert!(Warnings::default().sentences().is_empty());
         let mut warnings = Warnings::default();
         (0..7).for_each(|n| warnings.pointers.add(format!("f{n}").as_bytes()));

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_optional_value_is_omitted() {
+    fn a_missing_optional_credential_is_omitted() {
         let at = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned(), optional: true };
         let basic = Auth::Basic { user: at("u"), password: at("p") };
         let ssh = Auth::Ssh { key: at("k"), passphrase: Some(at("p")) };

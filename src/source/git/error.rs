@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn child_process_errors_keep_their_message_in_the_controller() {
+    fn the_controller_keeps_the_messages_of_child_process_errors() {
         let seconds = Duration::from_secs;
         let errors = [
             GitError::Unreachable("refused".to_owned()),

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_changes_the_url_path_is_rejected() {
+    fn a_github_app_id_that_would_change_the_url_path_is_rejected() {
         let with = |id: &str, installation: &str| {
             App::new(id.to_owned(), installation.to_owned(), String::new(), None, "github.com").map(drop)
         };
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_key_is_rejected_without_showing_it() {
+    fn the_error_for_an_invalid_key_does_not_reveal_the_key() {
         let key = "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----".to_owned();
         let app = App::new("12".to_owned(), "34".to_owned(), key, None, "github.com").unwrap();
         let message = app.jwt(Timestamp::now()).unwrap_err().to_string();

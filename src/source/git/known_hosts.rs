@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_known_hosts_list_with_the_host_takes_precedence() {
+    fn the_first_known_hosts_list_that_contains_the_host_is_used() {
         let (one, other) = (format!("git.example {ONE}"), format!("git.example {OTHER}"));
         assert_eq!(check(&[&one, &other], "git.example", 22, ONE), Ok(()));
         assert!(check(&[&other, &one], "git.example", 22, ONE).unwrap_err().contains("does not match known_hosts"));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_host_key_is_rejected_with_a_helpful_message() {
+    fn the_error_for_an_unknown_host_key_explains_how_to_trust_it() {
         let message = check(&["garbage here"], "git.example", 2222, ONE).unwrap_err();
         for part in [
             "ssh-keyscan -p 2222 git.example",

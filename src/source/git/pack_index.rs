@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_decoded_from_seven_bit_groups() {
+    fn object_sizes_are_decoded_from_groups_of_seven_bits() {
         assert_eq!(size(&[0x05, 9]), Some((5, &[9][..])));
         assert_eq!(size(&[0x80, 0x01]), Some((128, &[][..])));
         assert_eq!(size(&[0xff, 0xff, 0xff, 0xff, 0x0f]), Some((u64::from(u32::MAX), &[][..])));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn pack_work_is_bounded_by_the_pack_size() {
+    fn the_work_to_decode_a_pack_is_bounded_by_its_size() {
         let mut work = WorkLimit::for_pack(1 << 20);
         assert!(work.take(1 << 30).is_ok());
         assert!(work.take(100 << 20).is_ok());

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_take_too_many_steps_yield_no_digest() {
+    fn no_digest_is_computed_for_patterns_that_take_too_many_steps() {
         let patterns = ["**/a/".repeat(150) + "c*"];
         let mut selection = Paths::parse(&patterns).unwrap().unwrap().selection(100_000);
         let path = "a/".repeat(400) + "b";
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_patterns_are_rejected() {
+    fn invalid_path_patterns_are_rejected() {
         assert_eq!(Paths::parse(&[]), Ok(None));
         for pattern in ["", " ", "# all", "a\nb"] {
             assert!(Paths::parse(&[pattern.to_owned()]).is_err(), "{pattern:?}");

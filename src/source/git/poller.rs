@@ -337,7 +337,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn long_patterns_of_one_stack_do_not_displace_short_patterns() {
+    fn short_patterns_are_accepted_despite_long_patterns_of_another_stack() {
         let paths = |count: usize, length: usize| Paths::parse(&vec!["a".repeat(length); count]).unwrap().unwrap();
         let long: Vec<Paths> = (0..20).map(|more| paths(100, 1000 + more)).collect();
         let short = paths(3, 10);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_to_a_failing_server_back_off() {
+    fn queries_to_a_failing_server_are_backed_off() {
         let mut schedule = Schedule::default();
         for least in [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0, 600.0] {
             schedule.query_failed(MINUTE, &GitError::Empty);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_fetches_back_off_even_if_queries_succeed() {
+    fn failed_fetches_are_backed_off_even_if_queries_succeed() {
         let key = Key {
             repository: RepositoryUrl::parse("https://example.com/app").unwrap(),
             reference: Reference::Name("main".to_owned()),

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn short_and_full_names_resolve_and_branches_precede_tags() {
+    fn a_short_or_full_name_is_found_and_a_branch_precedes_a_tag() {
         let all = listed(&[
             ("HEAD", A),
             ("refs/heads/main", A),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn implausible_commits_and_names_are_rejected() {
+    fn invalid_commits_and_reference_names_are_rejected() {
         let tip = |name: Option<&str>, commit: &str| Tip { name: name.map(str::to_owned), commit: commit.to_owned() };
         assert!(tip(Some("main"), A).is_plausible() && tip(None, &"c".repeat(64)).is_plausible());
         for (name, commit) in

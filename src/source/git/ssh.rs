@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_key_is_rejected_without_showing_it() {
+    fn the_error_for_an_invalid_key_does_not_reveal_the_key() {
         let identity = Identity { key: "hunter2", passphrase: None };
         let error = decode_secret_key(identity.key, None).expect_err("should reject an invalid key");
         let message = unusable(&error, &identity).to_string();

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_repository_url_is_rejected_without_showing_a_password() {
+    fn the_error_for_an_invalid_repository_url_contains_no_password() {
         let rows = [
             ("https://me:hunter2@example.com/app", "must not contain a password"),
             ("file:///etc", "no host"),

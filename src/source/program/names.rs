@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dependency_cycles_are_detected_and_chains_are_not_cycles() {
+    fn dependency_cycles_are_distinguished_from_chains() {
         let rows: [(&[(&str, &[&str])], Option<&[&str]>); 6] = [
             (&[], None),
             (&[("a", &["b", "c"]), ("b", &["c"]), ("c", &["config"])], None),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_dependency_chain_does_not_overflow_the_stack() {
+    fn a_long_dependency_chain_does_not_overflow_the_call_stack() {
         let edge = |n: u32| (format!("v{n:06}"), [format!("v{:06}", n + 1)].into());
         assert_eq!(cycle(&(0..50_000).map(edge).collect()), None);
     }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_reference_is_rejected_with_a_reason() {
+    fn the_error_for_an_invalid_reference_states_the_reason() {
         let rows = [
             ("${", "missing closing brace"),
             ("a ${name", "\"${name\": missing closing brace"),

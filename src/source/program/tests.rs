@@ -57,7 +57,7 @@ fn missing(schema: &Value, sample: &[&Value], path: &str, into: &mut Vec<String>
 }
 
 #[test]
-fn the_sample_and_its_rendering_cover_every_schema_field() {
+fn the_sample_program_and_its_rendering_have_every_schema_field() {
     let crd = serde_json::to_value(Program::crd()).expect("JSON");
     let root = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     assert_eq!(root.get("required"), None, "a Program without content is valid");
@@ -74,7 +74,7 @@ fn the_sample_and_its_rendering_cover_every_schema_field() {
 }
 
 #[test]
-fn an_operator_program_is_accepted_unchanged() {
+fn a_program_of_pko_is_accepted_unchanged() {
     let program = read(json!({
         "apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": {"name": "staticwebsite"},
         "program": {
@@ -330,7 +330,7 @@ fn excess_problems_are_summarized_by_count() {
 }
 
 #[test]
-fn a_program_is_a_source_generated_by_the_controller() {
+fn the_controller_generates_the_source_of_a_program() {
     let object = |content: Value| -> DynamicObject {
         serde_json::from_value(json!({
             "apiVersion": "pulumi.com/v1", "kind": "Program",

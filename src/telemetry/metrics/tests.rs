@@ -107,7 +107,7 @@ fn the_series_of_a_deleted_object_are_removed() {
 }
 
 #[test]
-fn the_buckets_range_from_ten_milliseconds_to_half_an_hour() {
+fn histogram_buckets_range_from_ten_milliseconds_to_half_an_hour() {
     let bounds: Vec<f64> = exponential_buckets_range(0.01, 1800.0, 10).collect();
     assert_eq!(bounds.len(), 10);
     assert!((bounds[0] - 0.01).abs() < 1e-9 && (bounds[9] - 1800.0).abs() < 1e-6, "{bounds:?}");

@@ -6,7 +6,7 @@ use crate::facts::{Facts, name_of};
 /// The pending creates in the state of a Stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingCreates {
-    /// URNs of resources that exist but are missing in the state. The user removes them.
+    /// URNs of resources that exist but are missing from the state. The user removes these resources.
     pub exist: Vec<String>,
     /// URNs of resources that do not exist.
     pub do_not_exist: Vec<String>,

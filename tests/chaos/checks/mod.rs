@@ -75,7 +75,7 @@ pub fn find_violations(facts: &Facts) -> Vec<Violation> {
     found.into_iter().flat_map(broken).collect()
 }
 
-/// Returns the resources that were created, were not deleted, and are missing in the state.
+/// Returns the resources that were created, were not deleted, and are missing from the state.
 fn orphans(facts: &Facts) -> Vec<String> {
     let remaining = life::existing(facts, None).into_keys();
     remaining

@@ -10,7 +10,8 @@ const PRECISION: SignedDuration = SignedDuration::from_secs(1);
 /// Maximum time between a fault and the request of a run whose failure the fault may have caused.
 const FAULT_EFFECT_TIME: SignedDuration = SignedDuration::from_secs(60);
 
-/// Failure reasons that need no fault during the run: the run detects the effects of an earlier run, or never starts.
+/// Failure reasons that occur without a fault during the run, because the run detects the effects of an earlier run or
+/// never starts.
 const EXPLAINED_REASONS: [&str; 4] = ["UpdateConflict", "PendingCreates", "RunRefused", "RunOutcomeUnknown"];
 
 /// Message of a provider that has completed its work but cannot report it because of a fault in the scene. The run

@@ -41,8 +41,8 @@ fn a_run_continues_while_the_api_server_hangs_and_is_recorded_once() {
     });
 }
 
-/// Tests a run that starts before the outage and ends during the outage. In these twenty seconds, the controller loses
-/// its lease.
+/// Tests a run that starts before the outage and ends during the outage. The run takes twenty seconds, in which the
+/// controller loses its lease.
 async fn check_run_during_outage(controller: &Controller, scene: &Scene, kind: OutageKind) {
     let source = scene.source("app").await;
     let slow = |value: &str| {
@@ -67,7 +67,7 @@ async fn check_run_during_outage(controller: &Controller, scene: &Scene, kind: O
     assert_eq!(main.updates().await.len(), 1);
     controller.until_available().await;
 
-    // A push immediately after the outage runs, which proves that every watch is active again.
+    // A push immediately after the outage starts a run. This run proves that every watch is active again.
     let second = source.push(&Program::new("api-away").step("slow", json!({"value": "two"})).files()).await;
     main.until_applied(&second).await;
     assert_eq!(main.log.operations().await, once(&["create slow", "update slow"]));
@@ -76,7 +76,7 @@ async fn check_run_during_outage(controller: &Controller, scene: &Scene, kind: O
 
 /// The restart ends all watches, and their resource versions have expired.
 #[test]
-fn a_commit_pushed_right_after_an_api_server_restart_runs() {
+fn a_commit_pushed_right_after_an_api_server_restart_starts_a_run() {
     run_or_skip("api-watches", async |controller, scene| {
         let source = scene.source("app").await;
         let with_text = |text: &str| Program::new("api-watches").step("step", json!({"value": text}));

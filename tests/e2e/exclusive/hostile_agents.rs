@@ -24,7 +24,7 @@ const SLOW: usize = 12;
 const DELAY: Duration = Duration::from_secs(5);
 
 #[test]
-fn hostile_agents_are_recorded_and_delay_no_other_namespace() {
+fn runs_of_hostile_agents_are_recorded_and_delay_no_other_namespace() {
     if !fake_nodes::are_available() {
         report_skipped("hostile", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;
@@ -82,7 +82,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
 
     // These Stacks wait for a stream slot while the slow agents occupy all slots.
     for stack in [&huge, &flood] {
-        stack.until("to be done despite the hostile agents", WaitLimit::Long, is_done).await;
+        stack.until("to be Ready despite the hostile agents", WaitLimit::Long, is_done).await;
     }
     let lasted = begin.elapsed();
     let updates = hostile.list::<Update>().await;
@@ -110,7 +110,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
 /// Returns the time until a new Stack is Ready.
 async fn timed(scene: &Scene, source: &FluxObject<'_>, name: &str) -> Duration {
     let begin = Instant::now();
-    start(scene, source, name).await.until("to be done", WaitLimit::Run, is_done).await;
+    start(scene, source, name).await.until("to be Ready", WaitLimit::Run, is_done).await;
     begin.elapsed()
 }
 

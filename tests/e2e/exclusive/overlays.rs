@@ -65,7 +65,7 @@ fn program(value: &str) -> Program {
 }
 
 #[test]
-fn a_single_namespace_controller_has_no_rights_elsewhere() {
+fn a_single_namespace_controller_has_no_rights_in_other_namespaces() {
     run_alone(async || {
         run_without_controller(async || {
             in_scene("single-namespace", async |scene| {

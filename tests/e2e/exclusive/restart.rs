@@ -78,7 +78,7 @@ fn controller_failpoints() -> BTreeSet<String> {
 }
 
 #[test]
-fn a_controller_killed_during_a_run_reattaches() {
+fn a_controller_killed_during_a_run_reattaches_after_its_restart() {
     run_alone(async || {
         in_scene("killed", async |scene| {
             let source = scene.source("app").await;
@@ -111,10 +111,10 @@ fn a_controller_killed_during_a_run_reattaches() {
     });
 }
 
-/// The new controller pod has an empty content store, and the workspace pod has installed another directory of the
+/// The artifact store of the new controller pod is empty, and the workspace pod has installed another directory of the
 /// artifact.
 #[test]
-fn a_directory_change_runs_after_the_content_store_is_lost() {
+fn a_new_directory_starts_a_run_even_if_the_artifact_store_is_lost() {
     run_alone(async || {
         in_scene("lost-store", async |scene| {
             let source = scene.source("app").await;
@@ -139,7 +139,7 @@ fn a_directory_change_runs_after_the_content_store_is_lost() {
 }
 
 #[test]
-fn a_commit_pushed_while_the_controller_is_down_runs_after_restart() {
+fn a_commit_pushed_while_the_controller_is_down_starts_a_run_later() {
     run_alone(async || {
         in_scene("away", async |scene| {
             let source = scene.source("app").await;
@@ -179,7 +179,7 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
                 set_stale_run_conditions(&main).await;
             };
             run_with_cleanup(without_controller, async || controller.scale(1).await).await;
-            main.until("to be done again", WaitLimit::Reaction, is_done).await;
+            main.until("to be Ready again", WaitLimit::Reaction, is_done).await;
             assert_eq!(main.updates().await.len(), 1);
             assert_eq!(main.log.operations().await, once(&["create step"]));
         })
@@ -187,9 +187,9 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
     });
 }
 
-/// Simulates the replacement of all nodes. It removes both the installed source and the content store.
+/// Simulates the replacement of all nodes. Removes both the installed source and the artifact store.
 #[test]
-fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
+fn a_new_pod_gets_its_source_even_if_the_artifact_store_is_lost() {
     run_alone(async || {
         in_scene("store-lost", async |scene| {
             let source = scene.source("app").await;
@@ -216,7 +216,7 @@ fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
                 }
             })
             .await;
-            main.until("to be done", WaitLimit::Reaction, is_done).await;
+            main.until("to be Ready", WaitLimit::Reaction, is_done).await;
             assert_eq!(main.updates().await.len(), 1, "the restart starts no run");
         })
         .await;

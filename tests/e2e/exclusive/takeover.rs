@@ -58,7 +58,11 @@ fn stacks_left_by_pko_are_adopted_without_a_run() {
         assert_eq!(main.log.operations().await, once(&["create step"]));
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.operations().await, once(&["create step", "delete step"]), "the deletion destroys it");
+        assert_eq!(
+            main.log.operations().await,
+            once(&["create step", "delete step"]),
+            "the deletion destroys the resource"
+        );
         until_objects_are_deleted(scene).await;
     });
 }
@@ -186,7 +190,7 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
 }
 
 #[test]
-fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
+fn a_rollback_to_pko_succeeds_after_the_workspaces_are_deleted() {
     run_without_controller("takeover-back", async |scene, controller| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("takeover-back").step("step", json!({"value": "one"})).files()).await;

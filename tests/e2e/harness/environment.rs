@@ -88,7 +88,7 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
 }
 
 #[test]
-fn a_kubeconfig_alone_is_refused_with_a_hint_to_make_test() {
+fn a_kubeconfig_alone_is_rejected_with_a_hint_to_use_make_test() {
     let message = read(|name| (name == "KUBECONFIG").then(|| "/home/me/.kube/config".to_owned())).unwrap_err();
     assert!(message.contains("GIT_URL is not set") && message.contains("`make test`"), "{message}");
 }

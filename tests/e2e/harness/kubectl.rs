@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns the standard output of `kubectl`, or its error output if it fails.
+/// Returns the standard output of `kubectl`, or the standard error if the command fails.
 pub async fn try_kubectl(arguments: &[&str], input: &str) -> Result<String, String> {
     let mut kubectl = tokio::process::Command::new("kubectl");
     kubectl.args(arguments).kill_on_drop(true).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

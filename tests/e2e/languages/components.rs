@@ -3,7 +3,7 @@
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use super::{IMAGE, below, destroy, first_outputs, go_modules, npm, program, stack, template};
+use super::{IMAGE, below, destroy, first_outputs, go_modules, npm, program_files, stack, template};
 use crate::harness::{File, Scene, run};
 
 /// Command that installs the dependencies of the component in the directory `greetings`.
@@ -40,20 +40,20 @@ async fn check(scene: &Scene, files: &[File], script: Option<&str>, expected: &s
 }
 
 /// Adds the component in TypeScript and its packages to a program.
-fn with_typescript_component(program_files: Vec<File>) -> Vec<File> {
-    let own = program("component-typescript");
+fn with_typescript_component(files: Vec<File>) -> Vec<File> {
+    let own = program_files("component-typescript");
     let shared = npm("npm").into_iter().filter(|file| own.iter().all(|other| other.path != file.path)).collect();
-    [program_files, below("greetings", [shared, own].concat())].concat()
+    [files, below("greetings", [shared, own].concat())].concat()
 }
 
-fn with_python_component(program_files: Vec<File>) -> Vec<File> {
-    [program_files, below("greetings", program("component-python"))].concat()
+fn with_python_component(files: Vec<File>) -> Vec<File> {
+    [files, below("greetings", program_files("component-python"))].concat()
 }
 
 #[test]
 fn a_yaml_program_uses_a_component_in_typescript() {
     run("component-ts", async |scene| {
-        let files = with_typescript_component(program("component-user-yaml"));
+        let files = with_typescript_component(program_files("component-user-yaml"));
         check(scene, &files, None, "typescript greets yaml").await;
     });
 }
@@ -61,7 +61,7 @@ fn a_yaml_program_uses_a_component_in_typescript() {
 #[test]
 fn a_yaml_program_uses_a_component_in_python() {
     run("component-py", async |scene| {
-        let files = with_python_component(program("component-user-yaml"));
+        let files = with_python_component(program_files("component-user-yaml"));
         check(scene, &files, None, "python greets yaml").await;
     });
 }
@@ -69,7 +69,7 @@ fn a_yaml_program_uses_a_component_in_python() {
 #[test]
 fn a_typescript_program_uses_a_component_in_python() {
     run("component-user-ts", async |scene| {
-        let files = with_python_component([npm("npm"), program("component-user-typescript")].concat());
+        let files = with_python_component([npm("npm"), program_files("component-user-typescript")].concat());
         check(scene, &files, Some(PIP_INSTALL), "python greets typescript").await;
     });
 }
@@ -77,7 +77,7 @@ fn a_typescript_program_uses_a_component_in_python() {
 #[test]
 fn a_python_program_uses_a_component_in_typescript() {
     run("component-user-py", async |scene| {
-        let files = with_typescript_component(program("component-user-python"));
+        let files = with_typescript_component(program_files("component-user-python"));
         check(scene, &files, Some(NPM_INSTALL), "typescript greets python").await;
     });
 }
@@ -85,7 +85,7 @@ fn a_python_program_uses_a_component_in_typescript() {
 #[test]
 fn a_go_program_uses_a_component_in_typescript() {
     run("component-user-go", async |scene| {
-        let files = with_typescript_component([go_modules("go"), program("component-user-go")].concat());
+        let files = with_typescript_component([go_modules("go"), program_files("component-user-go")].concat());
         check(scene, &files, Some(NPM_INSTALL), "typescript greets go").await;
     });
 }

@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::json;
 
-use super::{destroy, first_outputs, npm, outputs_of, program, replaced, stack};
+use super::{destroy, first_outputs, npm, outputs_of, program_files, replaced, stack};
 use crate::harness::{File, Scene, api_call, run};
 
 /// Returns the text in the ConfigMap that the program manages, or `None` if the object does not exist.
@@ -34,11 +34,11 @@ async fn check(scene: &Scene, files: &[File], path: &str) {
 #[test]
 fn typescript_dynamic_resources_manage_objects_in_the_cluster() {
     run("dynamic-ts", async |scene| {
-        check(scene, &[npm("npm"), program("dynamic-typescript")].concat(), "index.ts").await;
+        check(scene, &[npm("npm"), program_files("dynamic-typescript")].concat(), "index.ts").await;
     });
 }
 
 #[test]
 fn python_dynamic_resources_manage_objects_in_the_cluster() {
-    run("dynamic-py", async |scene| check(scene, &program("dynamic-python"), "__main__.py").await);
+    run("dynamic-py", async |scene| check(scene, &program_files("dynamic-python"), "__main__.py").await);
 }

@@ -4,8 +4,8 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    REGISTRY, destroy, first_outputs, go_modules, npm, outputs_of, program, replaced, set_config, set_environment,
-    stack,
+    REGISTRY, destroy, first_outputs, go_modules, npm, outputs_of, program_files, replaced, set_config,
+    set_environment, stack,
 };
 use crate::harness::{File, Scene, StackHandle, once, run};
 
@@ -19,7 +19,7 @@ async fn downloads(main: &StackHandle<'_>) -> usize {
 /// Pushes a program with a component. Then changes a file that is an asset, and the input of a resource.
 async fn check(scene: &Scene, files: &[File], path: &str) {
     let network = scene.source("network").await;
-    let commit = network.push(&program("network")).await;
+    let commit = network.push(&program_files("network")).await;
     let network = scene.start(scene.stack("network", &network)).await;
     let referenced = network.until_applied(&commit).await.spec.stack;
 
@@ -61,18 +61,18 @@ fn digest(content: &str) -> String {
 #[test]
 fn a_typescript_program_uses_components_references_assets_and_a_plugin() {
     run("features-ts", async |scene| {
-        check(scene, &[npm("npm"), program("features-typescript")].concat(), "index.ts").await;
+        check(scene, &[npm("npm"), program_files("features-typescript")].concat(), "index.ts").await;
     });
 }
 
 #[test]
 fn a_python_program_uses_components_references_assets_and_a_plugin() {
-    run("features-py", async |scene| check(scene, &program("features-python"), "__main__.py").await);
+    run("features-py", async |scene| check(scene, &program_files("features-python"), "__main__.py").await);
 }
 
 #[test]
 fn a_go_program_uses_components_references_assets_and_a_plugin() {
     run("features-go", async |scene| {
-        check(scene, &[go_modules("go"), program("features-go")].concat(), "main.go").await;
+        check(scene, &[go_modules("go"), program_files("features-go")].concat(), "main.go").await;
     });
 }

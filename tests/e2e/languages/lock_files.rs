@@ -3,7 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::{destroy, first_outputs, go_modules, installations, npm, outputs_of, packages, program, replaced, stack};
+use super::{
+    destroy, first_outputs, go_modules, installations, npm, outputs_of, packages, program_files, replaced, stack,
+};
 use crate::harness::{File, Scene, run};
 
 /// Pushes a program with an older version of a package, then with a newer version, and then with a change of the code
@@ -37,7 +39,7 @@ fn with_older_package(lock: &str, older: &str, package: &str) -> String {
 #[test]
 fn a_changed_package_lock_installs_the_new_version() {
     run("lock-ts", async |scene| {
-        let newer = [npm("npm-extended"), program("lock-typescript")].concat();
+        let newer = [npm("npm-extended"), program_files("lock-typescript")].concat();
         let mut older = replaced(&newer, "package.json", "\"is-number\": \"7.0.0\"", "\"is-number\": \"6.0.0\"");
         let lock = &packages("npm-older", &["package-lock.json"])[0].content;
         let file = older.iter_mut().find(|file| file.path == "package-lock.json").expect("a lock file");
@@ -49,7 +51,7 @@ fn a_changed_package_lock_installs_the_new_version() {
 #[test]
 fn changed_requirements_install_the_new_version() {
     run("lock-py", async |scene| {
-        let older = program("lock-python");
+        let older = program_files("lock-python");
         let newer = replaced(&older, "requirements.txt", "six==1.16.0", "six==1.17.0");
         check(scene, [&older, &newer], "__main__.py", ["1.16.0", "1.17.0"]).await;
     });
@@ -58,7 +60,7 @@ fn changed_requirements_install_the_new_version() {
 #[test]
 fn a_changed_go_sum_installs_the_new_version() {
     run("lock-go", async |scene| {
-        let with = |modules| [go_modules(modules), program("lock-go")].concat();
+        let with = |modules| [go_modules(modules), program_files("lock-go")].concat();
         let (older, newer) = (with("go-older"), with("go-extended"));
         check(scene, [&older, &newer], "main.go", ["v1.0.10", "v1.0.12"]).await;
     });

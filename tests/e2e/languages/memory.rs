@@ -1,9 +1,12 @@
-//! Tests the memory limits that the documentation recommends for the `pulumi` container. A program with few
-//! dependencies must be installed and run with them, and run again after a change of the code.
+//! Tests the memory limits that the documentation recommends for the `pulumi` container. With these limits, the
+//! installation and the first run of a program with few dependencies must succeed, and a run after a change of the
+//! code.
 
 use serde_json::json;
 
-use super::{destroy, first_outputs, go_modules, npm, outputs_of, program, replaced, set_config, stack, template};
+use super::{
+    destroy, first_outputs, go_modules, npm, outputs_of, program_files, replaced, set_config, stack, template,
+};
 use crate::harness::{File, Scene, run};
 
 async fn check(scene: &Scene, files: &[File], path: &str, limit: &str) {
@@ -24,21 +27,21 @@ async fn check(scene: &Scene, files: &[File], path: &str, limit: &str) {
 }
 
 #[test]
-fn typescript_needs_at_most_512_mebibytes() {
+fn a_typescript_run_needs_at_most_512_mebibytes() {
     run("memory-ts", async |scene| {
-        check(scene, &[npm("npm"), program("typescript")].concat(), "index.ts", "512Mi").await;
+        check(scene, &[npm("npm"), program_files("typescript")].concat(), "index.ts", "512Mi").await;
     });
 }
 
 #[test]
-fn python_needs_at_most_256_mebibytes() {
-    run("memory-py", async |scene| check(scene, &program("python"), "__main__.py", "256Mi").await);
+fn a_python_run_needs_at_most_256_mebibytes() {
+    run("memory-py", async |scene| check(scene, &program_files("python"), "__main__.py", "256Mi").await);
 }
 
 /// The Go compiler needs most of the memory.
 #[test]
-fn go_needs_at_most_1280_mebibytes() {
+fn a_go_run_needs_at_most_1280_mebibytes() {
     run("memory-go", async |scene| {
-        check(scene, &[go_modules("go"), program("go")].concat(), "main.go", "1280Mi").await;
+        check(scene, &[go_modules("go"), program_files("go")].concat(), "main.go", "1280Mi").await;
     });
 }

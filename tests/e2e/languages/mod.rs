@@ -40,7 +40,7 @@ fn repository() -> &'static Path {
 }
 
 /// Returns the files of a program in `programs/`.
-fn program(name: &str) -> Vec<File> {
+fn program_files(name: &str) -> Vec<File> {
     files_in(&repository().join("tests/e2e/languages/programs").join(name))
 }
 

@@ -2,19 +2,19 @@
 
 use serde_json::json;
 
-use super::{destroy, first_outputs, go_modules, npm, outputs_of, program, replaced, stack};
+use super::{destroy, first_outputs, go_modules, npm, outputs_of, program_files, replaced, stack};
 use crate::harness::{File, run};
 
 /// Returns a program with the packages in `directory`. The lines in `manifest` replace `main` in `package.json`.
 fn node_program(name: &str, directory: &str, manifest: &str) -> Vec<File> {
-    let own = program(name);
+    let own = program_files(name);
     let shared = npm(directory).into_iter().filter(|file| own.iter().all(|other| other.path != file.path));
     let files: Vec<File> = shared.chain(own.clone()).collect();
     replaced(&files, "package.json", "\"main\": \"index.ts\"", manifest)
 }
 
 #[test]
-fn javascript_and_typescript_run_as_commonjs_and_es_modules() {
+fn javascript_and_typescript_programs_run_as_commonjs_and_es_modules() {
     run("modules", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&node_program("modules-javascript", "npm", "\"main\": \"index.js\"")).await;
@@ -42,7 +42,7 @@ fn go_repository(text: &str) -> Vec<File> {
     let local = "module pulumi-controller.test/app\n\nrequire pulumi-controller.test/library v0.0.0\n\nreplace \
                  pulumi-controller.test/library => ../library";
     let modules = super::below("app", replaced(&go_modules("go"), "go.mod", module, local));
-    replaced(&[modules, program("build-go")].concat(), "library/library.go", "\"one\"", &format!("\"{text}\""))
+    replaced(&[modules, program_files("build-go")].concat(), "library/library.go", "\"one\"", &format!("\"{text}\""))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::{below, destroy, first_outputs, go_modules, program, replaced, stack};
+use super::{below, destroy, first_outputs, go_modules, program_files, replaced, stack};
 use crate::harness::{File, Scene, run};
 
 /// Pushes a repository with the program in `app`, and then a change of only the package. `directory` contains the
@@ -23,13 +23,15 @@ async fn check(scene: &Scene, files: &[File], directory: &str, path: &str) {
 
 #[test]
 fn a_member_of_an_npm_workspace_uses_a_changed_local_package() {
-    run("monorepo-ts", async |scene| check(scene, &program("monorepo-typescript"), ".", "library/index.js").await);
+    run("monorepo-ts", async |scene| {
+        check(scene, &program_files("monorepo-typescript"), ".", "library/index.js").await;
+    });
 }
 
 #[test]
 fn a_python_program_uses_a_changed_local_package() {
     run("monorepo-py", async |scene| {
-        check(scene, &program("monorepo-python"), "app", "library/greetings/__init__.py").await;
+        check(scene, &program_files("monorepo-python"), "app", "library/greetings/__init__.py").await;
     });
 }
 
@@ -37,7 +39,7 @@ fn a_python_program_uses_a_changed_local_package() {
 #[test]
 fn a_project_in_an_npm_workspace_directory_uses_a_changed_package() {
     run("monorepo-ts-app", async |scene| {
-        let mut files = program("monorepo-typescript");
+        let mut files = program_files("monorepo-typescript");
         files.retain(|file| file.path != "Pulumi.yaml");
         let project =
             File { path: "app/Pulumi.yaml".to_owned(), content: "name: monorepo\nruntime: nodejs\n".to_owned() };
@@ -53,6 +55,6 @@ fn a_go_project_in_a_subdirectory_uses_a_changed_local_module() {
         let local = "module pulumi-controller.test/app\n\nrequire pulumi-controller.test/library v0.0.0\n\nreplace \
                      pulumi-controller.test/library => ../library";
         let files = replaced(&files, "app/go.mod", "module pulumi-controller.test/packages", local);
-        check(scene, &[files, program("monorepo-go")].concat(), "app", "library/library.go").await;
+        check(scene, &[files, program_files("monorepo-go")].concat(), "app", "library/library.go").await;
     });
 }

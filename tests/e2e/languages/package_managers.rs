@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{destroy, first_outputs, installations, outputs_of, packages, program, replaced, stack};
+use super::{destroy, first_outputs, installations, outputs_of, packages, program_files, replaced, stack};
 use crate::harness::{File, Scene, run};
 
 /// Pushes a program whose output `commit` is `one`, and then the same program with another output.
@@ -25,7 +25,7 @@ async fn check(scene: &Scene, files: &[File], path: &str, expected: Value) {
 /// Returns a program whose dependencies a package manager of Node.js installs from its lock file.
 fn node_program(manager: &str, lock: &str) -> Vec<File> {
     let shared = packages("npm-extended", &["package.json", "tsconfig.json", lock]);
-    replaced(&[shared, program("managers-typescript")].concat(), "Pulumi.yaml", "MANAGER", manager)
+    replaced(&[shared, program_files("managers-typescript")].concat(), "Pulumi.yaml", "MANAGER", manager)
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn yarn_installs_from_its_lock_file() {
 fn python_program(options: &str, dependencies: Vec<File>) -> Vec<File> {
     let project = format!("name: managers\nruntime:\n  name: python\n  options: {{{options}}}\n");
     let project = File { path: "Pulumi.yaml".to_owned(), content: project };
-    [dependencies, program("managers-python"), vec![project]].concat()
+    [dependencies, program_files("managers-python"), vec![project]].concat()
 }
 
 fn python_outputs(environment: &str, is_of_uv: bool) -> Value {

@@ -3,7 +3,7 @@
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use super::{destroy, first_outputs, go_modules, npm, program, set_environment, stack, template};
+use super::{destroy, first_outputs, go_modules, npm, program_files, set_environment, stack, template};
 use crate::harness::{File, Scene, once, run};
 
 /// Directory on the `PATH` to which an init container copies the plugin.
@@ -42,15 +42,15 @@ async fn check_path(scene: &Scene, files: &[File]) {
 
 #[test]
 fn a_typescript_program_uses_a_plugin_on_the_path() {
-    run("path-ts", async |scene| check_path(scene, &[npm("npm"), program("plugin-typescript")].concat()).await);
+    run("path-ts", async |scene| check_path(scene, &[npm("npm"), program_files("plugin-typescript")].concat()).await);
 }
 
 #[test]
 fn a_python_program_uses_a_plugin_on_the_path() {
-    run("path-py", async |scene| check_path(scene, &program("plugin-python")).await);
+    run("path-py", async |scene| check_path(scene, &program_files("plugin-python")).await);
 }
 
 #[test]
 fn a_go_program_uses_a_plugin_on_the_path() {
-    run("path-go", async |scene| check_path(scene, &[go_modules("go"), program("plugin-go")].concat()).await);
+    run("path-go", async |scene| check_path(scene, &[go_modules("go"), program_files("plugin-go")].concat()).await);
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{destroy, npm, outputs_of, program, replaced, set_environment, stack, until_message};
+use super::{destroy, npm, outputs_of, program_files, replaced, set_environment, stack, until_message};
 use crate::harness::{File, Scene, run};
 
 /// Pushes a resource that the mandatory policy forbids, and then a resource that it allows.
@@ -23,11 +23,11 @@ async fn check(scene: &Scene, files: &[File], path: &str) {
 #[test]
 fn a_typescript_policy_pack_prevents_a_forbidden_resource() {
     run("policy-ts", async |scene| {
-        check(scene, &[npm("npm-extended"), program("policy-typescript")].concat(), "index.ts").await;
+        check(scene, &[npm("npm-extended"), program_files("policy-typescript")].concat(), "index.ts").await;
     });
 }
 
 #[test]
 fn a_python_policy_pack_prevents_a_forbidden_resource() {
-    run("policy-py", async |scene| check(scene, &program("policy-python"), "__main__.py").await);
+    run("policy-py", async |scene| check(scene, &program_files("policy-python"), "__main__.py").await);
 }

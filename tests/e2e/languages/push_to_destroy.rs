@@ -4,7 +4,7 @@ use pulumi_controller::api::conditions::stack_reason;
 use serde_json::json;
 
 use super::{
-    destroy, first_outputs, go_modules, installations, npm, outputs_of, program, replaced, set_config, stack,
+    destroy, first_outputs, go_modules, installations, npm, outputs_of, program_files, replaced, set_config, stack,
     until_message,
 };
 use crate::harness::{File, Scene, is_stalled, run};
@@ -26,7 +26,7 @@ struct Language {
 fn typescript() -> Language {
     Language {
         name: "typescript",
-        files: [npm("npm"), program("typescript")].concat(),
+        files: [npm("npm"), program_files("typescript")].concat(),
         path: "index.ts",
         broken: "typescript-broken",
         error: "index.ts line 3: error TS2322: Type 'string' is not assignable to type 'number'.",
@@ -36,7 +36,7 @@ fn typescript() -> Language {
 fn python() -> Language {
     Language {
         name: "python",
-        files: program("python"),
+        files: program_files("python"),
         path: "__main__.py",
         broken: "python-broken",
         error: "__main__.py line 3: KeyError: 'http'",
@@ -46,7 +46,7 @@ fn python() -> Language {
 fn go() -> Language {
     Language {
         name: "go",
-        files: [go_modules("go"), program("go")].concat(),
+        files: [go_modules("go"), program_files("go")].concat(),
         path: "main.go",
         broken: "go-broken",
         error: "main.go line 3: undefined: undefined",
@@ -70,7 +70,7 @@ async fn check(scene: &Scene, language: &Language) {
     assert_eq!(installations(&main).await, 1, "a commit without changed dependencies installs nothing");
 
     let without_program = language.files.iter().filter(|file| file.path != language.path).cloned();
-    source.push(&without_program.chain(program(language.broken)).collect::<Vec<_>>()).await;
+    source.push(&without_program.chain(program_files(language.broken)).collect::<Vec<_>>()).await;
     let (failed, message) = until_message(&main, language.error).await;
     assert!(message.lines().next().is_some_and(|line| line.contains(language.error)), "{message}");
     assert!(!is_stalled(&failed, stack_reason::WORKSPACE_FAILED), "{message}");

@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
 use super::{
-    REGISTRY_HOST, destroy, first_outputs, go_modules, npm, program, set_config, set_environment, stack, template,
-    until_message,
+    REGISTRY_HOST, destroy, first_outputs, go_modules, npm, program_files, set_config, set_environment, stack,
+    template, until_message,
 };
 use crate::harness::{File, Scene, run};
 
@@ -20,7 +20,8 @@ struct Settings {
     file: (&'static str, String),
     /// Variable with the path of the file.
     variable: &'static str,
-    /// Environment variable with the address of the registry without a token. It would have precedence over the file.
+    /// Environment variable with the address of the registry without a token. This variable would take precedence over
+    /// the file.
     replaced: &'static str,
     /// Part of the message while the Secret contains a wrong token.
     refusal: &'static str,
@@ -73,7 +74,7 @@ fn npm_installs_with_the_token_in_npmrc_from_a_secret() {
             replaced: "NPM_CONFIG_REGISTRY",
             refusal: "401",
         };
-        check(scene, &[npm("npm"), program("typescript")].concat(), settings).await;
+        check(scene, &[npm("npm"), program_files("typescript")].concat(), settings).await;
     });
 }
 
@@ -87,7 +88,7 @@ fn pip_installs_with_the_token_in_pip_conf_from_a_secret() {
             replaced: "PIP_INDEX_URL",
             refusal: "401",
         };
-        check(scene, &program("python"), settings).await;
+        check(scene, &program_files("python"), settings).await;
     });
 }
 
@@ -101,7 +102,7 @@ fn go_downloads_modules_with_the_token_in_goenv_from_a_secret() {
             replaced: "GOPROXY",
             refusal: "401",
         };
-        check(scene, &[go_modules("go"), program("go")].concat(), settings).await;
+        check(scene, &[go_modules("go"), program_files("go")].concat(), settings).await;
     });
 }
 

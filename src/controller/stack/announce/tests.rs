@@ -97,7 +97,7 @@ fn the_events_of_an_ended_run_depend_on_its_result() {
 }
 
 #[test]
-fn starting_an_automatic_run_sends_no_notification() {
+fn no_notification_is_sent_when_an_automatic_run_starts() {
     let kind = |before: Option<LastUpdate>| begun(&stack(before), &current()).kind;
     assert_eq!(kind(None), EventKind::Normal);
     assert_eq!(kind(Some(last("up", "failed", &[]))), EventKind::Trace);

@@ -99,7 +99,7 @@ fn delays_after_interruptions_increase_up_to_five_minutes() {
 }
 
 #[test]
-fn interval_jitter_is_bounded_and_stable_per_run() {
+fn interval_jitter_is_bounded_and_constant_for_each_run() {
     let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
     let after = |name: &str| LastUpdate { name: Some(name.to_owned()), ..LastUpdate::default() };
     let spread = |percentage: u8, spec: &StackSpec, name: &str| {
@@ -122,7 +122,7 @@ fn interval_jitter_is_bounded_and_stable_per_run() {
 
 proptest! {
     #[test]
-    fn interval_jitter_stays_within_its_percentage_and_depends_on_the_name(
+    fn interval_jitter_depends_on_the_name_and_stays_within_its_percentage(
         seconds in 1..=u32::MAX,
         percentage in 0..100_u8,
         name in "[a-z0-9-]{1,63}",

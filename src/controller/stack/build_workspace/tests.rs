@@ -182,7 +182,7 @@ fn stack_name_and_backend_are_validated() {
 }
 
 #[test]
-fn the_hash_changes_with_every_input() {
+fn the_desired_hash_changes_with_the_desired_workspace() {
     let with =
         |backend: &str| planned_workspace(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });
     assert_eq!(ownership::desired_hash(&with("a")), ownership::desired_hash(&with("a")));

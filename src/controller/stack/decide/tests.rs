@@ -234,7 +234,7 @@ fn an_outdated_workspace_is_applied_again() {
 }
 
 #[test]
-fn a_ready_workspace_with_another_source_does_not_count_as_ready() {
+fn a_run_waits_until_a_ready_workspace_has_the_current_source() {
     let mut workspace = workspace(&stack(), Status::True, "Succeeded");
     workspace.status.as_mut().expect("value is set").artifact = None;
     let observed = Observed { workspace: Some(workspace), ..observed(stack()) };
@@ -289,7 +289,7 @@ fn deleted(destroy: bool, last_update: Option<LastUpdate>) -> Stack {
 }
 
 #[test]
-fn deletion_destroys_once_and_only_if_requested() {
+fn a_deleted_stack_is_destroyed_once_and_only_if_requested() {
     let up = || Some(last("up", "succeeded"));
     let rows = [
         ("destroyOnFinalize is not set", deleted(false, up()), "RemoveFinalizer"),
@@ -305,14 +305,14 @@ fn deletion_destroys_once_and_only_if_requested() {
 }
 
 #[test]
-fn a_stack_that_never_ran_is_finalized_without_destroy() {
+fn a_deleted_stack_that_never_ran_is_not_destroyed() {
     let mut stack = deleted(true, None);
     stack.status = Some(StackStatus::default());
     assert_eq!(decide(&Observed { source: None, ..observed(stack) }, now()), Action::RemoveFinalizer);
 }
 
 #[test]
-fn a_suspended_stack_is_not_destroyed() {
+fn a_deleted_suspended_stack_is_not_destroyed() {
     let mut stack = deleted(true, Some(last("up", "succeeded")));
     stack.spec.suspend = Some(true);
     let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
@@ -328,7 +328,7 @@ fn a_successful_stack_without_changes_needs_no_action() {
 }
 
 #[test]
-fn the_interval_until_the_next_run_uses_the_configured_jitter() {
+fn the_interval_until_the_next_run_includes_the_configured_jitter() {
     let mut done = stack();
     done.spec.interval = Some("1h".to_owned());
     let last = LastUpdate { name: Some("app-1".to_owned()), ..last("up", "succeeded") };
@@ -343,7 +343,7 @@ fn the_interval_until_the_next_run_uses_the_configured_jitter() {
 }
 
 #[test]
-fn a_destroyed_stack_is_finalized_even_without_its_source() {
+fn the_finalizer_of_a_destroyed_stack_is_removed_without_its_source() {
     let destroyed = deleted(true, Some(last("destroy", "succeeded")));
     let gone = Some(Err(Unavailable::NotYet("the source does not exist".to_owned())));
     assert_eq!(decide(&Observed { source: gone, ..observed(destroyed.clone()) }, now()), Action::RemoveFinalizer);
@@ -351,7 +351,7 @@ fn a_destroyed_stack_is_finalized_even_without_its_source() {
 }
 
 #[test]
-fn pending_creates_are_handled_according_to_last_run_and_user_decision() {
+fn handling_pending_creates_depends_on_last_run_and_user_decision() {
     let started = |resolution: Option<&str>| {
         let mut cut = stack();
         let last = LastUpdate {
@@ -388,7 +388,7 @@ fn pending_creates_are_handled_according_to_last_run_and_user_decision() {
 }
 
 #[test]
-fn invalid_durations_are_rejected() {
+fn a_stack_with_an_invalid_duration_is_rejected() {
     let mut wrong = stack();
     wrong.spec.timeout = Some("99999999999999999999h".to_owned());
     let Action::Invalid(message) = decide(&observed(wrong), now()) else {
@@ -398,7 +398,7 @@ fn invalid_durations_are_rejected() {
 }
 
 #[test]
-fn two_leaders_announce_the_same_run() {
+fn two_simultaneous_leaders_announce_the_same_run() {
     let ready = || Observed { workspace: Some(workspace(&stack(), Status::True, "Succeeded")), ..observed(stack()) };
     let Action::Start(first) = decide(&ready(), now()) else { panic!("expected Action::Start") };
     let later = now().checked_add(SignedDuration::from_secs(3)).expect("timestamp in range");
@@ -442,7 +442,7 @@ fn a_run_records_the_requests_and_the_origin_revision() {
 }
 
 #[test]
-fn a_duplicate_starts_no_run_and_destroys_only_its_applied_stack() {
+fn a_duplicate_stack_starts_no_run_except_to_destroy_what_it_applied() {
     let first = DuplicateStack { namespace: "apps".to_owned(), name: "first".to_owned(), project: "web".to_owned() };
     let second = |stack| Observed { duplicate: Some(first.clone()), ..observed(stack) };
     let Action::Conflict(message) = decide(&second(stack()), now()) else { panic!("expected Action::Conflict") };

@@ -153,7 +153,7 @@ fn a_destroy_uses_the_best_available_source() {
 }
 
 #[test]
-fn a_destroy_without_source_and_project_waits_with_a_suggested_fix() {
+fn a_destroy_without_source_and_project_waits_and_suggests_a_fix() {
     let waits = |change: fn(&mut Stack)| {
         let mut stack = stack();
         change(&mut stack);
@@ -196,7 +196,7 @@ fn the_generated_project_has_the_known_name_and_no_program() {
 }
 
 #[test]
-fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
+fn only_dependents_that_are_also_deleted_are_destroyed_first() {
     let dependent = |deleted: bool, finalizers: &[&str]| -> Stack {
         let mut stack = Stack::new("upper", StackSpec::default());
         stack.metadata.deletion_timestamp = deleted.then(|| Time(at(DELETED_AT)));
@@ -244,7 +244,7 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
 }
 
 #[test]
-fn a_suspended_stack_waits_regardless_of_other_conditions() {
+fn a_deleted_suspended_stack_waits_unless_it_keeps_its_resources() {
     let mut suspended = stack();
     suspended.spec.suspend = Some(true);
     assert_eq!(decide(&observed(suspended.clone()), now()), Action::Settled(Settled::DeletionSuspended));

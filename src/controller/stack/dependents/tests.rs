@@ -38,7 +38,7 @@ fn listed(stacks: impl IntoIterator<Item = Stack>) -> Vec<Event<Stack>> {
 }
 
 #[tokio::test]
-async fn dependents_are_woken_when_the_state_of_their_dependency_changes() {
+async fn dependents_are_requeued_when_the_state_of_a_dependency_changes() {
     let others = [("apps", "a", vec!["base"]), ("apps", "b", vec![]), ("more", "c", vec!["base"])];
     let others = others.map(|(namespace, name, needs)| Event::Apply(stack(namespace, name, &needs)));
     let base = [
@@ -53,7 +53,7 @@ async fn dependents_are_woken_when_the_state_of_their_dependency_changes() {
 }
 
 #[tokio::test]
-async fn a_deleted_stack_wakes_its_dependencies() {
+async fn the_dependencies_of_a_deleted_stack_are_requeued() {
     let app = || stack("apps", "app", &["base"]);
     let seen = vec![Event::Apply(app()), Event::Delete(app())];
     assert_eq!(woken(true, seen).await, ["apps/base"]);
@@ -66,7 +66,7 @@ async fn a_deleted_stack_wakes_its_dependencies() {
 }
 
 #[tokio::test]
-async fn a_dependency_cycle_is_reported_and_a_long_one_is_truncated() {
+async fn a_dependency_cycle_is_reported_in_a_bounded_message() {
     let (store, mut writer) = stacks();
     let mut add = |name: &str, needs: &str| writer.apply(&Event::Apply(stack("apps", name, &[needs])));
     let (dependents, _woken) = Dependents::new(store, true);
@@ -80,7 +80,7 @@ async fn a_dependency_cycle_is_reported_and_a_long_one_is_truncated() {
 }
 
 #[tokio::test]
-async fn cross_namespace_dependents_are_ignored_when_not_allowed() {
+async fn cross_namespace_dependents_are_ignored_if_not_allowed() {
     let mut stranger = stack("more", "stranger", &[]);
     let base = json!([{"name": "base", "namespace": "apps"}]);
     stranger.spec.depends_on = serde_json::from_value(base).unwrap();

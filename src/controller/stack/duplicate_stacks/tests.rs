@@ -43,7 +43,7 @@ fn reader(project: &'static str) -> (Reader, fake_api::Log) {
 }
 
 #[tokio::test]
-async fn the_older_duplicate_takes_precedence_and_its_removal_wakes_the_other() {
+async fn removing_the_older_duplicate_requeues_the_newer_duplicate() {
     let (wake, mut woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, log) = reader("web");
@@ -87,7 +87,7 @@ async fn the_older_duplicate_takes_precedence_and_its_removal_wakes_the_other() 
 }
 
 #[tokio::test]
-async fn a_stack_that_is_no_longer_a_duplicate_wakes_later_duplicates() {
+async fn a_duplicate_is_requeued_when_the_earlier_stack_no_longer_conflicts() {
     let (wake, mut woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, _) = reader("web");
@@ -130,7 +130,7 @@ fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
 }
 
 #[tokio::test]
-async fn a_stack_in_another_namespace_takes_precedence_only_once_applied() {
+async fn a_stack_in_another_namespace_takes_precedence_only_if_applied() {
     let dev = || Some("dev");
     // The creation time and the applied Pulumi stack of the other Stack and of this Stack, whether references to other
     // namespaces are forbidden, and whether the other Stack takes precedence.
@@ -155,7 +155,7 @@ async fn a_stack_in_another_namespace_takes_precedence_only_once_applied() {
 }
 
 #[tokio::test]
-async fn an_applied_stack_precedes_an_older_one_in_the_same_namespace() {
+async fn an_applied_stack_takes_precedence_over_an_older_unapplied_one() {
     let (wake, _woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, _) = reader("web");
@@ -202,7 +202,7 @@ async fn a_duplicate_with_a_secret_backend_is_found_by_its_applied_stack() {
 }
 
 #[tokio::test]
-async fn a_deleted_duplicate_waits_for_no_other_stack() {
+async fn a_deleted_duplicate_does_not_wait_for_another_stack() {
     let (wake, mut woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, _log) = reader("web");

@@ -99,7 +99,7 @@ fn the_status_determines_whether_a_stack_may_have_resources() {
 }
 
 #[test]
-fn earlier_records_apply_only_to_the_same_spec_generation() {
+fn a_status_without_applied_stack_is_used_only_for_its_generation() {
     let of_generation = |generation: i64| {
         let last = json!({"type": "up", "state": "succeeded", "generation": generation, "digest": Digest::of(b"a")});
         let project = json!({"name": "web", "runtime": "yaml"});
@@ -110,7 +110,7 @@ fn earlier_records_apply_only_to_the_same_spec_generation() {
 }
 
 #[test]
-fn pulumi_stacks_differ_only_in_fields_set_on_both() {
+fn pulumi_stacks_differ_only_if_a_field_set_on_both_differs() {
     let rows = [
         (pulumi_stack("dev", None, None), pulumi_stack("dev", Some("web"), Some("s3://a")), false),
         (pulumi_stack("dev", None, None), pulumi_stack("acme/dev", None, None), false),
@@ -126,7 +126,7 @@ fn pulumi_stacks_differ_only_in_fields_set_on_both() {
 }
 
 #[test]
-fn resources_left_behind_are_reported_once_per_change() {
+fn remaining_resources_are_reported_once_for_each_pulumi_stack_change() {
     let of = |backend: &str| pulumi_stack("dev", Some("web"), Some(backend));
     let in_secret = || pulumi_stack("dev", Some("web"), None);
     let status = |applied: Option<PulumiStack>, last: Option<PulumiStack>| StackStatus {

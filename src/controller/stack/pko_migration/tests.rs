@@ -94,7 +94,7 @@ fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
 }
 
 #[test]
-fn no_run_starts_if_pko_would_not_have_started_it() {
+fn a_migrated_stack_starts_no_run_that_pko_would_not_start() {
     let main = format!("main@sha1:{COMMIT}");
     let taken = ["TakeOver", "AdoptBaseline", "ReplaceWorkspace", "Settled"];
     let rows = [
@@ -110,7 +110,7 @@ fn no_run_starts_if_pko_would_not_have_started_it() {
 }
 
 #[test]
-fn a_run_starts_if_pko_would_have_started_it() {
+fn a_migrated_stack_starts_each_run_that_pko_would_start() {
     let other = "main@sha1:0000000000000000000000000000000000000000";
     let first = |name: &str, revision: &str, at: &str| {
         let later = at.parse().expect("valid time");
@@ -150,7 +150,7 @@ fn only_flux_requests_made_after_the_migration_start_a_run() {
 }
 
 #[test]
-fn every_pko_revision_format_identifies_the_same_artifact() {
+fn a_revision_in_each_format_of_pko_identifies_the_same_artifact() {
     let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     let hash = digest.strip_prefix("sha256:").expect("SHA-256 digest");
     let main = format!("main@sha1:{COMMIT}");
@@ -228,7 +228,7 @@ fn the_workspace_of_a_pko_run_is_replaced_before_awaiting_the_run() {
 }
 
 #[test]
-fn a_pko_workspace_is_replaced_when_deleting_without_a_source() {
+fn deleting_a_stack_without_a_source_replaces_its_pko_workspace() {
     let (mut stack, update) = caught_in_a_run();
     stack.spec.stack = "organization/hello/dev".to_owned();
     let stack = taken_over(stack);
@@ -246,7 +246,7 @@ fn a_pko_workspace_is_replaced_when_deleting_without_a_source() {
 }
 
 #[test]
-fn a_deleted_stack_is_destroyed_after_its_pko_run_ends() {
+fn a_deleted_stack_is_destroyed_after_the_run_of_pko_ends() {
     let (stack, mut update) = caught_in_a_run();
     assert!(update.is_started_by_operator());
     let running = |update: &Update| Observed {
@@ -296,7 +296,7 @@ fn is_synced_for_the_operator(stack: &Value, commit: &str) -> bool {
 }
 
 #[test]
-fn a_migrated_stack_is_in_sync_for_pko_after_a_rollback() {
+fn pko_regards_a_migrated_stack_as_synced_after_a_rollback() {
     let main = format!("main@sha1:{COMMIT}");
     for (name, commit) in [("from-flux", main.as_str()), ("from-program", "1")] {
         let stack = taken_over(left(name));

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn evaluation_uses_at_most_a_tenth_of_the_time_per_namespace() {
+    fn the_evaluations_of_a_namespace_use_at_most_a_tenth_of_the_time() {
         let exceeded = || Err(EvaluationError::Permanent(ExpressionError::LimitExceeded("too large".to_owned())));
         let evaluated = || Ok(Ok(true));
         let after = |outcome, millis| backoff_after(&outcome, Duration::from_millis(millis));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cached_transient_failure_expires() {
+    fn a_cached_transient_evaluation_failure_expires() {
         let (mut cache, now) = (ResultCache::default(), Instant::now());
         let failed = || Err(ExpressionError::Failed("timed out".to_owned()));
         cache.set(hash(0), CachedResult { result: failed(), expires_at: Some(now + FAILURE_TTL) });
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn expensive_namespaces_use_a_separate_slot_for_a_while() {
+    async fn expensive_namespaces_temporarily_use_a_separate_slot() {
         let slots = ClassSlots::default();
         let at_once = Duration::from_millis(1);
         let acquire = async |namespace: &'static str| tokio::time::timeout(at_once, slots.acquire(namespace)).await;
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_evaluations_change_their_class_with_the_namespace() {
+    async fn a_waiting_evaluation_becomes_expensive_with_its_namespace() {
         let slots = ClassSlots::default();
         let (first, _) = slots.acquire("apps").await.unwrap();
         let waiting = slots.acquire("apps");

@@ -56,7 +56,7 @@ fn waits(message: &str) -> DependencyState {
 }
 
 #[test]
-fn a_prerequisite_must_have_succeeded_for_its_current_inputs() {
+fn a_prerequisite_is_satisfied_if_its_current_inputs_succeeded() {
     let annotate = |stack: &mut Stack| {
         stack.annotations_mut().insert(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), "again".to_owned());
     };
@@ -83,7 +83,7 @@ fn a_prerequisite_must_have_succeeded_for_its_current_inputs() {
 }
 
 #[test]
-fn a_stale_prerequisite_gets_the_same_run_request_each_time() {
+fn a_stale_prerequisite_gets_the_same_run_request_repeatedly() {
     let hour = Rule::Succeeded { within: Some(SignedDuration::from_hours(1)) };
     assert_eq!(one(hour.clone(), Some(succeeded()), 4600), DependencyState::Satisfied);
     let stale = vec![Stale { name: "base".to_owned(), request: "after-base-1".to_owned() }];
@@ -97,7 +97,7 @@ fn a_stale_prerequisite_gets_the_same_run_request_each_time() {
 }
 
 #[test]
-fn a_dependency_must_be_ready_for_its_current_generation() {
+fn a_dependency_is_satisfied_if_its_current_generation_is_ready() {
     let ready = |status: Status, reason: &str| {
         changed(|stack| {
             let conditions = &mut stack.status.as_mut().unwrap().conditions;

@@ -22,7 +22,7 @@ mod watches {
     }
 
     #[test]
-    fn run_phases_wake_the_stack_and_resource_names_do_not() {
+    fn a_changed_run_phase_requeues_the_stack_but_a_resource_name_does_not() {
         let progress = |done: i64, name: &str| {
             let name = Some(name.to_owned());
             Some(RunProgress { resources_done: done, resources_total: 2, name, ..RunProgress::default() })

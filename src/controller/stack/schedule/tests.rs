@@ -36,7 +36,7 @@ fn last(state: &str, failures: i64) -> LastUpdate {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn a_run_is_due_for_new_inputs_or_after_the_backoff() {
+fn a_run_starts_for_new_inputs_or_after_the_backoff() {
     let now = |text: &str| Due::Now(text.to_owned());
     let up = UpdateKind::Up;
     let changed = |change: fn(&mut RunCandidate)| {
@@ -203,7 +203,7 @@ fn a_commit_outside_the_selected_paths_starts_no_run() {
 }
 
 #[test]
-fn a_destroy_runs_once_and_not_for_a_new_commit() {
+fn a_destroy_runs_once_and_is_not_repeated_for_a_new_commit() {
     let destroy = UpdateKind::Destroy;
     let moved = RunCandidate {
         revision: "b".to_owned(),
@@ -268,7 +268,7 @@ fn a_lock_conflict_is_retried_without_counting_as_a_failure() {
 }
 
 #[test]
-fn a_refused_run_is_retried_without_limit_or_counting_as_failure() {
+fn rejected_runs_are_retried_without_limit_and_counted_separately() {
     let refused =
         |failures| LastUpdate { reason: Some(update_reason::RUN_REFUSED.to_owned()), ..last("failed", failures) };
     let up = UpdateKind::Up;
@@ -406,7 +406,7 @@ fn each_flux_request_runs_a_stack_once() {
 }
 
 #[test]
-fn a_late_force_or_reset_annotation_is_handled_separately() {
+fn a_force_or_reset_annotation_set_after_its_request_is_handled() {
     let requested = |state: &str, failures| LastUpdate {
         inputs: RunInputs { requested_at: Some("t".to_owned()), ..last(state, failures).inputs },
         ..last(state, failures)

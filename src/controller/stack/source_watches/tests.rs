@@ -158,7 +158,7 @@ impl Scene {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_kind_is_watched_once_and_wakes_its_stacks() {
+async fn a_source_kind_is_watched_once_and_its_changes_requeue_stacks() {
     let mut scene = Scene::new();
     for _ in 0..3 {
         let found = scene.find_source().await.expect("source found");
@@ -209,7 +209,7 @@ async fn an_unserved_kind_does_not_block_stacks_of_other_kinds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_removed_kind_ends_its_watch_and_is_watched_again_on_return() {
+async fn the_watch_of_a_removed_kind_ends_and_restarts_when_it_returns() {
     let mut scene = Scene::new();
     let found = scene.find_source().await.unwrap();
     scene.server.set(NOT_SERVED);

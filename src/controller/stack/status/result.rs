@@ -299,7 +299,7 @@ mod tests {
     use crate::artifact::Digest;
 
     #[test]
-    fn secret_outputs_are_masked_and_large_ones_are_omitted() {
+    fn secret_outputs_are_masked_and_large_outputs_are_omitted() {
         let text = |length: usize| format!("\"{}\"", "x".repeat(length)).into_bytes();
         let values = [
             ("token", b"\"hidden\"".to_vec()),

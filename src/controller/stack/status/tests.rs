@@ -67,7 +67,7 @@ fn each_state_sets_the_expected_conditions() {
 /// Compares the table of states in the documentation with the tested table. Suspension has no row, because it keeps the
 /// previous conditions.
 #[test]
-fn the_documented_states_match_the_tested_ones() {
+fn the_documented_states_are_the_tested_states() {
     let tested: BTreeSet<String> = rows().iter().map(|(_, _, expected)| expected.join(" ")).collect();
     let table =
         include_str!("../../../../docs/spec/v1/stack.md").split_once("| state | Ready | Reconciling | Stalled |");
@@ -325,7 +325,7 @@ fn a_suspended_stack_keeps_its_conditions_until_the_spec_changes() {
 }
 
 #[test]
-fn suspension_ends_the_reconciling_condition() {
+fn suspending_a_stack_removes_its_reconciling_condition() {
     let mut stack = stack(None);
     stack.status = Some(with_state(&stack, &State::Working("step".to_owned()), at(10)));
     let suspended = with_state(&stack, &State::Suspended, at(20));
@@ -356,7 +356,7 @@ fn ended_update(failed_reason: Option<&str>) -> Update {
 }
 
 #[test]
-fn failed_runs_and_blocking_states_make_a_stack_failing() {
+fn failed_runs_and_blocking_states_are_reported_as_failing() {
     let waits =
         ["NotReadyInProgress", "StackProcessing", "PrerequisiteNotSatisfied", "ProcessingCompleted", "Previewed"];
     for (state, last, _) in rows() {
@@ -409,7 +409,7 @@ fn failed_update(reason: &str, interrupted: bool) -> Update {
 }
 
 #[test]
-fn a_user_decision_is_handled_once_and_an_invalid_one_is_reported() {
+fn a_resolve_annotation_is_handled_once_and_reported_if_invalid() {
     let unresolved = |resolution: &str| {
         let mut stack = stack(Some(LastUpdate { name: Some("app-0".to_owned()), ..failed("PendingCreates", 0) }));
         stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), resolution.to_owned());
@@ -428,7 +428,7 @@ fn a_user_decision_is_handled_once_and_an_invalid_one_is_reported() {
 }
 
 #[test]
-fn handled_requests_are_recorded_in_every_state_and_persist() {
+fn handled_requests_are_recorded_and_kept_in_every_state() {
     let requests = [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_FORCE_AT, names::ANNOTATION_RESET_AT];
     let echoes = |status: &StackStatus| {
         [&status.last_handled_reconcile_at, &status.last_handled_force_at, &status.last_handled_reset_at]

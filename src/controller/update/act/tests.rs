@@ -113,7 +113,7 @@ async fn recorded(times: usize, response: FakeResponse) -> (Result<Next, Reconci
 }
 
 #[tokio::test]
-async fn a_rejected_result_is_recorded_without_its_details() {
+async fn a_result_rejected_by_the_api_server_is_recorded_without_details() {
     let etcd = FakeResponse::Json(
         500,
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

@@ -108,7 +108,7 @@ fn a_run_started_by_another_controller_is_not_started_again() {
 }
 
 #[test]
-fn an_announced_run_is_reattached_and_not_started_in_another_pod() {
+fn the_controller_reattaches_to_an_announced_run_only_in_its_pod() {
     let announced = || observed(update(Some(bound())));
     assert_eq!(decide(&announced()), Action::Attach(bound()));
     let rows = [
@@ -160,7 +160,7 @@ fn the_termination_message_of_an_ended_pod_is_used() {
 }
 
 #[test]
-fn a_deleted_update_is_canceled_unless_its_stack_is_deleted_too() {
+fn deleting_an_update_cancels_its_run_unless_the_stack_is_deleted() {
     let mut deleted = update(Some(bound()));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     let running = Observed { run_state: Some(RunState::Running), ..observed(deleted) };
@@ -208,7 +208,7 @@ fn pod_with(phase: &str, state: ContainerState) -> Pod {
 }
 
 #[test]
-fn a_run_with_unknown_outcome_stays_open_until_proof_or_user_decision() {
+fn a_run_with_unknown_outcome_stays_open_until_proof_or_resolution() {
     let running = ContainerState { running: Some(Default::default()), ..ContainerState::default() };
     let run_state = || Some(RunState::Unreachable("no route".to_owned()));
     let lost = |update: Update| Observed {
@@ -257,7 +257,7 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_user_decision() {
 }
 
 #[test]
-fn a_canceled_result_is_aborted_if_its_pod_is_terminating_or_gone() {
+fn a_canceled_run_in_a_terminating_or_missing_pod_is_aborted() {
     let canceled = || proto::Result { outcome: proto::Outcome::Canceled.into(), ..proto::Result::default() };
     let ended = |update: Update, pod: Option<Pod>| {
         let run_state = Some(RunState::Ended(Box::new(canceled())));
@@ -278,7 +278,7 @@ fn a_canceled_result_is_aborted_if_its_pod_is_terminating_or_gone() {
 }
 
 #[test]
-fn a_timeout_message_names_the_controller_flag() {
+fn the_message_of_a_timed_out_run_names_the_controller_flag() {
     let timeout_flag = |default: u64, maximum: u64, seconds: i64, change: fn(&mut Update, &mut proto::Result)| {
         let mut update = update(Some(bound()));
         let mut result = proto::Result {
@@ -314,7 +314,7 @@ fn a_timeout_message_names_the_controller_flag() {
 }
 
 #[test]
-fn a_run_with_a_terminated_pod_waits_for_the_termination_reason() {
+fn a_result_is_recorded_after_the_reason_for_the_pod_termination_is_known() {
     let ended_before = |seconds: i64| proto::Result {
         outcome: proto::Outcome::Canceled.into(),
         message: "interrupted".to_owned(),
@@ -366,7 +366,7 @@ fn a_run_with_a_terminated_pod_waits_for_the_termination_reason() {
 }
 
 #[test]
-fn the_message_of_an_interrupted_run_has_the_termination_reason() {
+fn the_message_of_an_interrupted_run_states_the_termination_reason() {
     let end = ContainerStateTerminated {
         container_id: Some("c1".to_owned()),
         exit_code: 137,
@@ -389,7 +389,7 @@ fn the_message_of_an_interrupted_run_has_the_termination_reason() {
 }
 
 #[test]
-fn a_held_run_is_not_started_after_its_deletion() {
+fn a_run_that_waits_for_a_session_is_not_started_after_its_deletion() {
     let held = || Some(RunState::Held("alice runs `pulumi import`".to_owned()));
     let waits = Observed { run_state: held(), pod: None, workspace: None, ..observed(update(Some(bound()))) };
     assert_eq!(decide(&waits), Action::Hold("alice runs `pulumi import`".to_owned()));
@@ -408,7 +408,7 @@ fn a_held_run_is_not_started_after_its_deletion() {
 }
 
 #[test]
-fn a_run_is_attached_at_the_new_address_of_its_pod() {
+fn the_controller_attaches_to_a_run_at_the_new_address_of_its_pod() {
     let mut moved = pod("pod-uid");
     moved.status = Some(PodStatus { pod_ip: Some("10.0.0.2".to_owned()), ..PodStatus::default() });
     let at = |ip: &str, run_state: RunState| {
@@ -426,7 +426,7 @@ fn a_run_is_attached_at_the_new_address_of_its_pod() {
 }
 
 #[test]
-fn a_completed_update_is_released_once() {
+fn the_finalizer_of_a_completed_update_is_removed_once() {
     let mut complete = update(Some(bound()));
     let mut conditions = Vec::new();
     let claim = Claim { kind: "Complete", status: Status::True, reason: "Updated", message: "" };

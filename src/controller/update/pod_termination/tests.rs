@@ -67,7 +67,7 @@ fn brief(end: &End) -> String {
 const WORDS: &str = r#"{"id":"update-uid","outcome":"OUTCOME_SUCCEEDED"}"#;
 
 #[test]
-fn the_end_of_a_run_is_read_from_container_statuses() {
+fn the_end_of_a_run_is_determined_from_container_statuses() {
     let rows = [
         ("the container runs", pod(container("Running", running(), json!({})), false), "open"),
         (
@@ -140,7 +140,7 @@ fn an_eviction_is_reported_before_the_end_of_the_container() {
 }
 
 #[test]
-fn a_container_that_is_not_restarted_proves_the_end_after_a_timeout() {
+fn a_container_that_does_not_restart_in_time_proves_the_end_of_its_run() {
     let status = container("Running", waiting(), ended("run", "Error", ""));
     let later = "2026-01-01T12:14:02Z".parse().expect("valid time");
     let binding = binding();
@@ -219,7 +219,7 @@ fn the_node_is_read_only_when_the_end_of_a_run_is_unclear() {
 }
 
 #[test]
-fn the_out_of_service_taint_overrides_node_conditions() {
+fn the_out_of_service_taint_takes_precedence_over_node_conditions() {
     let node = |spec: Value, ready: Value| {
         let node = json!({"metadata": {"name": "n"}, "spec": spec, "status": {"conditions": ready}});
         NodeState::of(Some(&serde_json::from_value(node).expect("valid node")))

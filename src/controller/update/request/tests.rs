@@ -32,7 +32,7 @@ fn update(spec: UpdateSpec) -> Update {
 }
 
 #[test]
-fn a_run_binding_records_host_node_and_container() {
+fn a_run_binding_contains_host_node_and_container() {
     let rows = [
         (json!({"containers": [], "nodeName": "n1", "hostname": "app-workspace-0"}), "app-workspace-0", "n1"),
         (json!({"containers": [], "hostname": "mine"}), "mine", ""),

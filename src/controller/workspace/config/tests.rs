@@ -17,7 +17,7 @@ fn parsed(item: Value) -> Result<Value, String> {
 }
 
 #[test]
-fn config_values_are_passed_by_value_file_or_variable() {
+fn config_values_are_passed_as_value_file_or_variable() {
     let secrets = "/var/run/secrets/stacks.pulumi.com/secrets";
     let maps = "/var/run/configmaps/stacks.pulumi.com/configmaps";
     let rows = [
@@ -58,7 +58,7 @@ fn config_values_are_passed_by_value_file_or_variable() {
 }
 
 #[test]
-fn an_invalid_config_entry_is_rejected_by_key() {
+fn the_error_for_an_invalid_config_entry_contains_its_key() {
     let reference = |name: &str, key: &str| json!({"secretKeyRef": {"name": name, "key": key}});
     let rows = [
         (json!({"key": "a"}), "value or valueFrom is required"),
@@ -77,7 +77,7 @@ fn an_invalid_config_entry_is_rejected_by_key() {
 }
 
 #[test]
-fn an_invalid_config_key_is_rejected_by_name() {
+fn the_error_for_an_invalid_config_key_contains_the_key() {
     let rows = [
         ("", false, "config key \"\": key must not be empty"),
         (" ", false, "config key \" \": key must not be empty"),

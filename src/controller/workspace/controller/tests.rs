@@ -154,7 +154,7 @@ async fn until(what: &str, log: &Log, predicate: impl Fn(&Log) -> bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_pod_is_released_before_the_update_cache_is_synced() {
+async fn no_pod_finalizer_is_removed_before_the_update_cache_is_synced() {
     let (let_out, is_out) = watch::channel(false);
     let held = FakeResponse::Held(is_out, Box::new(list(&[update(true)])));
     // The API server returns no Update, so a direct read does not find the open run.
@@ -169,7 +169,7 @@ async fn no_pod_is_released_before_the_update_cache_is_synced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn updates_are_read_from_the_api_before_a_pod_is_released() {
+async fn updates_are_read_from_the_api_before_a_pod_finalizer_is_removed() {
     for (name, cached) in [("behind", vec![update(false)]), ("without the Update", Vec::new())] {
         let (log, task) = start(list(&cached), vec![update(true)]);
         until("waiting for the run", &log, |log| written_statuses(log).contains("by-hand")).await;

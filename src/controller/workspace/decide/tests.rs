@@ -182,7 +182,7 @@ fn missing_objects_are_created_and_invalid_specs_are_reported() {
 }
 
 #[test]
-fn the_reason_why_a_pod_does_not_start_is_reported() {
+fn the_condition_of_a_pod_that_does_not_start_states_the_reason() {
     check(vec![
         (
             "no pod yet",
@@ -286,7 +286,7 @@ fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
 }
 
 #[test]
-fn a_stale_pod_that_cannot_be_drained_is_replaced_only_when_safe() {
+fn a_stale_pod_that_is_not_drained_is_replaced_only_without_open_runs() {
     let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
     check(vec![
         (
@@ -327,7 +327,7 @@ fn a_stale_pod_that_cannot_be_drained_is_replaced_only_when_safe() {
 }
 
 #[test]
-fn a_terminating_pod_is_released_when_no_run_is_open() {
+fn a_terminating_pod_loses_its_finalizer_when_no_run_is_open() {
     fn going(o: &mut Observed, held: bool, running: bool) {
         o.agent = Agent::NotCalled;
         o.pod = Some(PodState { terminating: true, held, running, ready: false, ..pod() });
@@ -386,7 +386,7 @@ fn a_manual_pulumi_command_blocks_source_and_pod_changes() {
 }
 
 #[test]
-fn an_outdated_agent_is_replaced_when_idle() {
+fn an_outdated_agent_is_replaced_when_no_run_is_open() {
     check(vec![
         ("unchanged", |o| o.is_agent_too_old = true, Is::Action(Action::Drain)),
         (

@@ -20,7 +20,7 @@ fn shown(spec: &WorkspaceSpec) -> Vec<String> {
 }
 
 #[test]
-fn a_run_gets_literals_by_value_and_secrets_by_file() {
+fn the_environment_of_a_run_has_literal_values_and_paths_of_secrets() {
     let env = json!([
         {"name": "PLAIN", "value": "text"},
         {"name": "EMPTY"},
@@ -49,7 +49,7 @@ fn the_pod_template_is_merged_into_the_run_environment() {
 }
 
 #[test]
-fn env_from_entries_precede_env_variables() {
+fn env_variables_take_precedence_over_env_from_entries() {
     let env = json!([{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]);
     let env_from = json!([
         {"secretRef": {"name": "s"}},
@@ -83,7 +83,7 @@ fn an_invalid_env_from_entry_is_rejected() {
 }
 
 #[test]
-fn names_that_escape_the_mount_are_rejected() {
+fn invalid_secret_keys_and_variable_names_are_rejected() {
     let variable =
         |secret: &str, key: &str| json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}]);
     for (secret, key) in [("..", "k"), ("a/b", "k"), ("", "k"), ("s", "../k"), ("s", ".."), ("s", ""), ("S", "k")] {
@@ -96,7 +96,7 @@ fn names_that_escape_the_mount_are_rejected() {
 }
 
 #[test]
-fn every_non_optional_mounted_reference_is_required() {
+fn every_mounted_reference_that_is_not_optional_is_required() {
     let key = |name: &str| json!({"name": name, "key": "k"});
     let spec: WorkspaceSpec = serde_json::from_value(json!({
         "env": [

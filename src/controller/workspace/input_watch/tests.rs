@@ -91,7 +91,7 @@ async fn no_watch_is_started_while_listing_is_forbidden() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_input_wakes_its_workspaces_until_it_is_mounted() {
+async fn workspaces_are_requeued_until_a_changed_input_is_mounted() {
     let (wake, woken) = mpsc::channel(8);
     let watch = InputWatch::new(wake);
     let objects = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();

@@ -55,7 +55,7 @@ fn assert_refused<const N: usize>(rows: [(&str, Value, &str); N]) {
 }
 
 #[test]
-fn violations_of_pod_controls_name_the_field() {
+fn messages_about_violated_pod_controls_name_the_field() {
     assert_eq!(check(&with("/spec/hostNetwork", json!(false))), Ok(()));
     assert_refused([
         ("/spec/hostNetwork", json!(true), "Host Namespaces: spec.hostNetwork must be unset or false"),
@@ -71,7 +71,7 @@ fn violations_of_pod_controls_name_the_field() {
 }
 
 #[test]
-fn violations_of_security_context_controls_name_the_field() {
+fn messages_about_violated_security_contexts_name_the_field() {
     assert_refused([
         (
             "/spec/securityContext/windowsOptions",
@@ -118,7 +118,7 @@ fn violations_of_security_context_controls_name_the_field() {
 }
 
 #[test]
-fn violations_of_container_controls_name_the_field() {
+fn messages_about_violated_container_controls_name_the_field() {
     assert_refused([
         (
             "/spec/containers/0/securityContext/privileged",

@@ -20,7 +20,7 @@ fn container(state: Value, last: Value) -> Value {
 }
 
 #[test]
-fn the_reason_a_pod_does_not_start_includes_the_kubelet_message() {
+fn the_problem_of_a_pod_that_does_not_start_has_the_kubelet_message() {
     let terminated = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no certificate\n"}});
     let killed = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
     let condition = json!({"conditions": [
@@ -63,7 +63,7 @@ fn the_reason_a_pod_does_not_start_includes_the_kubelet_message() {
 }
 
 #[test]
-fn an_unschedulable_pod_message_lists_its_resource_requests() {
+fn the_message_of_an_unschedulable_pod_lists_its_resource_requests() {
     let scheduled = |message: &str| {
         let condition =
             json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
@@ -89,7 +89,7 @@ fn an_unschedulable_pod_message_lists_its_resource_requests() {
 }
 
 #[test]
-fn a_normal_pod_start_reports_no_problem() {
+fn a_normally_starting_pod_has_no_problem() {
     let cases = [
         json!({}),
         json!({"phase": "Pending"}),
@@ -117,7 +117,7 @@ fn init_pod(container: &str, state: Value, last: Value, restarts: i32) -> PodSta
 }
 
 #[test]
-fn a_failing_init_container_has_a_stable_message_across_retries() {
+fn the_message_of_a_failing_init_container_is_the_same_in_each_retry() {
     let failed = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "no database\n"}});
     let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
     let first = init_pod("prepare", failed.clone(), json!({}), 0).problem;

@@ -41,7 +41,7 @@ fn pulumi(rendered: &Rendered) -> &Value {
 }
 
 #[test]
-fn a_workspace_renders_a_service_a_stateful_set_and_a_budget() {
+fn a_service_a_stateful_set_and_a_disruption_budget_are_rendered() {
     let rendered = rendered(json!({
         "image": "pulumi/pulumi:3",
         "imagePullPolicy": "IfNotPresent",
@@ -60,7 +60,7 @@ fn a_workspace_renders_a_service_a_stateful_set_and_a_budget() {
 }
 
 #[test]
-fn templates_over_the_size_limit_are_rejected_by_name() {
+fn the_error_for_a_template_above_the_size_limit_names_the_template() {
     let large = |bytes: usize| json!({"metadata": {"labels": {"a": "x".repeat(bytes)}}});
     let result = |spec: Value| rendered(spec).expect_err("should be rejected").to_string();
     let message = result(json!({"podTemplate": large(bounds::TEMPLATE_BYTES)}));
@@ -75,7 +75,7 @@ fn templates_over_the_size_limit_are_rejected_by_name() {
 }
 
 #[test]
-fn the_only_default_request_is_memory() {
+fn only_memory_is_requested_by_default() {
     let cases = [
         (json!(null), json!({"requests": {"memory": "16Mi"}})),
         (json!({"requests": null}), json!({"requests": {"memory": "16Mi"}})),
@@ -91,7 +91,7 @@ fn the_only_default_request_is_memory() {
 }
 
 #[test]
-fn the_pod_template_is_merged_over_the_generated_one() {
+fn the_pod_template_is_merged_into_the_generated_template() {
     let rendered = with_template(json!({
         "metadata": {"labels": {"team": "blue"}, "annotations": {"note": "x"}},
         "spec": {
@@ -121,7 +121,7 @@ fn the_pod_template_is_merged_over_the_generated_one() {
 }
 
 #[test]
-fn unsupported_pod_template_fields_are_rejected_by_name() {
+fn the_error_for_an_unsupported_pod_template_field_names_the_field() {
     let unsupported = [
         (json!({"kind": "PodTemplate"}), "kind"),
         (json!({"metadata": {"ownerReferences": []}}), "metadata.ownerReferences"),
@@ -137,7 +137,7 @@ fn unsupported_pod_template_fields_are_rejected_by_name() {
 }
 
 #[test]
-fn changes_to_protected_pod_template_fields_are_rejected_by_name() {
+fn the_error_for_a_protected_pod_template_field_names_the_field() {
     let container = |fields: Value| {
         let mut container = json!({"name": "pulumi"});
         for (name, value) in fields.as_object().expect("is a map") {
@@ -359,7 +359,7 @@ fn the_agent_gets_the_effective_termination_grace_period() {
 }
 
 #[test]
-fn a_termination_grace_period_has_a_maximum() {
+fn a_termination_grace_period_above_the_maximum_is_rejected() {
     let grace = |seconds: u64| with_template(json!({"spec": {"terminationGracePeriodSeconds": seconds}}));
     assert!(grace(14_400).is_ok());
     let error = grace(14_401).expect_err("more than the maximum").to_string();

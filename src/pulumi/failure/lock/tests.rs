@@ -28,7 +28,7 @@ fn millisecond(time: &str) -> i64 {
 }
 
 #[test]
-fn a_dead_run_holds_a_lock_only_if_every_field_matches() {
+fn a_dead_run_owns_a_lock_only_if_every_field_matches() {
     let dead = |host: &str, pid, started, ended| DeadProcess {
         host: host.into(),
         pid,
@@ -73,7 +73,7 @@ fn a_dead_run_holds_a_lock_only_if_every_field_matches() {
 
 proptest! {
     #[test]
-    fn arbitrary_lock_errors_do_not_panic(stderr in "(the stack is currently locked by | lock\\(s\\)|: created by |@| \\(pid |\\) at |[0-9]|.|\\n){0,30}", started in any::<i64>()) {
+    fn no_lock_error_causes_a_panic(stderr in "(the stack is currently locked by | lock\\(s\\)|: created by |@| \\(pid |\\) at |[0-9]|.|\\n){0,30}", started in any::<i64>()) {
         let dead = DeadProcess { host: String::new(), pid: 1, started, ended: i64::MAX };
         if let Some(lock) = only_lock(&stderr) {
             let _ = dead_holder(&lock, &[dead]);

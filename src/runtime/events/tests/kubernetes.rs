@@ -68,7 +68,7 @@ async fn an_event_has_the_same_fields_as_in_flux() {
 }
 
 #[tokio::test]
-async fn repeated_events_are_counted_and_new_messages_create_events() {
+async fn repeated_events_are_counted_and_new_messages_create_new_events() {
     let (requests, _) =
         written(accept, vec![event("no image"), event("no image"), event("no quota"), event("no image")]).await;
     let methods: Vec<&str> = requests.iter().map(|request| request.method.as_str()).collect();
@@ -91,7 +91,7 @@ async fn a_repeated_event_that_was_deleted_is_recreated() {
 }
 
 #[tokio::test]
-async fn messages_are_bounded_and_hide_credentials() {
+async fn event_messages_are_bounded_and_contain_no_credentials() {
     let message = format!("https://user:pass@host/ {}", "ä".repeat(2000));
     let (requests, _) = written(accept, vec![event(&message)]).await;
     let Value::String(message) = &requests[0].body["message"] else { panic!("expected a string") };

@@ -164,7 +164,7 @@ fn the_default_retry_policy_matches_flux() {
 }
 
 #[tokio::test]
-async fn transient_failures_are_retried_and_permanent_ones_are_dropped() {
+async fn only_transiently_failed_notifications_are_sent_again() {
     let rows: [(&str, &[u16], usize, usize); 5] = [
         ("a temporary server error", &[500, 503, 202], 3, 0),
         ("a permanent error", &[500, 500, 500, 500, 500, 202], 5, 1),
@@ -237,7 +237,7 @@ async fn excess_events_are_dropped_and_counted() {
 }
 
 #[tokio::test]
-async fn duplicate_events_are_not_posted_unless_the_first_was_rejected() {
+async fn a_duplicate_event_is_posted_only_if_the_first_was_rejected() {
     let server = Server::responding_with(&[202]).await;
     posted(&server, quick(), vec![event("a"), event("a"), event("b"), event("a"), event("last")], 3).await;
     let messages: Vec<Value> = server.bodies().iter().map(|body| body["message"].clone()).collect();

@@ -123,7 +123,7 @@ fn a_reconcile_request_waits_for_a_query_sent_after_it() {
 }
 
 #[test]
-fn a_revision_already_run_is_not_fetched_for_its_digest() {
+fn a_revision_with_a_known_digest_is_not_fetched_again() {
     let (mut cache, main) = (Cache::default(), main());
     let digest = Digest::of(b"previous content");
     let known = |revision: &str| Lookup {
@@ -161,7 +161,7 @@ fn a_failure_is_reported_once_and_cleared_by_the_next_response() {
 }
 
 #[test]
-fn one_fetch_yields_a_digest_per_path_selection() {
+fn one_fetch_produces_a_digest_for_each_path_selection() {
     let (mut cache, main) = (settled(), main());
     let web = spec(json!({"branch": "main", "paths": ["/web/"]}));
     assert!(resolve(&mut cache, "w", &web, &lookup()).starts_with("fetching"), "the paths have not been compared yet");
@@ -174,7 +174,7 @@ fn one_fetch_yields_a_digest_per_path_selection() {
 }
 
 #[test]
-fn a_changed_reference_is_followed_and_unused_references_are_forgotten() {
+fn a_changed_reference_is_polled_and_an_unused_one_is_forgotten() {
     let (mut cache, main) = (settled(), main());
     let dev = spec(json!({"branch": "dev"}));
     assert!(cache.add_follower(&name("a"), &dev, &lookup()));
@@ -209,7 +209,7 @@ fn missing_artifact_bytes_are_fetched_again() {
 }
 
 #[test]
-fn a_failed_refetch_is_retried_only_on_schedule_or_request() {
+fn a_failed_fetch_is_retried_only_on_schedule_or_on_request() {
     let (mut cache, pinned) = (Cache::default(), spec(json!({"commit": A})));
     let known = KnownArtifact { revision: A.to_owned(), digest: Digest::of(b"previous content"), selection: None };
     let with_known = |id: &str| Lookup { known: Some(known.clone()), ..request(id, false) };
@@ -233,7 +233,7 @@ fn a_failed_refetch_is_retried_only_on_schedule_or_request() {
 }
 
 #[test]
-fn the_shortest_stack_interval_applies() {
+fn a_repository_is_polled_at_the_shortest_interval_of_its_stacks() {
     let (mut cache, main) = (settled(), main());
     let seconds = |cache: &Cache| cache.interval(&main.key).unwrap().as_secs();
     let slow = spec(json!({"branch": "main", "resyncFrequencySeconds": 600}));
@@ -246,7 +246,7 @@ fn the_shortest_stack_interval_applies() {
 }
 
 #[test]
-fn work_is_canceled_when_the_last_stack_stops_following_the_repository() {
+fn work_for_a_repository_is_canceled_when_no_stack_uses_it() {
     let (mut cache, main) = (settled(), main());
     resolve(&mut cache, "b", &main, &lookup());
     let work = cache.abandoned(&main.key);

@@ -246,7 +246,7 @@ async fn slow_tasks_are_not_ended_if_every_waiting_namespace_has_a_slot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uninterruptible_work_is_not_ended() {
+async fn uninterruptible_tasks_are_not_ended() {
     let slots = TaskSlots::new(FETCHES);
     let packs = of_any(&slots, &names(&["a"]), 0).await.unwrap();
     packs.run("fetching the commit", 0, || None, async { Ok(()) }).await.unwrap();
@@ -257,7 +257,7 @@ async fn uninterruptible_work_is_not_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn previously_ended_work_gets_more_time() {
+async fn previously_ended_tasks_get_more_time() {
     let duration = async |ended: u32| {
         let slots = TaskSlots::new(Limits { total: 2, ..FETCHES });
         let _uninterruptible = of_any(&slots, &names(&["b"]), 0).await.unwrap();

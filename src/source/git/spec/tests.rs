@@ -34,7 +34,7 @@ fn stacks_with_the_same_repository_and_reference_share_a_key() {
 }
 
 #[test]
-fn the_interval_has_a_minimum() {
+fn the_polling_interval_has_a_minimum() {
     let interval = |seconds: Json| {
         let fields = json!({"projectRepo": HTTPS, "branch": "main", "resyncFrequencySeconds": seconds});
         read(&fields).unwrap().unwrap().interval.as_secs()
@@ -46,7 +46,7 @@ fn the_interval_has_a_minimum() {
 }
 
 #[test]
-fn every_auth_method_is_parsed() {
+fn every_auth_method_of_a_stack_is_parsed() {
     let auth = |url: &str, fields: Json| {
         let mut all = json!({"projectRepo": url, "branch": "main"});
         all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -68,7 +68,7 @@ fn every_auth_method_is_parsed() {
 }
 
 #[test]
-fn invalid_git_specs_are_rejected_with_a_reason() {
+fn the_error_for_invalid_git_fields_of_a_stack_states_the_reason() {
     let ssh = "git@host:app";
     let flux = json!({"sourceRef": {"kind": "Bucket", "name": "b"}});
     let other = json!({"type": "Secret", "secret": {"namespace": "other", "name": "s", "key": "k"}});
@@ -127,7 +127,7 @@ fn at(key: &str) -> Json {
 }
 
 #[test]
-fn the_repository_of_a_workspace_is_parsed_as_in_the_operator() {
+fn the_repository_of_a_workspace_is_parsed_as_in_pko() {
     let expected = read_workspace(json!({"url": HTTPS, "ref": "v1", "dir": "deploy", "shallow": false})).unwrap();
     assert_eq!(expected.key.reference, Reference::Name("v1".to_owned()));
     assert_eq!((expected.directory.as_str(), expected.key.full_history), ("deploy", true));
@@ -153,7 +153,7 @@ fn every_auth_method_of_a_workspace_is_parsed() {
 }
 
 #[test]
-fn invalid_git_fields_of_a_workspace_are_rejected_with_a_reason() {
+fn the_error_for_invalid_git_fields_of_a_workspace_states_the_reason() {
     let rows = [
         (json!({}), "invalid git.url"),
         (json!({"url": HTTPS, "dir": "../a"}), "invalid git.dir"),

@@ -130,7 +130,7 @@ fn an_invalid_stack_name_is_rejected_before_its_source_is_resolved() {
 }
 
 #[test]
-fn the_message_shows_the_progress_of_an_open_run() {
+fn the_condition_message_shows_the_progress_of_an_open_run() {
     let running_message = |change: &dyn Fn(&mut Observed)| {
         let mut observed = open(Status::True, "Progressing");
         change(&mut observed);

@@ -105,7 +105,7 @@ fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
 
 /// Returns a Stack with an open run and this `Progressing` condition of its Update.
 #[test]
-fn an_unknown_outcome_is_reported_and_a_decision_is_forwarded_once() {
+fn an_unknown_outcome_is_reported_and_its_resolution_forwarded_once() {
     let unresolved = || open(Status::Unknown, "RunOutcomeUnknown");
     assert_eq!(decide(&unresolved(), now()), Action::ReportUnknownOutcome("detail".to_owned()));
     let name = unresolved().update.expect("value is set").name_any();

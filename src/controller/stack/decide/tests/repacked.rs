@@ -93,7 +93,7 @@ fn a_failed_run_keeps_its_retry_time_when_the_archive_is_repacked() {
 }
 
 #[test]
-fn a_directory_that_changes_with_a_repacked_archive_starts_a_run() {
+fn a_new_directory_in_a_repacked_archive_starts_a_run() {
     let mut stack = ran("succeeded", Some("a"));
     stack.metadata.generation = Some(2);
     let source = Resolved { directory: "other".parse().expect("valid"), ..packed_again(Some("a")) };

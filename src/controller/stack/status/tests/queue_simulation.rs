@@ -189,7 +189,7 @@ impl Simulation {
 }
 
 #[test]
-fn every_queued_stack_runs_within_one_and_a_half_passes() {
+fn each_stack_runs_within_1_5_times_the_time_that_all_stacks_need() {
     let limit = PASS * 3 / 2;
     for seed in 1..=3 {
         let mut simulation = Simulation::new(seed);

@@ -10,7 +10,7 @@ use super::*;
 use crate::api::pulumi::PulumiStack;
 
 #[test]
-fn the_last_update_keeps_the_inputs_seen_at_its_announcement() {
+fn the_last_update_records_the_inputs_from_its_announcement() {
     let mut stack = stack(None);
     let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
@@ -32,7 +32,7 @@ fn the_last_update_keeps_the_inputs_seen_at_its_announcement() {
 }
 
 #[test]
-fn a_preview_does_not_change_the_applied_revision() {
+fn a_preview_does_not_change_the_last_applied_revision() {
     let ran = |before: Option<StackStatus>, kind: UpdateKind, revision: &str| {
         let mut stack = stack(None);
         stack.status = before.or(stack.status);
@@ -83,7 +83,7 @@ fn the_result_of_an_update_is_copied_to_the_status() {
 }
 
 #[test]
-fn canceled_runs_are_recorded_and_revoked_ones_are_not() {
+fn canceled_runs_are_recorded_and_revoked_runs_are_not() {
     let absorbed_so = |change: fn(&mut Update)| {
         let mut stack = stack(None);
         stack.status = Some(started(&stack, &current(), at(10)));
@@ -137,7 +137,7 @@ fn a_failure_is_counted_and_keeps_the_last_successful_revision() {
 }
 
 #[test]
-fn runs_check_for_pending_creates_until_one_succeeds() {
+fn runs_after_an_interruption_check_for_pending_creates() {
     let next = |before: Option<PendingCreates>, update: &Update| {
         let mut stack = stack(None);
         stack.status = Some(started(&stack, &CurrentUpdate { pending_creates: before, ..current() }, at(10)));
@@ -211,7 +211,7 @@ fn the_revisions_and_outcome_of_a_run_are_recorded() {
 }
 
 #[test]
-fn a_destroy_without_a_stack_fails_only_if_resources_may_exist() {
+fn destroying_a_missing_stack_fails_only_if_resources_may_exist() {
     let (here, there) = (Some("s3://a".to_owned()), Some("s3://b".to_owned()));
     let pulumi_stack = |backend| PulumiStack { name: "dev".to_owned(), project: None, backend };
     let destroyed = |applied: Option<PulumiStack>| {

@@ -63,7 +63,7 @@ fn count_wakes(wakes: &mut Wakes) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn process_changes_are_reported_immediately_and_progress_throttled() {
+async fn a_new_process_is_reported_immediately_and_progress_is_throttled() {
     let (attachments, mut wakes) = attachments();
     let mut following = followed(&attachments, 1);
     attachments.record(&mut following, &progress_event(0, progress::Event::Started(Started { pid: 42 })));
@@ -89,7 +89,7 @@ async fn process_changes_are_reported_immediately_and_progress_throttled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn repeated_process_changes_wake_at_most_once_per_second() {
+async fn repeated_process_starts_requeue_the_update_at_most_once_per_second() {
     let (attachments, mut wakes) = attachments();
     let mut following = followed(&attachments, 1);
     let begin = Instant::now();
@@ -148,7 +148,7 @@ async fn a_replaced_task_reports_nothing_and_its_progress_is_kept() {
 }
 
 #[tokio::test]
-async fn a_removed_update_is_detached_and_frees_its_slot() {
+async fn a_deleted_update_is_detached_from_its_run_and_frees_its_slot() {
     let (attachments, _news) = attachments();
     let limits = Limits { all: 1, each_namespace: 1, each_node: 1 };
     let run_limiter = RunLimiter::new(limits, crate::telemetry::metrics::Metrics::default());
@@ -177,20 +177,20 @@ async fn a_removed_update_is_detached_and_frees_its_slot() {
 }
 
 #[test]
-fn agent_messages_are_bounded_and_on_one_line() {
+fn agent_messages_are_reduced_to_one_bounded_line() {
     let message = one_line(&format!("alice\nworks {}", "x".repeat(9000)));
     assert!(message.starts_with("alice works x") && message.len() <= MAX_MESSAGE, "{message}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ordinary_run_is_not_rate_limited() {
+async fn reading_the_progress_of_an_ordinary_run_is_not_rate_limited() {
     let mut limit = RateLimit::new(Instant::now());
     let replay = (0..20_000).map(|_| limit.spend(300, Instant::now())).max();
     assert_eq!(replay, Some(Duration::ZERO), "reattached to a large run");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flooding_agent_is_read_at_the_limited_rate() {
+async fn reading_from_an_agent_that_sends_too_fast_is_rate_limited() {
     let begin = Instant::now();
     let mut limit = RateLimit::new(begin);
     let mut read = 0;

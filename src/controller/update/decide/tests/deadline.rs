@@ -19,7 +19,7 @@ fn pod_with_grace(seconds: i64) -> Pod {
 }
 
 #[test]
-fn the_pod_of_a_run_is_deleted_if_the_agent_does_not_enforce_the_timeout() {
+fn the_pod_of_a_run_is_deleted_after_the_deadline_of_the_run() {
     let unreachable = || RunState::Unreachable("no route".to_owned());
     let at = |run_state: RunState, timeout: &str, grace: i64| {
         let pod = Some(pod_with_grace(grace));
@@ -37,7 +37,7 @@ fn the_pod_of_a_run_is_deleted_if_the_agent_does_not_enforce_the_timeout() {
 }
 
 #[test]
-fn the_deadline_also_applies_to_a_canceled_run() {
+fn a_canceled_run_has_the_same_deadline() {
     let mut canceled = announced_before("120s");
     canceled.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
     let run_state = Some(RunState::Unreachable("no route".to_owned()));
@@ -90,7 +90,7 @@ fn a_run_whose_pod_the_controller_deleted_is_interrupted() {
 }
 
 #[test]
-fn a_held_run_is_not_started_after_its_timeout() {
+fn a_run_that_waits_for_a_session_is_not_started_after_its_timeout() {
     let at = |run_state: RunState, timeout: &str| {
         decide(&Observed { run_state: Some(run_state), ..observed(announced_before(timeout)) })
     };

@@ -11,7 +11,7 @@ fn waits_because(observed: &Observed) -> String {
 }
 
 #[test]
-fn a_run_is_announced_when_nothing_blocks_it() {
+fn a_run_is_announced_if_nothing_blocks_it() {
     let Action::Announce(binding) = decide(&observed(update(None))) else { panic!("expected Action::Announce") };
     assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
 }
@@ -43,7 +43,7 @@ fn by_hand(artifact: Option<ArtifactReference>) -> Update {
 }
 
 #[test]
-fn a_manual_update_uses_the_current_source_of_the_workspace() {
+fn a_manual_update_runs_with_the_current_source_of_the_workspace() {
     let bare = |update: Update| Observed { update, ..observed(by_hand(None)) };
     let Action::Announce(binding) = decide(&bare(by_hand(None))) else { panic!("expected Action::Announce") };
     assert_eq!(binding.artifact, Some(artifact()));
@@ -94,7 +94,7 @@ fn an_update_with_a_missing_field_fails_and_names_it() {
 }
 
 #[test]
-fn the_reason_that_a_run_waits_is_reported() {
+fn the_condition_of_a_waiting_run_states_the_reason() {
     let new = || observed(update(None));
     let changed = |change: fn(&mut Workspace)| {
         let mut workspace = workspace();

@@ -49,7 +49,7 @@ fn respond(objects: &Mutex<HashMap<String, Value>>, request: &RecordedRequest) -
 }
 
 #[tokio::test]
-async fn a_service_rewritten_by_a_webhook_is_retried_and_reported() {
+async fn a_service_rewritten_by_a_webhook_is_reported_and_applied_again() {
     let workspace = json!({
         "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
         "metadata": {

@@ -43,7 +43,7 @@ fn a_deleted_workspace_waits_for_its_open_run() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn a_deleted_workspace_is_torn_down_in_order() {
+fn the_objects_of_a_deleted_workspace_are_deleted_in_order() {
     check(vec![
         (
             "the StatefulSet first, because it would recreate the pod",

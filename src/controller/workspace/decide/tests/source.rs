@@ -96,7 +96,7 @@ fn on_its_way(content: &str, failure: &str, in_place: &str) -> Agent {
 }
 
 #[test]
-fn a_desired_candidate_is_awaited_and_another_candidate_is_replaced() {
+fn a_candidate_source_is_replaced_only_if_it_is_not_desired() {
     let put = || Is::Action(Action::PutSource { artifact: reference("new") });
     check(vec![
         (

@@ -7,7 +7,7 @@ fn rendered(template: Value) -> Value {
 }
 
 #[test]
-fn template_labels_and_annotations_do_not_override_generated_ones() {
+fn template_labels_do_not_replace_generated_labels_and_annotations() {
     let ours = labels("app");
     let plain = service("app", "team", None).expect("valid");
     let with = rendered(json!({"metadata": {
@@ -26,7 +26,7 @@ fn template_labels_and_annotations_do_not_override_generated_ones() {
 }
 
 #[test]
-fn unsupported_service_template_fields_are_rejected_by_name() {
+fn the_error_for_an_unsupported_service_template_names_the_field() {
     let rows = [
         (json!({"spec": {"type": "LoadBalancer"}}), "serviceTemplate.spec is not supported"),
         (json!({"metadata": {"lables": {}}}), "serviceTemplate.metadata.lables is not supported"),
