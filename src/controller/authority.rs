@@ -1,6 +1,5 @@
-//! Certificate authority (CA) of the controller, which is stored in a Secret in the namespace of the controller. The
-//! creation, the rotation, the replacement by a user, and the restoration after a deletion do not interrupt
-//! connections.
+//! Certificate authority (CA) of the controller, which is stored in a Secret in the namespace of the controller. A
+//! rotation of the CA, its replacement by a user and a deletion of the Secret do not interrupt connections.
 //!
 //! The module `secret` defines the format of the Secret, and `decide` selects the next step. [`CaRotator`] reads the
 //! Secret, performs the steps, and publishes the active CA generations.
@@ -31,7 +30,7 @@ pub use secret::SECRET;
 
 /// Interval between two reads of the Secret. The controller does not watch Secrets.
 const READ_INTERVAL: Duration = Duration::from_secs(20);
-/// Maximum number of steps per pass. More steps are required only if another client changes the Secret continuously.
+/// Maximum number of steps per pass. A pass requires more steps only if another client changes the Secret continuously.
 const MAX_STEPS: usize = 6;
 
 /// Reason why no CA exists, or why the active CA cannot be updated.
@@ -54,7 +53,7 @@ pub enum AuthorityError {
     Contended(String),
 }
 
-/// Namespace of the Secret, and the clients with which the Secret is read and written.
+/// Namespace of the Secret, and the clients that read and write the Secret.
 pub struct SecretStore {
     pub reader: Reader,
     pub writer: Writer,
@@ -69,12 +68,13 @@ pub struct CaRotator {
     agents: Agents,
     clients: Vec<Issued>,
     in_force: watch::Sender<Arc<Generations>>,
-    /// Last reported error. An error is reported only if it differs from the last reported error.
+    /// Last reported error. The same error is not reported again in the next pass.
     error: Option<String>,
 }
 
 impl CaRotator {
-    /// Reads or creates the CA. If two processes create a CA concurrently, both use the CA that was created first.
+    /// Reads or creates the CA. If two processes create a CA concurrently, both processes use the CA that is stored
+    /// first.
     pub async fn start(store: SecretStore, events: Events, metrics: Metrics) -> Result<CaRotator, AuthorityError> {
         let now = Timestamp::now();
         let generations = match store.settle(None, now).await? {
@@ -136,8 +136,8 @@ impl CaRotator {
         self.metrics.authority(self.in_force.borrow().current().expiry(), self.error.is_none());
     }
 
-    /// Replaces the client certificates, and then publishes the CA generations. After the publication, a Workspace can
-    /// have the new CA, and the controller can call its agent.
+    /// Replaces the client certificates, and then publishes the CA generations. With this order, the controller can
+    /// call the agents of the Workspaces that receive the new CA after the publication.
     fn put_in_force(&mut self, generations: Arc<Generations>, now: Timestamp) -> Result<(), AuthorityError> {
         let is_new = *generations != **self.in_force.borrow();
         let is_due = |client: &Issued| identity::renewal_due(&client.certificate_pem, now).unwrap_or(true);
@@ -178,8 +178,8 @@ enum Settled {
 }
 
 impl SecretStore {
-    /// Reads the Secret and performs steps until no step is due. The result is always read from the Secret, so the
-    /// active CA survives a restart.
+    /// Reads the Secret and performs steps until no step is due. The active CA is always read from the Secret, so that
+    /// it is available after a restart.
     async fn settle(&self, known: Option<&Generations>, now: Timestamp) -> Result<Settled, AuthorityError> {
         for _ in 0..MAX_STEPS {
             let secret = self.reader.get_opt::<Secret>(&self.namespace, SECRET).await?;

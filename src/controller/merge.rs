@@ -1,7 +1,7 @@
 //! Merges the templates of a Stack into generated objects, with the semantics of `kubectl patch --type=strategic`.
 //!
-//! Templates of Pods and Services stay JSON until they are applied, because Rust types would drop the fields that
-//! `k8s-openapi` does not define. The module `keys` defines the merge keys of lists.
+//! Templates of Pods and Services stay JSON until they are merged, because a conversion to Rust types would drop the
+//! fields that `k8s-openapi` does not define. The module `keys` defines the merge keys of lists.
 
 mod keys;
 mod strategic;
@@ -38,7 +38,7 @@ pub enum TemplateError {
     Generated(#[source] serde_json::Error),
 }
 
-/// Template in the spec of a Stack, and the fields that can be set in the `spec` of this template.
+/// Definition of a template: its field in the spec of a Stack, and the fields that its `spec` can contain.
 #[derive(Clone, Copy, Debug)]
 struct Template {
     pub name: &'static str,
@@ -46,13 +46,13 @@ struct Template {
 }
 
 impl Template {
-    /// Returns the metadata and the spec of a template. Returns an error that contains the name of the first
-    /// unsupported field. Sections that are null are ignored.
+    /// Returns the metadata and the spec of a template, without sections that are null. If the template contains an
+    /// unsupported field, returns an error with the name of the first such field.
     fn check(&self, template: &Value) -> Result<Map<String, Value>, TemplateError> {
         let not_an_object = || TemplateError::NotAnObject { field: self.name.to_owned() };
         let template = template.as_object().ok_or_else(not_an_object)?;
-        // The schema of the Pulumi Kubernetes Operator permits a complete object. `apiVersion`, `kind` and `status` of
-        // this object have no effect.
+        // The schema of the Pulumi Kubernetes Operator permits a complete object in a template. Its fields
+        // `apiVersion`, `kind` and `status` have no effect.
         let is_known = |field: &str| matches!(field, "apiVersion" | "kind" | "metadata" | "spec" | "status");
         if let Some(field) = template.keys().find(|field| !is_known(field)) {
             return Err(TemplateError::Unsupported { field: format!("{}.{field}", self.name) });
@@ -93,8 +93,8 @@ impl Template {
     }
 }
 
-/// Returns the name of the field to which a directive such as `$setElementOrder/env` refers. Other field names do not
-/// change.
+/// Returns the name of the field to which a directive such as `$setElementOrder/env` refers. For other fields, returns
+/// the name of the field itself.
 fn plain_name(field: &str) -> &str {
     match field.strip_prefix('$').and_then(|directive| directive.split_once('/')) {
         Some((_, field)) => field,
@@ -161,9 +161,9 @@ const SERVICE_TEMPLATE_FIELD: &str = "serviceTemplate";
 
 /// Merges the `workspaceTemplate` of a Stack (`metadata` and `spec`) into the generated Workspace.
 ///
-/// The `podTemplate` of the template is copied without a merge if the generated Workspace has no `podTemplate`. Its
-/// nulls and directives take effect later, when it is merged into the generated pod template. A generated Workspace has
-/// no `serviceTemplate`, so `serviceTemplate` is always copied.
+/// If the generated Workspace has no `podTemplate`, the `podTemplate` of the template is copied without a merge. Its
+/// nulls and directives take effect later, in the merge into the generated pod template. A generated Workspace has no
+/// `serviceTemplate`, so the `serviceTemplate` of the template is always copied.
 pub fn workspace_template(generated: &Workspace, template: &Value) -> Result<Workspace, TemplateError> {
     let mut template = WORKSPACE_TEMPLATE.check(template)?;
     let generated = serde_json::to_value(generated).map_err(TemplateError::Generated)?;
@@ -202,7 +202,7 @@ pub fn check_size(field: &'static str, template: Option<&Value>, limit: usize) -
     if bytes > limit { Err(TooLarge { field, bytes, limit }) } else { Ok(()) }
 }
 
-/// Returns the size of a value that is encoded as JSON, in bytes. The encoded value is not stored.
+/// Returns the size of a value that is encoded as JSON, in bytes. The encoded value is not kept in memory.
 fn size(value: &Value) -> usize {
     let mut counter = Counter(0);
     match serde_json::to_writer(&mut counter, value) {

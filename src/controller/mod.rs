@@ -15,7 +15,7 @@ mod test_parts;
 use crate::api::pulumi::PulumiStack;
 use crate::pulumi::stack_name::Qualified;
 
-/// Returns whether two values identify different Pulumi stacks. Parts that are set in only one of the values are not
+/// Returns whether two values identify different Pulumi stacks. A part that only one of the values contains is not
 /// compared.
 pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
     qualified(one).differs_from(&qualified(other))

@@ -69,13 +69,14 @@ async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outco
 /// Next action for a Program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
-    /// Publish the artifact of a valid Program. `needs` describes the values that the Program requires from its Stacks.
+    /// Publishes the artifact of a valid Program. `needs` describes the values that the Program requires from its
+    /// Stacks.
     Publish { artifact: Published, needs: Option<String> },
-    /// Report the problems of an invalid Program, each with its location.
+    /// Reports the problems of an invalid Program, each with its location.
     Refuse(String),
 }
 
-/// Artifact that the status contains.
+/// Artifact of a Program, as published in the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Published {
     pub path: String,

@@ -1,5 +1,5 @@
 //! StackReceiver controller: publishes the webhook path, which is derived from the token. If no path is available, the
-//! status contains the reason.
+//! status contains the cause.
 //!
 //! The module [`crate::receiver`] serves the webhooks in each replica.
 
@@ -105,13 +105,13 @@ const DEFAULT_INTERVAL: u64 = 600;
 /// Next action for a StackReceiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
-    /// Keep the conditions and the path of a suspended StackReceiver.
+    /// Keeps the conditions and the path of a suspended StackReceiver.
     Leave,
-    /// Report that this controller does not serve webhooks.
+    /// Reports that this controller does not serve webhooks.
     NotServed,
-    /// Report that the token is not available because of `why`, and requeue after `requeue`.
+    /// Reports that the token is not available. `why` is the cause. The StackReceiver is requeued after `requeue`.
     Await { why: String, requeue: Duration },
-    /// Publish the webhook path and requeue after `requeue`.
+    /// Publishes the webhook path. The StackReceiver is requeued after `requeue`.
     Publish { path: String, requeue: Duration },
 }
 

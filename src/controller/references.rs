@@ -1,5 +1,5 @@
-//! Checks whether the Secrets and ConfigMaps to which a run refers exist and have keys, and makes the kubelet update
-//! their mounts. Each object is read by name and without its data.
+//! Checks whether the Secrets and ConfigMaps to which a run refers exist and contain keys, and makes the kubelet update
+//! their mounts. The controller reads each object by name and without its data.
 
 mod poll;
 
@@ -24,8 +24,8 @@ pub use poll::{Poll, Reference, ReferencedKind, Waiter};
 const MAX_CONCURRENT_READS: usize = 8;
 /// Maximum number of missing objects in a message.
 const MAX_NAMED: usize = 5;
-/// Time in which the kubelet mounts a change of a Secret or ConfigMap. The kubelet syncs each pod about once a minute,
-/// with a cache that is at most one minute old.
+/// Maximum time in which the kubelet mounts a change of a Secret or ConfigMap. The kubelet syncs each pod about once a
+/// minute, and the entries of its cache are at most one minute old.
 const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
 /// Column of the `Table` representation of Secrets and ConfigMaps that contains the number of keys.
 const KEYS_COLUMN: &str = "Data";
@@ -57,7 +57,7 @@ impl Checked {
     }
 }
 
-/// Checks references, and requeues objects that wait for missing references. Cheap to clone.
+/// Checks references, and requeues Updates and Workspaces that wait for missing objects. Cheap to clone.
 #[derive(Clone)]
 pub struct References {
     reader: Reader,
@@ -99,8 +99,8 @@ impl References {
         Ok(checked)
     }
 
-    /// Requeues `waiter` as soon as one of the missing objects exists. The registration expires, so the caller must
-    /// repeat this call while it waits.
+    /// Registers `waiter`, which is requeued when one of the missing objects exists. The registration expires, so the
+    /// caller must repeat this call while `waiter` waits.
     pub fn wait(&self, namespace: &str, missing: &[Reference], waiter: &Waiter) {
         for reference in missing {
             self.poll.wait(namespace, reference.kind, &reference.name, waiter);
@@ -174,8 +174,8 @@ fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Times
     changed.is_none_or(|changed| mounted_since.is_none_or(|since| changed >= since) && !is_old(changed))
 }
 
-/// Makes the kubelet update the mounted Secrets and ConfigMaps of a pod. The kubelet syncs a pod immediately after a
-/// change of an annotation, and otherwise about once a minute.
+/// Makes the kubelet update the mounted Secrets and ConfigMaps of a pod by a change of an annotation. After such a
+/// change, the kubelet syncs the pod immediately. Otherwise, it syncs the pod about once a minute.
 pub async fn request_mounts(pod: &Pod, writer: &Writer, now: Timestamp) -> Result<(), WriteError> {
     let annotations = json!({names::ANNOTATION_MOUNTS_REQUESTED: now.to_string()});
     let namespace = pod.namespace().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Limits for the replies of agents. The program of a tenant can impersonate an agent. Each field that is kept in
-//! memory, in a status or in a message is therefore truncated here, before other code reads it.
+//! Limits for the replies of agents. The program of a tenant can impersonate an agent. This module therefore truncates
+//! each field that is kept in memory, in a status or in a message before other code reads the field.
 
 use url::Url;
 
@@ -19,7 +19,7 @@ const MAX_OUTPUT: usize = 64 * 1024;
 const MAX_LINK: usize = 2 * 1024;
 /// Maximum number of engine operations in the changes of a result. The engine has about twenty operations.
 const MAX_OPERATIONS: usize = 32;
-/// Maximum number of listed resources, and of listed lock holders.
+/// Maximum number of resources in a list, and of lock holders in a list.
 const MAX_NAMED: usize = 50;
 /// Latest valid time in milliseconds since 1970: the start of the year 2100. The Kubernetes API rejects
 /// times in the distant future.
@@ -138,11 +138,11 @@ fn time(milliseconds: &mut i64) {
     }
 }
 
-/// Truncates a text and replaces its control characters, which could forge log lines.
+/// Truncates a text and replaces its control characters, because they could forge log lines.
 pub(super) fn cut(text: &mut String, max_length: usize) {
     if text.len() > max_length {
         text.truncate(text.floor_char_boundary(max_length));
-        // Frees the memory of the received text, which can be much longer.
+        // Frees the unused memory, because the received text can be much longer.
         text.shrink_to_fit();
     }
     if text.contains(|c: char| c.is_control() && c != '\n') {

@@ -1,4 +1,4 @@
-//! Client of the controller for calls to agents. Each call has a timeout and a maximum size of its reply.
+//! Client with which the controller calls agents. Each call has a timeout, and the size of each reply is limited.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -42,11 +42,13 @@ const CHUNK: usize = 256 * 1024;
 const MAX_REPLY: usize = 1024 * 1024;
 /// Maximum size of a result in bytes. The outputs are stored in a Secret, which holds at most 1 MiB.
 const MAX_RESULT: usize = 4 * 1024 * 1024;
-/// Maximum size of headers in bytes. Errors are sent in headers, which encode a character in up to twelve bytes.
+/// Maximum size of headers in bytes. Headers contain error messages, in which an encoded character has up to twelve
+/// bytes.
 const MAX_HEADERS: u32 = 128 * 1024;
 /// Maximum length of an error message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Minimum rate at which an agent must receive a source. Otherwise, a slow agent would occupy a slot for streams.
+/// Minimum rate at which an agent must receive a source. Without this minimum, a slow agent could occupy a stream slot
+/// for a long time.
 const MIN_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20) };
 
 /// Number of bytes in a period.
@@ -69,12 +71,12 @@ struct Sent {
 impl Sending {
     /// Waits until the connection has accepted all bytes.
     pub async fn done(&self) {
-        // Waiting cannot fail, because `self` owns the sender.
+        // The wait cannot fail, because `self` owns the sender.
         let _ = self.0.subscribe().wait_for(|sent| sent.is_all).await;
     }
 
-    /// Waits until the stream is slower than `rate`, and returns the error. After the complete stream is sent, waits
-    /// forever.
+    /// Waits until the stream is slower than `rate`, and then returns an error. After the complete stream is sent,
+    /// never returns.
     async fn too_slow(&self, call: &'static str, rate: Rate) -> RpcError {
         loop {
             let before = self.0.borrow().bytes;
@@ -113,8 +115,8 @@ pub struct RpcError {
 }
 
 impl RpcError {
-    /// Returns whether the agent was unreachable or did not respond before the timeout. The call may have had an
-    /// effect.
+    /// Returns whether the agent was unreachable or did not respond before the timeout. The agent may have executed the
+    /// call.
     pub fn is_unavailable(&self) -> bool {
         match self.code {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown | Code::Aborted => true,
@@ -138,7 +140,7 @@ impl RpcError {
         self.code == Code::DeadlineExceeded
     }
 
-    /// Returns whether the agent received and rejected the call. The agent would also reject an immediate retry.
+    /// Returns whether the agent received and rejected the call, and would also reject an immediate retry.
     pub fn is_refusal(&self) -> bool {
         match self.code {
             Code::InvalidArgument
@@ -182,7 +184,7 @@ impl RpcError {
     }
 
     fn status(call: &'static str, status: &Status) -> Self {
-        // Broken connections have different codes, but all of them have a transport error as their source.
+        // Errors of broken connections have different codes, but their source is always a transport error.
         let broken = std::error::Error::source(status).is_some();
         let code = if broken { Code::Unavailable } else { status.code() };
         match std::error::Error::source(status) {
@@ -191,7 +193,7 @@ impl RpcError {
         }
     }
 
-    /// Adds the reason why the connection was closed, unless the message contains it.
+    /// Adds the reason why the connection was closed, unless the message already contains the reason.
     fn because_of(self, close_reason: &CloseReason) -> Self {
         match close_reason.get() {
             Some(reason) if self.is_unavailable() && !self.message.contains(&reason) => {
@@ -210,15 +212,15 @@ pub struct AgentAddress {
     pub server_name: String,
 }
 
-/// Factory of connections to agents, which use the identity of the controller. Cheap to clone.
+/// Factory of connections to agents. The connections use the identity of the controller. Cheap to clone.
 #[derive(Clone)]
 pub struct Agents {
     tls: Arc<ArcSwap<ClientConfig>>,
 }
 
 impl Agents {
-    /// Creates a factory. It trusts agents whose certificate is signed by one of the authorities (PEM, any number of
-    /// certificates). It presents to each agent the first client certificate that the agent accepts.
+    /// Creates a factory that trusts agents whose certificate is signed by one of the authorities (PEM, any number of
+    /// certificates). A connection presents the first client certificate that the agent accepts.
     pub fn new(clients: &[Issued], authorities_pem: &str) -> Result<Self, ClientIdentityError> {
         let config = client_tls::configuration(clients, authorities_pem)?;
         Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)) })
@@ -287,8 +289,9 @@ impl AgentClient {
     }
 
     /// Sends a source. The header must contain the number of bytes that the reader returns. `sending` receives the
-    /// progress of the stream. After the call, the source is installed, or the agent is still preparing the source and
-    /// [`AgentClient::status`] reports the progress. The call is idempotent by digest and directory.
+    /// progress of the stream. When the call returns, the source is installed, or the agent is still preparing the
+    /// source and [`AgentClient::status`] reports the progress. A repeated call with the same digest and directory has
+    /// no further effect.
     pub async fn put_source<R>(
         &self,
         header: proto::SourceHeader,
@@ -327,7 +330,7 @@ impl AgentClient {
         }
     }
 
-    /// Starts an operation. The call is idempotent by the ID of the operation.
+    /// Starts an operation. A repeated call with the same operation ID has no further effect.
     pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.close_reason, "Run", RUN_TIMEOUT, calls.run(request)).await?;
@@ -350,7 +353,7 @@ impl AgentClient {
         unary(&self.close_reason, "Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
     }
 
-    /// Cancels an operation. The first call cancels it gracefully, and the second call forcefully.
+    /// Cancels an operation. The first call cancels the operation gracefully. The second call cancels it forcefully.
     pub async fn cancel(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::CancelRequest { id: id.to_owned() };
@@ -374,8 +377,8 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Returns the next message, or `None` if the agent has ended the stream. The call has no timeout, because an
-    /// operation can be silent for a long time. The keepalive of the connection detects the loss of the agent.
+    /// Returns the next message, or `None` if the agent has ended the stream. This function has no timeout, because an
+    /// operation can report no progress for a long time. The keepalive of the connection detects the loss of the agent.
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
         let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.close_reason))?;
@@ -398,7 +401,7 @@ async fn unary<T>(
 }
 
 /// Returns the header, followed by the chunks. The next chunk is read only when the connection can send it. If the
-/// reader fails, `broken` contains the error and the stream ends early. The agent then rejects the source.
+/// reader fails, the stream ends early, and the agent rejects the source. `broken` then contains the error.
 fn source_messages<R>(
     header: proto::SourceHeader,
     reader: R,

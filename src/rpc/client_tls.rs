@@ -2,7 +2,8 @@
 //! presents a client certificate of a certificate authority that the agent trusts.
 //!
 //! During a rotation of the authority, some pods still have the old files. The controller therefore has a client
-//! certificate of each authority. In the handshake, an agent lists the authorities that it trusts.
+//! certificate from the current authority and one from the previous authority. In the handshake, an agent lists the
+//! authorities that it trusts.
 
 use std::io;
 use std::net::SocketAddr;
@@ -58,7 +59,8 @@ pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result
     Ok(config)
 }
 
-/// Connects to an agent and verifies its name. `close_reason` receives the reason why the connection is closed.
+/// Connects to an agent and verifies its name. If the agent closes the connection, the reason is stored in
+/// `close_reason`.
 pub(super) async fn connect(
     target: SocketAddr,
     name: ServerName<'static>,
@@ -72,7 +74,8 @@ pub(super) async fn connect(
     connected.map(|stream| AgentStream { stream, close_reason }).map_err(|error| handshake::explain(error, "agent"))
 }
 
-/// Reason why a connection was closed. The error of a call that was not sent yet does not contain this reason.
+/// Reason why a connection was closed. If the connection is closed before a call is sent, the error of the call does
+/// not contain this reason.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CloseReason(Arc<Mutex<Option<String>>>);
 
@@ -122,8 +125,8 @@ impl ResolvesClientCert for Identities {
     }
 }
 
-/// Connection to an agent. The first bytes from the agent show whether it accepts the client certificate. The message
-/// of a read error therefore contains the reason of a rejection.
+/// Connection to an agent. An agent can reject the client certificate after the handshake of the client has completed.
+/// The first read then fails, and its error contains the reason.
 pub(super) struct AgentStream {
     stream: TlsStream<TcpStream>,
     close_reason: CloseReason,

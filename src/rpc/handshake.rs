@@ -11,8 +11,8 @@ use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, Distingu
 
 use crate::rpc::identity::{self, CONTROLLER_URI};
 
-/// Verifier of client certificates in the agent. In addition to the checks of another verifier, it requires the URI of
-/// the controller. It rejects a certificate during the handshake, so that the client receives the reason.
+/// Verifier of client certificates in the agent. In addition to the checks of the inner verifier, it requires the URI
+/// of the controller. Because the rejection is part of the handshake, the client receives the reason.
 #[derive(Debug)]
 pub(super) struct ControllerClientVerifier(pub(super) Arc<dyn ClientCertVerifier>);
 
@@ -59,7 +59,8 @@ impl ClientCertVerifier for ControllerClientVerifier {
     }
 }
 
-/// Advice in errors after a rotation of the authority, because the kubelet updates the mounted files with a delay.
+/// Advice in errors that can occur after a rotation of the authority, because the kubelet updates the mounted files
+/// with a delay.
 const KUBELET_DELAY: &str = "after a change of the authority, the kubelet updates the pod within two minutes";
 
 /// Returns the error with a message for users. `peer` is the other side of the connection: `agent` or `client`.
@@ -93,7 +94,7 @@ fn certificate_message(reason: &CertificateError, peer: &str) -> String {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("the {peer}'s certificate belongs to another workspace: {reason}")
         }
-        // If two authorities have the same name and different keys, the error is a bad signature.
+        // If a trusted authority has the same name but another key than the issuer, the error is a bad signature.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             format!("the {peer}'s certificate is signed by an untrusted authority; {KUBELET_DELAY}")
         }

@@ -1,7 +1,7 @@
 //! Certificate authority of the controller, and the certificates of both sides of a connection to an agent.
 //!
-//! A server certificate is valid only for servers, and only the client certificate of the controller contains the URI
-//! of the controller. A leaked key of a Workspace therefore cannot be used to call other Workspaces.
+//! A server certificate is valid only for server authentication, and only the client certificate of the controller
+//! contains the URI of the controller. A leaked key of a Workspace therefore cannot be used to call other Workspaces.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use zeroize::Zeroizing;
 
 /// URI in the client certificate of the controller. Agents reject all other clients.
 pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
-/// Validity of an authority. The authority is renewed when less than a third of its validity is left. This third is
-/// longer than [`LEAF_VALIDITY`].
+/// Validity of an authority. The authority is renewed when less than a third of its validity remains. A third is longer
+/// than [`LEAF_VALIDITY`].
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Validity of a server or client certificate.
 pub const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-/// Time between the start of the validity of a certificate and its creation, for hosts whose clocks are behind.
+/// Time by which the validity of a certificate begins before its creation, for hosts whose clocks are behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
 /// Organization in the name of a generated authority.
 const ORGANIZATION: &str = "pulumi-controller";
@@ -120,7 +120,7 @@ impl Authority {
         Err(IdentityError::ForeignKey)
     }
 
-    /// Returns all certificates of the authority. The other side of a connection must trust them.
+    /// Returns all certificates of the authority. The other side of a connection must trust these certificates.
     pub fn certificate_pem(&self) -> &str {
         &self.bundle_pem
     }
@@ -139,7 +139,7 @@ impl Authority {
         parse(&self.certificate).is_ok_and(|certificate| is_ours(&certificate))
     }
 
-    /// Returns whether less than a third of the validity of the authority is left.
+    /// Returns whether less than a third of the validity of the authority remains.
     pub fn renewal_due(&self, now: Timestamp) -> bool {
         parse(&self.certificate).is_ok_and(|certificate| is_due(&certificate, now))
     }
@@ -155,7 +155,7 @@ impl Authority {
         Zeroizing::new(self.issuer.key().serialize_pem())
     }
 
-    /// Issues a certificate for an agent. The certificate is valid only for servers with these names.
+    /// Issues a certificate for an agent. The certificate is valid only for server authentication with these names.
     pub fn issue_server(&self, dns_names: &[String], now: Timestamp) -> Result<Issued, IdentityError> {
         let mut params = parameters("pulumi-controller-workspace", now, LEAF_VALIDITY)?;
         for name in dns_names {
@@ -169,7 +169,7 @@ impl Authority {
         self.issue(params, "a server certificate")
     }
 
-    /// Issues the client certificate of the controller. The certificate is valid only for clients.
+    /// Issues the client certificate of the controller. The certificate is valid only for client authentication.
     pub fn issue_client(&self, now: Timestamp) -> Result<Issued, IdentityError> {
         let what = "the controller's client certificate";
         let mut params = parameters("pulumi-controller", now, LEAF_VALIDITY)?;
@@ -196,7 +196,7 @@ impl Authority {
     }
 }
 
-/// Returns whether less than a third of the validity of a certificate is left. Only the first certificate of a bundle
+/// Returns whether less than a third of the validity of a certificate remains. Only the first certificate of a bundle
 /// is checked.
 pub fn renewal_due(certificate_pem: &str, now: Timestamp) -> Result<bool, IdentityError> {
     Ok(is_due(&parse(&first(certificate_pem)?)?, now))

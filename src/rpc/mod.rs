@@ -1,8 +1,8 @@
 //! Connection between the controller and the agents: messages, identities, TLS and the client.
 //!
-//! The agent serves with [`server_tls`], and the controller calls the agent with [`client`]. The authority of the
-//! controller in [`identity`] issues the certificates of both. This module uses no Kubernetes objects and starts no
-//! processes.
+//! The agent accepts connections with [`server_tls`], and the controller calls the agent with [`client`]. The authority
+//! of the controller ([`identity`]) issues the certificates of both sides. This module uses no Kubernetes objects and
+//! starts no processes.
 
 mod bounds;
 pub mod client;

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest, Settings};
 
-/// Protocol version of this agent. A new field of a run request that changes the behavior of a run requires a new
-/// version. [`needed`] returns this version for requests that contain the field.
+/// Protocol version of this agent. If a new field of a run request changes the behavior of a run, increase the version,
+/// and return it from [`needed`] for requests that contain the field.
 ///
 /// Version 2: a destroy fails if the backend does not contain the Pulumi stack.
 ///
@@ -51,7 +51,7 @@ pub fn settings_digest(settings: &Settings) -> String {
     for item in config {
         add(&mut hasher, &item.key);
         add(&mut hasher, &item.value);
-        // The digest of an item with only a key and a value must be the same as in versions without the other fields.
+        // An item with only a key and a value must have the same digest as in versions without the other fields.
         if *item != (ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }) {
             add(&mut hasher, &format!("{:?}", (&item.file, &item.variable, item.json, item.path, item.secret)));
         }

@@ -1,8 +1,8 @@
-//! TLS 1.3 on the side of the agent: it requires the client certificate of the controller, and its files can change at
-//! any time.
+//! TLS 1.3 on the side of the agent. The agent requires the client certificate of the controller. The files of the
+//! agent can change at any time.
 //!
-//! The files are read for each connection. The controller connects rarely, so these reads are cheap. Unlike a watch of
-//! the directory, they do not depend on the limit of watches on the node and do not miss changes.
+//! Before each connection, the agent checks whether the files have changed. If the directory cannot be watched, the
+//! agent reads the files for each connection. These reads are cheap, because the controller connects rarely.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -47,12 +47,12 @@ pub const INPUTS_KEY_FILE: &str = "inputs.key";
 
 /// Timeout of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent handshakes. A further handshake replaces the handshake whose client has been silent for
-/// the longest time. Clients that connect without sending data therefore do not block other clients.
+/// Maximum number of concurrent handshakes. A further handshake replaces the handshake of the client that has been
+/// silent for the longest time. Clients that send no data therefore do not block other clients.
 const MAX_HANDSHAKES: usize = 32;
 /// Pause after a failure to accept a connection, for example because no file descriptor is available.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum time for which data of a rejected client is read. [`REFUSED_BYTES`] limits the amount of this data.
+/// Maximum time for which the agent reads data of a rejected client. [`REFUSED_BYTES`] limits the amount of this data.
 const REFUSED_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const REFUSED_BYTES: u64 = 64 * 1024;
 /// Maximum size of a file in bytes.
@@ -82,7 +82,7 @@ pub struct TlsAcceptor {
     directory: PathBuf,
     watch: FileWatch,
     loaded: ArcSwap<Loaded>,
-    /// Set until the files change.
+    /// Set after the files were read, until they change.
     checked: Cached<()>,
 }
 
@@ -110,7 +110,7 @@ impl TlsAcceptor {
     }
 
     /// Returns the connections of clients that authenticate as the controller. The stream never ends and never returns
-    /// an error: rejected clients and failures to accept a connection are only logged.
+    /// an error. Rejected clients and failures to accept a connection are only logged.
     pub fn incoming(self, listener: TcpListener) -> impl Stream<Item = io::Result<Connection>> + Send {
         futures::stream::unfold(Incoming::new(self, listener), |mut incoming| async move {
             let connection = incoming.next().await;
@@ -118,8 +118,8 @@ impl TlsAcceptor {
         })
     }
 
-    /// Returns the configuration for the next client. If the files are invalid, the last valid configuration stays in
-    /// use.
+    /// Returns the TLS configuration for the next client. If the files are invalid, returns the last valid
+    /// configuration.
     async fn current(&self) -> Arc<ServerConfig> {
         let version = self.watch.version([self.directory.as_path()]);
         if self.checked.find(version).is_none() {
@@ -254,8 +254,8 @@ impl Incoming {
         self.handshakes.push(Abortable::new(connection.boxed(), registration));
     }
 
-    /// Drops a client if the maximum number of handshakes is in progress: the client that has been silent for the
-    /// longest time or, if no client is silent, the oldest client.
+    /// Drops a client if the maximum number of handshakes is in progress. The dropped client is the client that has
+    /// been silent for the longest time or, if no client is silent, the oldest client.
     fn evict_if_full(&mut self) {
         if self.clients.len() < MAX_HANDSHAKES {
             return;
@@ -307,14 +307,14 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Closes a connection in such a way that the client receives the alert with the reason. If unread bytes remain, the
-/// operating system resets the connection and discards the alert.
+/// Closes a connection so that the client receives the alert with the reason. To prevent that the operating system
+/// resets the connection and discards the alert, reads the remaining bytes of the client first.
 async fn close_after_alert(mut stream: TcpStream) {
     let listening = async {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(REFUSED_BYTES), &mut tokio::io::sink()).await
     };
-    // The result has no effect, because the connection is closed in any case.
+    // The result is ignored, because the connection is closed in any case.
     let _ = tokio::time::timeout(REFUSED_CLOSE_TIMEOUT, listening).await;
 }
 
@@ -362,7 +362,7 @@ fn configuration(directory: &Path, files: &Files) -> Result<ServerConfig, Server
         .with_single_cert(chain, key)
         .map_err(serve)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    // A resumed session could be based on an invalid certificate.
+    // Resumption is disabled, because a resumed session could rely on a certificate that is no longer valid.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)

@@ -27,31 +27,32 @@ pub(super) enum Found {
     },
 }
 
-/// Next step. All steps except `Use`, `KeepKnown` and `Refuse` write the Secret. The Secret is then read again.
+/// Next step. All steps except `Use`, `KeepKnown` and `Refuse` write the Secret. After a write, the Secret is read
+/// again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// Create the first CA.
+    /// Creates the first CA.
     Make,
-    /// Create the Secret again with the known CA, because the Secret was deleted.
+    /// Creates the Secret again with the known CA, because the Secret was deleted.
     WriteAgain,
-    /// Keep the known CA, because the Secret is unusable. Contains the reason.
+    /// Keeps the known CA, because the Secret is unusable. Contains the reason.
     KeepKnown(String),
-    /// Fail, because the Secret is unusable and no CA is known. Contains the reason.
+    /// Fails, because the Secret is unusable and no CA is known. Contains the reason.
     Refuse(String),
-    /// Trust the known CA until `retire_at`, because a user or another process replaced it in the Secret.
+    /// Trusts the known CA until `retire_at`, because a user or another process replaced it in the Secret.
     TrustReplaced { retire_at: Timestamp },
-    /// Create the next CA, which signs from `promote_at` on.
+    /// Creates the next CA, which signs certificates from `promote_at`.
     AddNext { promote_at: Timestamp },
-    /// Promote the next CA to the current CA. Trust the replaced CA until `retire_at`.
+    /// Promotes the next CA to the current CA. The replaced CA stays trusted until `retire_at`.
     Promote { retire_at: Timestamp },
-    /// Remove the previous CA. It is then no longer trusted.
+    /// Removes the previous CA, which is then no longer trusted.
     Retire,
-    /// No change is due.
+    /// Uses the CA in the Secret. No change is due.
     Use,
 }
 
-/// Returns the next step for the content of the Secret. `known` is the active CA of this process, or `None` at the
-/// start.
+/// Returns the next step for the content of the Secret. `known` is the active CA of this process, or `None` if the
+/// process has not read the Secret yet.
 pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp) -> Action {
     let (generations, rotation_requested) = match (found, known) {
         (Found::Nothing, None) => return Action::Make,
@@ -68,7 +69,7 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     let is_due = |pending: &Pending| pending.until.is_some_and(|until| until <= now);
     match generations.next() {
         Some(next) if is_due(next) => return Action::Promote { retire_at },
-        // Only a CA that the controller generated is renewed. A user who provides a CA must renew it.
+        // The controller renews only a CA that it has generated. A user who provides a CA must renew it.
         None if rotation_requested || (current.is_generated() && current.renewal_due(now)) => {
             return Action::AddNext { promote_at: now + TRUSTED_BEFORE_IT_SIGNS };
         }
@@ -77,8 +78,8 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     if generations.previous().is_some_and(is_due) { Action::Retire } else { Action::Use }
 }
 
-/// Returns whether the CA in the Secret has replaced the known CA and does not trust it. The removal of a previous CA
-/// is not a replacement, because this CA no longer signs certificates.
+/// Returns whether the generations in the Secret do not trust the known CA, because a user or another process has
+/// replaced it. The removal of a previous CA is not a replacement, because a previous CA no longer signs certificates.
 fn was_replaced(known: &Generations, found: &Generations) -> bool {
     !found.trusts(known.current().certificate())
 }

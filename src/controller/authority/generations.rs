@@ -16,8 +16,8 @@ pub struct Generations {
     bundle: String,
 }
 
-/// Next or previous CA, and the time at which it is promoted or removed. Without a time, only a user promotes or
-/// removes the CA.
+/// Next or previous CA, and the time at which the controller promotes or removes it. Without a time, only a user can
+/// promote or remove the CA.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub authority: Arc<Authority>,
@@ -46,8 +46,8 @@ impl Generations {
         &self.bundle
     }
 
-    /// Issues the client certificates of the controller: one from the current CA and one from the previous CA. The
-    /// latter is for pods that do not trust the current CA yet.
+    /// Issues the client certificates of the controller: one from the current CA, and one from the previous CA for pods
+    /// that do not trust the current CA yet.
     pub(super) fn issue_clients(&self, now: Timestamp) -> Result<Vec<Issued>, IdentityError> {
         let previous = self.previous.as_ref().map(|pending| pending.authority.as_ref());
         std::iter::once(self.current.as_ref()).chain(previous).map(|authority| authority.issue_client(now)).collect()
@@ -74,7 +74,7 @@ impl Generations {
     }
 
     /// Returns the generations after the promotion of the next CA. The replaced CA stays trusted until `retire_at`. If
-    /// there is no next CA, returns the same generations.
+    /// no next CA exists, returns the same generations.
     pub(super) fn promoted(&self, retire_at: Timestamp) -> Self {
         match &self.next {
             Some(next) => Self::new(next.authority.clone(), None, Some(self.outgoing(retire_at))),

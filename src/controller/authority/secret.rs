@@ -18,8 +18,8 @@ use crate::rpc::identity::Authority;
 /// Name of the Secret.
 pub const SECRET: &str = "pulumi-controller-authority";
 
-/// Keys in the Secret of a certificate and its private key. `ca.crt` can contain additional certificates, which are
-/// also trusted.
+/// Two keys of the Secret: the key with a certificate, and the key with its private key. `ca.crt` can contain
+/// additional certificates, which are also trusted.
 type Pair = [&'static str; 2];
 const CURRENT: Pair = ["ca.crt", "ca.key"];
 const NEXT: Pair = ["next.crt", "next.key"];

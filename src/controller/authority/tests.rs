@@ -19,7 +19,7 @@ use crate::telemetry::metrics::Metrics;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
-/// Stored Secret, and the number of its writes.
+/// Stored Secret, and the number of writes to it.
 #[derive(Clone, Default)]
 struct Api(Arc<Mutex<(Option<Value>, u64)>>);
 

@@ -141,8 +141,9 @@ fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     }
 }
 
-/// Merges items with the same key. An item with `$patch: delete` removes all items with its key. If the patch contains
-/// an item with `$patch: replace`, the other items of the patch replace the complete list, as in Kubernetes.
+/// Merges items that have the same value of the merge key. An item with `$patch: delete` removes all items with its
+/// merge key value. If the patch contains an item with `$patch: replace`, the other items of the patch replace the
+/// complete list, as in Kubernetes.
 fn merge_by_key(
     mut base: Vec<Value>,
     patch: &[Value],
@@ -174,8 +175,8 @@ fn merge_by_key(
     Ok(in_order(base, &patched, &order, Some(key)))
 }
 
-/// Returns the items of a patch whose list does not exist in the base, after their directives are applied. Items with
-/// the same key are not merged, such as a TCP port and a UDP port with the same number.
+/// Returns the items of a patch, with their directives applied, for a list that does not exist in the base. Items with
+/// the same merge key value are not merged, for example a TCP port and a UDP port with the same number.
 fn take_by_key(patch: &[Value], key: &'static str, items: &KeyTable, path: &Path) -> Result<Vec<Value>, MergeError> {
     take(&Sorted::read(patch, key, path)?.merged, items)
 }
@@ -219,7 +220,8 @@ impl<'a> Sorted<'a> {
     }
 }
 
-/// Applies `$retainKeys`. Removes all fields from the base that it does not list, and rejects such fields in the patch.
+/// Applies `$retainKeys`. Removes all fields from the base that `$retainKeys` does not list, and rejects such fields in
+/// the patch.
 fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: &Path) -> Result<(), MergeError> {
     let Some(retained) = list_directive(patch, RETAIN_KEYS, path)? else {
         return Ok(());
@@ -297,8 +299,9 @@ fn merge_set(base: Vec<Value>, patch: &[Value]) -> Vec<Value> {
 }
 
 /// Determines the order of a merged list in the same way as Kubernetes. Items of the patch keep the order of the patch,
-/// and all other items keep the order of the base. An item that is not in the patch precedes an item of the patch only
-/// if it also precedes it in the base. Items that exist only in the patch therefore move to the front.
+/// and all other items keep the order of the base. An item that is missing from the patch precedes an item of the patch
+/// only if it also precedes that item in the base. Items that exist only in the patch are therefore inserted as early
+/// as possible.
 fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&str>) -> Vec<Value> {
     let (in_patch, in_base) = (positions(patch, key), positions(base, key));
     let index = |of: &HashMap<_, usize>, item: &Value| of.get(&identity(item, key)).copied();
@@ -318,8 +321,8 @@ fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&st
     ordered
 }
 
-/// Returns the index of each item. The map is required for fast lookups, because a list in a template can contain tens
-/// of thousands of items.
+/// Returns the index of each item. A map is used for fast lookups, because a list in a template can contain tens of
+/// thousands of items.
 fn positions<'a>(list: &'a [Value], key: Option<&str>) -> HashMap<Option<&'a Value>, usize> {
     // The order is reversed, so that the first of several items with the same identity takes precedence.
     list.iter().enumerate().rev().map(|(index, item)| (identity(item, key), index)).collect()

@@ -166,7 +166,7 @@ fn errors_name_unsupported_fields_of_a_workspace_template() {
     assert!(error.to_string().starts_with("invalid workspaceTemplate: "), "{error}");
 }
 
-/// A list can contain tens of thousands of items, so the cost per item must not depend on the length of the list.
+/// A list can contain tens of thousands of items, so the time per item must not depend on the length of the list.
 #[test]
 fn large_lists_are_merged_in_linear_time() {
     let items = |count: usize, from: usize| -> Value {

@@ -1,5 +1,5 @@
-//! Polls for missing Secrets and ConfigMaps, and requeues the objects that wait for them. All waiters of an object
-//! share its polls. Namespaces are served in rotation, and the rate of requests is limited.
+//! Polls for missing Secrets and ConfigMaps, and requeues the Updates and Workspaces that wait for them. All waiters of
+//! an object share its polls. The namespaces take turns, and the rate of requests is limited.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::runtime::reads::{ReadError, Reader};
 /// of the first waiter.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(3);
-/// Time after which the registration of a waiter expires. Reconcilers register their objects again every 30 seconds.
+/// Time after which the registration of a waiter expires. The controllers register a waiter again every 30 seconds.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(90);
 /// Maximum number of objects in a batch, and the pause between two batches.
 const BATCH: usize = 10;
@@ -58,7 +58,7 @@ impl Reference {
     }
 }
 
-/// Object that waits for references.
+/// Update or Workspace that waits for missing objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Waiter {
     Update(ObjectRef<Update>),
@@ -98,7 +98,8 @@ impl fmt::Debug for Poll {
 }
 
 impl Poll {
-    /// Requeues `waiter` after the object exists. The registration expires after [`FORGOTTEN_AFTER`].
+    /// Registers `waiter`, which is requeued when the object exists. The registration expires after
+    /// [`FORGOTTEN_AFTER`].
     pub(super) fn wait(&self, namespace: &str, kind: ReferencedKind, name: &str, waiter: &Waiter) {
         let now = Instant::now();
         let object = Object { namespace: namespace.to_owned(), kind, name: name.to_owned() };
@@ -145,8 +146,8 @@ impl Poll {
         }
     }
 
-    /// Returns the objects to poll now, at most [`BATCH`]: one object of each namespace, then a second object of each
-    /// namespace, and so on.
+    /// Returns at most [`BATCH`] objects to poll now. The namespaces take turns: the batch contains one object of each
+    /// namespace, then a second object of each namespace, and so on.
     fn take_due(&self, now: Instant) -> Vec<Object> {
         let mut entries = self.lock();
         entries.retain(|_, entry| {

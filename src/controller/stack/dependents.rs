@@ -1,5 +1,5 @@
-//! Index of Stacks by the objects to which they refer. Wakes Stacks when a dependency in `dependsOn` or `prerequisites`
-//! changes, and finds dependency cycles.
+//! Index of Stacks by the objects to which they refer. The index requeues Stacks when a dependency in `dependsOn` or
+//! `prerequisites` changes, and detects dependency cycles.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,7 +19,8 @@ use crate::runtime::index::{IndexWriter, Indexed, indexed};
 use crate::source;
 use crate::source::kinds::GroupKind;
 
-/// Capacity of the queue of Stacks to wake. If the queue is full, the periodic requeue wakes the Stack.
+/// Capacity of the queue of Stacks to requeue. If the queue is full, the request is dropped, because a Stack with unmet
+/// dependencies is also requeued periodically.
 const WAITING: usize = 1024;
 /// Maximum number of Stacks that the message about a cycle contains.
 const NAMED: usize = 10;
@@ -27,11 +28,11 @@ const NAMED: usize = 10;
 /// Object or kind to which a Stack refers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StackGroup {
-    /// Dependency.
+    /// Stack in `dependsOn` or `prerequisites`.
     Needs(ObjectKey),
-    /// Source.
+    /// Object that is the source of the Stack.
     Source(GroupKind, ObjectKey),
-    /// Kind of the source.
+    /// Kind of the source of the Stack.
     SourceKind(GroupKind),
 }
 
@@ -56,8 +57,8 @@ fn groups_of(stack: &Stack) -> Vec<StackGroup> {
 #[derive(Clone)]
 pub struct Dependents {
     stacks: Stacks,
-    /// Whether references to other namespaces are ignored. Otherwise, a user could delay the deletion of a Stack in
-    /// another namespace.
+    /// Whether references to other namespaces are ignored. If they are not ignored, a user can delay the deletion of a
+    /// Stack in another namespace.
     no_cross_namespace_refs: bool,
     /// The lock is held only for short sections and never across an `await`.
     state: Arc<Mutex<WatchState>>,
@@ -66,7 +67,7 @@ pub struct Dependents {
 
 #[derive(Default)]
 struct WatchState {
-    /// Hash of the fields of each Stack for which its dependents wait.
+    /// For each Stack, the hash of the fields that can unblock its dependents.
     watched: HashMap<ObjectKey, u64>,
     /// Stacks that were in the cache before a relist. Set only while the relist is in progress.
     before_list: Vec<Arc<Stack>>,
@@ -79,7 +80,7 @@ impl fmt::Debug for Dependents {
 }
 
 impl Dependents {
-    /// Returns the index, and the stream of Stacks to wake. The Stack controller consumes the stream.
+    /// Returns the index, and the stream of Stacks to requeue. The Stack controller consumes the stream.
     pub fn new(
         stacks: Stacks,
         no_cross_namespace_refs: bool,
@@ -88,12 +89,12 @@ impl Dependents {
         (Dependents { stacks, no_cross_namespace_refs, state: Arc::default(), wake }, woken)
     }
 
-    /// Returns a sender that wakes Stacks.
+    /// Returns a sender that requeues Stacks.
     pub fn waker(&self) -> mpsc::Sender<ObjectRef<Stack>> {
         self.wake.clone()
     }
 
-    /// Handles a watch event, and wakes the affected Stacks. The store must have applied the event.
+    /// Handles a watch event, and requeues the affected Stacks. The cache must already contain the change.
     pub fn handle(&self, event: &Event<Stack>) {
         let mut state = self.lock();
         let woken = match event {
@@ -149,7 +150,7 @@ impl Dependents {
         self.of(stack).iter().map(|dependent| key(dependent)).collect()
     }
 
-    /// Returns a Stack from the cache. It contains only some fields.
+    /// Returns a Stack from the cache, which contains only some fields of the Stack.
     pub fn cached(&self, (namespace, name): &ObjectKey) -> Option<Arc<Stack>> {
         self.stacks.store().get(&ObjectRef::new(name).within(namespace))
     }
@@ -160,8 +161,8 @@ impl Dependents {
         }
     }
 
-    /// Returns the names in the shortest dependency cycle that contains the Stack. Names of Stacks in other namespaces
-    /// contain the namespace.
+    /// Returns the names in the shortest dependency cycle that contains the Stack. The name of a Stack in another
+    /// namespace contains this namespace.
     pub fn cycle(&self, stack: &Stack) -> Option<Vec<String>> {
         let of = key(stack);
         let is_needed = self.stacks.has_group(&StackGroup::Needs(of.clone()));
@@ -199,7 +200,7 @@ impl Dependents {
 }
 
 impl WatchState {
-    /// Returns whether the fields for which dependents wait have changed since the last event of this Stack.
+    /// Returns whether the fields that can unblock dependents have changed since the last event of this Stack.
     fn has_changed(&mut self, stack: &Stack) -> bool {
         let watched_fields = watched_fields(stack);
         self.watched.insert(key(stack), watched_fields) != Some(watched_fields)
@@ -210,8 +211,8 @@ fn key(stack: &Stack) -> ObjectKey {
     (stack.namespace().unwrap_or_default(), stack.name_any())
 }
 
-/// Returns a hash of the fields for which dependents wait. The reason of the condition `Ready` is not included: it
-/// changes often, and its changes unblock no dependents.
+/// Returns a hash of the fields that can unblock dependents. The hash does not include the reason of the condition
+/// `Ready`, because this reason changes often and its changes unblock no dependents.
 fn watched_fields(stack: &Stack) -> u64 {
     let mut hasher = DefaultHasher::new();
     (stack.metadata.generation, stack.metadata.deletion_timestamp.is_some(), stack.finalizers()).hash(&mut hasher);
@@ -219,9 +220,9 @@ fn watched_fields(stack: &Stack) -> u64 {
     hasher.finish()
 }
 
-/// Returns the shortest path from a Stack through its dependencies back to the Stack. For each dependency, `needs`
-/// calls its second argument with the namespace and the name. The search takes linear time: each Stack is visited once,
-/// and its name is copied only then.
+/// Returns the shortest path from a Stack through its dependencies back to the Stack. `needs` calls its second argument
+/// with the namespace and the name of each dependency of its first argument. The search takes linear time, because it
+/// visits each Stack only once.
 fn find_cycle(of: &ObjectKey, needs: impl Fn(&ObjectKey, &mut dyn FnMut(&str, &str))) -> Option<Vec<ObjectKey>> {
     let mut visited: HashMap<String, HashSet<String>> = HashMap::new();
     // All visited Stacks, each with the position of its predecessor in this list.
@@ -244,7 +245,7 @@ fn find_cycle(of: &ObjectKey, needs: impl Fn(&ObjectKey, &mut dyn FnMut(&str, &s
     None
 }
 
-/// Returns the path from the start to the Stack at this position and back to the start.
+/// Returns the path from the first Stack to the Stack at this position, and back to the first Stack.
 fn cycle_path(of: &ObjectKey, reached: &[(ObjectKey, usize)], mut position: usize) -> Vec<ObjectKey> {
     let mut path = vec![of.clone()];
     while let Some((key, from)) = reached.get(position).filter(|_| position > 0) {

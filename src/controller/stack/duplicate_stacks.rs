@@ -1,10 +1,11 @@
 //! Detects duplicates: Stacks that manage the same Pulumi stack and would revert the changes of each other. Only one of
-//! them starts runs: the oldest Stack that has applied the Pulumi stack or, if no Stack has applied it, the oldest
-//! Stack. The other Stacks are stalled until this Stack is deleted or manages another Pulumi stack.
+//! these Stacks takes precedence and starts runs: the oldest Stack that has applied the Pulumi stack or, if no Stack
+//! has applied it, the oldest Stack. The other Stacks are stalled until the Stack that takes precedence is deleted or
+//! manages another Pulumi stack.
 //!
 //! A Stack in another namespace takes precedence only if it has applied the Pulumi stack, and never with
-//! `--no-cross-namespace-refs`. Otherwise, a user could block a Stack in another namespace with a reference to its
-//! Pulumi stack.
+//! `--no-cross-namespace-refs`. Without this rule, a user could block a Stack in another namespace by creating a Stack
+//! for the same Pulumi stack.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -27,13 +28,13 @@ use crate::runtime::reads::{ReadError, Reader};
 struct Claim {
     /// Address of the Pulumi stack. Two Stacks with the same address and the same project manage the same Pulumi stack.
     address: Address,
-    /// Address from `status.appliedStack`, which is comparable within a namespace. It also identifies a backend whose
-    /// URL is in a Secret.
+    /// Address from `status.appliedStack`, which is comparable within a namespace. This address is known even if the
+    /// URL of the backend is in a Secret.
     applied_address: Option<String>,
     project: Option<String>,
     /// Whether the spec of the Stack contains the name of the project.
     names_project: bool,
-    /// Whether the project was already read from the Workspace. The reconciles of the Stack record later changes.
+    /// Whether the project has been read from the Workspace. Later changes are recorded when the Stack is reconciled.
     is_project_read: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.
     has_applied: bool,
@@ -113,14 +114,14 @@ struct WaitingStacks {
 }
 
 impl WaitingStacks {
-    /// Records that a Stack waits for another Stack. The Stack no longer waits for the previous Stack.
+    /// Records that the Stack `key` waits for the Stack `preceding`, and for no other Stack.
     fn wait(&mut self, key: ObjectKey, preceding: ObjectKey) {
         self.remove(&key);
         self.by_preceding.entry(preceding.clone()).or_default().insert(key.clone());
         self.preceding_of.insert(key, preceding);
     }
 
-    /// Removes a Stack that no longer waits.
+    /// Removes a Stack that no longer waits for another Stack.
     fn remove(&mut self, key: &ObjectKey) {
         let Some(preceding) = self.preceding_of.remove(key) else { return };
         if let Some(waiting) = self.by_preceding.get_mut(&preceding) {
@@ -158,7 +159,7 @@ impl fmt::Debug for DuplicateStacks {
 }
 
 impl DuplicateStacks {
-    /// Creates an empty index. `wake` wakes Stacks.
+    /// Creates an empty index. `wake` requeues Stacks.
     pub fn new(wake: mpsc::Sender<ObjectRef<Stack>>, no_cross_namespace_refs: bool) -> DuplicateStacks {
         DuplicateStacks { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), wake }
     }
@@ -182,8 +183,8 @@ impl DuplicateStacks {
         self.wake_waiting(key);
     }
 
-    /// Returns the Stack that takes precedence over this Stack, if any. A Stack whose project is unknown is not
-    /// compared.
+    /// Returns the Stack that takes precedence over this Stack, if any. A Stack whose project is unknown has no
+    /// duplicates.
     pub async fn preceding(
         &self,
         stack: &Stack,
@@ -263,8 +264,8 @@ fn project_in(workspace: Option<&Workspace>) -> Option<String> {
     workspace?.status.as_ref()?.project_name.clone()
 }
 
-/// Returns the claim of a Stack. A Stack with `spec.preview` has no claim: it changes no resources, and can preview the
-/// Pulumi stack of another Stack.
+/// Returns the claim of a Stack. A Stack with `spec.preview` has no claim, because it changes no resources. It can
+/// preview the Pulumi stack of another Stack.
 fn claim(stack: &Stack, previous: Option<&Claim>) -> Option<Claim> {
     if stack.spec.preview.unwrap_or_default() {
         return None;

@@ -19,7 +19,7 @@ use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Resolved};
 use crate::telemetry::metrics::FetchResult;
 
-/// Minimum of the delay that a server requests with `Retry-After`.
+/// Lower limit of the delay that a server requests with `Retry-After`.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Retry policy after a failed fetch.
@@ -27,12 +27,12 @@ const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 enum RetryPolicy {
     /// Retry after the delay that the server requests. Default: the requeue interval for unavailable sources.
     After(Option<Duration>),
-    /// Retry with backoff. The complete artifact was downloaded and is invalid, and the next download is probably
-    /// invalid, too.
+    /// Retry with backoff. The complete artifact was downloaded and is invalid, and the next download is probably also
+    /// invalid.
     Backoff,
 }
 
-/// Fetches the artifact, or reports why this failed. The source is resolved again before each retry.
+/// Fetches the artifact, or reports why the fetch failed. Before each retry, the source is resolved again.
 pub(super) async fn fetch(
     observed: &Observed,
     resolved: &Resolved,
@@ -98,7 +98,7 @@ async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context)
     }
 }
 
-/// Returns whether only a user can resolve the error, with a change of the source, its size or its URL.
+/// Returns whether only a user can resolve the error, by a change of the source, its size or its URL.
 fn is_stalled(error: &FetchError) -> bool {
     matches!(error, FetchError::TooLarge { .. } | FetchError::RefusedHost { .. } | FetchError::Url { .. })
 }
@@ -111,8 +111,8 @@ fn retry_policy(error: &FetchError) -> RetryPolicy {
     }
 }
 
-/// Waits for the lookup of the source. Conditions of the current generation are kept, because the lookup after a
-/// restart of the controller usually confirms them.
+/// Waits for the lookup of the source. Keeps the conditions if they are of the current generation, because the lookup
+/// after a restart of the controller usually confirms them.
 pub(super) async fn await_source(
     stack: &Stack,
     message: String,

@@ -19,7 +19,8 @@ pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
 }
 
 /// Returns the Pulumi stack of a completed run, according to the announcement of the run and the report of the agent.
-/// The reported backend takes precedence, because the environment of the run may set another backend than the Stack.
+/// The reported backend takes precedence, because the environment of the run may contain another backend URL than the
+/// Stack.
 pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
     let announced = current.pulumi_stack.clone().unwrap_or_else(|| desired(stack, None));
     PulumiStack {
@@ -58,8 +59,8 @@ pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     status.applied_stack.clone().or_else(|| (is_of_spec && has_applied(stack)).then_some(of_spec))
 }
 
-/// Returns the Pulumi stack to record after a run that may have changed resources. If an interrupted run reports no
-/// project and no backend, they are copied from the recorded Pulumi stack, unless this is a different Pulumi stack.
+/// Returns the Pulumi stack to record after a run that may have changed resources. An interrupted run may report no
+/// project and no backend. They are then copied from the recorded Pulumi stack, unless it is a different Pulumi stack.
 pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
     match recorded(stack) {
         Some(before) if !differ(&before, &worked_on) => PulumiStack {
@@ -76,7 +77,8 @@ pub fn has_applied_here(stack: &Stack, workspace: Option<&Workspace>) -> bool {
     recorded(stack).is_some_and(|applied| !differ(&applied, &desired(stack, workspace)))
 }
 
-/// Returns whether a run may have changed resources. This includes a run whose end the agent has not reported.
+/// Returns whether a run may have changed resources. The result is also `true` for an `up` whose end the agent has not
+/// reported.
 pub fn may_have_changed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Up
@@ -86,8 +88,8 @@ pub fn may_have_changed(update: &Update) -> bool {
             || result.changes.iter().any(|(operation, count)| operation != "same" && *count > 0))
 }
 
-/// Returns whether a destroy with an unknown result may have removed the Pulumi stack from the backend. The destroy was
-/// interrupted, or its end was not observed.
+/// Returns whether a destroy with an unknown result may have removed the Pulumi stack from the backend. The result is
+/// unknown if the destroy was interrupted or the agent did not report its end.
 pub fn may_have_removed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Destroy
@@ -98,9 +100,9 @@ pub fn may_have_removed(update: &Update) -> bool {
 
 /// Returns whether an earlier destroy has removed the Pulumi stack that this destroy did not find.
 ///
-/// The earlier destroy must have failed, and must be able to have removed the Pulumi stack. The name, the project and
-/// the backend must be equal in both runs and in the recorded Pulumi stack. Services such as Pulumi Cloud are excluded:
-/// they also report Pulumi stacks as missing that the access token cannot read, so a user must decide.
+/// The earlier destroy must have failed and may have removed the Pulumi stack. The name, the project and the backend
+/// must be equal in both runs and in the recorded Pulumi stack. Services such as Pulumi Cloud are excluded, because
+/// they also report a Pulumi stack as missing if the access token cannot read it. A user must then decide.
 pub fn was_removed_before(
     stack: &Stack,
     kind: UpdateKind,
@@ -117,8 +119,8 @@ pub fn was_removed_before(
         && recorded(stack).as_ref() == Some(looked_up)
 }
 
-/// Returns the Pulumi stack whose resources remain because a run uses another Pulumi stack. Returns `None` if the last
-/// run or the announcement of this run already used the other Pulumi stack. The change is therefore reported only once.
+/// Returns the Pulumi stack whose resources remain because a run uses another Pulumi stack. To report this only once,
+/// returns `None` if the last run or the announcement of this run already used the other Pulumi stack.
 pub fn orphaned_stack<'a>(
     status: &'a StackStatus,
     next: &PulumiStack,

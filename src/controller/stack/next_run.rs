@@ -16,7 +16,7 @@ use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_by
 use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, status};
 use crate::source::Resolved;
 
-/// Returns the next action for a run if a run is due. Otherwise, returns the action of a Stack for which no run is due.
+/// Returns the next action before a run if a run is due. Otherwise, returns the action for a Stack without a due run.
 pub fn run_if_due(
     observed: &Observed,
     resolved: &Resolved,
@@ -57,8 +57,8 @@ pub fn run_if_due(
     }
 }
 
-/// Returns the action that takes over a Workspace of the Pulumi Kubernetes Operator without a run. If the reclaim
-/// policy deletes the Workspace, it is not taken over.
+/// Returns the action that takes over a Workspace of the Pulumi Kubernetes Operator without a run. Returns `None` if
+/// the reclaim policy deletes the Workspace.
 pub fn operators_workspace(observed: &Observed, resolved: &Resolved, in_store: bool, due: &Due) -> Option<Action> {
     pko_migration::workspace(observed.workspace.as_ref())?;
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
@@ -76,8 +76,8 @@ fn replace_workspace(observed: &Observed, resolved: &Resolved, in_store: bool) -
     }
 }
 
-/// Returns the action that delivers and records another archive with the same content as the archive of the last run.
-/// No run is required.
+/// Returns the action that delivers and records an archive with the same content as the archive of the last run. Such
+/// an archive requires no run.
 fn adopt_repacked_archive(
     observed: &Observed,
     resolved: &Resolved,
@@ -98,7 +98,7 @@ fn adopt_repacked_archive(
     })
 }
 
-/// Returns the next action for a run that is due.
+/// Returns the next action before a run that is due.
 fn run(
     observed: &Observed,
     resolved: &Resolved,
@@ -175,9 +175,9 @@ fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind
     }
 }
 
-/// Returns the action after a successful run if no other run is due. It deletes the Workspace if the reclaim policy
-/// requires this. It fetches the source for a pod that has lost the source. If the pod rejected a newer source, it
-/// resets the Workspace to the source of the last run.
+/// Returns the action for a Stack whose last run succeeded and for which no other run is due. The action deletes the
+/// Workspace if the reclaim policy is `Delete`, or fetches the source for a pod that has lost it. If the pod rejected a
+/// newer source, the action applies the Workspace with the source of the last run.
 fn settled_on(
     observed: &Observed,
     resolved: &Resolved,

@@ -1,4 +1,4 @@
-//! Reads the state that a Stack reconcile requires. Before a decision, only this module reads from the API server.
+//! Reads the state that a Stack reconcile requires. All reads from the API server before a decision are in this module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -93,7 +93,7 @@ async fn observe_source(
     if needs_source(stack, update, workspace) {
         return Some(resolve(stack, context).await);
     }
-    // The repository of a suspended or deleted Stack is not polled.
+    // The controller does not poll the repository of a suspended or deleted Stack.
     if stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some() {
         context.git.forget(&(stack.namespace().unwrap_or_default(), stack.name_any()));
     }
@@ -125,8 +125,8 @@ async fn observe_deletion(
     })
 }
 
-/// Returns the changed Secrets and ConfigMaps that match the watch selector. Only the metadata of each object is read,
-/// with one GET request.
+/// Returns the changed Secrets and ConfigMaps that match the watch selector. For each object, one GET request reads
+/// only the metadata.
 async fn changed_watched_objects(
     stack: &Stack,
     workspace: Option<&Workspace>,
@@ -167,8 +167,8 @@ where
     }
 }
 
-/// Returns the dependencies of the Stack. Most dependencies are read from the cache, whose watch wakes this Stack when
-/// a dependency changes.
+/// Returns the dependencies of the Stack. Most dependencies are read from the cache. The watch of the cache requeues
+/// this Stack when a dependency changes.
 async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<Dependency>, ReadError> {
     let own = stack.namespace().unwrap_or_default();
     let mut dependencies = Vec::new();
@@ -261,11 +261,11 @@ async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Resu
     Ok(secret.filter(|secret| is_outputs_of(secret, update)))
 }
 
-/// Returns whether this step requires the source. The source is not required after the start of a run, or if the Stack
-/// is deleted and its pod contains an artifact.
+/// Returns whether this step requires the source. The source is not required after a run has started, or if the Stack
+/// is suspended. A deleted Stack requires the source only for a destroy, and only if its pod contains no artifact.
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
-    // If the source changes, an Update that has not started may be revoked. After the start, an Update uses its own
-    // artifact until the end.
+    // If the source changes, an Update whose run has not started may be revoked. A started run uses its artifact until
+    // it ends.
     if update.is_some_and(|u| u.is_complete() || u.status.as_ref().is_some_and(|s| s.run.is_some())) {
         return false;
     }

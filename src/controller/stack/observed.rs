@@ -11,7 +11,7 @@ use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::prerequisites::Dependency;
 use crate::source::{Resolved, Unavailable};
 
-/// Observed state at the start of a reconcile step.
+/// State that a reconcile step observes before its decision.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub stack: Stack,
@@ -20,12 +20,12 @@ pub struct Observed {
     /// Whether the store or the pod contains the bytes of the resolved artifact.
     pub in_store: bool,
     pub workspace: Option<Workspace>,
-    /// Whether an admission webhook or policy changed the Workspace at the last apply, and the Workspace is still
-    /// unchanged since then.
+    /// Whether an admission webhook or policy changed the Workspace when it was last applied, and the Workspace has not
+    /// changed since.
     pub is_workspace_mutated: bool,
     /// Update to which `status.currentUpdate` refers.
     pub update: Option<Update>,
-    /// Secret with the outputs of this Update, if the Update is complete.
+    /// Secret with the outputs of `update`, if the Update is complete.
     pub outputs: Option<Secret>,
     /// Stacks to which `dependsOn` and `prerequisites` refer.
     pub dependencies: Vec<Dependency>,
@@ -33,13 +33,14 @@ pub struct Observed {
     pub cycle: Option<Vec<String>>,
     /// Message about a dependency in another namespace, if the controller does not allow such dependencies.
     pub denied_dependency: Option<String>,
-    /// Secrets and ConfigMaps in the pod that have changed since the last run and whose changes trigger a run.
+    /// Secrets and ConfigMaps that the pod mounts, that have changed since the last run, and whose changes trigger a
+    /// run.
     pub watched: BTreeSet<String>,
     /// Maximum jitter of intervals, in percent.
     pub interval_jitter: u8,
     /// Stack that manages the same Pulumi stack and takes precedence over this Stack.
     pub duplicate: Option<DuplicateStack>,
-    /// All Updates of this Stack in the cache.
+    /// All cached Updates of this Stack.
     pub updates: Vec<Arc<Update>>,
     /// State for the deletion. Set only while the Stack is being deleted.
     pub deletion: Option<Deletion>,

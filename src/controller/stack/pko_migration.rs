@@ -1,5 +1,5 @@
-//! Interprets the state that the Pulumi Kubernetes Operator has recorded. The migration starts no run that the operator
-//! would not have started.
+//! Interprets the state that the Pulumi Kubernetes Operator has recorded. The migration starts only runs that the
+//! operator would also have started.
 
 use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, RunInputs, Stack, StackStatus};
@@ -21,7 +21,7 @@ const MIN_HASH: usize = 40;
 /// Program.
 pub fn is_same_artifact(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let RunCandidate { revision, inputs: RunInputs { digest, content_id, .. } } = candidate;
-    // A source that is not an object has no revision.
+    // `lastAttemptedCommit` is absent if the source has no revision.
     let commit = last.last_attempted_commit.as_deref().unwrap_or_default();
     match &last.inputs.digest {
         // For a Git repository that the controller polls, only the commit hash is recorded.
@@ -35,9 +35,8 @@ pub fn is_same_artifact(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     }
 }
 
-/// Returns whether the last run used an artifact with the same content ID. Records of earlier versions contain no
-/// content ID. For such a record, the checksum of the revision is compared, which equals the content ID of a source
-/// without options.
+/// Returns whether the last run used an artifact with the same content ID. A record of an earlier version contains no
+/// content ID. Its revision contains a checksum, which equals the content ID if the source has no options.
 fn is_same_content(last: &LastUpdate, revision: &str, content_id: Option<&str>) -> bool {
     let revision = Revision::parse(revision);
     content_id.is_some() && last.inputs.content_id.as_deref().or_else(|| revision.checksum()) == content_id
@@ -67,8 +66,8 @@ pub fn adopted(stack: &Stack) -> StackStatus {
     status
 }
 
-/// Returns the status with the digest of the last run of the operator, if the source still has the revision of this
-/// run. From then on, another digest triggers a run.
+/// Returns the status with a digest for the last run of the operator, if the source still has the revision of this run.
+/// Later, another digest triggers a run.
 pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     let mut status = stack.status.clone()?;
     let digest = Some(resolved.digest.clone());
@@ -87,7 +86,8 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     Some(status)
 }
 
-/// Returns whether the operator stopped retrying. It stops after a fixed number of failures, and records no reason.
+/// Returns whether the operator stopped retrying the last run. The operator stops after a fixed number of failures and
+/// records no reason.
 pub fn has_failed_permanently(last: &LastUpdate) -> bool {
     last.state.as_deref() == Some("failed") && last.reason.is_none() && last.failures >= PKO_MAX_FAILURES
 }

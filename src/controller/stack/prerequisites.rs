@@ -20,7 +20,8 @@ pub mod expression;
 /// Dependency of a Stack. `stack` is `None` if the dependency does not exist.
 #[derive(Clone, Debug)]
 pub struct Dependency {
-    /// Name of the dependency. It contains the namespace if the dependency is in another namespace than the Stack.
+    /// Name of the dependency for messages. The name contains the namespace if the dependency and the Stack are in
+    /// different namespaces.
     pub name: String,
     pub rule: Rule,
     pub stack: Option<Arc<Stack>>,
@@ -31,11 +32,11 @@ pub struct Dependency {
 /// Condition that a dependency must meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The last run has succeeded with the current spec and the current request. If `within` is set, the run must have
-    /// ended at most this long ago.
+    /// The last run has succeeded with the current spec and the current request. If `within` is set, the run must also
+    /// have ended within this time before the check.
     Succeeded { within: Option<SignedDuration> },
-    /// The Stack is Ready for its current generation. If both Stacks use the same source, it must also have applied the
-    /// same revision.
+    /// The dependency is Ready for its current generation. If both Stacks use the same source, the dependency must also
+    /// have applied the same revision.
     Ready,
     /// The expression evaluates to `true`.
     Expression(String),
@@ -45,19 +46,19 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DependencyState {
     Satisfied,
-    /// A dependency is unmet. Contains a message and the stale dependencies, which must run again.
+    /// A dependency is unmet. Contains a message and the stale dependencies, whose last run is too old.
     Unmet {
         message: String,
         stale: Vec<Stale>,
     },
-    /// An expression is being evaluated. The result wakes the Stack.
+    /// An expression is being evaluated. The result requeues the Stack.
     Evaluating,
-    /// An expression is invalid or exceeds a limit. Another evaluation with the same objects would fail, too.
+    /// An expression is invalid or exceeds a limit. Another evaluation with the same objects would also fail.
     Invalid(String),
 }
 
-/// Dependency that must run again. The value of the request is derived from the last run of the dependency, so a
-/// repeated request has no effect.
+/// Dependency that must run again because its last run is too old. The value of the request is derived from this run,
+/// so a repeated request has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
     pub name: String,
@@ -69,7 +70,7 @@ pub fn rules(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
     let prerequisites = spec.prerequisites.iter().map(|prerequisite| {
         let within = prerequisite.requirement.as_ref().and_then(|r| r.succeeded_within_duration.as_deref());
         let within = within.and_then(duration::seconds).map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
-        // A run cannot meet a duration of zero seconds. The prerequisite would therefore run repeatedly.
+        // No run is recent enough for a duration of zero seconds, so the prerequisite would run repeatedly.
         let within = within.map(|seconds| seconds.max(1));
         let rule = Rule::Succeeded { within: within.map(SignedDuration::from_secs) };
         ((own.to_owned(), prerequisite.name.clone()), rule)
@@ -128,19 +129,20 @@ pub fn watched_fields(stack: &Stack) -> impl Hash {
     (request, seen, ended)
 }
 
-/// Returns a message if the spec contains a dependency in another namespace. The caller checks whether this is allowed.
+/// Returns a message if the spec contains a dependency in another namespace. The caller checks whether such a
+/// dependency is allowed.
 pub fn cross_namespace_reference(spec: &StackSpec, own: &str) -> Option<String> {
     let elsewhere = references(spec, own).find(|(namespace, _)| *namespace != own);
     elsewhere.map(|(namespace, name)| format!("spec.dependsOn: Stack {namespace}/{name} is in another namespace"))
 }
 
-/// Returns the name of a Stack for messages. It contains the namespace if this differs from `own`.
+/// Returns the name of a Stack for messages, with its namespace if the namespace differs from `own`.
 pub fn display_name((namespace, name): &ObjectKey, own: &str) -> String {
     if namespace == own { name.clone() } else { format!("{namespace}/{name}") }
 }
 
-/// Checks whether a run of this Stack with this revision can start. After an unmet dependency, the check continues with
-/// the other dependencies, so that one reconcile requests the runs of all stale dependencies.
+/// Checks whether a run of this Stack with this revision can start. All dependencies are checked even if one is unmet,
+/// so that one reconcile requests the runs of all stale dependencies.
 pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) -> DependencyState {
     let mut stale = Vec::new();
     let mut problems = Vec::new();

@@ -25,15 +25,16 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch::only_changes;
 
-/// Maximum number of steps per reconcile. The Stack is then requeued, so that it does not delay other Stacks.
+/// Maximum number of steps per reconcile. After these steps, the Stack is requeued, so that it does not delay other
+/// Stacks.
 const STEPS: usize = 8;
 
 /// Reconciles a Stack in steps. Each step observes the state, decides on an action, and performs the action.
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     context.metrics.stacks(context.stacks.store().len());
-    // The cache may not contain the last write of this controller yet, but the record of runs must be current. The
-    // Stack is therefore read from the API.
+    // The Stack is read from the API, because the cache may not contain the last write of this controller yet. An
+    // outdated record of runs could start a run twice.
     let namespace = stack.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {
         return Ok(Outcome::Settled);
@@ -53,7 +54,7 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
     Ok(Outcome::After(std::time::Duration::from_secs(1)))
 }
 
-/// Streams of Stacks that must be reconciled.
+/// Streams of Stacks to requeue.
 pub struct Feeds<W, D> {
     /// Stacks whose sources have changed.
     pub woken: W,
@@ -102,9 +103,9 @@ pub async fn controller(
     start.run(record, seen, triggers, reconcile, context).await;
 }
 
-/// Returns the fields of an Update that affect the status of its Stack. For an open Update, these are the waiting
-/// condition, the start, the cancellation and the progress. For a completed or deleted Update, this is the resource
-/// version.
+/// Returns the fields of an Update that affect the status of its Stack. For an open Update, these fields are the
+/// condition of a waiting run, the start, the cancellation and the progress. For a completed or deleted Update, the
+/// only field is the resource version.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
         return format!("{:?}", update.metadata.resource_version);
@@ -119,7 +120,7 @@ fn update_state(update: &Update) -> String {
     format!("{:?}", (waits, has_begun, is_canceling, resources.unwrap_or_default()))
 }
 
-/// Returns whether the Update is unchanged since the Stack controller created it. Its event then requires no reconcile.
+/// Returns whether the Update has no conditions and is not being deleted. Its events then require no reconcile.
 fn is_untouched(update: &Update) -> bool {
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions.is_empty() && update.metadata.deletion_timestamp.is_none()
@@ -131,7 +132,8 @@ fn workspace_state(workspace: &Workspace) -> String {
     format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
 }
 
-/// Removes all fields except the source of a Stack, its dependencies, and its readiness for dependents.
+/// Removes all fields from a Stack except its source, its dependencies, and the status fields that its dependents
+/// require.
 fn strip_unused_fields(stack: &mut Stack) {
     let StackSpec { flux_source, program_ref, prerequisites, depends_on, .. } = std::mem::take(&mut stack.spec);
     stack.spec = StackSpec { flux_source, program_ref, prerequisites, depends_on, ..StackSpec::default() };

@@ -1,6 +1,6 @@
 //! Type, artifact and inputs of a run, and changes of the inputs since the last run. The agent in the pod reports keyed
-//! hashes of Secrets and ConfigMaps. A change of an object therefore triggers a run only after the kubelet has updated
-//! the pod.
+//! hashes of the mounted Secrets and ConfigMaps. A change of such an object therefore triggers a run only after the
+//! kubelet has mounted the change.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ pub fn reference(resolved: &Resolved) -> ArtifactReference {
     }
 }
 
-/// Source revision and inputs of a run, which are compared with the last run.
+/// Source revision and inputs of a possible run, which are compared with the last run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCandidate {
     /// Revision of the source. Empty if the source has no revision.
@@ -117,13 +117,13 @@ fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
     }
 }
 
-/// Returns the hash of the values in Secrets and ConfigMaps to which the configuration refers.
+/// Returns the hash of the configuration values from Secrets and ConfigMaps.
 fn config_inputs(observed: &Observed) -> Option<String> {
     workspace_status(observed.workspace.as_ref())?.config_inputs.clone()
 }
 
-/// Returns the hashes of the mounted objects. If an object that is not watched has changed, the hash of the last run is
-/// returned. The change then triggers no run, and is not a new input of a run.
+/// Returns the hashes of the mounted objects. For an object that is not watched, returns the hash of the last run, if
+/// this hash is known. A change of such an object therefore triggers no run.
 fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
     let before = last_update(&observed.stack).map(|last| &last.inputs.mounted_inputs);
     let counts = |(object, word): (&String, &String)| {
@@ -147,7 +147,7 @@ pub fn changed_objects<'a>(stack: &Stack, workspace: Option<&'a Workspace>) -> V
         .collect()
 }
 
-/// Returns the message of the Update if a Secret or ConfigMap has changed since the last run. An object without a
+/// Returns the message for the Update if a Secret or ConfigMap has changed since the last run. An object without a
 /// recorded hash counts as unchanged.
 pub fn changed_input(last: &LastUpdate, inputs: &RunInputs) -> Option<String> {
     let has_read = |now: &String| last.run_config_inputs.as_ref() == Some(now);
@@ -161,13 +161,13 @@ pub fn changed_input(last: &LastUpdate, inputs: &RunInputs) -> Option<String> {
     Some(format!("{} has changed", object.replacen('/', " ", 1)))
 }
 
-/// Returns the hashes that the record of the last run does not contain. Returns `None` if no hash is missing or no run
+/// Returns the hashes that are missing from the record of the last run. Returns `None` if no hash is missing or no run
 /// has ended.
 pub fn baseline(observed: &Observed) -> Option<Baseline> {
     let (now, last) = (workspace_status(observed.workspace.as_ref())?, last_update(&observed.stack)?);
     let is_new = |object: &String| !last.inputs.mounted_inputs.contains_key(object);
     let mounted = now.mounted_inputs.iter().filter(|(object, _)| is_new(object));
-    // The Workspace sometimes reports the hash of the values that the run used only after the end of the run.
+    // The Workspace sometimes reports the hash of the values that the run used only after the run has ended.
     let is_first = |now: &String| match &last.inputs.config_inputs {
         None => true,
         Some(before) => before != now && last.run_config_inputs.as_ref() == Some(now),

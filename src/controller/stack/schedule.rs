@@ -1,6 +1,6 @@
-//! Decides whether a run is due, and when the next run is due. The schedule equals the schedule of the Pulumi
-//! Kubernetes Operator v2, with these differences: the number of retries is not limited, a new artifact resets the
-//! backoff, and both the revision and the digest identify an artifact.
+//! Decides whether a run is due, and when the next run is due. The schedule is the same as in the Pulumi Kubernetes
+//! Operator v2, except that the number of retries is not limited, a new artifact resets the backoff, and both the
+//! revision and the digest identify an artifact.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -86,7 +86,7 @@ pub fn due(
     }
 }
 
-/// Returns the message of the Update if a change of the Stack or of its annotations triggers a run.
+/// Returns the message for the Update if a change of the Stack or of its annotations triggers a run.
 fn changed_request(last: &LastUpdate, inputs: &RunInputs, kind: UpdateKind) -> Option<String> {
     if kind == UpdateKind::Destroy && last.kind.as_deref() != Some(UpdateKind::Destroy.as_str()) {
         return Some("Stack marked for deletion".to_owned());
@@ -115,7 +115,7 @@ fn resync(last: &LastUpdate, every: SignedDuration, spread: SignedDuration, now:
     }
 }
 
-/// Returns the time since the status contains the result of the last run.
+/// Returns the time since the result of the last run was recorded in the status.
 fn since(last: &LastUpdate, now: Timestamp) -> Option<SignedDuration> {
     last.last_resync_time.as_ref().map(|time| now.duration_since(time.0))
 }
@@ -134,8 +134,8 @@ fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
     Due::After(wait - since)
 }
 
-/// Returns the number of consecutive interrupted runs after a run that ended for this reason. A run that found a lock,
-/// or that its workspace rejected, neither increases nor resets the number.
+/// Returns the number of consecutive interrupted runs after a run that ended for this reason. The number does not
+/// change if the run found a lock or its workspace rejected the run.
 pub fn interruptions_after(previous: Option<&LastUpdate>, current: &RunCandidate, reason: Option<&str>) -> i64 {
     let before = previous.filter(|last| had_inputs(last, current)).map_or(0, |last| last.interruptions);
     match reason {
@@ -146,7 +146,7 @@ pub fn interruptions_after(previous: Option<&LastUpdate>, current: &RunCandidate
 }
 
 /// Reasons of failures that do not increase the failure count: interruptions, and failures that require a decision by a
-/// user. If `waits_for_locks` is set, a lock of another update does not increase the count, either.
+/// user. If `waits_for_locks` is set, a lock of another update also does not increase the count.
 const UNCOUNTED: [&str; 4] = [
     update_reason::ABORTED,
     update_reason::PENDING_CREATES,
@@ -155,7 +155,7 @@ const UNCOUNTED: [&str; 4] = [
 ];
 
 /// Returns the number of consecutive failures after a run that failed for this reason. A changed input resets the
-/// number. Runs that their workspace rejected are counted separately from runs that started and failed.
+/// number. Runs that the workspace rejected are counted separately from runs that started and failed.
 pub fn failures_after(
     previous: Option<&LastUpdate>,
     current: &RunCandidate,
@@ -171,7 +171,7 @@ pub fn failures_after(
     before.map_or(0, |last| last.failures).saturating_add(i64::from(counts))
 }
 
-/// Returns whether the run has the same inputs as the last run. It is then a scheduled run or a retry.
+/// Returns whether the run has the same inputs as the last run. Such a run is a scheduled run or a retry.
 pub fn is_repetition(last: Option<&LastUpdate>, candidate: &RunCandidate) -> bool {
     last.is_some_and(|last| had_inputs(last, candidate))
 }

@@ -1,5 +1,5 @@
 //! Watches the kinds of sources to which Stacks refer. The watch of a kind starts when a Stack uses a source of this
-//! kind. It ends when no Stack refers to the kind, or when the API server no longer serves the kind.
+//! kind. The watch ends when no Stack refers to the kind, or when the API server no longer serves the kind.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,9 +27,9 @@ use crate::source::Unavailable;
 use crate::source::flux::{self, Sources};
 use crate::source::kinds::GroupKind;
 
-/// Capacity of the queue of Stacks to wake. If the queue is full, the watch blocks.
+/// Capacity of the queue of Stacks to requeue. If the queue is full, the watch blocks.
 const WAITING: usize = 1024;
-/// Interval at which a watch checks whether a Stack refers to its kind.
+/// Interval at which a watch checks whether a Stack still refers to its kind.
 const REVIEW: Duration = Duration::from_secs(5 * 60);
 
 /// Watches of the kinds of sources. Cheap to clone. All clones share the watches.
@@ -71,7 +71,7 @@ impl fmt::Debug for SourceWatches {
 }
 
 impl SourceWatches {
-    /// Creates the watches, and returns the stream of Stacks to wake.
+    /// Returns the watches, and the stream of Stacks to requeue.
     pub fn new(
         client: Client,
         scope: Scope,
@@ -85,8 +85,8 @@ impl SourceWatches {
         (SourceWatches(Arc::new(shared)), woken)
     }
 
-    /// Starts the watch of this kind of source, unless the watch is already running. The watch wakes the Stacks whose
-    /// source changes.
+    /// Starts the watch of this kind of source, unless the watch is already running. The watch requeues the Stacks
+    /// whose source changes.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Records whether the API server rejects the watch. Returns whether this is a change.
+    /// Records whether the API server rejects the watch. Returns whether the record has changed.
     fn set_refused(&self, kind: &GroupKind, message: Option<String>) -> bool {
         let mut watched = self.lock();
         let Some(watch) = watched.get_mut(kind) else { return false };
@@ -171,8 +171,8 @@ impl Shared {
         has_changed
     }
 
-    /// Removes the watch if no Stack refers to the kind. The check and the removal use the same lock. A concurrent
-    /// `keep` therefore does not rely on a watch that ends immediately afterwards.
+    /// Removes the watch if no Stack refers to the kind. The lock is held during the check and the removal, so that a
+    /// concurrent `keep` does not find a watch that is about to end.
     fn forget_if_unneeded(&self, kind: &GroupKind) -> bool {
         let mut watched = self.lock();
         let needed = self.stacks.has_group(&StackGroup::SourceKind(kind.clone()));
@@ -182,8 +182,8 @@ impl Shared {
         !needed
     }
 
-    /// Wakes Stacks. Blocks while the queue is full, because a Stack for which no run is due may have no periodic
-    /// requeue.
+    /// Requeues the Stacks of a group. Blocks while the queue is full, because a Stack for which no run is due may have
+    /// no periodic requeue.
     async fn wake(&self, group: &StackGroup) {
         let mut wake = self.wake.clone();
         for stack in self.stacks.in_group(group) {

@@ -21,7 +21,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     let ready = conditions::find(&status.conditions, READY);
     let stalled = conditions::find(&status.conditions, STALLED).filter(|stalled| stalled.status == "True");
     let last_failed = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
-    // A Stack that is in progress or waits for a dependency is not failing.
+    // A Stack that has an open run or waits for a dependency does not count as failing.
     let waits = |reason: &str| {
         let waiting = [
             stack_reason::NOT_READY_IN_PROGRESS,
@@ -60,7 +60,8 @@ pub fn with_handled_cancel(stack: &Stack, value: String) -> StackStatus {
     StackStatus { handled_cancel: Some(value), ..stack.status.clone().unwrap_or_default() }
 }
 
-/// Returns the status with the first hashes of Secrets and ConfigMaps. Later hashes are compared with them.
+/// Returns the status with the first known hashes of Secrets and ConfigMaps. Later hashes are compared with these
+/// hashes.
 pub fn with_first_inputs(stack: &Stack, first: &Baseline) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = &mut status.last_update {

@@ -1,4 +1,4 @@
-//! End of a reconcile step. The status is written. Then the reconcile continues, or the Stack is requeued.
+//! Ends a reconcile step: writes the status, and then continues the reconcile or requeues the Stack.
 
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use crate::controller::stack::status::{self, State};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
 
-/// Requeue interval of a Stack that waits for a change. Normally, a watch reports the change earlier.
+/// Requeue interval of a Stack that waits for a change. Normally, a watch event requeues the Stack earlier.
 pub const WATCHED_RETRY: Duration = Duration::from_secs(60);
-/// Retry interval after the API server has forbidden a write. Watches do not report that the permission is granted.
+/// Retry interval after the API server has forbidden a write. The retry is periodic, because no watch event follows
+/// when the permission is granted.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
 /// Retry interval after the API server has rejected an object as invalid. An admission policy can be the cause.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
@@ -22,9 +23,9 @@ pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 /// Result of a reconcile step, which determines whether another step follows.
 #[derive(Debug)]
 pub enum Next {
-    /// Start the next step immediately with this version of the Stack.
+    /// Starts the next step immediately with this version of the Stack.
     Again(Box<Stack>),
-    /// End the reconcile. The Stack is requeued after this time, unless a watch event triggers a reconcile earlier.
+    /// Ends the reconcile. The Stack is requeued after this time, unless a watch event triggers a reconcile earlier.
     Rest(Option<Duration>),
 }
 
@@ -56,8 +57,8 @@ pub async fn rest(
 }
 
 /// Handles a failed write of an Update or a Workspace. The API server can reject a write because of a quota, an
-/// admission policy or missing RBAC permissions. Such a rejection is reported and retried, because its cause can be
-/// outside the Stack.
+/// admission policy or missing RBAC permissions. Such a rejection is reported, and the write is retried, because the
+/// cause can be outside the Stack.
 pub async fn write_rejected(
     stack: &Stack,
     error: WriteError,

@@ -10,7 +10,8 @@ use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{self, workspace_reason};
 use crate::source::{Origin, Resolved};
 
-/// Maximum number of entries in [`MutatedWorkspaces`]. A Workspace without an entry is applied again.
+/// Maximum number of entries in [`MutatedWorkspaces`]. If a mutated Workspace has no entry, the controller applies it
+/// again.
 const MAX_RECORDED: usize = 1000;
 
 pub enum Readiness {
@@ -18,11 +19,11 @@ pub enum Readiness {
     Waiting(String),
     Failed(String),
     VersionTooLow(String),
-    /// The installation of the source's dependencies failed.
+    /// The agent failed to install the dependencies of the source.
     NotInstalled(String),
-    /// The pod is ready with its current source. It rejected the new source as unusable.
+    /// The pod is ready with its current source, but rejected the new source as unusable.
     SourceRefused(String),
-    /// The pod waits for the bytes of an artifact that the store does not contain.
+    /// The pod waits for the bytes of an artifact that are missing from the store.
     LacksSource(String),
 }
 
@@ -33,7 +34,7 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
         return Readiness::Waiting(String::new());
     };
     let message = format!("{}: {}", ready.reason, ready.message);
-    // The cause is at the start, because `kubectl get` truncates the message.
+    // The message starts with the cause, because `kubectl get` truncates the end of the message.
     let waiting = format!("{} ({}); ", ready.message, ready.reason);
     match ready.reason.as_str() {
         _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
@@ -62,8 +63,8 @@ pub fn in_place(workspace: &Workspace) -> Option<Resolved> {
     from_reference(reference)
 }
 
-/// Returns the artifact in the pod. It can differ from the artifact in the spec, because the pod may have rejected a
-/// newer artifact.
+/// Returns the artifact in the pod. This artifact can differ from the artifact in the spec, because the pod may have
+/// rejected a newer artifact.
 pub fn last_in_place(workspace: &Workspace) -> Option<Resolved> {
     from_reference(workspace.status.as_ref()?.artifact.as_ref()?)
 }

@@ -143,8 +143,8 @@ async fn responses_are_sent_without_waiting_for_acknowledgments() {
     client.abort();
 }
 
-/// Returns clients that the agent rejects. For each client: the log message of the agent, and the error of the
-/// controller.
+/// Returns clients that the agent rejects, each with a name, its certificates, the log message of the agent, and the
+/// error of the client.
 fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str, &'static str); 5] {
     let of_another = Authority::generate(Timestamp::now()).unwrap().issue_client(Timestamp::now()).unwrap();
     [
@@ -246,8 +246,8 @@ async fn a_server_with_a_wrong_certificate_is_rejected() {
     }
 }
 
-/// Tests each step of a rotation of the authority with the certificates of the controller and the files that a pod can
-/// have in this step.
+/// Combines the certificates that the controller has in each step of a rotation with the files that a pod has in each
+/// step. The pairs in `apart` do not occur, because a pod receives new files before the next step.
 #[tokio::test]
 async fn agents_stay_reachable_in_each_step_of_an_authority_rotation() {
     let serving = Serving::start(FakeAgent::default()).await;

@@ -20,7 +20,7 @@ fn ready(name: &str, status: &str, reason: &str) -> Stack {
     Stack { status: serde_json::from_value(json!({"conditions": [ready]})).unwrap(), ..stack("apps", name, &[]) }
 }
 
-/// Returns the Stacks that the events wake, in order.
+/// Returns the Stacks that the events requeue, in order.
 async fn woken(no_cross_namespace_refs: bool, events: Vec<Event<Stack>>) -> Vec<String> {
     let (store, mut writer) = stacks();
     let (dependents, woken) = Dependents::new(store, no_cross_namespace_refs);

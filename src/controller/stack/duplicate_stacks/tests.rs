@@ -1,4 +1,4 @@
-//! Tests of the precedence of Stacks with the same Pulumi stack, and of the Stacks that are woken after a deletion.
+//! Tests of the precedence of Stacks with the same Pulumi stack, and of the Stacks that are requeued after a deletion.
 
 use futures::StreamExt;
 use serde_json::{Value, json};

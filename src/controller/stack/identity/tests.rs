@@ -1,4 +1,4 @@
-//! Tests of the runs that may have left resources, and of the Pulumi stack with these resources.
+//! Tests of the runs that may have created resources, and of the Pulumi stack that contains these resources.
 
 use serde_json::{Value, json};
 

@@ -283,7 +283,8 @@ fn a_deleted_stack_is_destroyed_after_the_run_of_pko_ends() {
     assert!(message.contains("destroy"), "{message}");
 }
 
-/// Implements the check of the operator whether a Stack that is not being deleted is up to date.
+/// Returns whether the operator considers a Stack up to date. Implements the check of the operator for a Stack that is
+/// not being deleted.
 fn is_synced_for_the_operator(stack: &Value, commit: &str) -> bool {
     let last = &stack["status"]["lastUpdate"];
     let request = &stack["metadata"]["annotations"][names::ANNOTATION_RECONCILIATION_REQUEST];

@@ -22,7 +22,7 @@ use crate::subprocess::{Failure, Limits, Subprocess};
 /// Subcommand that selects the role of the child process.
 pub const ROLE: &str = "evaluate";
 /// Resource limits of an evaluation for a namespace without a recent expensive evaluation. Two Stacks of the maximum
-/// size in etcd need about half of the memory.
+/// size in etcd require about half of the memory limit.
 const LIMITS: Limits = Limits {
     memory: 96 << 20,
     address_space: 512 << 20,
@@ -35,8 +35,8 @@ const LIMITS: Limits = Limits {
     threads: false,
     response: 8 << 10,
 };
-/// Nice value of evaluations for a namespace with a recent expensive evaluation. Their priority is lower than the
-/// priority of Git processes, so that they do not delay the polls of other namespaces.
+/// Nice value of evaluations for a namespace with a recent expensive evaluation. These evaluations have a lower
+/// priority than Git processes, so that they do not delay the polls of other namespaces.
 const EXPENSIVE_NICE: u8 = 10;
 /// Limits of concurrent evaluations for namespaces without a recent expensive evaluation: two in total, one for each
 /// namespace, and eight waiting callers for each namespace.
@@ -48,20 +48,20 @@ const EXPENSIVE_SLOTS: fair_slots::Limits = fair_slots::Limits { total: 1, ..SLO
 const EXPENSIVE: Duration = Duration::from_millis(500);
 /// Time for which a namespace uses the separate slot after an expensive evaluation.
 const EXPENSIVE_TTL: Duration = Duration::from_secs(120);
-/// Factor by which the backoff of a namespace exceeds the duration of the last evaluation, if the evaluation took
-/// longer than `CHEAP`. The backoff limits a namespace to a tenth of a CPU.
+/// Factor by which the duration of an evaluation is multiplied to compute the backoff of its namespace, if the
+/// evaluation took longer than `CHEAP`. The backoff limits a namespace to a tenth of a CPU.
 const BACKOFF_FACTOR: u32 = 9;
-/// Maximum duration of an evaluation without a subsequent backoff.
+/// Maximum duration of an evaluation that is followed by no backoff.
 const CHEAP: Duration = Duration::from_millis(50);
-/// Backoff of a namespace after an expression has exceeded a limit. It is also the maximum backoff, and limits a
-/// namespace to a tenth of a CPU.
+/// Backoff of a namespace after an evaluation that exceeded a limit. This is also the maximum backoff of other
+/// evaluations.
 const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
-/// Time for which a reconcile waits for a result. The reconcile then ends and releases its slot. Most evaluations take
-/// a few milliseconds.
+/// Maximum time for which a reconcile waits for a result. The reconcile then ends, so that it does not delay other
+/// Stacks. Most evaluations take a few milliseconds.
 const RESULT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum size of a request in bytes: two objects of the maximum size in the API server, and an expression.
 const MAX_REQUEST: usize = 4 << 20;
-/// Maximum number of cached results in each of the two generations.
+/// Maximum number of results in each of the two generations of the cache.
 const MAX_CACHED: usize = 4096;
 /// Time for which the result of a transient failure is cached.
 const FAILURE_TTL: Duration = Duration::from_secs(20);
@@ -90,7 +90,8 @@ enum Class {
     Expensive,
 }
 
-/// Slots of each class of namespaces. Expensive expressions do not delay evaluations for other namespaces.
+/// Slots of each class of namespaces. Because the classes have separate slots, expensive expressions do not delay
+/// evaluations for other namespaces.
 struct ClassSlots {
     cheap: FairSlots,
     expensive: FairSlots,
@@ -107,7 +108,8 @@ impl Default for ClassSlots {
 }
 
 impl ClassSlots {
-    /// Waits for a slot of the class of the namespace. The class can change during the wait.
+    /// Waits for a slot of the class of the namespace. If the class changes during the wait, waits for a slot of the
+    /// new class.
     async fn acquire(&self, namespace: &str) -> Result<(Slot, Class), Busy> {
         loop {
             let class = self.class(namespace);
@@ -145,13 +147,13 @@ impl fmt::Debug for Evaluator {
     }
 }
 
-/// Returns the maximum memory of all child processes in total, in bytes.
+/// Returns the maximum total memory of all child processes, in bytes.
 pub fn max_memory() -> u64 {
     LIMITS.memory.saturating_mul(u64::try_from(SLOTS.total + EXPENSIVE_SLOTS.total).unwrap_or(u64::MAX))
 }
 
 impl Evaluator {
-    /// Creates an evaluator. `wake` wakes a Stack when its result is available.
+    /// Creates an evaluator. `wake` requeues a Stack when its result is available.
     pub fn new(
         subprocess: Subprocess,
         wake: mpsc::Sender<ObjectRef<Stack>>,
@@ -163,8 +165,8 @@ impl Evaluator {
     }
 
     /// Evaluates the expression with `this` as `self` and `dep` as `dep`. Returns `None` if the evaluation takes longer
-    /// than `RESULT_TIMEOUT`. The result then wakes the Stack, and a repeated request returns the result from the
-    /// cache.
+    /// than `RESULT_TIMEOUT`. When the result is available, the Stack is requeued, and the next call returns the result
+    /// from the cache.
     pub async fn evaluate(&self, expression: &str, this: &Stack, dep: &Stack) -> Option<EvaluationResult> {
         let request = match serde_json::to_vec(&Request { expression, this, dep }) {
             Ok(request) if request.len() <= MAX_REQUEST => request,
@@ -194,8 +196,8 @@ impl Evaluator {
         match tokio::time::timeout(RESULT_TIMEOUT, &mut receiver).await {
             Ok(result) => result.ok(),
             Err(_) => {
-                // After the channel is closed, the task wakes the Stack. A result that was sent immediately before is
-                // still received.
+                // If the channel is closed before the result is sent, the task requeues the Stack. A result that was
+                // sent immediately before is still received.
                 receiver.close();
                 receiver.try_recv().ok()
             }
@@ -214,7 +216,7 @@ fn too_large() -> ExpressionError {
     ))
 }
 
-/// Evaluation in progress. After it is dropped, the same request can be evaluated again.
+/// Evaluation in progress. While it exists, the same request is not evaluated again.
 struct Evaluation {
     shared: Arc<Shared>,
     hash: Hash,
@@ -262,7 +264,7 @@ impl Evaluation {
         }
     }
 
-    /// Sends the result to the caller. If the caller no longer waits, wakes the Stack.
+    /// Sends the result to the caller. If the caller no longer waits, requeues the Stack.
     fn deliver(
         self,
         stack_key: &ObjectKey,
@@ -281,9 +283,9 @@ impl Evaluation {
 
 /// Reason why an evaluation failed.
 enum EvaluationError {
-    /// Each evaluation of this request fails.
+    /// Another evaluation of the same request would also fail.
     Permanent(ExpressionError),
-    /// Another evaluation may succeed.
+    /// Another evaluation of the same request may succeed.
     Transient(String),
 }
 
@@ -337,8 +339,8 @@ struct CachedResult {
     expires_at: Option<Instant>,
 }
 
-/// Cache of results in two generations. A used result moves to the recent generation. Unused results are removed
-/// together with the older generation.
+/// Cache of results in two generations. A result that is used moves to the recent generation. A result that is not used
+/// is removed together with the older generation.
 #[derive(Default)]
 struct ResultCache {
     recent: HashMap<Hash, CachedResult>,

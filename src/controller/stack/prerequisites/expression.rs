@@ -1,8 +1,8 @@
 //! Evaluates the CEL expression in `dependsOn[].readyExpr`. As in Flux, `self` is the Stack and `dep` is the
 //! dependency.
 //!
-//! This code runs in the child process that [`super::evaluator`] starts. A user controls the expression, and the CEL
-//! library limits neither steps nor memory. The process therefore runs with resource limits.
+//! This code runs in the child process that [`super::evaluator`] starts. The process has resource limits, because users
+//! control the expressions and the CEL library limits neither steps nor memory.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -12,11 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::subprocess;
 
-/// Maximum length of a message about an expression, in characters. The message can contain data of the objects.
+/// Maximum length of a message about an expression, in characters. The length must be limited, because the message can
+/// contain data of the objects.
 const MAX_MESSAGE: usize = 300;
 
-/// Request to the child process. The parent process serializes borrowed values, and the child process deserializes
-/// owned values.
+/// Request to the child process. The type parameters allow the parent process to serialize borrowed values, and the
+/// child process to deserialize owned values.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request<Text, Object> {
     pub expression: Text,

@@ -139,7 +139,7 @@ impl Scene {
         self.sources.find("apps", &reference).await
     }
 
-    /// Returns the names of the next woken Stacks, sorted.
+    /// Returns the names of the next requeued Stacks, sorted.
     async fn woken(&mut self, count: usize) -> Vec<String> {
         let names = self.woken.by_ref().take(count).map(|stack| stack.name.clone()).collect::<Vec<String>>();
         let mut names = tokio::time::timeout(LIMIT, names).await.expect("Stacks are requeued");

@@ -24,16 +24,16 @@ use crate::source::git::has_git_fields;
 const MAX_MESSAGE: usize = 8 * 1024;
 /// Placeholder for secret outputs in the status.
 const SECRET: &str = "[secret]";
-/// Maximum size of all outputs in the status, in bytes. The object must stay below the size limit of etcd with its
-/// other fields.
+/// Maximum size of all outputs in the status, in bytes. The Stack with all its other fields must not exceed the size
+/// limit of etcd.
 const MAX_STATUS_BYTES: usize = 256 * 1024;
-/// Maximum number of outputs in the status, which the schema limits. The Secret contains all outputs.
+/// Maximum number of outputs in the status, as in the schema. The Secret contains all outputs.
 const MAX_OUTPUTS: usize = bounds::ENTRIES as usize;
 /// Maximum number of snapshots in the history.
 const MAX_SNAPSHOTS: usize = 5;
 
-/// Returns the status with the result of the run. If the spec has changed during the run, the next step sets the
-/// conditions from `lastUpdate`.
+/// Returns the status with the result of the run. If the spec has changed during the run, the conditions do not change,
+/// and the next step sets them.
 pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let Some(current) = pko_migration::take_run(&mut status, update.spec.kind) else { return status };
@@ -68,8 +68,8 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     }
     add_snapshot(&mut status.history, &current, &result, outcome(&last), now);
     status.last_update = Some(last);
-    // The conditions are set together with the result, because a Stack that is suspended before the next step keeps its
-    // conditions.
+    // The conditions are set together with the result. Otherwise, a Stack that is suspended before the next step would
+    // keep its previous conditions.
     if Some(current.inputs.generation) == stack.metadata.generation {
         let last = status.last_update.as_ref();
         let state = match last.and_then(|last| last.reason.as_deref()) {
@@ -154,7 +154,7 @@ fn recorded(stack: &Stack, revision: Option<String>) -> Option<String> {
     if has_git_fields(&stack.spec) { revision.map(commit) } else { revision }
 }
 
-/// Returns the failure message of a run, or information about a successful run.
+/// Returns the cause of a failure, or information about a successful run.
 fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&Secret>) -> Option<String> {
     let gone = result.outputs.as_ref().filter(|_| outputs.is_none() && failed.is_none());
     let gone = gone.map(|name| format!("outputs Secret {name} not found"));
@@ -163,13 +163,13 @@ fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&S
     Some(conditions::shorten(message, MAX_MESSAGE))
 }
 
-/// Returns whether a user canceled the run and the failure requires no decision of the user.
+/// Returns whether a user canceled the run and the failure requires no decision by a user.
 fn is_canceled_by_user(stack: &Stack, update: &Update, failed: &Condition) -> bool {
     annotations::pending_reason(&failed.reason).is_none() && annotations::is_canceled_by_user(stack, update)
 }
 
 /// Returns the number of consecutive runs that found the same lock. The message contains the holder and the time of the
-/// lock, so equal messages identify the same lock.
+/// lock, so equal messages mean the same lock.
 fn conflicts_after(previous: Option<&LastUpdate>, failed: Option<&Condition>, result: &UpdateStatus) -> i64 {
     if failed.is_none_or(|failed| failed.reason != update_reason::UPDATE_CONFLICT) {
         return 0;
@@ -196,8 +196,8 @@ fn removed_before(looked_up: &PulumiStack) -> String {
     format!("{looked_up} not found: already removed by an earlier, interrupted destroy")
 }
 
-/// Returns the message about a missing Pulumi stack. If another Pulumi stack is known to contain the resources, the
-/// message contains this Pulumi stack.
+/// Returns the message about a missing Pulumi stack. If the status records another Pulumi stack with the resources, the
+/// message contains this other Pulumi stack.
 fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
     match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
         Some(applied) => format!("{message}; this Stack last updated {applied}"),
@@ -205,9 +205,9 @@ fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> S
     }
 }
 
-/// Returns the policy of the next run for pending creates. A successful run clears the value. A failure without an
-/// interruption keeps the previous value, unless the failure requires a decision about pending creates. A preview keeps
-/// the previous value, because it does not resolve pending creates.
+/// Returns the policy of the next run for pending creates. A successful run clears the policy. A failure without an
+/// interruption keeps the previous policy, unless the failure requires a decision about pending creates. A preview
+/// keeps the previous policy, because a preview does not resolve pending creates.
 fn pending_creates_after(
     current: &CurrentUpdate,
     failure: Option<&str>,
@@ -226,7 +226,7 @@ fn pending_creates_after(
     }
 }
 
-/// Returns the outputs of a Secret for the status. `[secret]` replaces the values of secret outputs. If the outputs
+/// Returns the outputs in a Secret for the status. `[secret]` replaces the values of secret outputs. If the outputs
 /// exceed the maximum size, a reference to the Secret replaces the largest values.
 fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
     let Some(secret) = outputs else { return BTreeMap::new() };

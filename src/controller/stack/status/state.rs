@@ -21,7 +21,7 @@ pub const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, s
 /// State of a Stack. Each state is a row in the table of conditions in `docs/spec/v1/stack.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// A step before a run, or the run, is in progress. Contains the step and the revision.
+    /// A run or a step before a run is in progress. Contains the step and the revision.
     Working(String),
     WorkspaceFailed(String),
     /// The Pulumi CLI in the image is too old.
@@ -29,13 +29,13 @@ pub enum State {
     SourceUnavailable(String),
     /// The source does not exist or is not usable. A user must change the source or the spec.
     SourceStalled(String),
-    /// The namespace is being deleted. Its objects are deleted, and no objects can be created in it.
+    /// The namespace is being deleted. No objects can be created in the namespace.
     NamespaceTerminating(String),
     /// Another Stack manages the same Pulumi stack.
     Conflict(String),
     /// A dependency is not ready or has not run yet.
     PrerequisiteNotSatisfied(String),
-    /// The last run failed. It will be retried.
+    /// The last run failed. The controller retries the run.
     Failed,
     /// The Pulumi Kubernetes Operator stopped retrying the last run.
     FailedPermanently,
@@ -54,14 +54,14 @@ pub enum State {
     DeletionSuspended,
 }
 
-/// Returns the status with the conditions of the state. Other fields do not change, except fields that are derived from
+/// Returns the status with the conditions of the state. Other fields do not change, except those that are derived from
 /// conditions and annotations.
 pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let generation = stack.metadata.generation.unwrap_or_default();
     let (reconcile_request, requested_at) = requests(stack);
-    // A suspended Stack keeps its conditions. If the spec changes during the suspension, a note is added to their
-    // messages.
+    // A suspended Stack keeps its conditions. If the spec changes during the suspension, a note is added to the message
+    // of the condition `Ready`.
     if *state == State::Suspended {
         suspend(&mut status, generation, now);
     } else {
@@ -88,8 +88,8 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     status
 }
 
-/// Returns the time since which a run is pending. The end of a run resets the time even if the run failed. A Stack that
-/// fails repeatedly therefore does not take precedence in the queue.
+/// Returns the time at which the pending run became due. When a run ends, the time is reset even if the run failed. A
+/// Stack that fails repeatedly therefore does not take precedence in the queue.
 fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<Time> {
     match state {
         State::Working(_) | State::WorkspaceFailed(_) | State::PrerequisiteNotSatisfied(_) => {
@@ -115,7 +115,7 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
 /// Reason and message of a condition.
 struct Detail(&'static str, String);
 
-/// Contents of the three conditions. `None` removes a condition.
+/// Contents of the three conditions. `None` means that the condition is removed.
 struct Claims {
     ready: (Status, Detail),
     reconciling: Option<Detail>,
@@ -185,7 +185,7 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
     }
 }
 
-/// Returns the conditions of a Stack that is not ready. A retry can succeed.
+/// Returns the conditions of a Stack that is not ready, but can become ready without a change by a user.
 fn waiting(reason: &'static str, message: &str) -> Claims {
     Claims {
         ready: (Status::False, Detail(reason, message.to_owned())),
@@ -256,7 +256,7 @@ fn resolution_advice(reason: &str, last: Option<&LastUpdate>) -> String {
     )
 }
 
-/// Returns the conditions of a Stack that is not ready. Only a user can resolve the problem.
+/// Returns the conditions of a Stack that is not ready until a user resolves the problem.
 fn stalled(reason: &'static str, cause: &str, message: &str) -> Claims {
     Claims {
         ready: (Status::False, Detail(reason, cause.to_owned())),
@@ -298,7 +298,7 @@ pub fn changes(last: &LastUpdate) -> String {
 
 fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
     // The change that suspends the Stack also changes the generation. Only later changes require the note in the
-    // messages.
+    // message.
     let unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
     conditions::remove(&mut status.conditions, RECONCILING);
     let old = conditions::find(&status.conditions, READY).cloned();

@@ -1,4 +1,4 @@
-//! Tests of sequences of runs. The delays equal the delays of the Pulumi Kubernetes Operator, but the number of retries
+//! Tests of sequences of runs. The delays are the same as in the Pulumi Kubernetes Operator, but the number of retries
 //! is not limited.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -29,7 +29,7 @@ impl Course {
         due(self.last.as_ref(), None, &self.candidate, self.kind, &self.backoff, now)
     }
 
-    /// Simulates a run that takes no time.
+    /// Simulates a run with a duration of zero.
     fn run(&mut self, succeeds: bool) {
         let failed = update_reason::UPDATE_FAILED;
         let failures = match succeeds {
@@ -67,7 +67,7 @@ impl Course {
     }
 }
 
-/// Start times of the first attempts, in seconds. The operator stops after the fourth attempt.
+/// Start times of the first attempts, in seconds. The Pulumi Kubernetes Operator stops after the fourth attempt.
 const FIRST: [i64; 6] = [0, 10, 40, 130, 400, 1210];
 
 #[test]

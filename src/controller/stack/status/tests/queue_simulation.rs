@@ -1,4 +1,5 @@
-//! Simulates many Stacks with one source in virtual time. The queue for run slots, the status and the Updates are real.
+//! Simulates many Stacks with one source in virtual time. The queue for run slots and the computation of the status are
+//! the code of the controller.
 
 use crate::api::pulumi::RunInputs;
 use std::collections::{BTreeMap, VecDeque};
@@ -25,12 +26,12 @@ const SLOTS: usize = 10;
 const COMMIT_INTERVAL: u64 = 600;
 /// Mean duration of a run in seconds.
 const RUN: u64 = 60;
-/// Time in which each Stack can run once, in seconds.
+/// Duration of a pass in seconds: the time in which each Stack can run once.
 const PASS: u64 = STACKS as u64 * RUN / SLOTS as u64;
 
 enum Event {
     Commit,
-    /// The source of this commit has arrived in the pod of this Stack.
+    /// The pod of this Stack has received the source of this commit.
     SourceDelivered(usize, u64),
     Ended(usize),
 }
@@ -197,8 +198,7 @@ fn each_stack_runs_within_1_5_times_the_time_that_all_stacks_need() {
         simulation.run_until(end);
         let mut longest = 0;
         for member in &simulation.members {
-            // Ten commits arrive in the time in which each Stack can run once. Each Stack therefore always has a
-            // pending run.
+            // Ten commits arrive during one pass. Each Stack therefore always has a pending run.
             let times = std::iter::once(&0).chain(&member.starts).chain(std::iter::once(&end));
             let gaps = times.clone().zip(times.skip(1)).map(|(from, to)| to - from);
             longest = gaps.max().unwrap_or(end).max(longest);

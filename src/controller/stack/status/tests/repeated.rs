@@ -66,8 +66,8 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
     let unknown = destroy(Some("RunOutcomeUnknown"), TerminationEvidence::User, true);
     let in_order = destroy(Some("UpdateFailed"), TerminationEvidence::Agent, false);
     let elsewhere = PulumiStack { backend: Some("s3://b".to_owned()), ..here() };
-    // The previous runs, the Pulumi stack with the resources, and whether a destroy succeeds that does not find its
-    // Pulumi stack.
+    // The previous runs, the Pulumi stack with the resources, and whether a destroy that does not find its Pulumi stack
+    // succeeds.
     let rows: [(&str, Vec<&Update>, PulumiStack, bool); 7] = [
         ("interrupted", vec![&interrupted], here(), true),
         ("unknown outcome", vec![&unknown], here(), true),
