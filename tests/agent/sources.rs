@@ -52,7 +52,7 @@ async fn the_agent_finds_the_source_fetched_by_the_init_container() {
     let mut workspace = Workspace::start_fetch().await;
     assert_eq!(workspace.status().await.artifact, None);
     let refusal = workspace.connect().await.drain().await.unwrap_err();
-    assert!(refusal.is_refusal() && refusal.message.contains("init containers have not finished"), "{refusal}");
+    assert!(refusal.is_refusal() && refusal.message.contains("init containers are running"), "{refusal}");
     let (wrong, mut bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
     bytes.reverse();
     let refusal = workspace.put_archive(wrong.clone(), bytes).await.unwrap_err();
