@@ -170,14 +170,8 @@ impl Writer {
     /// Deletes an object. A missing object is not an error. If `uid` is set and the object has another UID, returns a
     /// conflict.
     pub async fn delete<K: Object>(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<(), WriteError> {
-        let attempt = Attempt {
-            verb: "delete",
-            kind: K::kind(&()).into_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
         let preconditions = uid.map(|uid| Preconditions { uid: Some(uid.to_owned()), resource_version: None });
-        self.delete_if::<K>(&attempt, preconditions, None).await
+        self.delete_if::<K>(&deletion::<K>(namespace, name), preconditions, None).await
     }
 
     /// Deletes the object with this UID, with a termination grace period in seconds.
@@ -188,14 +182,8 @@ impl Writer {
         uid: &str,
         grace_seconds: u32,
     ) -> Result<(), WriteError> {
-        let attempt = Attempt {
-            verb: "delete",
-            kind: K::kind(&()).into_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
-        self.delete_if::<K>(&attempt, Some(preconditions), Some(grace_seconds)).await
+        self.delete_if::<K>(&deletion::<K>(namespace, name), Some(preconditions), Some(grace_seconds)).await
     }
 
     /// Deletes an object. Returns a conflict if the object has changed since it was read.
@@ -369,6 +357,11 @@ fn attempt<K: Object>(verb: &'static str, object: &K) -> Attempt {
         namespace: object.namespace().unwrap_or_default(),
         name: object.meta().name.clone().unwrap_or_default(),
     }
+}
+
+fn deletion<K: Object>(namespace: &str, name: &str) -> Attempt {
+    let kind = K::kind(&()).into_owned();
+    Attempt { verb: "delete", kind, namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
 /// Adds a test of the UID, so that the patch does not apply to a later object with the same name.

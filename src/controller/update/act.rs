@@ -16,9 +16,8 @@ use crate::controller::references::{Waiter, request_mounts};
 use crate::controller::stack::stack_of;
 use crate::controller::update::attachments::{RunState, Target};
 use crate::controller::update::context::Context;
-use crate::controller::update::deadline;
-use crate::controller::update::decide::Action;
-use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_of_stack};
+use crate::controller::update::decide::{Action, may_start};
+use crate::controller::update::observe::{Observed, binding, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::outputs::{self, Stored};
 use crate::controller::update::queue::run_in;
@@ -254,9 +253,7 @@ fn attach(
     let dead_runs = dead_runs(update, &siblings);
     let request = request::run(update, workspace, binding, dead_runs, context.timeouts)
         .map_err(|e| ReconcileError::stalled(e.to_string()))?;
-    let is_kept = update.metadata.deletion_timestamp.is_none() || observed.stack == Owner::Deleting;
-    let is_expired = deadline::start_expired(update, context.timeouts, now).is_some();
-    let may_start = is_kept && !is_cancel_requested(update) && !is_expired;
+    let may_start = may_start(observed, now);
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }

@@ -53,6 +53,8 @@ pub struct RunSnapshot {
     pub progress: Option<RunProgress>,
     /// IP address of the agent.
     pub ip: IpAddr,
+    /// Whether the task can start the run.
+    pub may_start: bool,
 }
 
 /// All attached tasks of this process, by UID of the Update.
@@ -120,7 +122,7 @@ impl Attachments {
         let open = self.lock();
         let attachment = open.get(uid)?;
         let (run_state, progress) = (attachment.run_state.clone(), attachment.progress.clone());
-        Some(RunSnapshot { run_state, progress, ip: attachment.address.ip })
+        Some(RunSnapshot { run_state, progress, ip: attachment.address.ip, may_start: attachment.may_start })
     }
 
     /// Attaches a task to a run. Does nothing if a task with the same address and the same `may_start` is attached.

@@ -149,8 +149,13 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
         Some(RunState::Ended(result)) => {
             return Action::Record(Box::new(outcome_of_result(observed, binding, result, now)));
         }
-        // The report of the agent takes precedence over other evidence.
-        Some(RunState::Running | RunState::Held(_)) => return from_agent_report(observed, binding, None, now),
+        // The report of the agent takes precedence over other evidence, unless the agent of another pod still reports a
+        // run in progress after the deadline of the run.
+        Some(RunState::Running | RunState::Held(_))
+            if is_on_time(observed, now) || is_in_bound_pod(observed, binding) =>
+        {
+            return from_agent_report(observed, binding, None, now);
+        }
         _ => {}
     }
     let id = observed.update.uid().unwrap_or_default();
@@ -166,6 +171,22 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
         End::Unknown(cause) => outcome_unknown(&observed.update, &cause),
         End::Open(known) => from_agent_report(observed, binding, known.as_deref(), now),
     }
+}
+
+/// Returns whether the deadline of the run has not passed.
+fn is_on_time(observed: &Observed, now: Timestamp) -> bool {
+    deadline::end_expired(&observed.update, observed.timeouts, observed.pod.as_ref(), now).is_none()
+}
+
+/// Returns whether the observed pod is the pod in which the run was announced.
+fn is_in_bound_pod(observed: &Observed, binding: &RunBinding) -> bool {
+    observed.pod.as_ref().and_then(|pod| pod.uid()).as_deref() == Some(binding.pod_uid.as_str())
+}
+
+/// Returns whether an announced run that the agent has no record of may start.
+pub fn may_start(observed: &Observed, now: Timestamp) -> bool {
+    let is_expired = deadline::start_expired(&observed.update, observed.timeouts, now).is_some();
+    !is_expired && !is_end_requested(observed)
 }
 
 /// Combines the result that the agent reports with the cause that the cluster reports.
@@ -273,8 +294,12 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
             let message = format!("failed to start the run: {why}");
             Action::Record(Box::new(RunOutcome::failed(update_reason::RUN_REFUSED, &message)))
         }
-        // The run must no longer start. The new task attaches to the run without starting it.
-        Some(RunState::Held(_)) if cancels || start_expired.is_some() => Action::Attach(binding.clone()),
+        // The new task attaches to the run without starting it.
+        Some(RunState::Connecting | RunState::Held(_) | RunState::Unreachable(_))
+            if observed.task_may_start && !may_start(observed, now) =>
+        {
+            Action::Attach(binding.clone())
+        }
         Some(RunState::Held(why)) => Action::Hold(why.clone()),
         Some(RunState::Unreachable(_) | RunState::Connecting) if has_moved(observed) => Action::Attach(binding.clone()),
         Some(RunState::Running | RunState::Unreachable(_)) if cancels => Action::Cancel,

@@ -38,6 +38,8 @@ pub struct Observed {
     pub progress: Option<RunProgress>,
     /// IP address at which the attached task calls the agent.
     pub agent_ip: Option<IpAddr>,
+    /// Whether the attached task can start the run.
+    pub task_may_start: bool,
     /// State of the Stack that owns the Update. Read only if the Update is being deleted.
     pub stack: Owner,
     /// State of the Secrets and ConfigMaps to which the run refers. Read only for a run that has no binding and is the
@@ -75,16 +77,16 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     let namespace = update.namespace().unwrap_or_default();
     let name = update.spec.workspace_name.clone();
     let snapshot = context.attachments.snapshot(&update.uid().unwrap_or_default());
-    let is_on_time = deadline::end_expired(&update, context.timeouts, None, now).is_none();
-    let needs_no_pod = is_on_time && is_agent_reporting(&update, snapshot.as_ref());
-    let (workspace, pod) = match needs_no_pod || !names_workspace(&update) {
+    let needs_pod = needs_pod(&update, snapshot.as_ref(), context.timeouts, now);
+    let (workspace, pod) = match !needs_pod || !names_workspace(&update) {
         true => (None, None),
         false => (
             context.reader.get_opt::<Workspace>(&namespace, &name).await?,
             context.reader.get_opt::<Pod>(&namespace, &names::workspace_pod(&name)).await?,
         ),
     };
-    let node = node(&update, pod.as_ref(), snapshot.as_ref(), context).await?;
+    let is_expired = deadline::end_expired(&update, context.timeouts, pod.as_ref(), now).is_some();
+    let node = node(&update, pod.as_ref(), snapshot.as_ref().filter(|_| !is_expired), context).await?;
     let ahead = ahead(&update, &context.siblings(&update));
     let timeouts = context.timeouts;
     let stack = match (update.metadata.deletion_timestamp.is_some(), owner(&update)) {
@@ -105,8 +107,22 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         _ => None,
     };
     let agent_ip = snapshot.as_ref().map(|snapshot| snapshot.ip);
+    let task_may_start = snapshot.as_ref().is_some_and(|snapshot| snapshot.may_start);
     let (run_state, progress) = snapshot.map_or((None, None), |snapshot| (Some(snapshot.run_state), snapshot.progress));
-    Ok(Observed { update, workspace, pod, node, ahead, timeouts, run_state, progress, agent_ip, stack, references })
+    Ok(Observed {
+        update,
+        workspace,
+        pod,
+        node,
+        ahead,
+        timeouts,
+        run_state,
+        progress,
+        agent_ip,
+        task_may_start,
+        stack,
+        references,
+    })
 }
 
 /// Returns whether the run is open, has no binding yet, and no other Update of its Workspace runs before it.
@@ -115,16 +131,18 @@ fn may_be_next(update: &Update, ahead: Option<&String>) -> bool {
     is_open && binding(update).is_none() && ahead.is_none()
 }
 
-/// Returns whether the agent currently reports on an open run, so that no other evidence is needed. Returns `false`
-/// during a cancellation, which requires the pod.
-fn is_agent_reporting(update: &Update, snapshot: Option<&RunSnapshot>) -> bool {
+/// Returns whether this pass needs the Workspace and its pod. While the agent reports on an open run, no other evidence
+/// is needed, except for a cancellation and for a run that exceeds its timeout.
+fn needs_pod(update: &Update, snapshot: Option<&RunSnapshot>, timeouts: RunTimeouts, now: Timestamp) -> bool {
     let is_reporting =
         snapshot.is_some_and(|snapshot| matches!(snapshot.run_state, RunState::Running | RunState::Held(_)));
+    let is_open = binding(update).is_some() && !update.is_complete();
     let is_ending = update.metadata.deletion_timestamp.is_some() || is_cancel_requested(update);
-    is_reporting && binding(update).is_some() && !update.is_complete() && !is_ending
+    let is_expired = deadline::start_expired(update, timeouts, now).is_some();
+    !is_reporting || !is_open || is_ending || is_expired
 }
 
-/// Reads the node of a run whose agent does not report.
+/// Reads the node of a run whose agent does not report. `snapshot` is `None` if the report does not count.
 async fn node(
     update: &Update,
     pod: Option<&Pod>,
@@ -188,6 +206,23 @@ mod tests {
         let run = started.then(RunBinding::default);
         update.status = Some(UpdateStatus { run, ..UpdateStatus::default() });
         Arc::new(update)
+    }
+
+    #[test]
+    fn the_pod_of_a_reported_run_is_read_only_after_its_timeout() {
+        let at = |run_state: RunState, second: i64| {
+            let mut update = Update::clone(&update("a", 10, true));
+            update.spec.timeout = Some("60s".to_owned());
+            update.status.as_mut().expect("status").start_time = Timestamp::from_second(100).ok().map(Time);
+            let snapshot = RunSnapshot { run_state, progress: None, ip: IpAddr::from([10, 0, 0, 1]), may_start: true };
+            let now = Timestamp::from_second(second).expect("timestamp in range");
+            needs_pod(&update, Some(&snapshot), RunTimeouts::default(), now)
+        };
+        for reported in [RunState::Running, RunState::Held("session".to_owned())] {
+            assert!(!at(reported.clone(), 160));
+            assert!(at(reported, 161), "the run must be ended, or attached again without the permission to start");
+        }
+        assert!(at(RunState::Connecting, 160));
     }
 
     #[test]

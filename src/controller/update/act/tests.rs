@@ -96,6 +96,7 @@ fn observed(update: Value, pod: Option<Value>) -> Observed {
         run_state: None,
         progress: None,
         agent_ip: None,
+        task_may_start: false,
         stack: Owner::Lives,
         references: None,
     }

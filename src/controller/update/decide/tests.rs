@@ -76,6 +76,7 @@ fn observed(update: Update) -> Observed {
         run_state: None,
         progress: None,
         agent_ip: None,
+        task_may_start: false,
         stack: Owner::Lives,
         references: Some(Checked::default()),
     }
@@ -396,7 +397,7 @@ fn a_run_that_waits_for_a_session_is_not_started_after_its_deletion() {
     let mut deleted = update(Some(bound()));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     assert_eq!(
-        decide(&Observed { run_state: held(), ..observed(deleted.clone()) }),
+        decide(&Observed { run_state: held(), task_may_start: true, ..observed(deleted.clone()) }),
         Action::Attach(bound()),
         "the new task must not start the run"
     );

@@ -37,6 +37,20 @@ fn the_pod_of_a_run_is_deleted_after_the_deadline_of_the_run() {
 }
 
 #[test]
+fn a_report_from_a_replaced_pod_does_not_count_after_the_deadline() {
+    let at = |uid: &str, timeout: &str, node: NodeState| {
+        let mut pod = pod_with_grace(30);
+        pod.metadata.uid = Some(uid.to_owned());
+        let (run_state, pod) = (Some(RunState::Running), Some(pod));
+        decide(&Observed { run_state, pod, node, ..observed(announced_before(timeout)) })
+    };
+    assert!(matches!(at("pod-uid", "120s", NodeState::Ready), Action::DeletePod(_)));
+    assert!(matches!(at("other", "200s", NodeState::Ready), Action::Await(_)), "the deadline has not passed");
+    assert!(matches!(at("other", "120s", NodeState::Ready), Action::OutcomeUnknown(_)), "the other pod is not deleted");
+    assert!(matches!(at("other", "120s", NodeState::Gone), Action::Record(_)));
+}
+
+#[test]
 fn a_canceled_run_has_the_same_deadline() {
     let mut canceled = announced_before("120s");
     canceled.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
@@ -92,11 +106,13 @@ fn a_run_whose_pod_the_controller_deleted_is_interrupted() {
 #[test]
 fn a_run_that_waits_for_a_session_is_not_started_after_its_timeout() {
     let at = |run_state: RunState, timeout: &str| {
-        decide(&Observed { run_state: Some(run_state), ..observed(announced_before(timeout)) })
+        decide(&Observed { run_state: Some(run_state), task_may_start: true, ..observed(announced_before(timeout)) })
     };
     let held = || RunState::Held("alice runs `pulumi import`".to_owned());
     assert!(matches!(at(held(), "700s"), Action::Hold(_)));
-    assert_eq!(at(held(), "699s"), Action::Attach(bound()), "the new task must not start the run");
+    for state in [held(), RunState::Connecting, RunState::Unreachable("no route".to_owned())] {
+        assert_eq!(at(state, "699s"), Action::Attach(bound()), "the new task must not start the run");
+    }
     let Action::Record(outcome) = at(RunState::NeverStarted, "600s") else { panic!("expected Action::Record") };
     assert_eq!(outcome.failure, Some(update_reason::RUN_REFUSED), "the Stack retries the run");
     assert_eq!(outcome.message, "failed to start the run within its timeout of 10m0s");
