@@ -189,7 +189,7 @@ fn wake(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces: &
         Waiter::Workspace(workspace) => workspaces.clone().try_send(workspace).is_ok(),
     };
     if !woken {
-        tracing::debug!("dropped a wake-up for a missing object: queue is full");
+        tracing::debug!("dropped a request to requeue a waiter: queue is full");
     }
 }
 
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_does_not_renew_its_request_expires() {
+    async fn the_registration_of_a_waiter_expires_unless_it_is_renewed() {
         let poll = Poll::default();
         poll.wait("apps", ReferencedKind::Secret, "aws", &update("a"));
         tokio::time::advance(Duration::from_secs(60)).await;

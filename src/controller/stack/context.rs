@@ -90,7 +90,7 @@ impl Context {
     pub fn artifact_arrived(&self, namespace: &str, workspace: &str) {
         let reference = ObjectRef::new(workspace).within(namespace);
         if self.wake_workspace.clone().try_send(reference).is_err() {
-            tracing::debug!(namespace, workspace, "dropped a wake-up: queue is full");
+            tracing::debug!(namespace, workspace, "dropped a request to requeue the Workspace: queue is full");
         }
     }
 }

@@ -157,7 +157,7 @@ impl Dependents {
 
     fn wake_one(&self, (namespace, name): &ObjectKey) {
         if self.wake.clone().try_send(ObjectRef::new(name).within(namespace)).is_err() {
-            tracing::debug!(namespace, stack = name, "dropped a wake-up: queue is full");
+            tracing::debug!(namespace, stack = name, "dropped a request to requeue the Stack: queue is full");
         }
     }
 

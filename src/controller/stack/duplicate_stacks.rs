@@ -246,7 +246,7 @@ impl DuplicateStacks {
         let waiting = lock(&self.waiting).take(key);
         for (namespace, name) in waiting {
             if self.wake.clone().try_send(ObjectRef::new(&name).within(&namespace)).is_err() {
-                tracing::debug!(namespace, stack = name, "dropped a wake-up: queue is full");
+                tracing::debug!(namespace, stack = name, "dropped a request to requeue the Stack: queue is full");
             }
         }
     }
