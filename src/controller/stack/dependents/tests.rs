@@ -61,7 +61,7 @@ async fn the_dependencies_of_a_deleted_stack_are_requeued() {
     assert_eq!(
         woken(true, unseen.collect()).await,
         ["apps/app", "apps/base"],
-        "both dependency lists trigger a reconcile"
+        "the second list does not contain the dependent"
     );
 }
 

@@ -73,14 +73,14 @@ async fn removing_the_older_duplicate_requeues_the_newer_duplicate() {
     assert_eq!(
         preceding("second", "api").await.as_deref(),
         Some("apps/another-project"),
-        "the Stack names its project"
+        "the spec contains the name of the project"
     );
     let requests = log.verbs().len();
     assert_eq!(preceding("second", "web").await.as_deref(), Some("apps/first"));
     assert_eq!(log.verbs().len(), requests, "each Stack is read once: {:?}", log.verbs());
-    assert!(woken.try_recv().is_err(), "no Stack is woken without a change");
+    assert!(woken.try_recv().is_err(), "no Stack is requeued without a change");
     duplicates.record(&stack("first", 10, json!({})));
-    assert!(woken.try_recv().is_err(), "no Stack is woken without a change");
+    assert!(woken.try_recv().is_err(), "no Stack is requeued without a change");
     duplicates.forget(&("apps".to_owned(), "first".to_owned()));
     assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
     assert_eq!(preceding("second", "web").await, None, "the second Stack takes precedence");
@@ -102,7 +102,7 @@ async fn a_duplicate_is_requeued_when_the_earlier_stack_no_longer_conflicts() {
 }
 
 #[tokio::test]
-async fn a_duplicate_without_a_workspace_is_found_by_its_last_run() {
+async fn a_duplicate_without_a_workspace_is_detected_by_its_last_run() {
     let (wake, _woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, _) = reader("web");
@@ -139,7 +139,7 @@ async fn a_stack_in_another_namespace_takes_precedence_only_if_applied() {
         ("both have applied it, and the other is older", (10, dev()), (20, dev()), false, true),
         ("both have applied it, and this Stack is older", (20, dev()), (10, dev()), false, false),
         ("the other is older and has applied nothing", (10, None), (20, None), false, false),
-        ("the other is older and has applied another", (10, Some("prod")), (20, None), false, false),
+        ("the other is older and has applied another Pulumi stack", (10, Some("prod")), (20, None), false, false),
         ("references are forbidden", (10, dev()), (20, None), true, false),
     ];
     for (name, other, own, no_cross_namespace_refs, expected) in rows {
@@ -173,7 +173,7 @@ async fn an_applied_stack_takes_precedence_over_an_older_unapplied_one() {
 }
 
 #[tokio::test]
-async fn a_duplicate_with_a_secret_backend_is_found_by_its_applied_stack() {
+async fn a_duplicate_with_a_backend_in_a_secret_is_detected() {
     const URL: &str = "s3://state?endpoint=s3.example.com";
     let (wake, _woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);

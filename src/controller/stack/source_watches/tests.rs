@@ -165,7 +165,7 @@ async fn a_source_kind_is_watched_once_and_its_changes_requeue_stacks() {
         assert_eq!(found.resource.api_version, "artifacts.example.com/v1");
         scene.watches.keep(&found.resource).expect("watch started");
     }
-    assert_eq!(scene.woken(2).await, ["main", "other"], "changes before the start of the watch");
+    assert_eq!(scene.woken(2).await, ["main", "other"], "the sources may have changed before the watch started");
     assert_eq!(scene.woken(1).await, ["main"], "only the Stack of the changed source is requeued");
     assert_eq!((scene.requests("/apis"), scene.requests(REPORTS)), (1, 3), "the kinds are listed once");
     scene.end.cancel();
@@ -232,7 +232,7 @@ async fn the_watch_of_a_removed_kind_ends_and_restarts_when_it_returns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_permission_is_reported_and_no_watch_is_started() {
+async fn a_missing_permission_is_reported_and_no_watch_starts() {
     let scene = Scene::new();
     scene.server.set(FORBIDDEN);
     let error = scene.find_source().await.expect_err("should be forbidden");
