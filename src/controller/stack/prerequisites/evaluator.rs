@@ -76,7 +76,7 @@ pub struct Evaluator(Arc<Shared>);
 struct Shared {
     subprocess: Subprocess,
     slots: ClassSlots,
-    wake: mpsc::Sender<ObjectRef<Stack>>,
+    requeue: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
     /// The lock is held only for short sections and never across an `await`.
@@ -153,15 +153,15 @@ pub fn max_memory() -> u64 {
 }
 
 impl Evaluator {
-    /// Creates an evaluator. `wake` requeues a Stack when its result is available.
+    /// Creates an evaluator. It sends a Stack to `requeue` when the result is available.
     pub fn new(
         subprocess: Subprocess,
-        wake: mpsc::Sender<ObjectRef<Stack>>,
+        requeue: mpsc::Sender<ObjectRef<Stack>>,
         tasks: TaskTracker,
         end: CancellationToken,
     ) -> Self {
         let (slots, cache) = (ClassSlots::default(), Mutex::default());
-        Self(Arc::new(Shared { subprocess, slots, wake, tasks, end, cache }))
+        Self(Arc::new(Shared { subprocess, slots, requeue, tasks, end, cache }))
     }
 
     /// Evaluates the expression with `this` as `self` and `dep` as `dep`. Returns `None` if the evaluation takes longer
@@ -273,7 +273,7 @@ impl Evaluation {
     ) -> Self {
         if sender.send(result).is_err() {
             let stack = ObjectRef::new(&stack_key.1).within(&stack_key.0);
-            if self.shared.wake.clone().try_send(stack).is_err() {
+            if self.shared.requeue.clone().try_send(stack).is_err() {
                 tracing::debug!(
                     namespace = stack_key.0,
                     stack = stack_key.1,
