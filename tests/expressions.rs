@@ -28,7 +28,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Fixture {
     evaluator: Evaluator,
-    woken: mpsc::Receiver<ObjectRef<Stack>>,
+    requeued: mpsc::Receiver<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
     directory: TempDir,
@@ -43,10 +43,10 @@ impl Fixture {
         std::fs::write(&program, format!("#!/bin/sh\necho $$ >> {}\nexec {binary} \"$@\"\n", started.display()))
             .unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let (wake, woken) = mpsc::channel(100);
+        let (requeue, requeued) = mpsc::channel(100);
         let (tasks, end) = (TaskTracker::new(), CancellationToken::new());
-        let evaluator = Evaluator::new(Subprocess::of(program), wake, tasks.clone(), end.clone());
-        Fixture { evaluator, woken, tasks, end, directory }
+        let evaluator = Evaluator::new(Subprocess::of(program), requeue, tasks.clone(), end.clone());
+        Fixture { evaluator, requeued, tasks, end, directory }
     }
 
     /// Returns the process IDs of all child processes that the evaluator has started.
@@ -62,7 +62,7 @@ impl Fixture {
                 if let Some(result) = self.evaluator.evaluate(expression, this, dep).await {
                     return result;
                 }
-                while self.woken.next().await.expect("a wake-up").name != this.metadata.name.clone().unwrap() {}
+                while self.requeued.next().await.expect("a requeue").name != this.metadata.name.clone().unwrap() {}
             }
         };
         tokio::time::timeout(TEST_TIMEOUT, response)

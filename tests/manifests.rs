@@ -97,7 +97,7 @@ fn every_stack_field_has_a_manifest_and_is_read_without_loss() {
     for field in STACK {
         assert!(manifests.iter().any(|(_, object)| object["spec"].get(field).is_some()), "no manifest has {field}");
     }
-    for (file, object) in manifests.iter().chain(&read("refused")) {
+    for (file, object) in manifests.iter().chain(&read("rejected")) {
         let found = reread::<Stack>(file, object);
         assert!(covers(&found, object), "{file} loses fields: {found}");
     }

@@ -35,7 +35,7 @@ use crate::telemetry::metrics::Metrics;
 
 /// Capacity of a queue of objects to reconcile. If the queue is full, a further object is not enqueued. This is safe,
 /// because every object is also requeued periodically.
-const MAX_WAKE_UPS: usize = 4096;
+const MAX_REQUEUES: usize = 4096;
 /// Concurrent reconciliations of Workspaces. The number is large, because a reconciliation waits for an agent, which
 /// can be slow. A separate limit applies to concurrent deliveries of sources.
 const WORKSPACES: Slots = Slots { total: 96, per_namespace: 32 };
@@ -77,22 +77,27 @@ impl Slots {
 /// Runs all controllers until shutdown.
 pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     let (updates, updates_writer) = update::updates();
-    let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(MAX_WAKE_UPS);
-    let probes = workspace::AgentProbes::new(wake_workspace.clone(), parts.tasks.clone(), parts.end.clone());
-    let inputs = workspace::InputWatch::new(wake_workspace.clone());
-    let (wake_update, woken_updates) = mpsc::channel::<ObjectRef<Update>>(MAX_WAKE_UPS);
+    let (requeue_workspace, requeued_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(MAX_REQUEUES);
+    let probes = workspace::AgentProbes::new(requeue_workspace.clone(), parts.tasks.clone(), parts.end.clone());
+    let inputs = workspace::InputWatch::new(requeue_workspace.clone());
+    let (requeue_update, requeued_updates) = mpsc::channel::<ObjectRef<Update>>(MAX_REQUEUES);
     let poll = references::Poll::default();
     let references = References::new(parts.reader.clone(), poll.clone());
-    parts.tasks.spawn(poll.run(parts.reader.clone(), wake_update.clone(), wake_workspace.clone(), parts.end.clone()));
+    parts.tasks.spawn(poll.run(
+        parts.reader.clone(),
+        requeue_update.clone(),
+        requeue_workspace.clone(),
+        parts.end.clone(),
+    ));
     if let Some(selector) = config.watched_inputs.clone() {
         let watch = inputs.clone().run(parts.client.clone(), parts.scope.clone(), selector, parts.end.clone());
         parts.tasks.spawn(watch);
     }
     let wiring = Wiring { config, parts };
     tokio::join!(
-        wiring.stacks(updates.clone(), wake_workspace),
-        wiring.updates((updates, updates_writer), references.clone(), (wake_update, woken_updates)),
-        wiring.workspaces((probes, inputs, references), woken_workspaces),
+        wiring.stacks(updates.clone(), requeue_workspace),
+        wiring.updates((updates, updates_writer), references.clone(), (requeue_update, requeued_updates)),
+        wiring.workspaces((probes, inputs, references), requeued_workspaces),
         wiring.programs(),
         wiring.receivers(),
     );
@@ -155,18 +160,18 @@ impl Wiring<'_> {
         stack::SourceWatches::new(client.clone(), scope.clone(), stacks, sources, tasks.clone(), end.clone())
     }
 
-    async fn stacks(self, updates: update::Updates, wake_workspace: mpsc::Sender<ObjectRef<Workspace>>) {
+    async fn stacks(self, updates: update::Updates, requeue_workspace: mpsc::Sender<ObjectRef<Workspace>>) {
         let (config, parts) = (self.config, self.parts);
         let (known_stacks, store) = stack::stacks();
         let sources = Sources::new(parts.client.clone());
         let no_cross_namespace_refs = config.no_cross_namespace_refs;
-        let (dependents, woken_dependents) = stack::Dependents::new(known_stacks.clone(), no_cross_namespace_refs);
-        let duplicates = stack::DuplicateStacks::new(dependents.waker(), no_cross_namespace_refs);
+        let (dependents, requeued_dependents) = stack::Dependents::new(known_stacks.clone(), no_cross_namespace_refs);
+        let duplicates = stack::DuplicateStacks::new(dependents.requeue_sender(), no_cross_namespace_refs);
         let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
-        let evaluator = stack::Evaluator::new(Subprocess::of_this_binary(), dependents.waker(), tasks, end);
-        let (source_watches, woken) = self.source_watches(&known_stacks, &sources);
+        let evaluator = stack::Evaluator::new(Subprocess::of_this_binary(), dependents.requeue_sender(), tasks, end);
+        let (source_watches, requeued) = self.source_watches(&known_stacks, &sources);
         let (git, followers) = self.follow_git();
-        let mut wake_waiting = wake_workspace.clone();
+        let mut requeue_waiting = requeue_workspace.clone();
         let context = Arc::new(stack::Context {
             sources,
             source_watches,
@@ -192,7 +197,7 @@ impl Wiring<'_> {
             no_cross_namespace_refs,
             same_revision_kinds: config.same_revision_kinds.iter().map(|kind| parse_kind(kind)).collect(),
             requeue_dependency: config.requeue_dependency,
-            wake_workspace,
+            requeue_workspace,
         });
         let metrics = parts.metrics.clone();
         let runner = self.default_runner::<Stack>("stack-controller").on_deleted(move |gone| {
@@ -203,10 +208,11 @@ impl Wiring<'_> {
         let followers = followers.map(move |(namespace, name)| {
             // Enqueues the Workspace, which may wait for the artifact. An error is ignored, because the Workspace is
             // also requeued periodically.
-            drop(wake_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
+            drop(requeue_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
             ObjectRef::new(&name).within(&namespace)
         });
-        let feeds = stack::Feeds { woken: futures::stream::select(woken, followers), dependents: woken_dependents };
+        let feeds =
+            stack::Feeds { requeued: futures::stream::select(requeued, followers), dependents: requeued_dependents };
         Box::pin(stack::controller(self.start(store, runner), feeds, context)).await;
     }
 
@@ -214,7 +220,7 @@ impl Wiring<'_> {
         self,
         (updates, store): (update::Updates, IndexWriter<Update, update::UpdateGroup>),
         references: References,
-        (wake, wakes): (mpsc::Sender<ObjectRef<Update>>, mpsc::Receiver<ObjectRef<Update>>),
+        (requeue, requeues): (mpsc::Sender<ObjectRef<Update>>, mpsc::Receiver<ObjectRef<Update>>),
     ) {
         let (config, parts) = (self.config, self.parts);
         let limits = Limits {
@@ -224,7 +230,7 @@ impl Wiring<'_> {
         };
         let run_limiter = RunLimiter::new(limits, parts.metrics.clone());
         let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
-        let attachments = update::Attachments::new(parts.agents.clone(), wake, tasks, end);
+        let attachments = update::Attachments::new(parts.agents.clone(), requeue, tasks, end);
         let context = Arc::new(update::Context {
             reader: parts.reader.clone(),
             writer: parts.writer.clone(),
@@ -239,14 +245,14 @@ impl Wiring<'_> {
         });
         let runner = self.default_runner::<Update>("update-controller");
         let runner = runner.on_deleted(move |(namespace, name)| attachments.forget(namespace, name));
-        let feeds = update::Feeds { wakes, slots: run_limiter.wakes() };
+        let feeds = update::Feeds { requeues, slots: run_limiter.requeues() };
         Box::pin(update::controller(self.start(store, runner), feeds, context)).await;
     }
 
     async fn workspaces(
         self,
         (probes, inputs, references): (workspace::AgentProbes, workspace::InputWatch, References),
-        wakes: mpsc::Receiver<ObjectRef<Workspace>>,
+        requeues: mpsc::Receiver<ObjectRef<Workspace>>,
     ) {
         let (config, parts) = (self.config, self.parts);
         let (_, store) = reflector::store::<Workspace>();
@@ -284,8 +290,8 @@ impl Wiring<'_> {
             memory: workspace::Memory::default(),
         });
         let followers = followers.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
-        let wakes = futures::stream::select(wakes, followers);
-        let watches = workspace::Watches { updates: updates_writer, wakes };
+        let requeues = futures::stream::select(requeues, followers);
+        let watches = workspace::Watches { updates: updates_writer, requeues };
         // A reconciliation waits until the agent has received the source and installed its dependencies.
         let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
         let runner = self.runner::<Workspace>("workspace-controller", timeout, WORKSPACES).on_deleted(move |gone| {

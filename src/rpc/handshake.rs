@@ -92,7 +92,7 @@ fn certificate_message(reason: &CertificateError, peer: &str) -> String {
             format!("the {peer}'s certificate is not yet valid (compare the clocks of the nodes): {reason}")
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("the {peer}'s certificate belongs to another workspace: {reason}")
+            format!("the {peer}'s certificate is for another workspace: {reason}")
         }
         // If a trusted authority has the same name but another key than the issuer, the error is a bad signature.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {

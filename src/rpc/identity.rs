@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_without_ca_permission_is_not_an_authority() {
+    fn a_certificate_without_the_ca_flag_is_not_an_authority() {
         assert!(matches!(foreign(false), Err(IdentityError::NoAuthority)));
         let issued = foreign(true).unwrap().issue_server(&["a.svc".to_owned()], at(NOW)).unwrap();
         assert_eq!(names(&issued.certificate_pem).unwrap().dns, ["a.svc"]);

@@ -85,9 +85,9 @@ struct Reserved<W> {
     run: Run,
     /// Sequence number, which determines the order in which the runs are requeued.
     number: u64,
-    /// Value that identifies the run for the requeue, or `None` if [`FairQueue::next_wake`] has already returned this
-    /// value.
-    waker: Option<W>,
+    /// Value that identifies the run for the requeue, or `None` if [`FairQueue::next_requeue`] has already returned
+    /// this value.
+    key: Option<W>,
     until: Instant,
 }
 
@@ -107,8 +107,8 @@ impl<W> FairQueue<W> {
     }
 
     /// Opens a run if a slot is free for it. Otherwise, queues the run. When the run may start,
-    /// [`FairQueue::next_wake`] returns `waker`.
-    pub fn request(&mut self, run: &Run, waker: W, now: Instant) -> Result<(), Full> {
+    /// [`FairQueue::next_requeue`] returns `key`.
+    pub fn request(&mut self, run: &Run, key: W, now: Instant) -> Result<(), Full> {
         let is_reserved = self.reserved.get(&run.uid).is_some_and(|reserved| reserved.run.node == run.node);
         if is_reserved || self.open.contains_key(&run.uid) {
             self.adopt(run, now);
@@ -116,7 +116,7 @@ impl<W> FairQueue<W> {
         }
         // The run may have moved to another node. It then needs a slot on that node.
         self.reserved.remove(&run.uid);
-        self.queue.insert(run.clone(), waker);
+        self.queue.insert(run.clone(), key);
         self.reserve(now);
         if self.reserved.contains_key(&run.uid) {
             self.adopt(run, now);
@@ -151,11 +151,11 @@ impl<W> FairQueue<W> {
         self.reserve(now);
     }
 
-    /// Returns the `waker` of the next run that may start. Each `waker` is returned once.
-    pub fn next_wake(&mut self, now: Instant) -> Option<W> {
+    /// Returns the `key` of the next run that may start. Each `key` is returned once.
+    pub fn next_requeue(&mut self, now: Instant) -> Option<W> {
         self.reserve(now);
-        let unaware = self.reserved.values_mut().filter(|reserved| reserved.waker.is_some());
-        unaware.min_by_key(|reserved| reserved.number)?.waker.take()
+        let unaware = self.reserved.values_mut().filter(|reserved| reserved.key.is_some());
+        unaware.min_by_key(|reserved| reserved.number)?.key.take()
     }
 
     /// Returns the time at which the next reservation expires.
@@ -186,10 +186,10 @@ impl<W> FairQueue<W> {
         self.reserved.retain(|_, reserved| reserved.until > now);
         while self.taken() < self.limits.all {
             let next = self.queue.next(&self.taken_slots(), &self.limits).map(str::to_owned);
-            let Some((run, waker)) = next.and_then(|uid| self.queue.take(&uid)) else { return };
+            let Some((run, key)) = next.and_then(|uid| self.queue.take(&uid)) else { return };
             self.reservations += 1;
             let (number, until) = (self.reservations, now + RESERVATION);
-            self.reserved.insert(run.uid.clone(), Reserved { run, number, waker: Some(waker), until });
+            self.reserved.insert(run.uid.clone(), Reserved { run, number, key: Some(key), until });
         }
     }
 

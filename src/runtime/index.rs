@@ -76,7 +76,7 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
     }
 
     /// Returns a channel whose value becomes `true` after the first complete list. `Store::wait_until_ready` is not
-    /// sufficient: it wakes only the last of several waiters, and it wakes that waiter before the groups are built.
+    /// sufficient: it notifies only the last of several waiters, and it does so before the groups are built.
     pub fn is_listed(&self) -> watch::Receiver<bool> {
         self.is_listed.clone()
     }

@@ -40,14 +40,14 @@ struct InvalidObject {
 #[derive(Clone, Debug)]
 pub struct InvalidObjects {
     waiting: Arc<Mutex<Waiting>>,
-    wake: mpsc::Sender<()>,
+    notify: mpsc::Sender<()>,
 }
 
 /// Read side of the queue of invalid objects, for [`report`].
 #[derive(Debug)]
 pub struct Queue {
     waiting: Arc<Mutex<Waiting>>,
-    wake: mpsc::Receiver<()>,
+    notified: mpsc::Receiver<()>,
 }
 
 /// Queued objects by namespace. The namespaces take turns, so that continuous changes in one namespace do not delay the
@@ -89,7 +89,7 @@ impl InvalidObjects {
     pub fn new() -> (Self, Queue) {
         let (sender, receiver) = mpsc::channel(1);
         let waiting = Arc::new(Mutex::new(Waiting::default()));
-        (InvalidObjects { waiting: waiting.clone(), wake: sender }, Queue { waiting, wake: receiver })
+        (InvalidObjects { waiting: waiting.clone(), notify: sender }, Queue { waiting, notified: receiver })
     }
 
     /// Queues an object.
@@ -97,7 +97,7 @@ impl InvalidObjects {
         let object = InvalidObject { metadata: metadata.clone(), message: error.to_string(), attempts: 0 };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).add(object);
         // If the channel is full, the reader has not received the previous signal yet.
-        let _is_full = self.wake.try_send(());
+        let _is_full = self.notify.try_send(());
     }
 }
 
@@ -112,7 +112,7 @@ impl Queue {
             if let Some(object) = self.lock().next() {
                 return Some(object);
             }
-            self.wake.recv().await?;
+            self.notified.recv().await?;
         }
     }
 }
@@ -134,7 +134,7 @@ pub async fn report<K: Object>(mut queue: Queue, writer: Writer, events: Events)
         {
             tracing::warn!(error = &error as &dyn std::error::Error, "failed to report an invalid object");
             reported.remove(&metadata.uid);
-            if attempts + 1 < MAX_ATTEMPTS && !error.is_not_found() && !queue.wake.is_closed() {
+            if attempts + 1 < MAX_ATTEMPTS && !error.is_not_found() && !queue.notified.is_closed() {
                 queue.lock().add(InvalidObject { attempts: attempts + 1, ..object });
                 tokio::time::sleep(RETRY_INTERVAL).await;
                 continue;

@@ -59,11 +59,11 @@ impl<W> RunLimiter<W> {
         }
     }
 
-    /// Acquires a slot for a run. If no slot is free, queues the run. When the run may start, [`RunLimiter::wakes`]
-    /// returns `waker`.
-    pub fn acquire(&self, run: &Run, waker: W) -> Result<Permit<W>, Full> {
+    /// Acquires a slot for a run. If no slot is free, queues the run. When the run may start, [`RunLimiter::requeues`]
+    /// returns `key`.
+    pub fn acquire(&self, run: &Run, key: W) -> Result<Permit<W>, Full> {
         let mut queue = self.shared.lock();
-        let granted = queue.request(run, waker, Instant::now());
+        let granted = queue.request(run, key, Instant::now());
         self.shared.update(queue);
         granted.map(|()| self.permit(run))
     }
@@ -84,15 +84,15 @@ impl<W> RunLimiter<W> {
         self.shared.update(queue);
     }
 
-    /// Returns a stream that identifies the queued runs that may start. Each item is the `waker` from
+    /// Returns a stream that identifies the queued runs that may start. Each item is the `key` from
     /// [`RunLimiter::acquire`]. The stream must have only one consumer.
-    pub fn wakes(&self) -> impl Stream<Item = W> + Send + 'static
+    pub fn requeues(&self) -> impl Stream<Item = W> + Send + 'static
     where
         W: Send + 'static,
     {
         futures::stream::unfold(self.shared.clone(), |shared| async move {
-            let waker = shared.next_wake().await;
-            Some((waker, shared))
+            let key = shared.next_requeue().await;
+            Some((key, shared))
         })
     }
 
@@ -112,12 +112,12 @@ impl<W> Shared<W> {
         self.changed.notify_one();
     }
 
-    async fn next_wake(&self) -> W {
+    async fn next_requeue(&self) -> W {
         loop {
             let expiry = {
                 let mut queue = self.lock();
-                if let Some(waker) = queue.next_wake(Instant::now()) {
-                    return waker;
+                if let Some(key) = queue.next_requeue(Instant::now()) {
+                    return key;
                 }
                 queue.next_expiry()
             };

@@ -94,7 +94,7 @@ async fn a_restarted_agent_reports_interrupted_and_finished_runs() {
     let (result, _) = workspace.result(&finished.id).await;
     assert_eq!(result.outputs.len(), 1);
     assert_eq!(workspace.status().await.artifact, Some(artifact));
-    assert!(workspace.run(&open).await.unwrap(), "the ID belongs to the interrupted run");
+    assert!(workspace.run(&open).await.unwrap(), "this is the ID of the interrupted run");
 }
 
 #[tokio::test]

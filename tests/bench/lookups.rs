@@ -38,8 +38,8 @@ impl AtRest {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (stacks, mut stack_writer) = stack::stacks();
         let (updates, mut update_writer) = update::updates();
-        let (wake, _) = mpsc::channel(1);
-        let duplicates = DuplicateStacks::new(wake, true);
+        let (requeue, _) = mpsc::channel(1);
+        let duplicates = DuplicateStacks::new(requeue, true);
         for number in 0..count {
             let stack = stack_number(number);
             duplicates.record(&stack);

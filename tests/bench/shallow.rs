@@ -129,7 +129,8 @@ pub fn fetch(url: &str, folder: &Path) {
         // The repository needs no Secret, so the client has no API server.
         let config = Config::new("http://127.0.0.1:1".parse().expect("a URL"));
         let client = Client::try_from(config).expect("a client");
-        let (git, mut woken) = Git::new(client, store.clone(), settings, TaskTracker::new(), CancellationToken::new());
+        let (git, mut requeued) =
+            Git::new(client, store.clone(), settings, TaskTracker::new(), CancellationToken::new());
         let spec = json!({"stack": "main", "projectRepo": url, "branch": "main"});
         let spec: StackSpec = serde_json::from_value(spec).expect("a spec");
         let repository = RepositorySpec::of_stack(&spec, "bench").expect("a valid spec").expect("a repository");
@@ -137,7 +138,7 @@ pub fn fetch(url: &str, folder: &Path) {
         let resolved = loop {
             match git.resolve(&follower, &repository, &Lookup::default()) {
                 Ok(resolved) => break resolved,
-                Err(Unavailable::Resolving(_)) => drop(woken.next().await.expect("the Stack is requeued")),
+                Err(Unavailable::Resolving(_)) => drop(requeued.next().await.expect("the Stack is requeued")),
                 Err(error) => panic!("{error}"),
             }
         };

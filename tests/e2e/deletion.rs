@@ -346,7 +346,7 @@ fn a_foreign_workspace_of_the_same_name_is_not_changed_or_deleted() {
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
         main.until("to report the name conflict", WaitLimit::Reaction, |stack| {
-            condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("does not belong to this Stack"))
+            condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("is not owned by this Stack"))
         })
         .await;
         main.delete().await;

@@ -140,7 +140,7 @@ fn agents_accept_only_the_controller_and_cannot_impersonate_peers() {
             ..address(&running.stack, scene).await
         };
         let refused = agents(&[client(&authority)]).connect(&address).await.map(|_| ()).expect_err("another workspace");
-        assert!(refused.message.contains("certificate belongs to another workspace"), "{refused}");
+        assert!(refused.message.contains("certificate is for another workspace"), "{refused}");
         running.assert_open().await;
         running.assert_ends_and_next_push_runs("two", 1).await;
     });

@@ -43,7 +43,7 @@ fn in_older_version(object: &Value) -> Value {
 #[test]
 fn strict_validation_accepts_every_field_of_pko() {
     run("fields", async |scene| {
-        let stacks = ["stack", "refused"].map(read).concat();
+        let stacks = ["stack", "rejected"].map(read).concat();
         let older = stacks.iter().map(|(file, object)| (format!("{file} as {OLDER}"), in_older_version(object)));
         for (file, object) in stacks.iter().cloned().chain(older).chain(read("program")) {
             let found = check(scene, &object).await.unwrap_or_else(|error| panic!("{file} is rejected: {error}"));
@@ -101,23 +101,23 @@ fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
 
 #[test]
 fn the_error_for_a_rejected_spec_states_the_reason() {
-    run("refused", async |scene| {
+    run("rejected", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("program")).await;
-        for (file, object) in read("refused") {
+        for (file, object) in read("rejected") {
             let expected = object["metadata"]["annotations"]["pulumi-controller.test/expected-message"]
                 .as_str()
                 .unwrap_or_default();
             assert!(!expected.is_empty(), "{file} has no annotation with the expected message");
             let stack: Stack = scene.create(object.clone()).await;
             let handle = StackHandle::of(scene, &stack.name_any(), "dev");
-            let refused = handle
+            let rejected = handle
                 .until("to report why it is rejected", WaitLimit::Reaction, |stack| {
                     let reasons = [stack_reason::SPEC_INVALID, stack_reason::ACCESS_DENIED];
                     reasons.iter().any(|reason| has_condition(stack, STALLED, "True", reason))
                 })
                 .await;
-            assert!(has_condition(&refused, READY, "False", stack_reason::NOT_READY_STALLED), "{file}");
-            let message = condition(&refused, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
+            assert!(has_condition(&rejected, READY, "False", stack_reason::NOT_READY_STALLED), "{file}");
+            let message = condition(&rejected, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
             assert!(message.contains(expected), "{file}: {message}");
         }
         assert!(

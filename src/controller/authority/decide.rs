@@ -134,9 +134,9 @@ mod tests {
         let cases = [
             ("no Secret", Found::Nothing, None, Action::Make),
             ("the Secret was deleted", Found::Nothing, Some(&one), Action::WriteAgain),
-            ("garbage at the start", broken(), None, Action::Refuse("no key".to_owned())),
+            ("an unusable Secret, and no known CA", broken(), None, Action::Refuse("no key".to_owned())),
             ("garbage later", broken(), Some(&one), Action::KeepKnown("no key".to_owned())),
-            ("at the start", usable(&one), None, Action::Use),
+            ("a usable Secret, and no known CA", usable(&one), None, Action::Use),
             ("nothing has changed", usable(&one), Some(&one), Action::Use),
             ("a user replaced the CA", usable(&other), Some(&one), Action::TrustReplaced { retire_at }),
             (

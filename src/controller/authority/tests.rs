@@ -174,7 +174,7 @@ async fn a_user_provided_authority_signs_and_the_previous_one_stays_trusted() {
     assert!(restarted.in_force() == after, "a new process trusts both CAs");
     assert!(
         kept.refresh(now() + TRUSTED_AFTER_IT_SIGNED).await.previous().is_none(),
-        "finally only the new CA is trusted"
+        "after this period, only the new CA is trusted"
     );
 }
 

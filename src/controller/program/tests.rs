@@ -56,7 +56,7 @@ fn an_unchanged_program_writes_no_status() {
 }
 
 #[test]
-fn an_invalid_program_is_reported_keeps_its_artifact_and_recovers() {
+fn an_invalid_program_is_stalled_and_keeps_its_last_valid_artifact() {
     let good = step(None, program(3, json!({"a": 1})), 10);
     let bad = step(Some(good.clone()), program(4, json!({"a": "${"})), 20);
     let claim = condition(&bad, READY).expect("value is set");

@@ -46,7 +46,7 @@ fn messages(status: &StackReceiverStatus) -> [Option<String>; 3] {
 }
 
 #[test]
-fn a_receiver_path_follows_its_token_and_is_requeued_after_the_interval() {
+fn the_path_depends_on_the_token_and_the_interval_sets_the_requeue() {
     let path = receiver(json!({})).path(&ReceiverToken::from(&b"one"[..]));
     for (spec, requeue) in [(json!({}), 600), (json!({"interval": "1h"}), 3600), (json!({"interval": "0s"}), 10)] {
         let action = decide(&receiver(spec.clone()), true, &token("one"));

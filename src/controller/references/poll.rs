@@ -123,7 +123,7 @@ impl Poll {
                 let found =
                     join_all(due.into_iter().map(async |object| (exists(&reader, &object).await, object))).await;
                 for object in found.into_iter().filter(|(exists, _)| *exists).map(|(_, object)| object) {
-                    self.found(&object).into_iter().for_each(|waiter| wake(waiter, &updates, &workspaces));
+                    self.found(&object).into_iter().for_each(|waiter| requeue(waiter, &updates, &workspaces));
                 }
                 tokio::time::sleep(BATCH_INTERVAL).await;
             }
@@ -183,13 +183,13 @@ impl Poll {
 }
 
 /// Requeues a waiter. If the queue is full, the request is dropped, because the waiter is also requeued periodically.
-fn wake(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces: &mpsc::Sender<ObjectRef<Workspace>>) {
-    let woken = match waiter {
+fn requeue(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces: &mpsc::Sender<ObjectRef<Workspace>>) {
+    let requeued = match waiter {
         Waiter::Update(update) => updates.clone().try_send(update).is_ok(),
         Waiter::Workspace(workspace) => workspaces.clone().try_send(workspace).is_ok(),
     };
-    if !woken {
-        tracing::debug!("dropped a wake-up for a missing object: queue is full");
+    if !requeued {
+        tracing::debug!("dropped a request to requeue a waiter: queue is full");
     }
 }
 
@@ -230,8 +230,8 @@ mod tests {
                 json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "aws"}}),
             ),
         });
-        let (updates, woken) = mpsc::channel(8);
-        let (workspaces, woken_workspaces) = mpsc::channel(8);
+        let (updates, requeued) = mpsc::channel(8);
+        let (workspaces, requeued_workspaces) = mpsc::channel(8);
         let (poll, end) = (Poll::default(), CancellationToken::new());
         let reader = Reader::new(client, Duration::from_secs(5));
         let polling = tokio::spawn(poll.clone().run(reader, updates, workspaces, end.clone()));
@@ -242,10 +242,10 @@ mod tests {
         let requests = log.all().len();
         assert!((18..=40).contains(&requests), "one object, every one to three seconds: {requests}");
         exists.store(true, std::sync::atomic::Ordering::Relaxed);
-        let names = woken.take(2).map(|update| update.name).collect::<BTreeSet<_>>();
+        let names = requeued.take(2).map(|update| update.name).collect::<BTreeSet<_>>();
         let names = tokio::time::timeout(Duration::from_secs(5), names).await.expect("ends within the timeout");
         assert_eq!(names, ["a".to_owned(), "b".to_owned()].into());
-        assert_eq!(woken_workspaces.take(1).map(|workspace| workspace.name).collect::<Vec<_>>().await, ["w"]);
+        assert_eq!(requeued_workspaces.take(1).map(|workspace| workspace.name).collect::<Vec<_>>().await, ["w"]);
         let requests = log.all().len();
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(log.all().len(), requests, "no request without a waiting object");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_does_not_renew_its_request_expires() {
+    async fn the_registration_of_a_waiter_expires_unless_it_is_renewed() {
         let poll = Poll::default();
         poll.wait("apps", ReferencedKind::Secret, "aws", &update("a"));
         tokio::time::advance(Duration::from_secs(60)).await;

@@ -70,7 +70,7 @@ pub struct Context {
     /// Requeue interval for unmet dependencies and unavailable sources.
     pub requeue_dependency: std::time::Duration,
     /// Requeues Workspaces that wait for the bytes of an artifact.
-    pub wake_workspace: mpsc::Sender<ObjectRef<Workspace>>,
+    pub requeue_workspace: mpsc::Sender<ObjectRef<Workspace>>,
 }
 
 impl std::fmt::Debug for Context {
@@ -89,8 +89,8 @@ impl Context {
     /// periodically.
     pub fn artifact_arrived(&self, namespace: &str, workspace: &str) {
         let reference = ObjectRef::new(workspace).within(namespace);
-        if self.wake_workspace.clone().try_send(reference).is_err() {
-            tracing::debug!(namespace, workspace, "dropped a wake-up: queue is full");
+        if self.requeue_workspace.clone().try_send(reference).is_err() {
+            tracing::debug!(namespace, workspace, "dropped a request to requeue the Workspace: queue is full");
         }
     }
 }

@@ -62,7 +62,7 @@ pub struct Dependents {
     no_cross_namespace_refs: bool,
     /// The lock is held only for short sections and never across an `await`.
     state: Arc<Mutex<WatchState>>,
-    wake: mpsc::Sender<ObjectRef<Stack>>,
+    requeue: mpsc::Sender<ObjectRef<Stack>>,
 }
 
 #[derive(Default)]
@@ -85,19 +85,19 @@ impl Dependents {
         stacks: Stacks,
         no_cross_namespace_refs: bool,
     ) -> (Dependents, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
-        let (wake, woken) = mpsc::channel(WAITING);
-        (Dependents { stacks, no_cross_namespace_refs, state: Arc::default(), wake }, woken)
+        let (requeue, requeued) = mpsc::channel(WAITING);
+        (Dependents { stacks, no_cross_namespace_refs, state: Arc::default(), requeue }, requeued)
     }
 
     /// Returns a sender that requeues Stacks.
-    pub fn waker(&self) -> mpsc::Sender<ObjectRef<Stack>> {
-        self.wake.clone()
+    pub fn requeue_sender(&self) -> mpsc::Sender<ObjectRef<Stack>> {
+        self.requeue.clone()
     }
 
     /// Handles a watch event, and requeues the affected Stacks. The cache must already contain the change.
     pub fn handle(&self, event: &Event<Stack>) {
         let mut state = self.lock();
-        let woken = match event {
+        let affected = match event {
             Event::Apply(stack) if state.has_changed(stack) => self.keys_of(stack),
             Event::Apply(_) | Event::InitApply(_) => Vec::new(),
             Event::Delete(stack) => self.affected_by_deletion(&mut state, stack),
@@ -108,7 +108,7 @@ impl Dependents {
             Event::InitDone => self.affected_by_relist(&mut state),
         };
         drop(state);
-        woken.iter().for_each(|stack| self.wake_one(stack));
+        affected.iter().for_each(|stack| self.requeue_one(stack));
     }
 
     /// Returns the Stacks that the deletion of a Stack affects: its dependents, and its dependencies, which may wait
@@ -122,20 +122,20 @@ impl Dependents {
     /// Returns the Stacks that a relist affects. A Stack that is not in the list was deleted while the watch was
     /// interrupted.
     fn affected_by_relist(&self, state: &mut WatchState) -> Vec<ObjectKey> {
-        let mut woken = Vec::new();
+        let mut affected = Vec::new();
         for stack in std::mem::take(&mut state.before_list) {
             if self.stacks.store().get(&ObjectRef::from_obj(&*stack)).is_none() {
-                woken.extend(self.affected_by_deletion(state, &stack));
+                affected.extend(self.affected_by_deletion(state, &stack));
             }
         }
         for stack in self.stacks.store().state() {
             if state.has_changed(&stack) {
-                woken.extend(self.keys_of(&stack));
+                affected.extend(self.keys_of(&stack));
             }
         }
-        woken.sort_unstable();
-        woken.dedup();
-        woken
+        affected.sort_unstable();
+        affected.dedup();
+        affected
     }
 
     /// Returns the cached dependents of a Stack.
@@ -155,9 +155,9 @@ impl Dependents {
         self.stacks.store().get(&ObjectRef::new(name).within(namespace))
     }
 
-    fn wake_one(&self, (namespace, name): &ObjectKey) {
-        if self.wake.clone().try_send(ObjectRef::new(name).within(namespace)).is_err() {
-            tracing::debug!(namespace, stack = name, "dropped a wake-up: queue is full");
+    fn requeue_one(&self, (namespace, name): &ObjectKey) {
+        if self.requeue.clone().try_send(ObjectRef::new(name).within(namespace)).is_err() {
+            tracing::debug!(namespace, stack = name, "dropped a request to requeue the Stack: queue is full");
         }
     }
 

@@ -149,7 +149,7 @@ pub struct DuplicateStacks {
     no_cross_namespace_refs: bool,
     claims: Arc<Mutex<Claims>>,
     waiting: Arc<Mutex<WaitingStacks>>,
-    wake: mpsc::Sender<ObjectRef<Stack>>,
+    requeue: mpsc::Sender<ObjectRef<Stack>>,
 }
 
 impl fmt::Debug for DuplicateStacks {
@@ -159,9 +159,9 @@ impl fmt::Debug for DuplicateStacks {
 }
 
 impl DuplicateStacks {
-    /// Creates an empty index. `wake` requeues Stacks.
-    pub fn new(wake: mpsc::Sender<ObjectRef<Stack>>, no_cross_namespace_refs: bool) -> DuplicateStacks {
-        DuplicateStacks { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), wake }
+    /// Creates an empty index. It sends the Stacks to requeue to `requeue`.
+    pub fn new(requeue: mpsc::Sender<ObjectRef<Stack>>, no_cross_namespace_refs: bool) -> DuplicateStacks {
+        DuplicateStacks { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), requeue }
     }
 
     /// Records the Pulumi stack that a Stack manages.
@@ -172,7 +172,7 @@ impl DuplicateStacks {
         let previous = claims.replace(&key, claim.clone());
         drop(claims);
         if previous.is_some() && previous != claim {
-            self.wake_waiting(&key);
+            self.requeue_waiting(&key);
         }
     }
 
@@ -180,7 +180,7 @@ impl DuplicateStacks {
     pub fn forget(&self, key: &ObjectKey) {
         lock(&self.claims).replace(key, None);
         lock(&self.waiting).remove(key);
-        self.wake_waiting(key);
+        self.requeue_waiting(key);
     }
 
     /// Returns the Stack that takes precedence over this Stack, if any. A Stack whose project is unknown has no
@@ -242,11 +242,11 @@ impl DuplicateStacks {
         preceding
     }
 
-    fn wake_waiting(&self, key: &ObjectKey) {
+    fn requeue_waiting(&self, key: &ObjectKey) {
         let waiting = lock(&self.waiting).take(key);
         for (namespace, name) in waiting {
-            if self.wake.clone().try_send(ObjectRef::new(&name).within(&namespace)).is_err() {
-                tracing::debug!(namespace, stack = name, "dropped a wake-up: queue is full");
+            if self.requeue.clone().try_send(ObjectRef::new(&name).within(&namespace)).is_err() {
+                tracing::debug!(namespace, stack = name, "dropped a request to requeue the Stack: queue is full");
             }
         }
     }

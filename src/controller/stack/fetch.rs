@@ -67,7 +67,7 @@ pub(super) async fn fetch(
             context.metrics.artifact_fetch(FetchResult::Failed);
             let message = format!("failed to fetch {what}: {error}");
             if keep_project(observed, resolved, context).await {
-                tracing::warn!(message, "destroying the stack from its state without the source");
+                tracing::warn!(message, "failed to fetch the source; destroying the Pulumi stack from its state");
                 return Ok(Next::Again(Box::new(stack.clone())));
             }
             let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());

@@ -129,7 +129,7 @@ fn run(
     if let Some(other) = observed.workspace.as_ref().filter(|workspace| !ownership::owns(stack, workspace)) {
         let name = other.name_any();
         return Action::Invalid(format!(
-            "Workspace {name} already exists and does not belong to this Stack; delete it or rename the Stack"
+            "Workspace {name} already exists and is not owned by this Stack; delete the Workspace or rename the Stack"
         ));
     }
     let Some(workspace) = observed.workspace.as_ref() else {

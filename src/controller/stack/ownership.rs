@@ -83,7 +83,7 @@ mod tests {
             ("owned, with the label of an older version", owner("Stack", "pulumi.com/v1alpha1"), true),
             ("another kind", owner("Stack", "example.com/v1"), false),
             ("orphaned", labels, true),
-            ("with the hash only", json!({"annotations": {"pulumi.com/desired-hash": "a"}}), true),
+            ("only the hash annotation", json!({"annotations": {"pulumi.com/desired-hash": "a"}}), true),
             ("a user's", json!({}), false),
             ("created by a user, with a label", json!({"labels": {"auto.pulumi.com/workspace-name": "app"}}), false),
         ];

@@ -57,7 +57,7 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
 /// Streams of Stacks to requeue.
 pub struct Feeds<W, D> {
     /// Stacks whose sources have changed.
-    pub woken: W,
+    pub requeued: W,
     /// Stacks whose dependencies or dependents have changed.
     pub dependents: D,
 }
@@ -97,7 +97,7 @@ pub async fn controller(
                 owner(&workspace)
                     .or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
             })
-            .reconcile_on(feeds.woken)
+            .reconcile_on(feeds.requeued)
             .reconcile_on(feeds.dependents)
     };
     start.run(record, seen, triggers, reconcile, context).await;

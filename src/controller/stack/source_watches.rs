@@ -41,7 +41,7 @@ struct Shared {
     scope: Scope,
     stacks: Stacks,
     sources: Sources,
-    wake: mpsc::Sender<ObjectRef<Stack>>,
+    requeue: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
     /// The lock is held only for short sections and never across an `await`.
@@ -80,9 +80,9 @@ impl SourceWatches {
         tasks: TaskTracker,
         end: CancellationToken,
     ) -> (Self, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
-        let (wake, woken) = mpsc::channel(WAITING);
-        let shared = Shared { client, scope, stacks, sources, wake, tasks, end, watched: Mutex::default() };
-        (SourceWatches(Arc::new(shared)), woken)
+        let (requeue, requeued) = mpsc::channel(WAITING);
+        let shared = Shared { client, scope, stacks, sources, requeue, tasks, end, watched: Mutex::default() };
+        (SourceWatches(Arc::new(shared)), requeued)
     }
 
     /// Starts the watch of this kind of source, unless the watch is already running. The watch requeues the Stacks
@@ -120,7 +120,7 @@ impl Shared {
             let stacks = StackGroup::SourceKind(kind.clone());
             tokio::select! {
                 () = self.end.cancelled() => {}
-                () = self.wake(&stacks) => {}
+                () = self.requeue(&stacks) => {}
             }
         }
     }
@@ -140,19 +140,19 @@ impl Shared {
             };
             match event {
                 Some(Ok(Event::Apply(source) | Event::Delete(source))) => {
-                    self.wake(&StackGroup::Source(kind.clone(), key(&source))).await;
+                    self.requeue(&StackGroup::Source(kind.clone(), key(&source))).await;
                 }
                 // Sources may have been created or deleted while the watch was interrupted.
                 Some(Ok(Event::InitDone)) => {
                     self.set_refused(kind, None);
-                    self.wake(&StackGroup::SourceKind(kind.clone())).await;
+                    self.requeue(&StackGroup::SourceKind(kind.clone())).await;
                 }
                 Some(Ok(Event::Init | Event::InitApply(_))) => {}
                 Some(Err(error)) => match refusal(&error) {
                     Some((404, _)) => return Ended::NotServed,
                     Some((403, message)) => {
                         if self.set_refused(kind, Some(message)) {
-                            self.wake(&StackGroup::SourceKind(kind.clone())).await;
+                            self.requeue(&StackGroup::SourceKind(kind.clone())).await;
                         }
                     }
                     _ => tracing::debug!(kind = %kind, %error, "watch was interrupted"),
@@ -184,11 +184,11 @@ impl Shared {
 
     /// Requeues the Stacks of a group. Blocks while the queue is full, because a Stack for which no run is due may have
     /// no periodic requeue.
-    async fn wake(&self, group: &StackGroup) {
-        let mut wake = self.wake.clone();
+    async fn requeue(&self, group: &StackGroup) {
+        let mut requeue = self.requeue.clone();
         for stack in self.stacks.in_group(group) {
             // The receiver is closed only on shutdown.
-            if wake.send(ObjectRef::from_obj(stack.as_ref())).await.is_err() {
+            if requeue.send(ObjectRef::from_obj(stack.as_ref())).await.is_err() {
                 return;
             }
         }

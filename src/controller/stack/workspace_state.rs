@@ -197,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_mutated_by_a_webhook_is_applied_once_per_edit() {
+    fn a_workspace_that_a_webhook_changes_is_applied_once_per_edit() {
         let mutated = MutatedWorkspaces::default();
         let expected = workspace(1, live_workspace());
         let by_webhook = |generation| workspace(generation, json!({"image": "mirror/pulumi"}));
         assert!(!mutated.contains(&by_webhook(1)));
         mutated.record(&expected, &by_webhook(2));
         assert!(mutated.contains(&by_webhook(2)));
-        assert!(!mutated.contains(&by_webhook(3)), "the object was edited since");
+        assert!(!mutated.contains(&by_webhook(3)), "the Workspace was edited after the apply");
         mutated.record(&expected, &expected);
         assert!(!mutated.contains(&by_webhook(2)));
     }

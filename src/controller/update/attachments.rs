@@ -61,7 +61,7 @@ pub struct RunSnapshot {
 #[derive(Clone)]
 pub struct Attachments {
     agents: Agents,
-    wake: mpsc::Sender<ObjectRef<Update>>,
+    requeue: mpsc::Sender<ObjectRef<Update>>,
     tasks: TaskTracker,
     /// Ends the tasks on shutdown. The runs continue, and the next process attaches to them.
     end: CancellationToken,
@@ -110,11 +110,19 @@ impl std::fmt::Debug for Attachments {
 impl Attachments {
     pub fn new(
         agents: Agents,
-        wake: mpsc::Sender<ObjectRef<Update>>,
+        requeue: mpsc::Sender<ObjectRef<Update>>,
         tasks: TaskTracker,
         end: CancellationToken,
     ) -> Self {
-        Attachments { agents, wake, tasks, end, open: Arc::default(), slots: Arc::default(), serials: Arc::default() }
+        Attachments {
+            agents,
+            requeue,
+            tasks,
+            end,
+            open: Arc::default(),
+            slots: Arc::default(),
+            serials: Arc::default(),
+        }
     }
 
     /// Returns the state of a run, or `None` if no task is attached to the run.

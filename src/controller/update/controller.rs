@@ -32,7 +32,7 @@ const STEPS: usize = 6;
 /// Streams of Updates that must be reconciled.
 pub struct Feeds<G> {
     /// Updates whose attached task reports a change.
-    pub wakes: mpsc::Receiver<ObjectRef<Update>>,
+    pub requeues: mpsc::Receiver<ObjectRef<Update>>,
     /// Updates whose run may start because a run slot is free.
     pub slots: G,
 }
@@ -66,7 +66,7 @@ pub async fn controller(
             .watches_stream(workspaces.default_backoff().touched_objects(), move |workspace: Workspace| {
                 waiting(&updates, workspace.namespace(), &workspace.name_any())
             })
-            .reconcile_on(feeds.wakes)
+            .reconcile_on(feeds.requeues)
             .reconcile_on(feeds.slots)
     };
     start.run(watch::strip_update, |_| (), triggers, reconcile, context).await;

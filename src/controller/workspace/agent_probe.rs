@@ -28,7 +28,7 @@ const PROBE_DURATION: Duration = Duration::from_secs(20);
 /// All probes of this process. Cheap to clone.
 #[derive(Clone)]
 pub struct AgentProbes {
-    wake: mpsc::Sender<ObjectRef<Workspace>>,
+    requeue: mpsc::Sender<ObjectRef<Workspace>>,
     tasks: TaskTracker,
     end: CancellationToken,
     /// Probes by UID of the pod. Locked only for short sections and never across an `.await`.
@@ -41,10 +41,10 @@ struct Probe {
 }
 
 impl AgentProbes {
-    /// Creates the probes. `wake` receives the Workspaces whose agent has opened its port. All tasks end when `end` is
-    /// canceled.
-    pub fn new(wake: mpsc::Sender<ObjectRef<Workspace>>, tasks: TaskTracker, end: CancellationToken) -> Self {
-        AgentProbes { wake, tasks, end, probes: Arc::default() }
+    /// Creates the probes. `requeue` receives the Workspaces whose agent has opened its port. All tasks end when `end`
+    /// is canceled.
+    pub fn new(requeue: mpsc::Sender<ObjectRef<Workspace>>, tasks: TaskTracker, end: CancellationToken) -> Self {
+        AgentProbes { requeue, tasks, end, probes: Arc::default() }
     }
 
     /// Returns whether the agent of this pod has opened its port. The first call starts the probes.
@@ -78,7 +78,7 @@ impl AgentProbes {
         if let Some(probe) = self.lock().get_mut(pod_uid) {
             probe.is_open = true;
         }
-        if self.wake.clone().try_send(workspace).is_err() {
+        if self.requeue.clone().try_send(workspace).is_err() {
             tracing::debug!("requeue dropped; the Workspace is requeued when its pod is ready");
         }
     }
@@ -100,13 +100,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_workspace_is_requeued_once_when_its_agent_becomes_reachable() {
-        let (wake, mut woken) = mpsc::channel(4);
-        let probes = AgentProbes::new(wake, TaskTracker::new(), CancellationToken::new());
+        let (requeue, mut requeued) = mpsc::channel(4);
+        let probes = AgentProbes::new(requeue, TaskTracker::new(), CancellationToken::new());
         let app = ObjectRef::<Workspace>::new("app").within("team");
         assert!(!probes.is_open(app.clone(), "pod", ADDRESS), "the port is closed");
         assert!(!probes.is_open(app.clone(), "pod", ADDRESS));
         let listener = TcpListener::bind((ADDRESS, AGENT_PORT)).await.unwrap();
-        assert_eq!(woken.next().await, Some(app.clone()));
+        assert_eq!(requeued.next().await, Some(app.clone()));
         assert!(probes.is_open(app.clone(), "pod", ADDRESS));
         assert!(!probes.is_open(app, "another pod", ADDRESS));
         drop(listener);

@@ -44,7 +44,7 @@ pub struct Watches<W> {
     /// [`watch::strip_update`] keeps. `Context::updates` reads this store.
     pub updates: IndexWriter<Update, UpdateGroup>,
     /// Workspaces that must be reconciled immediately, for example because the bytes of their artifact are available.
-    pub wakes: W,
+    pub requeues: W,
 }
 
 /// Reconciles all Workspaces in scope until the controller is stopped.
@@ -52,7 +52,7 @@ pub async fn controller<W>(start: Start<Writer<Workspace>>, watches: Watches<W>,
 where
     W: Stream<Item = ObjectRef<Workspace>> + Send + 'static,
 {
-    let Watches { updates, wakes } = watches;
+    let Watches { updates, requeues } = watches;
     let (client, scope) = (start.client.clone(), start.scope.clone());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
     let pods = watcher(scope.api::<Pod>(client.clone()), labelled.clone());
@@ -75,7 +75,7 @@ where
                 let namespace = update.namespace().unwrap_or_default();
                 Some(ObjectRef::new(&update.spec.workspace_name).within(&namespace))
             })
-            .reconcile_on(wakes)
+            .reconcile_on(requeues)
             .reconcile_all_on(authority)
     };
     start.run(strip_unused_fields, |_| (), triggers, reconcile, context).await;

@@ -45,7 +45,7 @@ type Key = (String, String);
 pub struct InputWatch(Arc<Shared>);
 
 struct Shared {
-    wake: mpsc::Sender<ObjectRef<Workspace>>,
+    requeue: mpsc::Sender<ObjectRef<Workspace>>,
     /// Objects that each Workspace mounts. Locked only for short sections and never across an `.await`.
     mounts: Mutex<HashMap<Key, Mounts>>,
 }
@@ -65,9 +65,9 @@ impl fmt::Debug for InputWatch {
 }
 
 impl InputWatch {
-    /// Creates the watch. `wake` receives the Workspaces whose agents must be polled.
-    pub fn new(wake: mpsc::Sender<ObjectRef<Workspace>>) -> Self {
-        InputWatch(Arc::new(Shared { wake, mounts: Mutex::default() }))
+    /// Creates the watch. `requeue` receives the Workspaces whose agents must be polled.
+    pub fn new(requeue: mpsc::Sender<ObjectRef<Workspace>>) -> Self {
+        InputWatch(Arc::new(Shared { requeue, mounts: Mutex::default() }))
     }
 
     /// Watches the objects that match the label selector until `end` is canceled.
@@ -120,10 +120,10 @@ impl InputWatch {
                 })
                 .collect()
         };
-        let mut wake = self.0.wake.clone();
+        let mut requeue = self.0.requeue.clone();
         for workspace in workspaces {
             // The receiver is dropped only when the controller shuts down.
-            if wake.send(workspace).await.is_err() {
+            if requeue.send(workspace).await.is_err() {
                 return;
             }
         }

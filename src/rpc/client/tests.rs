@@ -164,15 +164,17 @@ async fn a_source_is_sent_completely_and_in_chunks() {
 }
 
 #[tokio::test]
-async fn the_stream_is_aborted_if_the_agent_reads_too_slowly() {
+async fn a_source_stream_is_aborted_if_the_agent_reads_too_slowly() {
     let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let (size, sending) = (64 * 1024 * 1024, Sending::default());
     let least = Rate { bytes: 16 * 1024 * 1024, within: Duration::from_millis(200) };
     let bytes = tokio::io::repeat(1).take(size);
     let put = client.put_source_at(header(size), Box::pin(bytes), &sending, least);
-    let error =
-        tokio::time::timeout(Duration::from_secs(20), put).await.expect("the call ends without waiting").unwrap_err();
+    let error = tokio::time::timeout(Duration::from_secs(20), put)
+        .await
+        .expect("the call ends before the timeout")
+        .unwrap_err();
     assert!(error.is_timeout() && error.message.contains("the minimum is 16777216 bytes"), "{error}");
     let done = tokio::time::timeout(Duration::from_millis(1), sending.done());
     assert!(done.await.is_err(), "the stream was not sent completely");
@@ -265,7 +267,7 @@ async fn the_error_for_a_rejected_call_contains_the_bounded_agent_message() {
 }
 
 #[tokio::test]
-async fn the_failure_message_of_a_candidate_source_is_bounded() {
+async fn the_failure_message_of_a_candidate_source_is_truncated() {
     let (_serving, client) = connected(&FakeAgent::default()).await;
     let failure = client.status().await.unwrap().candidate.unwrap().failure;
     assert!(failure.starts_with(" ä") && failure.len() <= 8 * 1024, "{} bytes", failure.len());

@@ -2,7 +2,7 @@ use super::*;
 use crate::rpc::proto::{PulumiStack, Settings};
 
 #[test]
-fn requests_with_newer_features_need_a_newer_agent() {
+fn requests_with_newer_features_require_a_newer_agent() {
     let plain = RunRequest {
         kind: OperationKind::Up.into(),
         settings: Some(Settings {
@@ -49,9 +49,9 @@ fn requests_with_newer_features_need_a_newer_agent() {
         assert_eq!(needed(&request), 1, "{name}");
     }
     let destroy = RunRequest { kind: OperationKind::Destroy.into(), ..plain };
-    assert_eq!(needed(&destroy), 2, "older agents report a missing stack as destroyed");
+    assert_eq!(needed(&destroy), 2, "older agents report a missing Pulumi stack as destroyed");
     let applied = RunRequest { applied_stack: Some(PulumiStack::default()), ..destroy };
-    assert_eq!(needed(&applied), 4, "older agents destroy a stack that is not the applied one");
+    assert_eq!(needed(&applied), 4, "older agents destroy a Pulumi stack that is not the applied stack");
 }
 
 fn settings(stack: &str, config: &[(&str, &str)]) -> Settings {

@@ -232,7 +232,7 @@ async fn a_server_with_a_wrong_certificate_is_rejected() {
     let stranger = Authority::generate(Timestamp::now()).unwrap();
     let named = |name: &str, at| authority.issue_server(&[name.to_owned()], at).unwrap();
     let cases = [
-        (named("other-workspace.apps.svc", Timestamp::now()), "the agent's certificate belongs to another workspace"),
+        (named("other-workspace.apps.svc", Timestamp::now()), "the agent's certificate is for another workspace"),
         (named(NAME, days_ago(91)), "the agent's certificate has expired"),
         (server_certificate(&stranger), "the agent's certificate is signed by an untrusted authority"),
         (authority.issue_client(Timestamp::now()).unwrap(), "the agent's certificate is not a server certificate"),

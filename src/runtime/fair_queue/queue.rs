@@ -145,7 +145,7 @@ impl<W> Queue<W> {
     }
 
     /// Adds a run, or replaces the entry of the run if it is already queued.
-    pub(super) fn insert(&mut self, run: Run, waker: W) {
+    pub(super) fn insert(&mut self, run: Run, key: W) {
         let clock = self.tick();
         let namespace = self.namespaces.entry(run.namespace.clone());
         // The new entry is counted before the old entry is removed. Otherwise, a namespace with only this run would
@@ -156,7 +156,7 @@ impl<W> Queue<W> {
         self.by_age.insert((run.pending_since, run.uid.clone()));
         self.found.insert(run.uid.clone(), (run.node.clone(), run.namespace.clone(), position.clone()));
         let namespaces = self.runs.entry(run.node.clone()).or_default();
-        namespaces.entry(run.namespace.clone()).or_default().insert(position, (run, waker));
+        namespaces.entry(run.namespace.clone()).or_default().insert(position, (run, key));
     }
 
     pub(super) fn remove(&mut self, uid: &str) -> Option<(Run, W)> {

@@ -36,7 +36,7 @@ fn opened_in_turn(
     let mut ended = first.to_owned();
     loop {
         queue.close(&ended, now);
-        let Some(next) = queue.next_wake(now) else { return order };
+        let Some(next) = queue.next_requeue(now) else { return order };
         assert_eq!(queue.request(&runs[&next], next.clone(), now), Ok(()), "the slot is reserved for this run");
         order.push(next.clone());
         ended = next;
@@ -101,9 +101,9 @@ fn the_namespace_with_the_fewest_open_runs_is_served_first() {
         assert!(queue.request(&run(uid, namespace, "n"), uid.to_owned(), now).is_err());
     }
     queue.close("a1", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("b2"), "namespace a has two slots, b has one");
+    assert_eq!(queue.next_requeue(now).as_deref(), Some("b2"), "namespace a has two slots, b has one");
     queue.close("a2", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("a4"), "namespace a has one slot, b has two");
+    assert_eq!(queue.next_requeue(now).as_deref(), Some("a4"), "namespace a has one slot, b has two");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_namespace_is_limited_even_while_slots_are_free() {
     assert_eq!(queue.request(&run("a3", "a", "n"), "a3".to_owned(), now), Err(full));
     assert_eq!(queue.request(&run("b1", "b", "n"), String::new(), now), Ok(()), "another namespace has a free slot");
     queue.close("a1", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("a3"));
+    assert_eq!(queue.next_requeue(now).as_deref(), Some("a3"));
 }
 
 /// Opens runs of `namespace` on a node until a run must wait. Returns the number of opened runs and the reason.
@@ -178,9 +178,9 @@ fn a_run_starts_when_enough_slots_are_free_for_other_namespaces() {
     assert_eq!(queue.request(&run("a4", "a", "two"), String::new(), now), Ok(()), "another node");
     assert_eq!(queue.request(&run("c1", "c", "one"), String::new(), now), Ok(()), "a third namespace");
     queue.close("c1", now);
-    assert_eq!(queue.next_wake(now), None, "both namespaces still have runs on the node");
+    assert_eq!(queue.next_requeue(now), None, "both namespaces still have runs on the node");
     queue.close("a2", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("b2"), "b has one run on the node, and two slots are free");
+    assert_eq!(queue.next_requeue(now).as_deref(), Some("b2"), "b has one run on the node, and two slots are free");
 }
 
 #[test]
@@ -194,9 +194,9 @@ fn a_full_node_does_not_delay_runs_on_other_nodes() {
     assert_eq!(queue.request(&run("b4", "b", "three"), String::new(), now), Ok(()));
     assert_eq!(queue.request(&run("b5", "b", "four"), "b5".to_owned(), now), Err(Full::All { limit: 3 }));
     queue.close("a3", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("b5"), "a2 is ahead in the queue, but its node is full");
+    assert_eq!(queue.next_requeue(now).as_deref(), Some("b5"), "a2 is ahead in the queue, but its node is full");
     queue.close("a1", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("a2"));
+    assert_eq!(queue.next_requeue(now).as_deref(), Some("a2"));
 }
 
 #[test]
@@ -209,12 +209,12 @@ fn a_requeued_run_on_another_node_keeps_its_position_but_not_its_slot() {
     assert!(queue.request(&moves("one"), "moves".to_owned(), now).is_err());
     assert!(queue.request(&run("stays", "a", "one"), "stays".to_owned(), now).is_err());
     queue.close("first", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("moves"));
+    assert_eq!(queue.next_requeue(now).as_deref(), Some("moves"));
     assert!(queue.request(&moves("two"), "moves".to_owned(), now).is_err());
-    assert_eq!(queue.next_wake(now).as_deref(), Some("stays"), "the slot on the previous node is free");
+    assert_eq!(queue.next_requeue(now).as_deref(), Some("stays"), "the slot on the previous node is free");
     assert!(queue.request(&run("last", "a", "two"), "last".to_owned(), now).is_err());
     queue.close("second", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("moves"));
+    assert_eq!(queue.next_requeue(now).as_deref(), Some("moves"));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn changing_the_priority_moves_a_queued_run() {
     assert!(queue.request(&Run { priority: 1, ..run("two", "a", "n") }, "two".to_owned(), now).is_err());
     assert_eq!(queue.queued(), 2);
     queue.close("open", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("two"));
+    assert_eq!(queue.next_requeue(now).as_deref(), Some("two"));
 }
 
 #[test]
@@ -264,7 +264,7 @@ enum Event {
     Ask(u8),
     Close(u8),
     Withdraw(u8),
-    Wake,
+    Requeue,
     Pass(u64),
 }
 
@@ -273,7 +273,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         4 => any::<u8>().prop_map(Event::Ask),
         3 => any::<u8>().prop_map(Event::Close),
         1 => any::<u8>().prop_map(Event::Withdraw),
-        2 => Just(Event::Wake),
+        2 => Just(Event::Requeue),
         1 => (0..40_u64).prop_map(Event::Pass),
     ];
     proptest::collection::vec(event, 0..120)
@@ -339,7 +339,7 @@ proptest! {
                     }
                 }
                 Event::Withdraw(number) => queue.withdraw(&numbered(number).uid, now),
-                Event::Wake => drop(queue.next_wake(now)),
+                Event::Requeue => drop(queue.next_requeue(now)),
                 Event::Pass(seconds) => now += Duration::from_secs(seconds),
             }
             queue.reserve(now);
@@ -351,11 +351,11 @@ proptest! {
             for (uid, count) in std::mem::take(&mut permits) {
                 (0..count).for_each(|_| queue.close(&uid, now));
             }
-            while let Some(woken) = queue.next_wake(now) {
-                let run = numbered(woken.parse().unwrap());
-                prop_assert_eq!(queue.request(&run, woken.clone(), now), Ok(()));
-                queued.remove(&woken);
-                permits.insert(woken, 1);
+            while let Some(requeued) = queue.next_requeue(now) {
+                let run = numbered(requeued.parse().unwrap());
+                prop_assert_eq!(queue.request(&run, requeued.clone(), now), Ok(()));
+                queued.remove(&requeued);
+                permits.insert(requeued, 1);
             }
             now += RESERVATION;
         }
@@ -385,14 +385,15 @@ proptest! {
             queue.open.remove(&ended);
             let before = eligible(&queue);
             queue.close(&ended, now);
-            let Some(woken) = queue.next_wake(now) else { continue };
-            let woken = numbered(woken.parse().unwrap());
+            let Some(next) = queue.next_requeue(now) else { continue };
+            let next = numbered(next.parse().unwrap());
             let fewest = before.values().min().copied();
-            prop_assert_eq!(before.get(&woken.namespace).copied(), fewest, "{} of {:?}", woken.namespace, before);
-            let first = queue.queue.runs().filter(|run| run.namespace == woken.namespace && run.node == woken.node);
-            let overtaken = first.filter(|run| (-run.priority, run.pending_since) < (-woken.priority, woken.pending_since));
+            prop_assert_eq!(before.get(&next.namespace).copied(), fewest, "{} of {:?}", next.namespace, before);
+            let first = queue.queue.runs().filter(|run| run.namespace == next.namespace && run.node == next.node);
+            let overtaken =
+                first.filter(|run| (-run.priority, run.pending_since) < (-next.priority, next.pending_since));
             prop_assert_eq!(overtaken.count(), 0, "within a namespace, priority and time define the order");
-            prop_assert_eq!(queue.request(&woken, woken.uid.clone(), now), Ok(()));
+            prop_assert_eq!(queue.request(&next, next.uid.clone(), now), Ok(()));
         }
     }
 
@@ -419,7 +420,7 @@ proptest! {
                 continue;
             }
             queue.close(&open, now);
-            open = queue.next_wake(now).unwrap();
+            open = queue.next_requeue(now).unwrap();
             let served = runs.remove(&open).unwrap();
             prop_assert_eq!(queue.request(&served, open.clone(), now), Ok(()));
             passed_by.values_mut().for_each(|passed| passed.push(served.namespace.clone()));

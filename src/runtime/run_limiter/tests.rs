@@ -31,49 +31,49 @@ fn run(uid: &str) -> Run {
 #[tokio::test(start_paused = true)]
 async fn one_queued_run_is_requeued_for_each_free_slot_in_order() {
     let run_limiter = run_limiter(2);
-    let mut wakes = pin!(run_limiter.wakes());
+    let mut requeues = pin!(run_limiter.requeues());
     let (a, b) = (run_limiter.acquire(&run("a"), "a").unwrap(), run_limiter.acquire(&run("b"), "b").unwrap());
     for uid in ["c", "d", "c", "e"] {
         assert!(run_limiter.acquire(&run(uid), uid).is_err());
     }
-    let idle = tokio::time::timeout(Duration::from_secs(60), wakes.next());
+    let idle = tokio::time::timeout(Duration::from_secs(60), requeues.next());
     assert!(idle.await.is_err(), "no run is requeued without a free slot");
 
     drop(a);
-    assert_eq!(wakes.next().await, Some("c"));
+    assert_eq!(requeues.next().await, Some("c"));
     assert!(run_limiter.acquire(&run("d"), "d").is_err(), "the slot is reserved for the requeued run");
     assert!(run_limiter.acquire(&run("new"), "new").is_err());
     let c = run_limiter.acquire(&run("c"), "c").expect("reserved slot");
     drop((b, c));
-    assert_eq!(wakes.next().await, Some("d"));
-    assert_eq!(wakes.next().await, Some("e"));
+    assert_eq!(requeues.next().await, Some("d"));
+    assert_eq!(requeues.next().await, Some("e"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_next_run_gets_an_unclaimed_slot_after_a_timeout() {
     let run_limiter = run_limiter(1);
-    let mut wakes = pin!(run_limiter.wakes());
+    let mut requeues = pin!(run_limiter.requeues());
     let a = run_limiter.acquire(&run("a"), "a").unwrap();
     assert!(run_limiter.acquire(&run("gone"), "gone").is_err() && run_limiter.acquire(&run("next"), "next").is_err());
     drop(a);
-    assert_eq!(wakes.next().await, Some("gone"));
-    assert_eq!(wakes.next().await, Some("next"), "after the reservation has expired");
+    assert_eq!(requeues.next().await, Some("gone"));
+    assert_eq!(requeues.next().await, Some("next"), "after the reservation has expired");
     assert!(run_limiter.acquire(&run("next"), "next").is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_withdrawn_run_is_skipped_immediately() {
     let run_limiter = run_limiter(1);
-    let mut wakes = pin!(run_limiter.wakes());
+    let mut requeues = pin!(run_limiter.requeues());
     let a = run_limiter.acquire(&run("a"), "a").unwrap();
     for uid in ["b", "c", "d"] {
         assert!(run_limiter.acquire(&run(uid), uid).is_err());
     }
     run_limiter.withdraw("b");
     drop(a);
-    assert_eq!(wakes.next().await, Some("c"));
+    assert_eq!(requeues.next().await, Some("c"));
     run_limiter.withdraw("c");
-    let at_once = tokio::time::timeout(Duration::from_millis(1), wakes.next());
+    let at_once = tokio::time::timeout(Duration::from_millis(1), requeues.next());
     assert_eq!(at_once.await, Ok(Some("d")));
 }
 

@@ -59,7 +59,7 @@ struct Repository {
     failed: Option<(String, Unavailable)>,
     /// Whether a follower waits for the content of the tip.
     needs_content: bool,
-    wake: Arc<Notify>,
+    notify: Arc<Notify>,
     /// Canceled when the last follower is removed.
     abandoned: CancellationToken,
 }
@@ -136,7 +136,7 @@ impl Cache {
             if repository.followers.is_empty() {
                 repository.abandoned.cancel();
             }
-            repository.wake.notify_one();
+            repository.notify.notify_one();
         }
     }
 
@@ -151,7 +151,7 @@ impl Cache {
         if repository.content.as_ref().is_none_or(|content| content.commit == origin.commit) {
             repository.content = None;
             repository.needs_content = true;
-            repository.wake.notify_one();
+            repository.notify.notify_one();
         }
     }
 
@@ -172,7 +172,7 @@ impl Cache {
                 choices.dedup();
                 NextAction::Fetch(tip.clone(), choices)
             }
-            _ => NextAction::Wait(Arc::clone(&repository.wake)),
+            _ => NextAction::Wait(Arc::clone(&repository.notify)),
         }
     }
 
@@ -265,7 +265,7 @@ impl Repository {
             _ => self.requests,
         };
         if is_new_request || previous.is_none_or(|following| following.interval != spec.interval) {
-            self.wake.notify_one();
+            self.notify.notify_one();
         }
         let following = Following {
             interval: spec.interval,
@@ -313,7 +313,7 @@ impl Repository {
             return Ok(resolved(spec, tip, known.digest.clone(), known.selection.clone(), Vec::new()));
         }
         self.needs_content = true;
-        self.wake.notify_one();
+        self.notify.notify_one();
         Err(Unavailable::Resolving(format!("fetching revision {} of {}", tip.revision(), key.repository)))
     }
 }

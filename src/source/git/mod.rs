@@ -78,10 +78,10 @@ impl Git {
         tasks: TaskTracker,
         end: CancellationToken,
     ) -> (Self, mpsc::Receiver<Follower>) {
-        let (wake, woken) = mpsc::channel(CHANNEL_CAPACITY);
+        let (requeue, requeued) = mpsc::channel(CHANNEL_CAPACITY);
         let access = AccessReader::new(client, settings.trust.clone(), settings.limits.local_addresses);
-        let shared = Shared { access, store, settings, wake, tasks, end, cache: Mutex::default() };
-        (Git(Arc::new(shared)), woken)
+        let shared = Shared { access, store, settings, requeue, tasks, end, cache: Mutex::default() };
+        (Git(Arc::new(shared)), requeued)
     }
 
     /// Returns the cached artifact of a repository for a follower. The channel yields the follower after each change of

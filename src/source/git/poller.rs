@@ -58,7 +58,7 @@ pub(super) struct Shared {
     pub(super) access: AccessReader,
     pub(super) store: Store,
     pub(super) settings: Settings,
-    pub(super) wake: mpsc::Sender<Follower>,
+    pub(super) requeue: mpsc::Sender<Follower>,
     pub(super) tasks: TaskTracker,
     pub(super) end: CancellationToken,
     /// Locked only for short critical sections, and never across an await point.
@@ -97,7 +97,7 @@ impl Shared {
                     NextAction::Stop => return false,
                     NextAction::Query(requests) => self.query(key, requests, &mut schedule).await,
                     NextAction::Fetch(tip, choices) => self.fetch(key, &tip, choices, &mut schedule).await,
-                    NextAction::Wait(wake) => {
+                    NextAction::Wait(notify) => {
                         let due = async {
                             match schedule.due {
                                 Some(due) => tokio::time::sleep_until(due).await,
@@ -105,7 +105,7 @@ impl Shared {
                             }
                         };
                         tokio::select! {
-                            () = wake.notified() => {}
+                            () = notify.notified() => {}
                             () = due => {}
                         }
                     }
@@ -147,8 +147,8 @@ impl Shared {
                 Err(error)
             }
         };
-        let woken = self.lock().record_tip(key, requests, tip);
-        self.wake(woken).await;
+        let followers = self.lock().record_tip(key, requests, tip);
+        self.requeue(followers).await;
     }
 
     async fn fetch(self: &Arc<Self>, key: &Arc<Key>, tip: &Tip, choices: Vec<Paths>, schedule: &mut Schedule) {
@@ -168,8 +168,8 @@ impl Shared {
                 Err(error)
             }
         };
-        let woken = self.lock().record_fetch(key, tip, fetched);
-        self.wake(woken).await;
+        let followers = self.lock().record_fetch(key, tip, fetched);
+        self.requeue(followers).await;
     }
 
     fn discard_refused_tokens(&self, key: &Key, error: &GitError) {
@@ -254,11 +254,11 @@ impl Shared {
         slots::of_any(slots, &namespaces, ended).await
     }
 
-    async fn wake(&self, followers: Vec<Follower>) {
-        let mut wake = self.wake.clone();
+    async fn requeue(&self, followers: Vec<Follower>) {
+        let mut requeue = self.requeue.clone();
         for follower in followers {
             // The receiver is dropped only when the controller shuts down.
-            if wake.send(follower).await.is_err() {
+            if requeue.send(follower).await.is_err() {
                 return;
             }
         }

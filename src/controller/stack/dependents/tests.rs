@@ -21,15 +21,15 @@ fn ready(name: &str, status: &str, reason: &str) -> Stack {
 }
 
 /// Returns the Stacks that the events requeue, in order.
-async fn woken(no_cross_namespace_refs: bool, events: Vec<Event<Stack>>) -> Vec<String> {
+async fn requeued(no_cross_namespace_refs: bool, events: Vec<Event<Stack>>) -> Vec<String> {
     let (store, mut writer) = stacks();
-    let (dependents, woken) = Dependents::new(store, no_cross_namespace_refs);
+    let (dependents, requeued) = Dependents::new(store, no_cross_namespace_refs);
     for event in events {
         writer.apply(&event);
         dependents.handle(&event);
     }
     drop(dependents);
-    woken.map(|stack| format!("{}/{}", stack.namespace.unwrap_or_default(), stack.name)).collect().await
+    requeued.map(|stack| format!("{}/{}", stack.namespace.unwrap_or_default(), stack.name)).collect().await
 }
 
 fn listed(stacks: impl IntoIterator<Item = Stack>) -> Vec<Event<Stack>> {
@@ -49,19 +49,19 @@ async fn dependents_are_requeued_when_the_state_of_a_dependency_changes() {
         Event::Apply(ready("base", "True", "ProcessingCompleted")),
         Event::Delete(ready("base", "True", "ProcessingCompleted")),
     ];
-    assert_eq!(woken(true, others.into_iter().chain(base).collect()).await, ["apps/a"; 3]);
+    assert_eq!(requeued(true, others.into_iter().chain(base).collect()).await, ["apps/a"; 3]);
 }
 
 #[tokio::test]
 async fn the_dependencies_of_a_deleted_stack_are_requeued() {
     let app = || stack("apps", "app", &["base"]);
     let seen = vec![Event::Apply(app()), Event::Delete(app())];
-    assert_eq!(woken(true, seen).await, ["apps/base"]);
+    assert_eq!(requeued(true, seen).await, ["apps/base"]);
     let unseen = listed([app(), stack("apps", "base", &[])]).into_iter().chain(listed([stack("apps", "base", &[])]));
     assert_eq!(
-        woken(true, unseen.collect()).await,
+        requeued(true, unseen.collect()).await,
         ["apps/app", "apps/base"],
-        "both dependency lists trigger a reconcile"
+        "the second list does not contain the dependent"
     );
 }
 
@@ -69,7 +69,7 @@ async fn the_dependencies_of_a_deleted_stack_are_requeued() {
 async fn a_dependency_cycle_is_reported_in_a_bounded_message() {
     let (store, mut writer) = stacks();
     let mut add = |name: &str, needs: &str| writer.apply(&Event::Apply(stack("apps", name, &[needs])));
-    let (dependents, _woken) = Dependents::new(store, true);
+    let (dependents, _requeued) = Dependents::new(store, true);
     [("a", "base"), ("d", "a"), ("b", "none")].iter().for_each(|(name, needs)| add(name, needs));
     assert_eq!(dependents.cycle(&stack("apps", "base", &["d"])).unwrap(), ["base", "d", "a", "base"]);
     assert_eq!(dependents.cycle(&stack("apps", "base", &["b"])), None);
@@ -85,8 +85,8 @@ async fn cross_namespace_dependents_are_ignored_if_not_allowed() {
     let base = json!([{"name": "base", "namespace": "apps"}]);
     stranger.spec.depends_on = serde_json::from_value(base).unwrap();
     let events = || vec![Event::Apply(stranger.clone()), Event::Apply(stack("apps", "base", &[]))];
-    assert_eq!(woken(true, events()).await, [""; 0]);
-    assert_eq!(woken(false, events()).await, ["more/stranger"]);
+    assert_eq!(requeued(true, events()).await, [""; 0]);
+    assert_eq!(requeued(false, events()).await, ["more/stranger"]);
 }
 
 #[test]

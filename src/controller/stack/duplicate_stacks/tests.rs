@@ -44,8 +44,8 @@ fn reader(project: &'static str) -> (Reader, fake_api::Log) {
 
 #[tokio::test]
 async fn removing_the_older_duplicate_requeues_the_newer_duplicate() {
-    let (wake, mut woken) = mpsc::channel(8);
-    let duplicates = DuplicateStacks::new(wake, true);
+    let (requeue, mut requeued) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, log) = reader("web");
     let rows = [
         ("first", 10, json!({})),
@@ -73,23 +73,23 @@ async fn removing_the_older_duplicate_requeues_the_newer_duplicate() {
     assert_eq!(
         preceding("second", "api").await.as_deref(),
         Some("apps/another-project"),
-        "the Stack names its project"
+        "the spec contains the name of the project"
     );
     let requests = log.verbs().len();
     assert_eq!(preceding("second", "web").await.as_deref(), Some("apps/first"));
     assert_eq!(log.verbs().len(), requests, "each Stack is read once: {:?}", log.verbs());
-    assert!(woken.try_recv().is_err(), "no Stack is woken without a change");
+    assert!(requeued.try_recv().is_err(), "no Stack is requeued without a change");
     duplicates.record(&stack("first", 10, json!({})));
-    assert!(woken.try_recv().is_err(), "no Stack is woken without a change");
+    assert!(requeued.try_recv().is_err(), "no Stack is requeued without a change");
     duplicates.forget(&("apps".to_owned(), "first".to_owned()));
-    assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
+    assert_eq!(requeued.next().await.map(|stack| stack.name), Some("second".to_owned()));
     assert_eq!(preceding("second", "web").await, None, "the second Stack takes precedence");
 }
 
 #[tokio::test]
 async fn a_duplicate_is_requeued_when_the_earlier_stack_no_longer_conflicts() {
-    let (wake, mut woken) = mpsc::channel(8);
-    let duplicates = DuplicateStacks::new(wake, true);
+    let (requeue, mut requeued) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, _) = reader("web");
     let second = stack("second", 20, json!({}));
     duplicates.record(&stack("first", 10, json!({})));
@@ -97,14 +97,14 @@ async fn a_duplicate_is_requeued_when_the_earlier_stack_no_longer_conflicts() {
     assert!(duplicates.preceding(&second, None, &reader).await.unwrap().is_none(), "the project is unknown");
     assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
     duplicates.record(&stack("first", 10, json!({"preview": true})));
-    assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
+    assert_eq!(requeued.next().await.map(|stack| stack.name), Some("second".to_owned()));
     assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn a_duplicate_without_a_workspace_is_found_by_its_last_run() {
-    let (wake, _woken) = mpsc::channel(8);
-    let duplicates = DuplicateStacks::new(wake, true);
+async fn a_duplicate_without_a_workspace_is_detected_by_its_last_run() {
+    let (requeue, _requeued) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, _) = reader("web");
     let mut first = stack("bare-first", 10, json!({}));
     let second = stack("second", 20, json!({}));
@@ -139,12 +139,12 @@ async fn a_stack_in_another_namespace_takes_precedence_only_if_applied() {
         ("both have applied it, and the other is older", (10, dev()), (20, dev()), false, true),
         ("both have applied it, and this Stack is older", (20, dev()), (10, dev()), false, false),
         ("the other is older and has applied nothing", (10, None), (20, None), false, false),
-        ("the other is older and has applied another", (10, Some("prod")), (20, None), false, false),
+        ("the other is older and has applied another Pulumi stack", (10, Some("prod")), (20, None), false, false),
         ("references are forbidden", (10, dev()), (20, None), true, false),
     ];
     for (name, other, own, no_cross_namespace_refs, expected) in rows {
-        let (wake, _woken) = mpsc::channel(8);
-        let duplicates = DuplicateStacks::new(wake, no_cross_namespace_refs);
+        let (requeue, _requeued) = mpsc::channel(8);
+        let duplicates = DuplicateStacks::new(requeue, no_cross_namespace_refs);
         let (reader, _) = reader("web");
         let own = in_namespace("mine", own.0, own.1);
         duplicates.record(&in_namespace("theirs", other.0, other.1));
@@ -156,8 +156,8 @@ async fn a_stack_in_another_namespace_takes_precedence_only_if_applied() {
 
 #[tokio::test]
 async fn an_applied_stack_takes_precedence_over_an_older_unapplied_one() {
-    let (wake, _woken) = mpsc::channel(8);
-    let duplicates = DuplicateStacks::new(wake, true);
+    let (requeue, _requeued) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, _) = reader("web");
     let older = stack("older", 10, json!({}));
     let mut younger = in_namespace("apps", 20, Some("dev"));
@@ -173,10 +173,10 @@ async fn an_applied_stack_takes_precedence_over_an_older_unapplied_one() {
 }
 
 #[tokio::test]
-async fn a_duplicate_with_a_secret_backend_is_found_by_its_applied_stack() {
+async fn a_duplicate_with_a_backend_in_a_secret_is_detected() {
     const URL: &str = "s3://state?endpoint=s3.example.com";
-    let (wake, _woken) = mpsc::channel(8);
-    let duplicates = DuplicateStacks::new(wake, true);
+    let (requeue, _requeued) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, _) = reader("web");
     let applied = |mut stack: Stack, backend: &str| {
         let (name, project) = (stack.spec.stack.clone(), Some("web".to_owned()));
@@ -203,8 +203,8 @@ async fn a_duplicate_with_a_secret_backend_is_found_by_its_applied_stack() {
 
 #[tokio::test]
 async fn a_deleted_duplicate_does_not_wait_for_another_stack() {
-    let (wake, mut woken) = mpsc::channel(8);
-    let duplicates = DuplicateStacks::new(wake, true);
+    let (requeue, mut requeued) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, _log) = reader("web");
     duplicates.record(&stack("first", 10, json!({})));
     for number in 0..3 {
@@ -218,5 +218,5 @@ async fn a_deleted_duplicate_does_not_wait_for_another_stack() {
     assert!(waiting.by_preceding.is_empty() && waiting.preceding_of.is_empty(), "{:?}", waiting.by_preceding);
     drop(waiting);
     duplicates.forget(&key(&stack("first", 10, json!({}))));
-    assert!(woken.try_recv().is_err(), "no Stack waits");
+    assert!(requeued.try_recv().is_err(), "no Stack waits");
 }

@@ -34,9 +34,13 @@ fn an_interrupted_run_keeps_the_known_applied_stack() {
     let mut stack = Stack::new("app", StackSpec { stack: "dev".to_owned(), ..StackSpec::default() });
     let before = of(Some("web"), Some("s3://a"));
     stack.status = Some(StackStatus { applied_stack: Some(before.clone()), ..StackStatus::default() });
-    assert_eq!(applied_by(&stack, of(None, None)), before, "the agent did not report it");
+    assert_eq!(applied_by(&stack, of(None, None)), before, "the agent reported no project and no backend");
     assert_eq!(applied_by(&stack, of(Some("web"), None)), before);
-    assert_eq!(applied_by(&stack, of(None, Some("s3://b"))), of(None, Some("s3://b")), "expected another Pulumi stack");
+    assert_eq!(
+        applied_by(&stack, of(None, Some("s3://b"))),
+        of(None, Some("s3://b")),
+        "the agent reported another Pulumi stack"
+    );
     stack.status = None;
     assert_eq!(applied_by(&stack, of(None, None)), of(None, None));
 }

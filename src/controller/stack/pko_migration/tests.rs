@@ -126,7 +126,7 @@ fn a_migrated_stack_starts_each_run_that_pko_would_start() {
 }
 
 #[test]
-fn only_flux_requests_made_after_the_migration_start_a_run() {
+fn a_flux_request_starts_a_run_only_if_made_after_the_migration() {
     let main = format!("main@sha1:{COMMIT}");
     let requested = |stack: &mut Stack, value: &str| {
         stack.annotations_mut().insert(names::ANNOTATION_REQUESTED_AT.to_owned(), value.to_owned());
@@ -187,7 +187,7 @@ fn a_revision_in_each_format_of_pko_identifies_the_same_artifact() {
         assert_eq!(
             is_same_artifact(&ours, &candidate(revision, digest.parse().ok())),
             is_same,
-            "own record: {commit} is {revision}"
+            "record of this controller: {commit} is {revision}"
         );
         let other = candidate(revision, Some(Digest::of(b"other")));
         assert!(!is_same_artifact(&ours, &other), "another digest: {commit} is {revision}");
@@ -216,7 +216,7 @@ fn the_pko_workspace_is_replaced_even_if_no_run_is_due() {
 }
 
 #[test]
-fn the_workspace_of_a_pko_run_is_replaced_before_awaiting_the_run() {
+fn the_workspace_of_a_pko_run_is_replaced_before_the_run_is_awaited() {
     let (mut stack, update) = caught_in_a_run();
     stack.metadata.deletion_timestamp = None;
     let main = format!("main@sha1:{COMMIT}");

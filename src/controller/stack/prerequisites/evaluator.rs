@@ -76,7 +76,7 @@ pub struct Evaluator(Arc<Shared>);
 struct Shared {
     subprocess: Subprocess,
     slots: ClassSlots,
-    wake: mpsc::Sender<ObjectRef<Stack>>,
+    requeue: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
     /// The lock is held only for short sections and never across an `await`.
@@ -153,15 +153,15 @@ pub fn max_memory() -> u64 {
 }
 
 impl Evaluator {
-    /// Creates an evaluator. `wake` requeues a Stack when its result is available.
+    /// Creates an evaluator. It sends a Stack to `requeue` when the result is available.
     pub fn new(
         subprocess: Subprocess,
-        wake: mpsc::Sender<ObjectRef<Stack>>,
+        requeue: mpsc::Sender<ObjectRef<Stack>>,
         tasks: TaskTracker,
         end: CancellationToken,
     ) -> Self {
         let (slots, cache) = (ClassSlots::default(), Mutex::default());
-        Self(Arc::new(Shared { subprocess, slots, wake, tasks, end, cache }))
+        Self(Arc::new(Shared { subprocess, slots, requeue, tasks, end, cache }))
     }
 
     /// Evaluates the expression with `this` as `self` and `dep` as `dep`. Returns `None` if the evaluation takes longer
@@ -273,8 +273,12 @@ impl Evaluation {
     ) -> Self {
         if sender.send(result).is_err() {
             let stack = ObjectRef::new(&stack_key.1).within(&stack_key.0);
-            if self.shared.wake.clone().try_send(stack).is_err() {
-                tracing::debug!(namespace = stack_key.0, stack = stack_key.1, "dropped a wake-up: queue is full");
+            if self.shared.requeue.clone().try_send(stack).is_err() {
+                tracing::debug!(
+                    namespace = stack_key.0,
+                    stack = stack_key.1,
+                    "dropped a request to requeue the Stack: queue is full"
+                );
             }
         }
         self
@@ -385,7 +389,7 @@ mod tests {
             }
         }
         assert!(cache.recent.len() + cache.older.len() <= 2 * MAX_CACHED);
-        assert_eq!(cache.get(&hash(1), now), None, "an unused result is dropped");
+        assert_eq!(cache.get(&hash(1), now), None, "an unused result is removed");
     }
 
     #[test]
@@ -404,7 +408,7 @@ mod tests {
         let (mut cache, now) = (ResultCache::default(), Instant::now());
         let failed = || Err(ExpressionError::Failed("timed out".to_owned()));
         cache.set(hash(0), CachedResult { result: failed(), expires_at: Some(now + FAILURE_TTL) });
-        assert_eq!(cache.get(&hash(0), now), Some(failed()), "the woken Stack receives the failure");
+        assert_eq!(cache.get(&hash(0), now), Some(failed()), "the requeued Stack receives the failure");
         assert_eq!(cache.get(&hash(0), now + FAILURE_TTL), None);
     }
 
@@ -421,7 +425,7 @@ mod tests {
         }
         let (expensive, class) = acquire("one").await.unwrap().unwrap();
         assert_eq!(class, Class::Expensive);
-        assert!(acquire("two").await.is_err(), "there is one slot for expensive namespaces");
+        assert!(acquire("two").await.is_err(), "expensive namespaces share one slot");
         let (_slot, class) = acquire("other").await.unwrap().unwrap();
         assert_eq!(class, Class::Cheap, "other namespaces do not wait for expensive ones");
         drop(expensive);
@@ -444,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn an_evaluation_is_expensive_if_it_exceeds_a_limit_or_takes_long() {
+    fn an_evaluation_is_expensive_if_it_is_slow_or_exceeds_a_limit() {
         let exceeded = || Err(EvaluationError::Permanent(ExpressionError::LimitExceeded("too large".to_owned())));
         let rows = [(exceeded(), 1, true), (Ok(Ok(true)), 499, false), (Ok(Ok(true)), 500, true)];
         for (outcome, millis, expected) in rows {

@@ -93,7 +93,7 @@ fn a_stale_prerequisite_gets_the_same_run_request_repeatedly() {
         assert_eq!(one(hour.clone(), Some(succeeded()), second), expected);
     }
     let failed = ran(|last| last.state = Some("failed".to_owned()));
-    assert_eq!(one(hour, failed, 99_999), waits("last run failed"), "a failed dependency retries without a request");
+    assert_eq!(one(hour, failed, 99_999), waits("last run failed"), "a failed run is retried without a request");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn prerequisites_and_dependencies_are_read_from_the_spec() {
 }
 
 #[test]
-fn a_shared_source_is_rolled_out_in_dependency_order() {
+fn a_new_revision_of_a_shared_source_is_applied_in_dependency_order() {
     let on = |namespace: &str, source: &str, applied: Option<&str>| {
         let source = json!({"stack": "dev", "fluxSource": {"sourceRef": {"kind": "GitRepository", "name": source}}});
         let mut stack = Stack::new("base", serde_json::from_value(source).unwrap());

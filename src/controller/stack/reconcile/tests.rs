@@ -67,6 +67,7 @@ mod caches {
     use crate::runtime::index::CacheSync;
     use crate::runtime::index::StoreWriter as _;
     use crate::source::flux::Sources;
+    use crate::subprocess::Subprocess;
 
     #[tokio::test(start_paused = true)]
     async fn a_stack_waits_until_the_update_and_stack_caches_are_synced() {
@@ -74,7 +75,7 @@ mod caches {
         let parts = TestParts::new(client);
         let (stacks, mut stacks_writer) = stacks();
         let (updates, mut updates_writer) = updates();
-        let (wake_workspace, _) = mpsc::channel(1);
+        let (requeue_workspace, _) = mpsc::channel(1);
         let (dependents, _) = Dependents::new(stacks.clone(), true);
         let sources = Sources::new(parts.client.clone());
         let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
@@ -82,8 +83,8 @@ mod caches {
             SourceWatches::new(parts.client.clone(), parts.scope.clone(), stacks.clone(), sources.clone(), tasks, end);
         let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
         let context = Arc::new(Context {
-            evaluator: Evaluator::new(crate::subprocess::Subprocess::of_this_binary(), dependents.waker(), tasks, end),
-            duplicates: DuplicateStacks::new(dependents.waker(), true),
+            evaluator: Evaluator::new(Subprocess::of_this_binary(), dependents.requeue_sender(), tasks, end),
+            duplicates: DuplicateStacks::new(dependents.requeue_sender(), true),
             caches: CacheSync::default().with(&stacks).with(&updates),
             sources,
             source_watches,
@@ -106,7 +107,7 @@ mod caches {
             default_service_account: None,
             no_cross_namespace_refs: true,
             requeue_dependency: Duration::from_secs(30),
-            wake_workspace,
+            requeue_workspace,
         });
         let stack: Stack = serde_json::from_value(json!({
             "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"namespace": "apps", "name": "web"}, "spec": {"stack": "dev"},

@@ -93,7 +93,7 @@ fn a_run_starts_for_new_inputs_or_after_the_backoff() {
         ("in the second delay", Some(last("failed", 2)), candidate(), 1029, Due::After(SignedDuration::from_secs(1))),
         ("many failures", Some(last("failed", 99)), candidate(), 1000, Due::After(SignedDuration::from_secs(86_400))),
         (
-            "an Update that is not valid",
+            "an invalid Update",
             Some(LastUpdate {
                 reason: Some("SpecInvalid".to_owned()),
                 message: Some("why".to_owned()),
@@ -141,7 +141,7 @@ fn a_run_starts_for_new_inputs_or_after_the_backoff() {
 }
 
 #[test]
-fn a_stack_with_an_interval_runs_again_after_any_outcome() {
+fn a_stack_with_an_interval_runs_again_after_success_and_failure() {
     let hourly = StackBackoff::of(&StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
     let seconds = SignedDuration::from_secs;
     let elapsed = Due::Now("Resync time elapsed: 1h0m0s".to_owned());
@@ -178,7 +178,7 @@ fn a_stack_with_an_interval_runs_again_after_any_outcome() {
 }
 
 #[test]
-fn a_commit_outside_the_selected_paths_starts_no_run() {
+fn a_commit_that_changes_no_selected_file_starts_no_run() {
     let chosen = |digest: &str| Some(format!("sha256:{digest}"));
     let commit = "5f18866e70838870f34ab0479bc7512ad5bdbb52";
     let done = LastUpdate {
@@ -197,7 +197,7 @@ fn a_commit_outside_the_selected_paths_starts_no_run() {
     assert!(matches!(due(&done, &pushed(chosen("q"))), Due::Now(_)));
     assert!(matches!(due(&done, &pushed(None)), Due::Now(_)));
     let same = RunCandidate { revision: format!("main@sha1:{commit}"), ..candidate() };
-    assert_eq!(due(&done, &same), Due::Done(None), "the commit alone names the same revision");
+    assert_eq!(due(&done, &same), Due::Done(None), "the run recorded the commit without the branch");
     let failed = LastUpdate { state: Some("failed".to_owned()), failures: 2, ..done };
     assert_eq!(failures_after(Some(&failed), &pushed(chosen("p")), update_reason::UPDATE_FAILED, &plain()), 3);
 }
@@ -222,7 +222,7 @@ fn a_destroy_runs_once_and_is_not_repeated_for_a_new_commit() {
 }
 
 #[test]
-fn a_rotated_config_input_starts_one_run() {
+fn a_changed_config_input_starts_one_run() {
     let with = |last: LastUpdate, word: Option<&str>| LastUpdate {
         inputs: RunInputs { config_inputs: word.map(str::to_owned), ..last.inputs.clone() },
         ..last

@@ -112,7 +112,7 @@ struct Scene {
     log: Log,
     sources: Sources,
     watches: SourceWatches,
-    woken: std::pin::Pin<Box<dyn Stream<Item = ObjectRef<Stack>> + Send>>,
+    requeued: std::pin::Pin<Box<dyn Stream<Item = ObjectRef<Stack>> + Send>>,
     stacks: IndexWriter<Stack, StackGroup>,
     end: CancellationToken,
     tasks: TaskTracker,
@@ -129,9 +129,9 @@ impl Scene {
         }
         let sources = Sources::new(client.clone());
         let (tasks, end) = (TaskTracker::new(), CancellationToken::new());
-        let (watches, woken) =
+        let (watches, requeued) =
             SourceWatches::new(client, Scope::default(), store, sources.clone(), tasks.clone(), end.clone());
-        Scene { server, log, sources, watches, woken: Box::pin(woken), stacks, end, tasks }
+        Scene { server, log, sources, watches, requeued: Box::pin(requeued), stacks, end, tasks }
     }
 
     async fn find_source(&self) -> Result<Found, Unavailable> {
@@ -140,8 +140,8 @@ impl Scene {
     }
 
     /// Returns the names of the next requeued Stacks, sorted.
-    async fn woken(&mut self, count: usize) -> Vec<String> {
-        let names = self.woken.by_ref().take(count).map(|stack| stack.name.clone()).collect::<Vec<String>>();
+    async fn requeued(&mut self, count: usize) -> Vec<String> {
+        let names = self.requeued.by_ref().take(count).map(|stack| stack.name.clone()).collect::<Vec<String>>();
         let mut names = tokio::time::timeout(LIMIT, names).await.expect("Stacks are requeued");
         names.sort();
         names
@@ -165,8 +165,8 @@ async fn a_source_kind_is_watched_once_and_its_changes_requeue_stacks() {
         assert_eq!(found.resource.api_version, "artifacts.example.com/v1");
         scene.watches.keep(&found.resource).expect("watch started");
     }
-    assert_eq!(scene.woken(2).await, ["main", "other"], "changes before the start of the watch");
-    assert_eq!(scene.woken(1).await, ["main"], "only the Stack of the changed source is requeued");
+    assert_eq!(scene.requeued(2).await, ["main", "other"], "the sources may have changed before the watch started");
+    assert_eq!(scene.requeued(1).await, ["main"], "only the Stack of the changed source is requeued");
     assert_eq!((scene.requests("/apis"), scene.requests(REPORTS)), (1, 3), "the kinds are listed once");
     scene.end.cancel();
     scene.tasks_end().await;
@@ -201,8 +201,8 @@ async fn an_unserved_kind_does_not_block_stacks_of_other_kinds() {
     assert!(error.contains("does not serve Chart.artifacts.example.com"), "{error}");
     let found = scene.find_source().await.expect("source found");
     scene.watches.keep(&found.resource).expect("watch started");
-    assert_eq!(scene.woken(1).await, ["main"], "the other Stack does not reference the source");
-    assert_eq!(scene.woken(1).await, ["main"], "the source has changed");
+    assert_eq!(scene.requeued(1).await, ["main"], "the other Stack does not reference the source");
+    assert_eq!(scene.requeued(1).await, ["main"], "the source has changed");
     assert_eq!(scene.requests("/apis"), 1, "the kinds are listed once");
     scene.end.cancel();
     scene.tasks_end().await;
@@ -214,7 +214,7 @@ async fn the_watch_of_a_removed_kind_ends_and_restarts_when_it_returns() {
     let found = scene.find_source().await.unwrap();
     scene.server.set(NOT_SERVED);
     scene.watches.keep(&found.resource).unwrap();
-    assert_eq!(scene.woken(2).await, ["main", "other"], "both Stacks are requeued");
+    assert_eq!(scene.requeued(2).await, ["main", "other"], "both Stacks are requeued");
     scene.tasks_end().await;
     let error = scene.find_source().await.expect_err("should not be found").to_string();
     assert!(error.contains("artifacts.example.com/v1 no longer serves its kind"), "{error}");
@@ -226,13 +226,13 @@ async fn the_watch_of_a_removed_kind_ends_and_restarts_when_it_returns() {
     tokio::time::advance(DISCOVERY_INTERVAL).await;
     let found = scene.find_source().await.expect("source found again");
     scene.watches.keep(&found.resource).expect("watch started again");
-    assert_eq!(scene.woken(2).await, ["main", "other"]);
+    assert_eq!(scene.requeued(2).await, ["main", "other"]);
     scene.end.cancel();
     scene.tasks_end().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_permission_is_reported_and_no_watch_is_started() {
+async fn a_missing_permission_is_reported_and_no_watch_starts() {
     let scene = Scene::new();
     scene.server.set(FORBIDDEN);
     let error = scene.find_source().await.expect_err("should be forbidden");
@@ -259,13 +259,13 @@ async fn a_forbidden_watch_is_reported_until_it_is_allowed() {
     scene.server.watch_is_forbidden.store(1, Ordering::SeqCst);
     let found = scene.find_source().await.unwrap();
     scene.watches.keep(&found.resource).expect("watch started");
-    assert_eq!(scene.woken(2).await, ["main", "other"], "both Stacks are requeued once");
+    assert_eq!(scene.requeued(2).await, ["main", "other"], "both Stacks are requeued once");
     let error = scene.watches.keep(&found.resource).expect_err("should be forbidden").to_string();
     assert!(error.contains("it is Forbidden") && error.contains("reports.artifacts.example.com"), "{error}");
     assert_eq!(scene.tasks.len(), 1, "the watch retries");
 
     scene.server.watch_is_forbidden.store(0, Ordering::SeqCst);
-    assert_eq!(scene.woken(2).await, ["main", "other"]);
+    assert_eq!(scene.requeued(2).await, ["main", "other"]);
     scene.watches.keep(&found.resource).expect("watch started");
     scene.end.cancel();
     scene.tasks_end().await;
@@ -276,7 +276,7 @@ async fn the_watch_of_an_unreferenced_kind_ends() {
     let mut scene = Scene::new();
     let found = scene.find_source().await.unwrap();
     scene.watches.keep(&found.resource).unwrap();
-    assert_eq!(scene.woken(2).await, ["main", "other"]);
+    assert_eq!(scene.requeued(2).await, ["main", "other"]);
     for (name, source) in [("main", "app"), ("other", "b")] {
         scene.stacks.apply(&Event::Delete(stack(name, source)));
     }

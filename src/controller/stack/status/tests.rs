@@ -379,7 +379,7 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
     stack.status = stands(&stack, waits(), 10);
     stack.status = stands(&stack, State::Working("preparing".to_owned()), 20);
     stack.status = Some(started(&stack, &current(), at(30)));
-    assert_eq!(since(&stack), Some(10), "since a run was due");
+    assert_eq!(since(&stack), Some(10), "the time at which the run became due");
 
     let mut revoked = Update::new("app-1", crate::api::auto::UpdateSpec::default());
     revoked.metadata.deletion_timestamp = Some(Time(at(40)));

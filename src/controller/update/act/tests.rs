@@ -56,12 +56,12 @@ fn rejecting(times: usize, response: FakeResponse) -> (kube::Client, Arc<Mutex<V
 }
 
 fn context(parts: &TestParts) -> Context {
-    let (wake, _) = mpsc::channel(1);
+    let (requeue, _) = mpsc::channel(1);
     let limits = Limits { all: 1, each_namespace: 1, each_node: 1 };
     Context {
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
-        attachments: Attachments::new(parts.agents.clone(), wake, parts.tasks.clone(), parts.end.clone()),
+        attachments: Attachments::new(parts.agents.clone(), requeue, parts.tasks.clone(), parts.end.clone()),
         run_limiter: RunLimiter::new(limits, parts.metrics.clone()),
         events: parts.events.clone(),
         references: parts.references.clone(),

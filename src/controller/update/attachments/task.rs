@@ -137,7 +137,7 @@ impl Attachments {
         if self
             .change_attachment(following, |attachment| attachment.progress.replace(progress.clone()) != Some(progress))
         {
-            self.wake(&following.target);
+            self.requeue(&following.target);
         }
     }
 
@@ -152,7 +152,7 @@ impl Attachments {
             is_new
         });
         if is_new {
-            self.wake(&following.target);
+            self.requeue(&following.target);
         }
     }
 
@@ -163,8 +163,8 @@ impl Attachments {
         open.get_mut(&following.target.request.id).filter(|a| a.serial == following.serial).is_some_and(change)
     }
 
-    fn wake(&self, target: &Target) {
-        if self.wake.clone().try_send(target.update.clone()).is_err() {
+    fn requeue(&self, target: &Target) {
+        if self.requeue.clone().try_send(target.update.clone()).is_err() {
             tracing::debug!(update = %target.update, "requeue dropped; the Update is requeued after its requeue interval");
         }
     }

@@ -85,7 +85,7 @@ fn respond(request: &RecordedRequest, cached: &FakeResponse, live: &[Value]) -> 
     }
 }
 
-fn context(parts: &TestParts, updates: update::Updates, wake: mpsc::Sender<ObjectRef<Workspace>>) -> Context {
+fn context(parts: &TestParts, updates: update::Updates, requeue: mpsc::Sender<ObjectRef<Workspace>>) -> Context {
     Context {
         client: parts.client.clone(),
         reader: parts.reader.clone(),
@@ -107,8 +107,8 @@ fn context(parts: &TestParts, updates: update::Updates, wake: mpsc::Sender<Objec
             restrictions: PodRestrictions::default(),
         },
         default_service_account: None,
-        probes: AgentProbes::new(wake.clone(), parts.tasks.clone(), parts.end.clone()),
-        inputs: InputWatch::new(wake),
+        probes: AgentProbes::new(requeue.clone(), parts.tasks.clone(), parts.end.clone()),
+        inputs: InputWatch::new(requeue),
         references: parts.references.clone(),
         memory: Memory::default(),
     }
@@ -117,11 +117,11 @@ fn context(parts: &TestParts, updates: update::Updates, wake: mpsc::Sender<Objec
 fn start(cached: FakeResponse, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>) {
     let (client, log) = client(move |request| respond(request, &cached, &live));
     let parts = TestParts::new(client);
-    let (wake, wakes) = mpsc::channel(1);
+    let (requeue, requeues) = mpsc::channel(1);
     let (updates, updates_writer) = update::updates();
-    let context = Arc::new(context(&parts, updates, wake));
+    let context = Arc::new(context(&parts, updates, requeue));
     let (_, workspaces) = reflector::store::<Workspace>();
-    let watches = Watches { updates: updates_writer, wakes };
+    let watches = Watches { updates: updates_writer, requeues };
     let runner = ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone());
     let start = Start {
         client: parts.client.clone(),

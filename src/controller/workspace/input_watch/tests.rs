@@ -48,10 +48,10 @@ async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
                 "metadata": {"resourceVersion": "1"}, "items": []}),
         ),
     });
-    let (wake, _woken) = mpsc::channel(1);
+    let (requeue, _requeued) = mpsc::channel(1);
     let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
     let end = CancellationToken::new();
-    let watching = tokio::spawn(InputWatch::new(wake).run(client, Scope::default(), selector, end.clone()));
+    let watching = tokio::spawn(InputWatch::new(requeue).run(client, Scope::default(), selector, end.clone()));
     let requests = async {
         while log.all().len() < 6 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -74,10 +74,10 @@ async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
 #[tokio::test(start_paused = true)]
 async fn no_watch_is_started_while_listing_is_forbidden() {
     let (client, log) = client(|_| FakeResponse::refusal(403, "Forbidden"));
-    let (wake, _woken) = mpsc::channel(1);
+    let (requeue, _requeued) = mpsc::channel(1);
     let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
     let end = CancellationToken::new();
-    let watching = tokio::spawn(InputWatch::new(wake).run(client, Scope::default(), selector, end.clone()));
+    let watching = tokio::spawn(InputWatch::new(requeue).run(client, Scope::default(), selector, end.clone()));
     tokio::time::sleep(REFUSED_RETRY * 3 + Duration::from_secs(1)).await;
     end.cancel();
     watching.await.expect("ends within the timeout");
@@ -92,8 +92,8 @@ async fn no_watch_is_started_while_listing_is_forbidden() {
 
 #[tokio::test(start_paused = true)]
 async fn workspaces_are_requeued_until_a_changed_input_is_mounted() {
-    let (wake, woken) = mpsc::channel(8);
-    let watch = InputWatch::new(wake);
+    let (requeue, requeued) = mpsc::channel(8);
+    let watch = InputWatch::new(requeue);
     let objects = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
     watch.set_mounts("apps", "one", objects(&["Secret/aws", "ConfigMap/aws"]));
     watch.set_mounts("apps", "two", objects(&["ConfigMap/aws"]));
@@ -122,6 +122,6 @@ async fn workspaces_are_requeued_until_a_changed_input_is_mounted() {
     watch.changed("apps", "ConfigMap/aws").await;
 
     drop(watch);
-    let names: Vec<String> = woken.map(|workspace| workspace.to_string()).collect().await;
+    let names: Vec<String> = requeued.map(|workspace| workspace.to_string()).collect().await;
     assert_eq!(names.len(), 3, "{names:?}");
 }

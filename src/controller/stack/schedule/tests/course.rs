@@ -76,7 +76,7 @@ fn a_failing_stack_is_retried_with_exponential_backoff() {
     let begun = course.failing(14);
     assert_eq!(begun[..6], FIRST);
     let waits: Vec<i64> = begun.windows(2).skip(5).map(|pair| pair[1] - pair[0]).collect();
-    assert_eq!(waits, [2430, 7290, 21_870, 65_610, 86_400, 86_400, 86_400, 86_400], "a day at most");
+    assert_eq!(waits, [2430, 7290, 21_870, 65_610, 86_400, 86_400, 86_400, 86_400], "the backoff is at most one day");
     assert_eq!(course.last.as_ref().map(|last| last.failures), Some(14));
 }
 
@@ -130,7 +130,7 @@ fn the_retry_interval_replaces_the_backoff() {
 }
 
 #[test]
-fn the_stack_limits_the_maximum_backoff() {
+fn the_spec_sets_the_maximum_backoff() {
     let spec = StackSpec { retry_max_backoff_duration_seconds: Some(20), ..StackSpec::default() };
     assert_eq!(Course::new(&spec, UpdateKind::Up).failing(6), [0, 10, 30, 50, 70, 90]);
 }
@@ -144,7 +144,7 @@ fn failed_previews_and_destroys_have_the_same_backoff() {
 }
 
 #[test]
-fn a_run_that_pko_stopped_retrying_waits_for_a_new_input() {
+fn a_stack_that_pko_stopped_retrying_runs_only_after_a_new_input() {
     let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
     course.failing(3);
     course.last.as_mut().expect("last update").reason = None;

@@ -104,7 +104,7 @@ impl Simulation {
                 Some(Event::Ended(number)) => self.finish_run(number),
                 None => drop(next.remove()),
             }
-            while let Some(number) = self.queue.next_wake(self.instant()) {
+            while let Some(number) = self.queue.next_requeue(self.instant()) {
                 self.request_slot(number);
             }
         }

@@ -91,7 +91,7 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
     let interrupted_up =
         after(Some(applied()), UpdateKind::Up, &destroy(Some("Aborted"), TerminationEvidence::Container, true));
     let found = after(Some(interrupted_up), UpdateKind::Destroy, &not_found);
-    assert_eq!(last(&found).reason.as_deref(), Some("StackNotFound"), "an up does not remove a stack");
+    assert_eq!(last(&found).reason.as_deref(), Some("StackNotFound"), "an up does not remove the Pulumi stack");
 }
 
 #[test]
@@ -128,5 +128,5 @@ fn the_config_inputs_read_by_a_run_are_recorded() {
     assert_eq!(ran(Some("a"), Some("a")), ["a", ""]);
     assert_eq!(ran(Some("a"), Some("b")), ["a", "b"], "the hash has changed since the request");
     assert_eq!(ran(Some("a"), None), ["a", ""], "the agent reports no hash");
-    assert_eq!(ran(None, Some("b")), ["b", ""], "the hash was unknown at the request");
+    assert_eq!(ran(None, Some("b")), ["b", ""], "the hash was unknown when the run was requested");
 }

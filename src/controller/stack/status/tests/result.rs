@@ -201,7 +201,7 @@ fn the_revisions_and_outcome_of_a_run_are_recorded() {
     assert_eq!(
         second.last_applied_origin_revision.as_deref(),
         Some("main@sha1:a"),
-        "a failed run is not the applied revision"
+        "the revision of a failed run is not the applied revision"
     );
     let third = run(None, Some(second), None);
     assert_eq!(third.last_applied_origin_revision, None);

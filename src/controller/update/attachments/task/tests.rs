@@ -12,15 +12,15 @@ use crate::rpc::identity::Authority;
 use crate::rpc::proto::{ResourceStep, Started, StepState, progress};
 use crate::runtime::run_limiter::{Limits, Run, RunLimiter};
 
-type Wakes = mpsc::Receiver<ObjectRef<Update>>;
+type Requeues = mpsc::Receiver<ObjectRef<Update>>;
 
-fn attachments() -> (Attachments, Wakes) {
+fn attachments() -> (Attachments, Requeues) {
     let now = jiff::Timestamp::now();
     let authority = Authority::generate(now).expect("valid authority");
     let client = authority.issue_client(now).expect("valid certificate");
     let agents = Agents::new(&[client], authority.certificate_pem()).expect("valid identity");
-    let (wake, wakes) = mpsc::channel(16);
-    (Attachments::new(agents, wake, TaskTracker::new(), CancellationToken::new()), wakes)
+    let (requeue, requeues) = mpsc::channel(16);
+    (Attachments::new(agents, requeue, TaskTracker::new(), CancellationToken::new()), requeues)
 }
 
 fn target() -> Target {
@@ -58,16 +58,16 @@ fn begun(sequence: u64) -> proto::Progress {
 }
 
 /// Returns the number of requeues of the Update since the last call.
-fn count_wakes(wakes: &mut Wakes) -> usize {
-    std::iter::from_fn(|| wakes.try_recv().ok()).count()
+fn count_requeues(requeues: &mut Requeues) -> usize {
+    std::iter::from_fn(|| requeues.try_recv().ok()).count()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_new_process_is_reported_immediately_and_progress_is_throttled() {
-    let (attachments, mut wakes) = attachments();
+    let (attachments, mut requeues) = attachments();
     let mut following = followed(&attachments, 1);
     attachments.record(&mut following, &progress_event(0, progress::Event::Started(Started { pid: 42 })));
-    assert_eq!((count_wakes(&mut wakes), following.due), (1, None), "no pending progress");
+    assert_eq!((count_requeues(&mut requeues), following.due), (1, None), "no pending progress");
     let published = |attachments: &Attachments| {
         attachments.snapshot("uid").and_then(|snapshot| snapshot.progress).expect("published")
     };
@@ -77,23 +77,23 @@ async fn a_new_process_is_reported_immediately_and_progress_is_throttled() {
     for sequence in 1..100 {
         attachments.record(&mut following, &begun(sequence));
     }
-    assert_eq!((count_wakes(&mut wakes), following.due), (0, Some(begin + PROGRESS_INTERVAL)));
+    assert_eq!((count_requeues(&mut requeues), following.due), (0, Some(begin + PROGRESS_INTERVAL)));
     assert_eq!((published(&attachments).in_work, following.from), (0, 100), "unpublished progress is not visible");
     tokio::time::advance(PROGRESS_INTERVAL).await;
     attachments.publish_progress(&mut following);
-    assert_eq!((count_wakes(&mut wakes), following.due), (1, None));
+    assert_eq!((count_requeues(&mut requeues), following.due), (1, None));
     assert!(published(&attachments).summary.contains("aws:s3:Bucket b1 and "), "{:?}", published(&attachments));
 
     attachments.record(&mut following, &begun(5));
-    assert_eq!((count_wakes(&mut wakes), following.due), (0, None), "known progress is not published again");
+    assert_eq!((count_requeues(&mut requeues), following.due), (0, None), "known progress is not published again");
 }
 
 #[tokio::test(start_paused = true)]
 async fn repeated_process_starts_requeue_the_update_at_most_once_per_second() {
-    let (attachments, mut wakes) = attachments();
+    let (attachments, mut requeues) = attachments();
     let mut following = followed(&attachments, 1);
     let begin = Instant::now();
-    let mut woken = 0;
+    let mut requeued = 0;
     for number in 0..20_000 {
         attachments
             .record(&mut following, &progress_event(number, progress::Event::Started(Started { pid: number as u32 })));
@@ -102,20 +102,20 @@ async fn repeated_process_starts_requeue_the_update_at_most_once_per_second() {
         if following.due.is_some_and(|due| due <= Instant::now()) {
             attachments.publish_progress(&mut following);
         }
-        woken += count_wakes(&mut wakes);
+        requeued += count_requeues(&mut requeues);
     }
     let seconds = begin.elapsed().as_secs() as usize;
-    assert!(woken <= seconds + 1 && woken > seconds / 2, "requeued {woken} times in {seconds} s");
+    assert!(requeued <= seconds + 1 && requeued > seconds / 2, "requeued {requeued} times in {seconds} s");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_last_progress_is_reported_with_the_result() {
-    let (attachments, mut wakes) = attachments();
+    let (attachments, mut requeues) = attachments();
     let mut following = followed(&attachments, 1);
     following.published = Some(Instant::now());
     attachments.record(&mut following, &begun(1));
     attachments.publish(&mut following, RunState::Ended(Box::default()));
-    assert_eq!(count_wakes(&mut wakes), 1);
+    assert_eq!(count_requeues(&mut requeues), 1);
     let snapshot = attachments.snapshot("uid").expect("attachment is kept");
     assert_eq!(
         (snapshot.run_state, snapshot.progress.map(|progress| progress.in_work)),
@@ -125,19 +125,19 @@ async fn the_last_progress_is_reported_with_the_result() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replaced_task_reports_nothing_and_its_progress_is_kept() {
-    let (attachments, mut wakes) = attachments();
+    let (attachments, mut requeues) = attachments();
     let mut old = followed(&attachments, 1);
     attachments.record(&mut old, &progress_event(0, progress::Event::Started(Started { pid: 42 })));
     let elsewhere = AgentAddress { ip: [10, 0, 0, 2].into(), ..target().address };
     attachments.attach(Target { address: elsewhere, ..target() });
-    assert_eq!(count_wakes(&mut wakes), 1);
+    assert_eq!(count_requeues(&mut requeues), 1);
     let snapshot = attachments.snapshot("uid").expect("attachment exists");
     assert_eq!((snapshot.ip.to_string(), snapshot.run_state.clone()), ("10.0.0.2".to_owned(), RunState::Connecting));
     assert_eq!(snapshot.progress.and_then(|progress| progress.pid), Some(42));
     let mut old = Following { serial: u64::MAX, ..Following::new(target(), 0) };
     attachments.publish(&mut old, RunState::Unreachable("no route".to_owned()));
     assert_eq!(
-        (count_wakes(&mut wakes), attachments.snapshot("uid").map(|snapshot| snapshot.run_state)),
+        (count_requeues(&mut requeues), attachments.snapshot("uid").map(|snapshot| snapshot.run_state)),
         (0, Some(RunState::Connecting))
     );
     attachments.attach(Target { address: AgentAddress { ip: [10, 0, 0, 2].into(), ..target().address }, ..target() });

@@ -69,8 +69,8 @@ async fn a_service_rewritten_by_a_webhook_is_reported_and_applied_again() {
     for event in [Event::Init, Event::InitDone] {
         updates_writer.apply(&event);
     }
-    let (wake, _wakes) = mpsc::channel(1);
-    let context = Arc::new(context(&parts, updates, wake));
+    let (requeue, _requeues) = mpsc::channel(1);
+    let context = Arc::new(context(&parts, updates, requeue));
     let workspace: Arc<Workspace> = Arc::new(serde_json::from_value(workspace).unwrap());
     for _ in 0..10 {
         Box::pin(reconcile(workspace.clone(), context.clone())).await.unwrap();
