@@ -79,13 +79,13 @@ pub struct Subprocess {
 /// Reason why the child did not return a response.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("memory limit of {} exceeded", quantity(*limit))]
+    #[error("memory limit of {} exceeded", format_bytes(*limit))]
     Memory { limit: u64 },
     #[error("CPU time limit of {} s exceeded", limit.as_secs())]
     Cpu { limit: Duration },
-    #[error("file size limit of {} exceeded", quantity(*limit))]
+    #[error("file size limit of {} exceeded", format_bytes(*limit))]
     FileSize { limit: u64 },
-    #[error("response size limit of {} exceeded", quantity(*limit))]
+    #[error("response size limit of {} exceeded", format_bytes(*limit))]
     Response { limit: u64 },
     #[error("timed out after {} s", limit.as_secs())]
     Time { limit: Duration },
@@ -249,8 +249,8 @@ fn after_colon(error_output: &str) -> String {
     }
 }
 
-/// Formats bytes as a Kubernetes quantity.
-fn quantity(bytes: u64) -> String {
+/// Formats a number of bytes for a message.
+fn format_bytes(bytes: u64) -> String {
     const MEBIBYTE: u64 = 1 << 20;
     if bytes.is_multiple_of(MEBIBYTE) { format!("{}Mi", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }
 }

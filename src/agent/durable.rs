@@ -12,7 +12,7 @@ const OWNER_ALL: u32 = 0o700;
 /// whole file system.
 const MAX_SYNCS: usize = 256;
 /// Number of concurrent syncs. A file system with a journal combines concurrent syncs into one commit.
-const SYNCS_AT_ONCE: usize = 8;
+const CONCURRENT_SYNCS: usize = 8;
 
 /// Replaces a file atomically: writes and syncs a temporary file, then renames it to `path`. Only the owner can read
 /// the file.
@@ -30,7 +30,7 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
 /// faster than a sync of each file.
 pub fn sync_tree(tree: &Path) -> io::Result<()> {
     let Some(paths) = few_paths(tree)? else { return sync_filesystem(tree) };
-    let share = paths.len().div_ceil(SYNCS_AT_ONCE).max(1);
+    let share = paths.len().div_ceil(CONCURRENT_SYNCS).max(1);
     std::thread::scope(|scope| {
         let sync_all = |paths: &[PathBuf]| paths.iter().try_for_each(|path| File::open(path)?.sync_all());
         let syncs: Vec<_> = paths.chunks(share).map(|paths| scope.spawn(move || sync_all(paths))).collect();

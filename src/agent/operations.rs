@@ -366,7 +366,7 @@ fn same_content(record: &JournalRecord, request: &proto::RunRequest) -> Result<(
         ("kind", known.kind != request.kind),
         ("artifact", (&known.digest, &known.directory) != (&artifact.digest, &artifact.directory)),
         ("settings digest", known.settings_digest != request.settings_digest),
-        ("refresh", known.refresh != request.refresh),
+        ("value of refresh", known.refresh != request.refresh),
     ];
     match differs.iter().find(|(_, differs)| *differs) {
         None => Ok(()),

@@ -27,8 +27,8 @@ const LIMIT_NAME: &str = "Max realtime timeout";
 const MARKED: u64 = 0x5043 << OPERATION_BITS;
 const OPERATION_BITS: u32 = 44;
 
-/// Time for which the agent waits, after the CLI has exited, until the remaining processes of the run exit without a
-/// signal.
+/// Time for which the remaining processes of the run can exit on their own after the CLI has exited, before the agent
+/// sends SIGTERM.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Time between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(5);

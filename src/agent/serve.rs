@@ -37,7 +37,7 @@ const WORKERS: usize = 2;
 const BLOCKING_THREADS: usize = 8;
 /// Maximum size in bytes of a gRPC message, which can contain the settings and the environment of a run.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
-const STREAMS_AT_ONCE: u32 = 64;
+const MAX_CONCURRENT_STREAMS: u32 = 64;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Maximum time that the agent waits for unfinished calls before it exits.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ const MAX_READINESS_REQUESTS: usize = 8;
 const MAX_READINESS_REQUEST: usize = 2048;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum time that the agent waits until the controller has recorded the results.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
+const RECORD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a termination message in bytes, set by Kubernetes.
 const MAX_TERMINATION_MESSAGE: usize = 4096;
 /// Maximum size in bytes of the message of a result. JSON escapes can enlarge each byte to six bytes, and the
@@ -124,7 +124,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let close = CancellationToken::new();
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
-        .max_concurrent_streams(STREAMS_AT_ONCE)
+        .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
         .serve_with_incoming_shutdown(service, acceptor.incoming(listener), close.clone().cancelled_owned());
     tracing::info!(
         address = %config.address, pod = config.pod_name, start = operations.identity.start_id, "agent ready"
@@ -221,7 +221,7 @@ struct TerminationMessage<'a> {
 }
 
 /// Cancels the running operation and waits for its end, for at most `grace` minus the reserved part. Then waits at most
-/// [`CLOSE_TIMEOUT`] until the controller has recorded all results.
+/// [`RECORD_TIMEOUT`] until the controller has recorded all results.
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();
@@ -234,12 +234,12 @@ async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     if let Err(error) = std::fs::write(log, termination_message(last)) {
         tracing::warn!(path = %log.display(), %error, "failed to write the termination message");
     }
-    tracing::info!(operations = pending.len(), "waiting for results to be recorded");
-    let end = Instant::now() + CLOSE_TIMEOUT;
+    tracing::info!(operations = pending.len(), "waiting for the controller to record the results");
+    let end = Instant::now() + RECORD_TIMEOUT;
     for record in &pending {
         let mut state = record.watch();
         if timeout_at(end, state.wait_for(|state| state.acknowledged)).await.is_err() {
-            tracing::warn!(operation = record.request().id, "timed out waiting for the result to be recorded");
+            tracing::warn!(operation = record.request().id, "timed out waiting for the controller to record the result");
             return;
         }
     }

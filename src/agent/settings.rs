@@ -1,6 +1,6 @@
 //! Resolves the configuration values of a run, and maintains the settings file of the stack. The agent rebuilds the
-//! file when the settings file in the source or the received settings change. The rebuilt file contains no settings of
-//! an earlier request that are missing from the received settings.
+//! file when the settings file in the source or the received settings change. The rebuilt file omits settings of
+//! earlier requests that the received settings no longer contain.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -121,7 +121,7 @@ impl Settings {
     }
 
     /// Writes the settings file unless it is up to date. Returns the keys of the secret values that the CLI must write
-    /// to the file. The caller confirms each of these keys with [`Settings::has_secret`].
+    /// to the file. The caller confirms each of these keys with [`Settings::record_secret`].
     pub fn apply(&self, desired: &Desired<'_>, current_source: &CurrentSource) -> Result<Vec<String>, ApplyError> {
         let mut written = self.written();
         let project = Project::read(&self.layout.workspace())?;
@@ -151,7 +151,7 @@ impl Settings {
     }
 
     /// Records that a secret is in the settings file.
-    pub fn has_secret(&self, key: &str) -> Result<(), ApplyError> {
+    pub fn record_secret(&self, key: &str) -> Result<(), ApplyError> {
         let mut written = self.written();
         let now = written.clone().map(|mut now| {
             now.missing_secrets.retain(|missing| missing != key);

@@ -61,7 +61,7 @@ const GROUPS: [(&str, &str); 11] = [
 const COMMANDS: &str = "about ai cancel completion console convert convert-trace destroy dn down help import install login \
                         logout logs new pre preview refresh replay-events template up update version watch whoami";
 /// Commands that only print information about the CLI itself.
-const HARMLESS: [&str; 3] = ["completion", "help", "version"];
+const INFORMATIONAL_COMMANDS: [&str; 3] = ["completion", "help", "version"];
 const CLI: &str = "pulumi";
 
 /// Returns the command in an argument list, such as `pulumi config set`. Returns `None` if the command only prints
@@ -70,7 +70,7 @@ pub fn command_in_words<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Opt
     let mut arguments = arguments.into_iter().peekable();
     // Recognizes these commands only as the first argument, because a word after an option can be a value, such as the
     // name of a stack.
-    if arguments.peek().is_some_and(|first| HARMLESS.contains(first)) {
+    if arguments.peek().is_some_and(|first| INFORMATIONAL_COMMANDS.contains(first)) {
         return None;
     }
     // If the value of an option is equal to a command name, the result contains this value. A command name is not

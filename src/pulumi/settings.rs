@@ -113,7 +113,7 @@ pub fn rebuild(
         merge_config(&mut document, project, values)?;
     }
     set_paths(&mut document, project, config, &mut secrets)?;
-    import(&mut document, environments)?;
+    add_environments(&mut document, environments)?;
     let text = match format {
         Format::Yaml | Format::Yml => document::to_yaml(&document),
         Format::Json => {
@@ -336,7 +336,7 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
 
 /// Adds environments to the field `environment` of a document. The field is a list of names, or an inline definition
 /// with the list `imports`.
-fn import(document: &mut Mapping, environments: &[String]) -> Result<(), SettingsError> {
+fn add_environments(document: &mut Mapping, environments: &[String]) -> Result<(), SettingsError> {
     if environments.is_empty() {
         return Ok(());
     }

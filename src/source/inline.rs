@@ -79,7 +79,7 @@ impl InlineSource {
     fn check_one(&self) -> Result<(), InlineSourceError> {
         let mut set = self.set_fields();
         match (set.next(), set.next()) {
-            (Some(one), Some(other)) => Err(InlineSourceError::Two { one, other }),
+            (Some(one), Some(other)) => Err(InlineSourceError::MutuallyExclusive { one, other }),
             _ => Ok(()),
         }
     }

@@ -23,7 +23,7 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 /// Verbs that a kind must support to be a source.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 /// Maximum number of kinds of a group in a message.
-const NAMED_KINDS: usize = 8;
+const MAX_LISTED_KINDS: usize = 8;
 /// Maximum number of missing kinds in the log. Further missing kinds are visible only in the status of the Stacks that
 /// refer to them.
 const MISSING_KINDS: usize = 256;
@@ -132,7 +132,7 @@ impl Kinds {
                 return;
             }
         };
-        tracing::debug!(failure, "failed to discover the kinds of the API server");
+        tracing::debug!(failure, "failed to discover the API resources of the cluster");
         table.failure = Some(failure);
     }
 }
@@ -169,7 +169,7 @@ impl Table {
         let mut kinds: Vec<&str> =
             self.served.keys().filter(|k| k.group == kind.group).map(|k| k.kind.as_str()).collect();
         kinds.sort_unstable();
-        kinds.truncate(NAMED_KINDS);
+        kinds.truncate(MAX_LISTED_KINDS);
         let instead = match kinds.as_slice() {
             [] => "it serves no kinds of this group".to_owned(),
             kinds => format!("it serves the kinds {} of this group", kinds.join(", ")),

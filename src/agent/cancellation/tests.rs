@@ -53,7 +53,7 @@ fn sent_while_idle(idle: &std::ops::Range<u32>, calls: &[u32]) -> Vec<(u32, Step
 }
 
 #[test]
-fn an_idle_cli_gets_the_second_interrupt_but_not_sigkill_earlier() {
+fn an_idle_cli_gets_the_second_sigint_earlier_but_not_the_sigkill() {
     use Step::{Interrupt, Kill};
     for (idle, calls, expected) in [
         (0..200, &[][..], vec![]),

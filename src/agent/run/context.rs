@@ -56,7 +56,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the message. Appends the cause if the run was canceled for a reason other than a `Cancel` call.
+    /// Returns the message, followed by the cause if the run was canceled for a reason other than a `Cancel` call.
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
@@ -145,7 +145,7 @@ pub(super) enum RunError {
     Attempt(#[from] AttemptError),
     #[error("failed to {action}: {error}")]
     Call { action: &'static str, error: CallError },
-    #[error("failed to process pending creates; nothing was run: {0}")]
+    #[error("nothing was run: failed to process pending creates: {0}")]
     State(StateFileError),
 }
 

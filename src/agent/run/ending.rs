@@ -25,7 +25,7 @@ const MAX_PENDING: usize = 50;
 const MAX_HOLDERS: usize = 10;
 pub(super) const MAX_NAME: usize = 4 * 1024;
 /// Maximum number of pending creates in the message.
-const MAX_NAMED_CREATES: usize = 5;
+const MAX_LISTED_CREATES: usize = 5;
 
 /// Result of an operation before redaction and truncation.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub(super) struct Ending {
     pub(super) interrupted: bool,
     /// Whether the operation was canceled because the pod was terminated.
     pub(super) pod_terminated: bool,
-    /// Whether the engine has started. The engine resolves earlier pending creates.
+    /// Whether the engine has started. When the engine starts, it resolves earlier pending creates.
     pub(super) engine_began: bool,
 }
 
@@ -59,8 +59,8 @@ impl Ending {
     /// Returns the ending of an operation that did not run, because an interrupted run left pending creates in the
     /// state.
     pub(super) fn pending_creates(urns: Vec<String>) -> Self {
-        let named = urns.iter().take(MAX_NAMED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let more = urns.len().saturating_sub(MAX_NAMED_CREATES);
+        let named = urns.iter().take(MAX_LISTED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = urns.len().saturating_sub(MAX_LISTED_CREATES);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let resources = if urns.len() == 1 { "a resource" } else { "resources" };
         let message = format!(
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_of_a_run_names_pending_creates() {
+    fn the_message_of_a_run_lists_pending_creates() {
         let one = Ending::pending_creates(vec!["urn:a".into()]);
         assert!(one.message.contains("created a resource, ") && one.message.contains(": urn:a; nothing was run"));
         let many = Ending::pending_creates((0..7).map(|number| format!("urn:{number}")).collect());

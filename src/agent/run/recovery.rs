@@ -83,7 +83,7 @@ impl Run {
         if failure.kind == FailureKind::StackMissing {
             return Ok(Exported::NoStack);
         }
-        let what = format!("failed to export the state to {purpose}; nothing was run");
+        let what = format!("nothing was run: failed to export the state to {purpose}");
         Ok(Exported::Failed(self.failed_call(&what, &ended)))
     }
 

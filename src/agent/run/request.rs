@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destroy_of_another_stack_than_the_applied_one_is_detected() {
+    fn a_destroy_of_a_stack_other_than_the_applied_stack_is_detected() {
         let applied = proto::PulumiStack { name: "dev".into(), project: "web".into(), backend: "s3://a".into() };
         let destroys_another = |kind: proto::OperationKind, applied: Option<proto::PulumiStack>, backend| {
             let request = proto::RunRequest { kind: kind.into(), applied_stack: applied, ..Default::default() };

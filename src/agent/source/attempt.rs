@@ -18,7 +18,7 @@ use crate::agent::refusal::Refusal;
 use crate::agent::workspace_lock::WorkspaceGuard;
 use crate::agent::{durable, interactive_session, mounts};
 use crate::artifact::InPod;
-use crate::pulumi::install::{Carry, Installed, Plan};
+use crate::pulumi::install::{Carry, Installed, InstallPlan};
 use crate::pulumi::project::Project;
 
 /// Maximum time that an installation waits until the kubelet has mounted the objects to which its environment refers.
@@ -45,7 +45,7 @@ pub(super) struct Delivery {
     pub directory: PathBuf,
     pub archive: PathBuf,
     pub tree: PathBuf,
-    pub plan: Option<Plan>,
+    pub plan: Option<InstallPlan>,
 }
 
 /// Removes a candidate from the state when its processing ends, even after a panic.
@@ -218,7 +218,7 @@ impl Source {
         let source = self.layout.source();
         let trees = carry::present(&source, &plan.trees);
         let carry = plan.carry(before.and_then(|before| before.installed.as_ref()));
-        tracing::info!(?carry, ?trees, never_skipped = plan.never_skipped, "dependencies planned");
+        tracing::info!(?carry, ?trees, never_skipped = plan.reinstall_reason, "dependencies planned");
         match carry {
             Carry::Move if plan.works_without_trees || !trees.is_empty() => return Ok(Some(trees)),
             Carry::Copy if !trees.is_empty() => {}
@@ -228,7 +228,7 @@ impl Source {
         let (tree, cancel) = (delivery.tree.clone(), candidate.cancel.clone());
         // Scripts of a project can change the files of packages in place, so an installation with unknown inputs gets
         // copies instead of hard links.
-        let links = plan.never_skipped.is_none();
+        let links = plan.reinstall_reason.is_none();
         let copying = tokio::task::spawn_blocking(move || {
             carry::copy_all(&source, &tree, &trees, links, || cancel.is_cancelled())
         });
@@ -237,7 +237,7 @@ impl Source {
             return Err(AttemptError::Stopped);
         }
         if let Err(error) = copied {
-            tracing::warn!(%error, "failed to copy the dependencies of the previous source: installing all of them");
+            tracing::warn!(%error, "failed to copy the dependencies of the previous source; installing all dependencies");
         }
         Ok(None)
     }
@@ -287,7 +287,7 @@ impl Source {
     /// Returns the record of a completed installation. Returns `None` if the installation changed its own inputs,
     /// because the next source does not contain these changes. For example, `go mod tidy` completes `go.mod` and
     /// `go.sum`.
-    async fn installed(&self, plan: &Plan, desired: &Desired) -> Result<Option<Installed>, Refusal> {
+    async fn installed(&self, plan: &InstallPlan, desired: &Desired) -> Result<Option<Installed>, Refusal> {
         if !plan.works_without_trees {
             return Ok(Some(plan.installed.clone()));
         }
@@ -301,7 +301,7 @@ impl Source {
     }
 
     /// Returns the plan of the installation, or `None` if the project has no dependencies to install.
-    pub(super) async fn plan(&self, tree: &Path, desired: &Desired, project: Project) -> Result<Option<Plan>, Refusal> {
+    pub(super) async fn plan(&self, tree: &Path, desired: &Desired, project: Project) -> Result<Option<InstallPlan>, Refusal> {
         if !project.needs_install() || project.is_without_program(&desired.directory.under(tree)) {
             return Ok(None);
         }

@@ -25,7 +25,7 @@ impl Source {
         if let Some(archive) = &self.lock().current_source {
             let digest = &archive.digest;
             return Err(Refusal::Precondition(format!(
-                "source {digest} is installed: a source that is part of the pod requires another pod"
+                "source {digest} is already installed: only another pod can use a source that is part of the pod"
             )));
         }
         let project = match source {

@@ -122,7 +122,7 @@ pub(super) struct Candidate {
     pub desired: Desired,
     /// Canceled when the controller requests another source or the agent shuts down.
     pub cancel: CancellationToken,
-    /// Canceled when the installation of the source has succeeded or ended without success.
+    /// Canceled when the installation of the source has ended, with or without success.
     pub ended: CancellationToken,
     progress: Mutex<Progress>,
 }

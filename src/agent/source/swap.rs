@@ -21,7 +21,7 @@ pub struct CurrentSource {
     pub digest: String,
     /// The project's directory in the archive.
     pub directory: String,
-    /// Random ID of the unpacked tree, which differs even for the same archive.
+    /// Random ID of the unpacked tree. Two trees of the same archive have different IDs.
     pub tree: String,
     /// Boot ID of the node when the source was installed. The agent does not use the source after a reboot, because a
     /// power loss may have damaged it.
@@ -52,7 +52,7 @@ pub struct Trial {
 /// State of the source on disk, which survives a restart of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The current source. During a trial, this is the previous source.
+    /// The last source that was installed without an error. During a trial, the source on disk is newer.
     pub current_source: Option<CurrentSource>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,

@@ -62,7 +62,7 @@ fn an_invalid_digest_is_rejected_with_the_reason() {
 }
 
 #[test]
-fn a_digest_is_verified_only_by_an_equal_digest() {
+fn verification_succeeds_only_for_an_equal_digest() {
     let digest = Digest::of(b"abc");
     assert!(digest.verify(&Digest::of(b"abc")));
     assert!(!digest.verify(&Digest::of(b"abd")));

@@ -82,7 +82,7 @@ async fn an_artifact_is_downloaded_once_and_then_served_from_the_store() {
 }
 
 #[tokio::test]
-async fn a_namespace_gets_a_stored_artifact_only_by_a_url_that_serves_it() {
+async fn a_namespace_is_granted_a_stored_artifact_only_if_its_url_serves_it() {
     let server = Server::start(|_| Response::ok(b"artifact")).await;
     let empty = Server::start(|_| Response::not_found()).await;
     let fixture = Fixture::new();
@@ -119,7 +119,7 @@ async fn calls_for_one_digest_at_different_urls_do_not_share_a_download() {
 }
 
 #[tokio::test]
-async fn a_generated_artifact_is_stored_once_and_only_by_its_own_digest() {
+async fn a_generated_artifact_is_stored_once_and_only_under_its_own_digest() {
     let fixture = Fixture::new();
     let made: Arc<[u8]> = Arc::from(&b"made"[..]);
     for (round, is_new) in [true, false].into_iter().enumerate() {

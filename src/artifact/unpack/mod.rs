@@ -22,7 +22,7 @@ use tar::{Archive, Entry, EntryType};
 
 use super::rules::{EntryName, Limits, quoted, quoted_bytes};
 use extended::{Extended, Member};
-use tree::{FileError, Tree};
+use tree::{FileError, TreeWriter};
 
 pub use tree::UnpackError;
 
@@ -44,7 +44,7 @@ pub struct Unpacked {
 pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
     let root = open_empty(into)?;
     let (mut archive, meter) = open(reader, limits);
-    let mut unpacking = Unpacking { limits, meter, tree: Tree::new(root, limits), place: String::new() };
+    let mut unpacking = Unpacking { limits, meter, tree: TreeWriter::new(root, limits), place: String::new() };
     unpacking.entries(&mut archive)?;
     unpacking.end(archive.into_inner())?;
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
@@ -111,7 +111,7 @@ fn open_empty(into: &Path) -> Result<Dir, UnpackError> {
 struct Unpacking<'limits> {
     limits: &'limits Limits,
     meter: Rc<Meter>,
-    tree: Tree<'limits>,
+    tree: TreeWriter<'limits>,
     /// Description of the current entry for error messages.
     place: String,
 }

@@ -45,7 +45,8 @@ pub enum UnpackError {
 /// Buffer size for copying files, in bytes.
 const PIECE: usize = 64 * 1024;
 
-pub(super) struct Tree<'limits> {
+/// Writes the entries of an archive below a directory.
+pub(super) struct TreeWriter<'limits> {
     limits: &'limits Limits,
     root: Dir,
     /// Paths that are directories and not links. They remain directories, because this module never replaces a
@@ -64,7 +65,7 @@ enum CopyError {
     Write(io::Error),
 }
 
-impl<'limits> Tree<'limits> {
+impl<'limits> TreeWriter<'limits> {
     pub(super) fn new(root: Dir, limits: &'limits Limits) -> Self {
         Self {
             limits,

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 /// Maximum number of locks that a message lists.
-const NAMED_LOCKS: usize = 5;
+const MAX_LISTED_LOCKS: usize = 5;
 
 /// Lock of a stack in a DIY backend (file system or object store), which the CLI reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,11 +78,11 @@ pub fn dead_holder<'a>(lock: &Lock, dead: &'a [DeadProcess]) -> Option<&'a DeadP
 pub(super) fn locked(holders: &[Lock]) -> String {
     let mut named: Vec<_> = holders
         .iter()
-        .take(NAMED_LOCKS)
+        .take(MAX_LISTED_LOCKS)
         .map(|lock| format!("{}@{} (pid {}) since {}", lock.user, lock.host, lock.pid, lock.time))
         .collect();
-    if holders.len() > NAMED_LOCKS {
-        named.push(format!("{} more", holders.len() - NAMED_LOCKS));
+    if holders.len() > MAX_LISTED_LOCKS {
+        named.push(format!("{} more", holders.len() - MAX_LISTED_LOCKS));
     }
     format!(
         "the stack is locked by {}; if no process holds the lock anymore, remove it with `pulumi cancel`",

@@ -59,7 +59,7 @@ pub fn max_memory() -> u64 {
 pub async fn list(subprocess: &Subprocess, list: List) -> Result<Tip, GitError> {
     let limits = Limits { wall: list.limits.list_time + GRACE, ..QUERY_LIMITS };
     let tip: Tip = run(subprocess, "querying the server", &Request::List(list), &limits).await?;
-    match tip.is_plausible() {
+    match tip.is_well_formed() {
         true => Ok(tip),
         false => Err(GitError::Protocol("the reference does not resolve to a commit".to_owned())),
     }
