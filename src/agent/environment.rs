@@ -17,7 +17,7 @@ use super::mounts;
 use super::redactor::Redactor;
 use super::refusal::Refusal;
 use crate::pulumi::backend::{self, API_VARIABLE, PULUMI_CLOUD, URL_VARIABLE};
-use crate::pulumi::cli::{engine_environment, is_scrubbed};
+use crate::pulumi::cli::{engine_environment, must_be_removed};
 use crate::pulumi::project::Project;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
@@ -130,7 +130,7 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     for variable in desired {
         environment.take(layout, variable)?;
     }
-    environment.variables.retain(|name, _| !is_scrubbed(name));
+    environment.variables.retain(|name, _| !must_be_removed(name));
     let home = home(layout, environment.variables.get(OsStr::new("HOME")))?;
     let user = environment.variables.get(OsStr::new("USER")).and_then(|user| user.to_str());
     let user = user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER).to_owned();

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_redacted_in_any_output() {
+    fn secrets_and_their_lines_are_redacted_unless_they_are_too_short() {
         let redactor =
             Redactor::new(["hunter22", "hunter22-longer", "abc", "first line\n  second line\n}", "padded\n"]);
         for (text, expected) in [
@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn base64_text_around_a_secret_reveals_little_of_the_secret(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
+        fn redacted_base64_text_reveals_little_of_a_secret(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
             for engine in [STANDARD, URL_SAFE_NO_PAD] {
                 let shown = Redactor::new([value.as_str()]).redact(&engine.encode(format!("{before}{value}{after}")));
                 prop_assert!(shown.contains(REPLACEMENT), "{}", shown);

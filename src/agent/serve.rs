@@ -239,7 +239,10 @@ async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     for record in &pending {
         let mut state = record.watch();
         if timeout_at(end, state.wait_for(|state| state.acknowledged)).await.is_err() {
-            tracing::warn!(operation = record.request().id, "timed out waiting for the controller to record the result");
+            tracing::warn!(
+                operation = record.request().id,
+                "timed out waiting for the controller to record the result"
+            );
             return;
         }
     }

@@ -38,7 +38,7 @@ fn the_configuration_defaults_match_flux() {
 }
 
 #[test]
-fn a_namespace_gets_half_of_the_run_slots_by_default() {
+fn by_default_a_namespace_gets_half_of_the_run_slots_rounded_up() {
     let of = |argument: &str| with(argument).unwrap().max_concurrent_runs_per_namespace;
     assert_eq!(config(&NEEDED).unwrap().max_concurrent_runs_per_namespace, 5);
     assert_eq!((of("--max-concurrent-runs=1"), of("--max-concurrent-runs=7")), (1, 4));

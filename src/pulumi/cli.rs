@@ -36,7 +36,7 @@ pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> 
 
 /// Returns whether the caller must remove a variable from the environment of the CLI. A variable `PULUMI_OPTION_<FLAG>`
 /// would set a flag that the controller does not expect.
-pub fn is_scrubbed(name: &OsStr) -> bool {
+pub fn must_be_removed(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(OPTION_PREFIX) && KEPT_OPTIONS.iter().all(|kept| name != *kept)
 }
 
@@ -135,7 +135,7 @@ mod tests {
             ("MY_PULUMI_OPTION_STACK", false),
         ];
         for (name, expected) in table {
-            assert_eq!(is_scrubbed(OsStr::new(name)), expected, "{name}");
+            assert_eq!(must_be_removed(OsStr::new(name)), expected, "{name}");
         }
     }
 

@@ -171,11 +171,11 @@ impl Table {
         kinds.sort_unstable();
         kinds.truncate(MAX_LISTED_KINDS);
         let instead = match kinds.as_slice() {
-            [] => "it serves no kinds of this group".to_owned(),
-            kinds => format!("it serves the kinds {} of this group", kinds.join(", ")),
+            [] => "no kinds of this group are served".to_owned(),
+            kinds => format!("served kinds of this group: {}", kinds.join(", ")),
         };
         Unavailable::Stalled(format!(
-            "API server does not serve {kind}: install its CustomResourceDefinition; {instead}"
+            "API server does not serve {kind}: install its CustomResourceDefinition ({instead})"
         ))
     }
 }

@@ -109,7 +109,7 @@ fn a_later_cause_does_not_revert_an_earlier_cancellation() {
 }
 
 #[test]
-fn a_run_ends_after_timeout_or_idle_timeout_with_an_earlier_idle_warning() {
+fn each_timeout_ends_a_run_and_an_idle_run_is_reported_earlier() {
     let limits = Limits::from_seconds(600, 60);
     let seconds = Duration::from_secs;
     for (limits, since_begin, silent, exceeded, is_idle) in [

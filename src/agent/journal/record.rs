@@ -94,7 +94,10 @@ impl JournalRecord {
         let request: Request = serde_json::from_slice(&std::fs::read(directory.join(REQUEST))?)?;
         let named = directory.file_name().is_some_and(|name| name == request.id.as_str());
         if !named {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the ID in the request differs from the directory name"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the ID in the request differs from the directory name",
+            ));
         }
         let result = read_result(&directory.join(RESULT)).unwrap_or_else(|error| {
             tracing::error!(operation = request.id, %error, "failed to read the result of the operation");

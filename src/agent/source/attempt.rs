@@ -18,7 +18,7 @@ use crate::agent::refusal::Refusal;
 use crate::agent::workspace_lock::WorkspaceGuard;
 use crate::agent::{durable, interactive_session, mounts};
 use crate::artifact::InPod;
-use crate::pulumi::install::{Carry, Installed, InstallPlan};
+use crate::pulumi::install::{Carry, InstallPlan, Installed};
 use crate::pulumi::project::Project;
 
 /// Maximum time that an installation waits until the kubelet has mounted the objects to which its environment refers.
@@ -301,7 +301,12 @@ impl Source {
     }
 
     /// Returns the plan of the installation, or `None` if the project has no dependencies to install.
-    pub(super) async fn plan(&self, tree: &Path, desired: &Desired, project: Project) -> Result<Option<InstallPlan>, Refusal> {
+    pub(super) async fn plan(
+        &self,
+        tree: &Path,
+        desired: &Desired,
+        project: Project,
+    ) -> Result<Option<InstallPlan>, Refusal> {
         if !project.needs_install() || project.is_without_program(&desired.directory.under(tree)) {
             return Ok(None);
         }

@@ -113,7 +113,7 @@ async fn a_new_agent_keeps_the_current_source_and_removes_partial_sources() {
 }
 
 #[tokio::test]
-async fn a_source_from_another_node_boot_is_not_current() {
+async fn a_source_installed_before_a_reboot_of_the_node_is_not_current() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
     place.put(&bytes, "").await.unwrap();

@@ -37,7 +37,7 @@ pub enum FetchError {
     Postponed { error: Box<FetchError>, left: Duration },
     /// The message omits the digest of the received bytes: a caller without permission to read an artifact must not learn the
     /// digest of the artifact.
-    #[error("failed to verify {url}: its {bytes} bytes do not match the digest {expected}")]
+    #[error("failed to verify the artifact at {url}: its {bytes} bytes do not match the digest {expected}")]
     DigestMismatch { url: String, expected: Digest, bytes: u64 },
     #[error("failed to fetch {url}: artifact exceeds the limit of {limit} bytes (--artifact-max-size)")]
     TooLarge { url: String, limit: u64 },

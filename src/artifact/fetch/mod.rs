@@ -67,7 +67,7 @@ impl Fetcher {
         {
             return Ok(Fetched { artifact, downloaded: false });
         }
-        let target = Target::aim(url, &self.shared.settings)?;
+        let target = Target::resolve(url, &self.shared.settings)?;
         target.check_owner(namespace, &self.shared.settings)?;
         // A digest alone does not grant access: the URL of a source in the namespace must serve the artifact.
         let stored = match store.was_downloaded_from(digest, target.url.as_str()) {

@@ -181,7 +181,7 @@ async fn the_server_response_determines_the_error() {
 }
 
 #[tokio::test]
-async fn one_request_for_all_callers_is_sent_to_a_server_with_retry_after() {
+async fn a_url_with_retry_after_is_requested_once_for_all_callers() {
     let busy = "HTTP/1.1 503 Busy\r\nretry-after: 60\r\ncontent-length: 0\r\n\r\n";
     let server =
         Server::start(move |round| if round == 0 { Response::raw(busy) } else { Response::ok(b"artifact") }).await;
@@ -340,7 +340,7 @@ async fn a_download_that_another_caller_has_completed_is_not_repeated() {
     drop(incoming.commit_as_is().unwrap());
     fixture.store.record_url(&Digest::of(b"artifact"), "http://127.0.0.1:1/a");
     let shared = &fixture.fetcher.shared;
-    let target = Target::aim("http://127.0.0.1:1/a", &shared.settings).unwrap();
+    let target = Target::resolve("http://127.0.0.1:1/a", &shared.settings).unwrap();
     let flight = shared::join(shared, &target, &Digest::of(b"artifact"));
     assert_eq!(flight.await.unwrap().size(), 8);
     assert_eq!(fixture.fetcher.fetches(), 0);
@@ -414,7 +414,7 @@ async fn a_full_artifact_store_is_reported() {
 }
 
 #[tokio::test]
-async fn unreadable_certificates_are_reported_at_startup() {
+async fn missing_certificates_are_reported_at_startup() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 5).unwrap();
     let empty = directory.path().join("empty.pem");

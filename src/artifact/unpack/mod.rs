@@ -126,7 +126,7 @@ impl Unpacking<'_> {
             if extended.absorb(&mut entry).map_err(|error| self.prefer_breach(error))? {
                 continue;
             }
-            let member = std::mem::take(&mut extended).describe(&entry)?;
+            let member = std::mem::take(&mut extended).into_member(&entry)?;
             self.add(&member, &mut entry)?;
         }
         if extended.pending {
@@ -147,11 +147,11 @@ impl Unpacking<'_> {
             EntryType::Directory => self.directory(&name),
             EntryType::Regular if slash => self.directory(&name),
             EntryType::Regular if name.is_root() || member.name.ends_with(b"/") => {
-                Err(UnpackError::Kind { name: quoted_name, kind: "a file with the name of a directory".to_owned() })
+                Err(UnpackError::Misnamed { name: quoted_name, kind: "a file with the name of a directory" })
             }
             EntryType::Regular => self.file(&name, member, entry),
             EntryType::Symlink if name.is_root() => {
-                Err(UnpackError::Kind { name: quoted_name, kind: "a link in place of the root".to_owned() })
+                Err(UnpackError::Misnamed { name: quoted_name, kind: "a link in place of the root" })
             }
             EntryType::Symlink => {
                 let refused = |why| UnpackError::Link { name: quoted_name, target: quoted_bytes(&member.link), why };

@@ -20,8 +20,12 @@ pub enum UnpackError {
     Name { name: String, why: NameError },
     #[error("invalid archive: symbolic link {name} to {target}: target {why}")]
     Link { name: String, target: String, why: LinkError },
-    #[error("invalid archive: entry {name} is {kind}: only files, directories and symbolic links are supported")]
+    #[error(
+        "invalid archive: entry {name} is {kind}: only regular files, directories and symbolic links are supported"
+    )]
     Kind { name: String, kind: String },
+    #[error("invalid archive: entry {name} is {kind}")]
+    Misnamed { name: String, kind: &'static str },
     #[error("invalid archive: entry {name} has the same name as an earlier entry, which is {kind}")]
     Occupied { name: String, kind: &'static str },
     #[error("invalid archive: entry {name} is below {through}, which is {kind}")]

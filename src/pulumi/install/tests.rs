@@ -22,7 +22,7 @@ fn npm(contents: &[(&str, &str)]) -> InstallPlan {
 }
 
 #[test]
-fn an_installation_is_skipped_only_with_a_complete_cache_key() {
+fn an_installation_is_skipped_only_if_all_its_inputs_are_known() {
     let with_manifest = |manifest: &'static str| vec![("package.json", manifest), LOCK];
     let uv = ("uv.lock", "source = { virtual = \".\" }");
     let pyproject = ("pyproject.toml", "dependencies = [\"pulumi>=3\"]");
@@ -111,7 +111,7 @@ fn a_new_import_of_a_go_program_requires_an_installation() {
 }
 
 #[test]
-fn only_safe_dependency_changes_reuse_a_copy_of_the_installation() {
+fn dependencies_are_copied_only_if_no_obsolete_packages_can_remain() {
     let base = npm(&[MANIFEST, LOCK]).installed;
     assert_eq!(npm(&[("package.json", "{}"), LOCK]).carry(Some(&base)), Carry::Copy);
     assert_eq!(npm(&[MANIFEST, ("yarn.lock", "")]).carry(Some(&base)), Carry::Nothing, "another package manager");

@@ -25,8 +25,8 @@ const QUERY_MEMORY_LIMIT: u64 = 64 * MEBIBYTE;
 /// Memory limit for packing a commit. The limit suffices for the list of all objects and for three objects with the
 /// maximum size of a file: a base object, a delta and the resulting object.
 const PACKING_MEMORY: u64 = 448 * MEBIBYTE;
-/// Address space in addition to the memory limit. The binary and the allocator, which reserves space for each thread,
-/// need it.
+/// Address space in addition to the memory limit, for the binary and for the allocator, which reserves space for each
+/// thread.
 const ADDRESSES: u64 = 2048 * MEBIBYTE;
 /// Time by which a child process may exceed its time limit before the controller kills it.
 const GRACE: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ pub async fn list(subprocess: &Subprocess, list: List) -> Result<Tip, GitError> 
     let tip: Tip = run(subprocess, "querying the server", &Request::List(list), &limits).await?;
     match tip.is_well_formed() {
         true => Ok(tip),
-        false => Err(GitError::Protocol("the reference does not resolve to a commit".to_owned())),
+        false => Err(GitError::Protocol("server sent an invalid commit hash or reference name".to_owned())),
     }
 }
 
@@ -98,7 +98,9 @@ async fn run<T: DeserializeOwned>(
     request: &(impl Serialize + Sync),
     limits: &Limits,
 ) -> Result<T, GitError> {
-    let unusable = |error: serde_json::Error| GitError::Protocol(format!("{what}: {error}"));
+    let unusable = |error: serde_json::Error| {
+        GitError::Protocol(format!("{what}: invalid request or response of the child process: {error}"))
+    };
     let request = serde_json::to_vec(request).map_err(unusable)?;
     match subprocess.run(ROLE, &request, limits).await {
         Ok(response) => serde_json::from_slice::<Result<T, GitError>>(&response).map_err(unusable)?,

@@ -12,9 +12,9 @@
 //!
 //! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`]
 //! ends a task. The namespace of this task was light when the task started, and its slot time exceeds the slot time of
-//! the waiting namespace by at least [`PREEMPTION`]. If several tasks qualify, the last started task ends. Namespaces
-//! with slow servers or large repositories therefore compete for the other slots and cannot delay a light namespace for
-//! long. If a waiting namespace is not light and holds no slot, [`Slot::run`] ends a slow task.
+//! the waiting namespace by at least [`PREEMPTION`]. If several tasks qualify, the task that started last ends.
+//! Namespaces with slow servers or large repositories therefore compete for the other slots and cannot delay a light
+//! namespace for long. If a waiting namespace is not light and holds no slot, [`Slot::run`] ends a slow task.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -365,8 +365,9 @@ impl Common {
         preempted.or_else(|| if others.is_empty() { None } else { self.slow(limits.slow_limits, now) })
     }
 
-    /// Returns the task that must end for a waiting light namespace if all slots are in use. This is the last started
-    /// task whose namespace has a slot time that exceeds the slot time of the waiting namespace by at least `excess`.
+    /// Returns the task that must end for a waiting light namespace if all slots are in use. Of the tasks whose
+    /// namespace has a slot time that exceeds the slot time of the waiting namespace by at least `excess`, this is the
+    /// task that started last.
     fn preempted(&self, waiting: &str, limits: &Limits, excess: Duration, now: Instant) -> Option<u64> {
         let limit = self.used(waiting, now) + excess.as_secs_f64();
         let exceeds = |(_, held): &(&u64, &Held)| {

@@ -1,6 +1,6 @@
-//! Matches the wildcards in `.gitignore` and `known_hosts` patterns. The time is proportional to the length of the
-//! pattern times the length of the text: users control the patterns, and simple backtracking takes exponential time for
-//! some patterns. This module performs no I/O.
+//! Matches the wildcards in `.gitignore` and `known_hosts` patterns. The matching time is at most proportional to the
+//! length of the pattern times the length of the text. This bound is necessary, because users control the patterns, and
+//! simple backtracking takes exponential time for some patterns. This module performs no I/O.
 
 /// The number of remaining matching steps for a set of patterns.
 #[derive(Debug)]

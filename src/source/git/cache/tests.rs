@@ -147,7 +147,7 @@ fn a_failure_is_reported_once_and_cleared_by_the_next_response() {
     assert_eq!(cache.record_tip(&main.key, 1, Err(Unavailable::NotYet("server is down".to_owned()))), [name("a")]);
     assert!(
         cache.record_tip(&main.key, 1, Err(Unavailable::NotYet("server is down".to_owned()))).is_empty(),
-        "a revision is fetched once"
+        "the same error does not reconcile the follower again"
     );
     assert_eq!(resolve(&mut cache, "a", &main, &lookup()), "server is down");
     assert_eq!(cache.record_tip(&main.key, 1, Ok(tip(A))), [name("a")]);

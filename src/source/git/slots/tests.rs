@@ -144,7 +144,7 @@ async fn repeated_long_tasks_of_many_namespaces_rarely_delay_a_light_namespace()
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_new_namespaces_do_not_delay_a_namespace_with_few_calls() {
+async fn many_new_namespaces_do_not_delay_a_namespace_with_few_tasks() {
     let slots = TaskSlots::new(FETCHES);
     let slot = of_any(&slots, &names(&["victim"]), 0).await.unwrap();
     sleep(SECOND / 2).await;
@@ -229,7 +229,7 @@ async fn only_slow_fetches_are_ended_for_a_namespace_that_is_not_light() {
     assert!(waited > 200 * SECOND, "without the slow task, two slots are in use and one is reserved: {waited:?}");
     assert!(
         slow.join_next().await.unwrap().unwrap().is_err(),
-        "the slow task is stopped, although it is the only one of b"
+        "the slow task is stopped, although b has no other task"
     );
     while let Some(done) = fast.join_next().await {
         done.unwrap().unwrap();
@@ -246,7 +246,7 @@ async fn slow_tasks_are_not_ended_if_every_waiting_namespace_has_a_slot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uninterruptible_tasks_are_not_ended() {
+async fn a_slot_without_a_running_task_does_not_count_as_slow() {
     let slots = TaskSlots::new(FETCHES);
     let packs = of_any(&slots, &names(&["a"]), 0).await.unwrap();
     packs.run("fetching the commit", 0, || None, async { Ok(()) }).await.unwrap();
