@@ -28,7 +28,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of the header in bytes.
 const MAX_HEADER: u64 = 4 * 1024;
 /// OOM score adjustment of the child. The kernel kills the child before the parent.
-const FIRST_TO_BE_KILLED: &str = "1000";
+const OOM_SCORE_ADJUSTMENT: &str = "1000";
 
 /// Resource limits of a child process. The parent enforces `wall` and `response`, and the kernel enforces all other
 /// limits.
@@ -273,7 +273,7 @@ pub fn confined_input() -> io::Result<impl Read> {
 }
 
 fn apply_limits(limits: &Limits) -> io::Result<()> {
-    std::fs::write("/proc/self/oom_score_adj", FIRST_TO_BE_KILLED)?;
+    std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT)?;
     set_no_new_privs(true)?;
     // Disables debuggers and core dumps, because the memory can contain credentials.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;

@@ -108,8 +108,9 @@ impl CancelRequest {
         self.end(Cause::Requested, now, forced_at);
     }
 
-    /// Cancels gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled gracefully, its
-    /// cause and time do not change. If a time of the forced cancellation is already set, the earlier time applies.
+    /// Cancels gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled gracefully, the
+    /// cause and the time of this cancellation do not change. If a time of the forced cancellation is already set, the
+    /// earlier time applies.
     pub fn end(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
         self.graceful_at.get_or_insert(now);
@@ -256,7 +257,7 @@ impl Liveness {
     }
 
     /// Returns the time since the last activity.
-    pub fn silent(&self) -> Duration {
+    pub fn idle_time(&self) -> Duration {
         self.since_begin().saturating_sub(Duration::from_millis(self.last.load(Ordering::Relaxed)))
     }
 

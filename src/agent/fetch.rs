@@ -32,7 +32,7 @@ use crate::rpc::server_tls::TlsAcceptor;
 const MAX_REQUEST: usize = 1024 * 1024;
 const MAX_CONCURRENT_STREAMS: u32 = 16;
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Maximum time that the server waits for the client to receive the last reply before it exits.
+/// Maximum time from the last reply to the exit of the server. The client receives the reply in this time.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Configuration of the `fetch` role.

@@ -122,16 +122,16 @@ pub fn belongs_to_operation(pid: u32) -> bool {
         || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))
 }
 
-/// The processes of one run.
+/// The processes of one run or installation.
 #[derive(Clone, Debug)]
-pub struct Family {
+pub struct RunProcesses {
     operation: String,
     sessions: Vec<u32>,
 }
 
-impl Family {
+impl RunProcesses {
     pub fn new(operation: &str, sessions: Vec<u32>) -> Self {
-        Family { operation: operation.to_owned(), sessions }
+        RunProcesses { operation: operation.to_owned(), sessions }
     }
 
     /// Returns the processes that are in a process session of the run or are marked with the operation.
@@ -291,7 +291,7 @@ mod tests {
             .env(MARKER, &operation)
             .spawn()
             .unwrap();
-        let family = Family::new(&operation, Vec::new());
+        let family = RunProcesses::new(&operation, Vec::new());
         // During `execve`, the environment of the process is unreadable, and the process cannot be found.
         let found = async {
             while family.living().unwrap().is_empty() {

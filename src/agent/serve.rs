@@ -22,7 +22,7 @@ use super::cancellation;
 use super::install;
 use super::journal::{Journal, JournalRecord};
 use super::layout::Layout;
-use super::mounts::Inputs;
+use super::mounts::InputHasher;
 use super::operations::{Identity, Operations};
 use super::service::Service;
 use super::settings::Settings;
@@ -97,7 +97,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let mut sigterm = signal(SignalKind::terminate()).context("failed to register a handler for SIGTERM")?;
     let mut sigint = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let stop = CancellationToken::new();
-    install::end_leftovers(&Layout::new(&config.share))
+    install::end_leftover_processes(&Layout::new(&config.share))
         .await
         .context("failed to end the remaining processes of an installation")?;
     let operations = Arc::new(open(config, &stop)?);
@@ -114,10 +114,10 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let health = serve_readiness(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
     // Uses a separate tracker, because the shutdown must not wait for the version query.
     let (source, after) = (operations.source.clone(), config.version_after);
-    TaskTracker::new().spawn(async move { source.version.find_later(after).await });
+    TaskTracker::new().spawn(async move { source.version.query_later(after).await });
     let service = AgentServer::new(Service {
         operations: operations.clone(),
-        inputs: Arc::new(Inputs::new(&config.tls_directory, watch)),
+        inputs: Arc::new(InputHasher::new(&config.tls_directory, watch)),
     })
     .max_decoding_message_size(MAX_REQUEST)
     .max_encoding_message_size(MAX_REQUEST);

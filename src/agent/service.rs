@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::interactive_session;
 use super::journal::{Item, Reader};
-use super::mounts::{self, Inputs};
+use super::mounts::{self, InputHasher};
 use super::operations::{Admission, Operations};
 use super::refusal::Refusal;
 use crate::rpc::proto;
@@ -25,7 +25,7 @@ const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 #[derive(Clone)]
 pub struct Service {
     pub operations: Arc<Operations>,
-    pub inputs: Arc<Inputs>,
+    pub inputs: Arc<InputHasher>,
 }
 
 type Replies = Pin<Box<dyn Stream<Item = Result<proto::AttachReply, Status>> + Send>>;

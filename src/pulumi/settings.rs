@@ -25,12 +25,12 @@ const SECURE: &str = "secure";
 pub enum SettingsError {
     #[error("invalid settings file of the stack in the source: {reason}")]
     Original { reason: String },
-    #[error("config key {key:?} is null; set a value or remove the key")]
+    #[error("config key {key:?} is null: set a value or remove the key")]
     Null { key: String },
     #[error("invalid config key {key:?}: {reason}")]
     Key { key: String, reason: String },
     #[error(
-        "config key {key:?} contains an object whose only key is \"secure\", which the CLI treats as an encrypted value; rename this key"
+        "config key {key:?} contains an object whose only key is \"secure\", which the CLI treats as an encrypted value: rename this key"
     )]
     Secure { key: String },
     #[error("failed to write the settings file of the stack: {reason}")]

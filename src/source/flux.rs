@@ -101,8 +101,8 @@ pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
 /// Returns the error for a missing permission of the controller. `message` is the error message of the API server.
 pub fn missing_permission(resource: &ApiResource, message: &str) -> Unavailable {
     Unavailable::Stalled(format!(
-        "controller is not allowed to read {}: {message}: grant the controller get, list and watch on {}.{} in a ClusterRole with the label \
-         {LABEL_SOURCE_READER}: \"true\"",
+        "controller is not allowed to read {}: {message}: grant the controller get, list and watch on {}.{} in a \
+         ClusterRole with the label {LABEL_SOURCE_READER}: \"true\"",
         resource.kind, resource.plural, resource.group
     ))
 }

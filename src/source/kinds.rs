@@ -188,7 +188,7 @@ fn served(list: APIGroupDiscoveryList) -> HashMap<GroupKind, Served> {
         for version in group.versions {
             let version_name = version.version.unwrap_or_default();
             for found in version.resources {
-                if let Some((kind, served)) = one(&group_name, &version_name, found) {
+                if let Some((kind, served)) = served_kind(&group_name, &version_name, found) {
                     kinds.entry(kind).or_insert(served);
                 }
             }
@@ -197,7 +197,7 @@ fn served(list: APIGroupDiscoveryList) -> HashMap<GroupKind, Served> {
     kinds
 }
 
-fn one(group: &str, version: &str, found: APIResourceDiscovery) -> Option<(GroupKind, Served)> {
+fn served_kind(group: &str, version: &str, found: APIResourceDiscovery) -> Option<(GroupKind, Served)> {
     let kind = found.response_kind?.kind?;
     let resource = ApiResource {
         group: group.to_owned(),

@@ -14,7 +14,7 @@ use super::command::{Call, CallError, Stdout};
 use super::environment;
 use super::layout::Layout;
 use super::output::PodLog;
-use super::processes::Family;
+use super::processes::RunProcesses;
 use super::refusal::Refusal;
 use crate::artifact::Directory;
 use crate::pulumi::failure::installation;
@@ -79,12 +79,12 @@ pub async fn install(
         return Ok(());
     }
     let message = installation::message(&ended.stdout.text(), &ended.stderr.text());
-    Err(InstallError::Failed(if message.is_empty() { ended.how() } else { message }))
+    Err(InstallError::Failed(if message.is_empty() { ended.describe_exit() } else { message }))
 }
 
 /// Ends the processes of an installation that a previous agent started.
-pub async fn end_leftovers(layout: &Layout) -> io::Result<()> {
-    Family::new(&operation(layout), Vec::new()).end().await
+pub async fn end_leftover_processes(layout: &Layout) -> io::Result<()> {
+    RunProcesses::new(&operation(layout), Vec::new()).end().await
 }
 
 /// Returns the ID that marks the processes of an installation. A workspace runs at most one installation at a time.

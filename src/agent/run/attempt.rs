@@ -15,7 +15,7 @@ use crate::agent::cancellation::{Cancellation, Step};
 use crate::agent::command;
 use crate::agent::durable;
 use crate::agent::output::{self, EventLog, Tail};
-use crate::agent::processes::{self, Family};
+use crate::agent::processes::{self, RunProcesses};
 use crate::pulumi::console;
 use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep};
 use crate::pulumi::failure::exit::Exit;
@@ -77,7 +77,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     let mut child = command::spawn(&arguments, &run.layout.program(), &run.environment.variables, id, Stdio::null())
         .map_err(AttemptError::Start)?;
     let session = child.id();
-    let family = Family::new(id, session.into_iter().collect());
+    let family = RunProcesses::new(id, session.into_iter().collect());
     if let Some(pid) = session {
         run.record.append(progress::Event::Started(proto::Started { pid }));
     }
@@ -129,7 +129,7 @@ async fn join_output<T>(
 /// Monitors a process of the CLI.
 struct Watch<'a> {
     run: &'a Run,
-    family: &'a Family,
+    family: &'a RunProcesses,
     events: Events<'a>,
     cancellation: Cancellation,
     /// Whether the current period without activity is already reported.
@@ -162,7 +162,7 @@ impl Watch<'_> {
     /// Reports each period without activity only once.
     fn report_idle(&mut self) {
         let was_idle =
-            std::mem::replace(&mut self.is_idle, self.run.parameters.limits.is_idle(self.run.liveness.silent()));
+            std::mem::replace(&mut self.is_idle, self.run.parameters.limits.is_idle(self.run.liveness.idle_time()));
         if self.is_idle && !was_idle {
             tracing::warn!(operation = self.run.record.request().id, "run idle: no progress and no output");
             let since = self.run.liveness.last_time();
@@ -171,7 +171,7 @@ impl Watch<'_> {
     }
 
     fn cancel(&mut self, pid: Option<u32>) -> Result<(), AttemptError> {
-        self.run.end_at_limits(self.run.liveness.silent());
+        self.run.cancel_at_timeouts(self.run.liveness.idle_time());
         if self.events.summary.began() {
             self.cancellation.engine_began();
             self.cancellation.observe_operations(self.events.summary.has_operations_in_flight(), Instant::now());

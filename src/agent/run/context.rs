@@ -17,7 +17,7 @@ use crate::agent::environment::Environment;
 use crate::agent::journal::{Journal, JournalRecord};
 use crate::agent::layout::Layout;
 use crate::agent::output::PodLog;
-use crate::agent::processes::Family;
+use crate::agent::processes::RunProcesses;
 use crate::agent::redactor::Redactor;
 use crate::agent::settings::{ApplyError, Settings};
 use crate::agent::source::CurrentSource;
@@ -113,13 +113,13 @@ impl Run {
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.end_at_limits(Duration::ZERO);
+        self.cancel_at_timeouts(Duration::ZERO);
         self.cancel_request.borrow().is_requested()
     }
 
     /// Cancels the run if it has exceeded one of its timeouts. `silent` is the time since the last activity of the
     /// processes.
-    pub(super) fn end_at_limits(&self, silent: Duration) {
+    pub(super) fn cancel_at_timeouts(&self, silent: Duration) {
         let Some(cause) = self.parameters.limits.exceeded(self.liveness.since_begin(), silent) else { return };
         if self.cancel_request.borrow().is_requested() {
             return;
@@ -131,7 +131,7 @@ impl Run {
 
     pub async fn end_processes(&self) {
         let id = &self.record.request().id;
-        if let Err(error) = Family::new(id, Vec::new()).end().await {
+        if let Err(error) = RunProcesses::new(id, Vec::new()).end().await {
             tracing::error!(operation = id, %error, "failed to find the processes of the run");
         }
     }

@@ -87,7 +87,7 @@ impl Ending {
     }
 
     /// Adds the last output lines of a CLI call.
-    pub(super) fn after(self, stdout: &Tail, stderr: &Tail) -> Self {
+    pub(super) fn with_last_output(self, stdout: &Tail, stderr: &Tail) -> Self {
         Ending { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }
     }
 

@@ -85,15 +85,15 @@ impl Source {
             attempts += 1;
             guard = self.after(tried, attempts, &candidate).await;
             if guard.is_some()
-                && let Err(error) = renew(&delivery, &candidate.desired).await
+                && let Err(error) = unpack_again(&delivery, &candidate.desired).await
             {
                 candidate.fail(&error.to_string());
                 break;
             }
         }
         drop(end);
-        // Removes the directory after the reply to the call, because it can contain many files, including the source
-        // before the previous source.
+        // Removes the directory after the reply to the call, because the directory can contain a complete old source
+        // with many files.
         let removed = tokio::task::spawn_blocking(move || durable::remove(&delivery.directory)).await;
         if let Err(error) = removed.map_err(std::io::Error::other).and_then(|removed| removed) {
             tracing::warn!(%error, "failed to remove an old source");
@@ -161,10 +161,10 @@ impl Source {
         let carried = self.carry(candidate, delivery, before.as_ref()).await?;
         self.settings.keep(before.as_ref());
         let moved = carried.clone().unwrap_or_default();
-        let trial = swap::announce(&self.layout, before.as_ref(), &delivery.tree, moved)
+        let trial = swap::record_trial(&self.layout, before.as_ref(), &delivery.tree, moved)
             .map_err(Refusal::system("failed to record the trial of the source"))?;
         let needs_install = delivery.plan.is_some() && carried.is_none();
-        let Err(error) = self.on_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
+        let Err(error) = self.run_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
         // The wait ends when the agent shuts down, because the shutdown must not wait for users.
         let _ = self.wait_for_sessions(candidate, &self.stop).await;
         if let Err(error) = swap::restore(&self.layout, before.as_ref(), &trial) {
@@ -174,7 +174,7 @@ impl Source {
         Err(error)
     }
 
-    async fn on_trial(
+    async fn run_trial(
         &self,
         candidate: &Candidate,
         delivery: &Delivery,
@@ -182,7 +182,7 @@ impl Source {
         needs_install: bool,
     ) -> Result<(), AttemptError> {
         let desired = &candidate.desired;
-        swap::enter(&self.layout, trial, &desired.directory)
+        swap::install_tree(&self.layout, trial, &desired.directory)
             .map_err(Refusal::system("failed to exchange the source"))?;
         if needs_install && self.installs {
             self.install(candidate).await?;
@@ -216,7 +216,7 @@ impl Source {
     ) -> Result<Option<Vec<PathBuf>>, AttemptError> {
         let Some(plan) = delivery.plan.as_ref().filter(|_| self.installs) else { return Ok(None) };
         let source = self.layout.source();
-        let trees = carry::present(&source, &plan.trees);
+        let trees = carry::existing_directories(&source, &plan.trees);
         let carry = plan.carry(before.and_then(|before| before.installed.as_ref()));
         tracing::info!(?carry, ?trees, never_skipped = plan.reinstall_reason, "dependencies planned");
         match carry {
@@ -328,7 +328,7 @@ impl Source {
             }
             let Some(session) = interactive_session::find(&self.layout)? else { return Ok(()) };
             if reported != Some(session.pid) {
-                candidate.report(format!("waiting for the end of an {}", interactive_session::described(&session)));
+                candidate.report(format!("waiting for the end of an {}", interactive_session::describe(&session)));
                 reported = Some(session.pid);
             }
             let _ = tokio::time::timeout(POLL, stop.cancelled()).await;
@@ -337,7 +337,7 @@ impl Source {
 }
 
 /// Unpacks the source again, because a failed attempt changes the tree.
-async fn renew(delivery: &Delivery, desired: &Desired) -> Result<(), Refusal> {
+async fn unpack_again(delivery: &Delivery, desired: &Desired) -> Result<(), Refusal> {
     let tree = delivery.tree.clone();
     let removed = tokio::task::spawn_blocking(move || durable::remove(&tree)).await;
     removed

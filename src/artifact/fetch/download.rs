@@ -47,7 +47,7 @@ impl Shared {
     }
 
     async fn attempt(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
-        self.fetches.fetch_add(1, Ordering::Relaxed);
+        self.download_attempts.fetch_add(1, Ordering::Relaxed);
         let response = self.request(target).await?;
         check_status(&response, target).inspect_err(|error| self.postponed.record(&target.url, error))?;
         // Rejects a declared length above the limit without reading the body. If the declared length is too small, the

@@ -42,8 +42,8 @@ impl Fetcher {
     pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
         let client = download::client(&settings)?;
         let (downloads, postponed) = Default::default();
-        let fetches = AtomicU64::new(0);
-        Ok(Self { shared: Arc::new(Shared { client, settings, store, downloads, postponed, fetches }) })
+        let download_attempts = AtomicU64::new(0);
+        Ok(Self { shared: Arc::new(Shared { client, settings, store, downloads, postponed, download_attempts }) })
     }
 
     /// Returns the HTTP client for servers inside the cluster.
@@ -113,7 +113,7 @@ impl Fetcher {
     }
 
     /// Returns the number of download attempts, including retries.
-    pub fn fetches(&self) -> u64 {
-        self.shared.fetches.load(Ordering::Relaxed)
+    pub fn download_attempts(&self) -> u64 {
+        self.shared.download_attempts.load(Ordering::Relaxed)
     }
 }

@@ -75,7 +75,7 @@ async fn an_artifact_is_downloaded_once_and_then_served_from_the_store() {
     }
     let gone = fixture.fetcher.fetch("http://192.0.2.1/gone", &Digest::of(b"artifact"), "apps").await.unwrap();
     assert!(!gone.downloaded, "the cache key is the digest, not the URL");
-    assert_eq!((fixture.fetcher.fetches(), server.count()), (1, 1));
+    assert_eq!((fixture.fetcher.download_attempts(), server.count()), (1, 1));
     let request = &server.requests()[0];
     assert!(request.starts_with("GET /ocirepository/flux-system/app/sha256:0a1b.tar.gz HTTP/1.1"), "{request}");
     assert!(request.to_lowercase().contains("\r\nuser-agent: pulumi-controller/"), "{request}");
@@ -128,7 +128,7 @@ async fn a_generated_artifact_is_stored_once_and_only_under_its_own_digest() {
     }
     let error = fixture.fetcher.keep(&made, &Digest::of(b"other"), "apps").await.unwrap_err().to_string();
     assert!(error.contains("failed to store artifact"), "{error}");
-    assert_eq!(fixture.fetcher.fetches(), 0, "no request is sent");
+    assert_eq!(fixture.fetcher.download_attempts(), 0, "no request is sent");
 }
 
 #[tokio::test]
@@ -249,13 +249,13 @@ async fn a_broken_connection_is_retried_exactly_once() {
         let server = Server::start(heals).await;
         let fixture = Fixture::new();
         fixture.fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact"), "apps").await.unwrap();
-        assert_eq!((server.count(), fixture.fetcher.fetches()), (2, 2), "{first:?}");
+        assert_eq!((server.count(), fixture.fetcher.download_attempts()), (2, 2), "{first:?}");
     }
     let server = Server::start(move |_| Response::raw(torn)).await;
     let fixture = Fixture::new();
     let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await;
     assert!(matches!(error, FetchError::Truncated { received: 4, .. }), "{error}");
-    assert_eq!((server.count(), fixture.fetcher.fetches()), (2, 2));
+    assert_eq!((server.count(), fixture.fetcher.download_attempts()), (2, 2));
 }
 
 #[tokio::test]
@@ -329,7 +329,10 @@ async fn concurrent_fetches_of_one_digest_share_one_download() {
     for fetched in all {
         assert_eq!(content(&fetched.unwrap()), b"artifact");
     }
-    assert_eq!((server.count(), fixture.fetcher.fetches(), fixture.fetcher.shared.downloads.count()), (1, 1, 0));
+    assert_eq!(
+        (server.count(), fixture.fetcher.download_attempts(), fixture.fetcher.shared.downloads.count()),
+        (1, 1, 0)
+    );
 }
 
 #[tokio::test]
@@ -343,7 +346,7 @@ async fn a_download_that_another_caller_has_completed_is_not_repeated() {
     let target = Target::resolve("http://127.0.0.1:1/a", &shared.settings).unwrap();
     let flight = shared::join(shared, &target, &Digest::of(b"artifact"));
     assert_eq!(flight.await.unwrap().size(), 8);
-    assert_eq!(fixture.fetcher.fetches(), 0);
+    assert_eq!(fixture.fetcher.download_attempts(), 0);
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ pub struct DeadProcess {
     pub pid: u32,
     /// Start of the run, in milliseconds since 1970.
     pub started: i64,
-    /// Time at which the process had certainly exited, in milliseconds since 1970.
+    /// Time by which the process has certainly exited, in milliseconds since 1970.
     pub ended: i64,
 }
 

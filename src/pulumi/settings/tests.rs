@@ -211,14 +211,14 @@ fn a_json_project_gets_json_settings() {
 #[test]
 fn errors_name_config_keys_that_the_cli_would_misread() {
     let table = [
-        (json!({"a": null}), "config key \"a\" is null; set a value or remove the key"),
+        (json!({"a": null}), "config key \"a\" is null: set a value or remove the key"),
         (json!({"a:b:c": 1}), "invalid config key \"a:b:c\": must have the form `<name>` or `<namespace>:<name>`"),
         (json!({":b": 1}), "invalid config key \":b\": must have the form `<name>` or `<namespace>:<name>`"),
         (json!({"": 1}), "invalid config key \"\": must have the form `<name>` or `<namespace>:<name>`"),
         (json!({"a": 1, "web:a": 2}), "invalid config key \"web:a\": set twice, with and without its namespace"),
         (
             json!({"a": [{"secure": "x"}]}),
-            "config key \"a\" contains an object whose only key is \"secure\", which the CLI treats as an encrypted value; \
+            "config key \"a\" contains an object whose only key is \"secure\", which the CLI treats as an encrypted value: \
              rename this key",
         ),
     ];

@@ -16,8 +16,8 @@ use crate::source::git::error::{GitError, chain};
 
 /// User agent of the HTTP client. Some servers accept only clients whose user agent starts with `git/`.
 const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));
-/// First value: backoff after a response with status 429 or 503 but without a `Retry-After` header. Second value:
-/// maximum time in this header.
+/// Backoff after a response with status 429 or 503 and without a `Retry-After` header, and the maximum value of this
+/// header.
 const RETRY_AFTER_RANGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
 /// Maximum size of a request body, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
