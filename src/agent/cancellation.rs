@@ -105,13 +105,13 @@ impl CancelRequest {
     pub fn escalate(&mut self, now: Instant, grace: Duration) {
         let forced_at = if self.called { now } else { now + grace };
         self.called = true;
-        self.end(Cause::Requested, now, forced_at);
+        self.cancel(Cause::Requested, now, forced_at);
     }
 
     /// Cancels gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled gracefully, the
     /// cause and the time of this cancellation do not change. If a time of the forced cancellation is already set, the
     /// earlier time applies.
-    pub fn end(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
+    pub fn cancel(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
         self.graceful_at.get_or_insert(now);
         self.forced_at = Some(self.forced_at.map_or(forced_at, |earlier| earlier.min(forced_at)));
@@ -202,7 +202,7 @@ impl Cancellation {
     }
 
     /// Returns the signal that the caller must send now, if any, and records it as sent.
-    pub fn due(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
+    pub fn next_signal(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
         let has_passed = |at: Option<Instant>, grace: Duration| at.is_some_and(|at| now >= at + grace);
         let (sent, step) = match self.sent {
             Sent::Nothing if has_passed(cancel_request.graceful_at, self.sigint_delay()) => {

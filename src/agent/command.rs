@@ -125,14 +125,14 @@ impl Call<'_> {
         match tokio::time::timeout(self.limit, self.run_without_timeout()).await {
             Ok(ended) => ended,
             Err(_) => {
-                self.end().await.map_err(CallError::Wait)?;
+                self.kill().await.map_err(CallError::Wait)?;
                 Err(CallError::Timeout(self.limit))
             }
         }
     }
 
     /// Kills all processes of the call and waits until they have exited.
-    pub async fn end(&self) -> io::Result<()> {
+    pub async fn kill(&self) -> io::Result<()> {
         let family = RunProcesses::new(self.operation, Vec::new());
         family.signal(Signal::KILL)?;
         family.end().await

@@ -263,7 +263,7 @@ impl Operations {
         if let Some(open) = lock(&self.open).as_ref() {
             tracing::info!(operation = open.id, "canceling the operation: the pod is terminating");
             open.cancel_request
-                .send_modify(|cancel_request| cancel_request.end(Cause::Terminated, Instant::now(), forced_at));
+                .send_modify(|cancel_request| cancel_request.cancel(Cause::Terminated, Instant::now(), forced_at));
         }
     }
 

@@ -29,7 +29,7 @@ const OPERATION_BITS: u32 = 44;
 
 /// Time for which the remaining processes of the run can exit on their own after the CLI has exited, before the agent
 /// sends SIGTERM.
-const SETTLE: Duration = Duration::from_secs(2);
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 /// Time between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
@@ -156,7 +156,7 @@ impl RunProcesses {
     /// SIGKILLs. Waits without a timeout, because the agent must not report a result while a process is alive. Logs the
     /// remaining processes.
     pub async fn end(&self) -> io::Result<()> {
-        if self.exited_within(SETTLE).await? {
+        if self.exited_within(SETTLE_TIME).await? {
             return Ok(());
         }
         tracing::warn!(operation = self.operation, left = ?self.living()?, "ending the remaining processes of the run");

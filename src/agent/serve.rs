@@ -40,7 +40,7 @@ const MAX_REQUEST: usize = 4 * 1024 * 1024;
 const MAX_CONCURRENT_STREAMS: u32 = 64;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Maximum time that the agent waits for unfinished calls before it exits.
-const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a readiness request, including its response.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent readiness requests. Further connections wait in the backlog of the listener.
@@ -88,7 +88,7 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
         .context("failed to start the async runtime")?;
     let served = runtime.block_on(run(config));
     // Limits the time for which blocking tasks can delay the exit.
-    runtime.shutdown_timeout(CLOSE_LIMIT);
+    runtime.shutdown_timeout(CLOSE_TIMEOUT);
     served
 }
 
@@ -138,7 +138,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
         stop.cancel();
         terminate(&operations, config.termination_grace, &config.termination_log).await;
         close.cancel();
-        tokio::time::sleep(CLOSE_LIMIT).await;
+        tokio::time::sleep(CLOSE_TIMEOUT).await;
     };
     tokio::select! {
         served = server => served.context("failed to serve gRPC"),

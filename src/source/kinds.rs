@@ -26,7 +26,7 @@ const VERBS: [&str; 3] = ["get", "list", "watch"];
 const MAX_LISTED_KINDS: usize = 8;
 /// Maximum number of missing kinds in the log. Further missing kinds are visible only in the status of the Stacks that
 /// refer to them.
-const MISSING_KINDS: usize = 256;
+const MAX_LOGGED_KINDS: usize = 256;
 
 /// A group and kind, without a version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -144,7 +144,7 @@ impl Table {
         if self.served.contains_key(kind) {
             return self.missing.remove(kind).then_some(KindChange::Served);
         }
-        let is_known = self.failure.is_none() && self.missing.len() < MISSING_KINDS;
+        let is_known = self.failure.is_none() && self.missing.len() < MAX_LOGGED_KINDS;
         (is_known && self.missing.insert(kind.clone())).then_some(KindChange::Missing)
     }
 

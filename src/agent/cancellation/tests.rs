@@ -21,7 +21,7 @@ fn sent_with(calls: &[u32], began: Option<u32>, observe: impl Fn(&mut Cancellati
             cancellation.engine_began();
         }
         observe(&mut cancellation, second, now);
-        while let Some(step) = cancellation.due(&cancel_request, now) {
+        while let Some(step) = cancellation.next_signal(&cancel_request, now) {
             steps.push((second, step));
         }
     }
@@ -72,10 +72,10 @@ fn a_cancellation_is_forced_only_after_the_grace_period() {
     let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
     cancellation.engine_began();
     cancel_request.escalate(start, GRACE_PERIOD);
-    assert_eq!(cancellation.due(&cancel_request, start), Some(Step::Interrupt));
-    assert_eq!(cancellation.due(&cancel_request, start + GRACE_PERIOD - SECOND), None);
+    assert_eq!(cancellation.next_signal(&cancel_request, start), Some(Step::Interrupt));
+    assert_eq!(cancellation.next_signal(&cancel_request, start + GRACE_PERIOD - SECOND), None);
     assert!(!cancellation.was_forced());
-    assert_eq!(cancellation.due(&cancel_request, start + GRACE_PERIOD), Some(Step::Interrupt));
+    assert_eq!(cancellation.next_signal(&cancel_request, start + GRACE_PERIOD), Some(Step::Interrupt));
     assert!(cancellation.was_forced());
 }
 
@@ -86,8 +86,8 @@ fn a_later_cause_does_not_revert_an_earlier_cancellation() {
     let timeout = Cause::Timeout(SECOND);
     type Call = fn(&mut CancelRequest, Instant);
     let ask: Call = |cancel_request, now| cancel_request.escalate(now, GRACE_PERIOD);
-    let terminate: Call = |cancel_request, now| cancel_request.end(Cause::Terminated, now, now + SECOND * 400);
-    let late: Call = |cancel_request, now| cancel_request.end(Cause::Timeout(SECOND), now, now + GRACE_PERIOD);
+    let terminate: Call = |cancel_request, now| cancel_request.cancel(Cause::Terminated, now, now + SECOND * 400);
+    let late: Call = |cancel_request, now| cancel_request.cancel(Cause::Timeout(SECOND), now, now + GRACE_PERIOD);
     for (calls, cause, forced_at) in [
         (vec![ask], Cause::Requested, later(60)),
         (vec![ask, ask], Cause::Requested, later(1)),

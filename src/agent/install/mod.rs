@@ -71,7 +71,7 @@ pub async fn install(
     let ended = tokio::select! {
         ended = call.run() => ended?,
         () = stop.cancelled() => {
-            call.end().await.map_err(CallError::Wait)?;
+            call.kill().await.map_err(CallError::Wait)?;
             return Err(InstallError::Stopped);
         }
     };

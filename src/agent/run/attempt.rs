@@ -10,7 +10,7 @@ use tokio::process::Child;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::context::{AttemptError, Run};
-use super::ending::bounded;
+use super::ending::first_bytes;
 use crate::agent::cancellation::{Cancellation, Step};
 use crate::agent::command;
 use crate::agent::durable;
@@ -178,7 +178,7 @@ impl Watch<'_> {
         }
         let cancel_request = *self.run.cancel_request.borrow();
         let operation = &self.run.record.request().id;
-        match self.cancellation.due(&cancel_request, Instant::now()) {
+        match self.cancellation.next_signal(&cancel_request, Instant::now()) {
             None => Ok(()),
             Some(Step::Interrupt) => {
                 tracing::info!(operation, "interrupting the CLI");
@@ -237,8 +237,8 @@ impl<'a> Events<'a> {
     fn progress(&self, event: &EngineEvent) -> Option<progress::Event> {
         let step = |step: &ResourceStep, state: StepState| {
             Some(progress::Event::Resource(proto::ResourceStep {
-                urn: bounded(&step.urn, MAX_URN),
-                operation: bounded(&step.operation, MAX_URN),
+                urn: first_bytes(&step.urn, MAX_URN),
+                operation: first_bytes(&step.operation, MAX_URN),
                 state: state.into(),
             }))
         };
@@ -249,8 +249,8 @@ impl<'a> Events<'a> {
             EventKind::Diagnostic(diagnostic) if is_kept(diagnostic) => {
                 Some(progress::Event::Diagnostic(proto::Diagnostic {
                     severity: diagnostic.severity.clone(),
-                    urn: bounded(&diagnostic.urn, MAX_URN),
-                    message: bounded(&diagnostic.message, MAX_DIAGNOSTIC),
+                    urn: first_bytes(&diagnostic.urn, MAX_URN),
+                    message: first_bytes(&diagnostic.message, MAX_DIAGNOSTIC),
                 }))
             }
             _ => None,

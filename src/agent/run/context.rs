@@ -27,7 +27,7 @@ use crate::pulumi::state::StateError;
 use crate::rpc::proto::{self, progress};
 
 /// Timeout of a call of the CLI other than the run itself.
-const CALL_LIMIT: Duration = Duration::from_secs(120);
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum size in bytes of a state that the agent changes. A change requires two copies of the state in memory; a
 /// state that the agent only reads can be larger.
 pub(super) const MAX_CHANGED: u64 = 64 * 1024 * 1024;
@@ -91,7 +91,7 @@ impl Run {
             directory: &self.directory(),
             environment: &self.environment.variables,
             operation: &self.record.request().id,
-            limit: CALL_LIMIT,
+            limit: CALL_TIMEOUT,
             log: self.log(),
             stdin,
             stdout,
@@ -126,7 +126,8 @@ impl Run {
         }
         tracing::warn!(operation = self.record.request().id, ?cause, "canceling the run");
         let now = Instant::now();
-        self.cancel_request.send_modify(|cancel_request| cancel_request.end(cause, now, now + self.cancellation_grace));
+        self.cancel_request
+            .send_modify(|cancel_request| cancel_request.cancel(cause, now, now + self.cancellation_grace));
     }
 
     pub async fn end_processes(&self) {

@@ -102,16 +102,16 @@ impl Ending {
             message = format!("the outputs were omitted: their {size} bytes exceed the limit of {MAX_OUTPUTS} bytes");
         }
         let changes = self.changes.into_iter().map(|(word, count)| (word, u32::try_from(count).unwrap_or(u32::MAX)));
-        let pending_creates = self.pending_creates.iter().take(MAX_PENDING).map(|urn| bounded(urn, MAX_NAME));
+        let pending_creates = self.pending_creates.iter().take(MAX_PENDING).map(|urn| first_bytes(urn, MAX_NAME));
         proto::Result {
             outcome: self.outcome.into(),
-            message: bounded(&redactor.redact(&message), MAX_MESSAGE),
+            message: first_bytes(&redactor.redact(&message), MAX_MESSAGE),
             started,
             ended: journal::now(),
             outputs,
             changes: changes.collect(),
             permalink: self.permalink.unwrap_or_default(),
-            last_output: end_of(&redactor.redact(&console::for_display(&self.last_output)), MAX_LAST_OUTPUT),
+            last_output: last_bytes(&redactor.redact(&console::for_display(&self.last_output)), MAX_LAST_OUTPUT),
             holders: self.holders.iter().take(MAX_HOLDERS).map(holder).collect(),
             pending_creates: pending_creates.collect(),
             interrupted: self.interrupted,
@@ -152,21 +152,21 @@ fn output(output: Output) -> proto::Output {
 
 fn holder(lock: &Lock) -> proto::LockHolder {
     proto::LockHolder {
-        user: bounded(&lock.user, MAX_NAME),
-        host: bounded(&lock.host, MAX_NAME),
+        user: first_bytes(&lock.user, MAX_NAME),
+        host: first_bytes(&lock.host, MAX_NAME),
         pid: lock.pid,
-        time: bounded(&lock.time, MAX_NAME),
+        time: first_bytes(&lock.time, MAX_NAME),
     }
 }
 
 /// Returns at most `limit` bytes from the start of a text.
-pub(super) fn bounded(text: &str, limit: usize) -> String {
+pub(super) fn first_bytes(text: &str, limit: usize) -> String {
     let end = text.floor_char_boundary(limit);
     text.get(..end).unwrap_or_default().to_owned()
 }
 
 /// Returns at most `limit` bytes from the end of a text.
-fn end_of(text: &str, limit: usize) -> String {
+fn last_bytes(text: &str, limit: usize) -> String {
     let start = text.ceil_char_boundary(text.len().saturating_sub(limit));
     text.get(start..).unwrap_or_default().to_owned()
 }

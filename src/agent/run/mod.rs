@@ -41,7 +41,7 @@ enum RevealError {
 impl Run {
     /// Runs the operation to completion. Converts an error into a result.
     pub async fn execute(&self) -> proto::Result {
-        let killed_before = memory::kills();
+        let killed_before = memory::kill_count();
         let mut ending = match self.perform().await {
             Ok(ending) => ending,
             Err(error) => {
@@ -62,7 +62,7 @@ impl Run {
         }
         let result = ending.into_result(&self.redactor(), self.record.request().started);
         let project = Project::read(&self.directory()).ok();
-        let backend = ending::bounded(
+        let backend = ending::first_bytes(
             &environment::backend_url(&self.environment, project.as_ref()).unwrap_or_default(),
             ending::MAX_NAME,
         );

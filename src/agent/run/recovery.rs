@@ -40,7 +40,7 @@ impl Run {
             Exported::Written => {}
         }
         let file = self.record.state_file();
-        let urns = blocking(move || read_pending(&file)).await.map_err(RunError::State)?;
+        let urns = run_blocking(move || read_pending(&file)).await.map_err(RunError::State)?;
         Ok((!urns.is_empty()).then(|| Ending::pending_creates(urns)))
     }
 
@@ -53,7 +53,7 @@ impl Run {
             Exported::Written => {}
         }
         let file = self.record.state_file();
-        if !blocking(move || clear_pending(&file)).await.map_err(RunError::State)? {
+        if !run_blocking(move || clear_pending(&file)).await.map_err(RunError::State)? {
             return Ok(None);
         }
         let mut ended = self.import().await?;
@@ -109,7 +109,7 @@ pub(super) fn classify(ended: &Ended) -> failure::Failure {
     failure::classify(ended.exit, &ended.stdout.text(), &ended.stderr.text(), &RunSummary::default())
 }
 
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StateFileError> + Send + 'static,
 ) -> Result<T, StateFileError> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?

@@ -22,7 +22,7 @@ use crate::pulumi::install::{Carry, InstallPlan, Installed};
 use crate::pulumi::project::Project;
 
 /// Maximum time that an installation waits until the kubelet has mounted the objects to which its environment refers.
-const MOUNT_LIMIT: Duration = Duration::from_secs(150);
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Cause of a failed attempt.
 #[derive(Debug, thiserror::Error)]
@@ -272,7 +272,7 @@ impl Source {
             candidate.report("waiting for the Secrets and ConfigMaps of its environment to be mounted");
         }
         tokio::select! {
-            mounted = mounts::wait(&self.layout, required_directories, MOUNT_LIMIT) => mounted?,
+            mounted = mounts::wait(&self.layout, required_directories, MOUNT_TIMEOUT) => mounted?,
             () = candidate.cancel.cancelled() => return Err(AttemptError::Stopped),
         }
         candidate.report("installing its dependencies");

@@ -65,7 +65,7 @@ impl FetchSettings {
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts {
     services: Option<Services>,
-    named: Vec<Named>,
+    named: Vec<NamedHost>,
 }
 
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ struct Services {
 }
 
 #[derive(Clone, Debug)]
-struct Named {
+struct NamedHost {
     host: Host,
     /// `None` allows any port.
     port: Option<u16>,
@@ -113,7 +113,7 @@ impl AllowedHosts {
     /// Fails if `text` is not a host.
     pub fn and(mut self, text: &str) -> Result<Self, InvalidHost> {
         let (host, port) = split_port(text)?;
-        self.named.push(Named { host, port });
+        self.named.push(NamedHost { host, port });
         Ok(self)
     }
 

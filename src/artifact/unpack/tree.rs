@@ -47,7 +47,7 @@ pub enum UnpackError {
 }
 
 /// Buffer size for copying files, in bytes.
-const PIECE: usize = 64 * 1024;
+const BUFFER_SIZE: usize = 64 * 1024;
 
 /// Writes the entries of an archive below a directory.
 pub(super) struct TreeWriter<'limits> {
@@ -76,7 +76,7 @@ impl<'limits> TreeWriter<'limits> {
             root,
             directories: HashSet::new(),
             current: None,
-            buffer: vec![0; PIECE],
+            buffer: vec![0; BUFFER_SIZE],
             entries: 0,
             files: 0,
             bytes: 0,

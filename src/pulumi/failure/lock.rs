@@ -54,11 +54,11 @@ fn parse_lock(line: &str) -> Option<Lock> {
 pub fn only_lock(stderr: &str) -> Option<Lock> {
     let mut locks = parse_locks(stderr);
     let lock = locks.pop()?;
-    (locks.is_empty() && announced(stderr) == Some(1)).then_some(lock)
+    (locks.is_empty() && reported_lock_count(stderr) == Some(1)).then_some(lock)
 }
 
 /// Returns the number of locks that the CLI reports.
-fn announced(stderr: &str) -> Option<u32> {
+fn reported_lock_count(stderr: &str) -> Option<u32> {
     let (_, rest) = stderr.split_once("the stack is currently locked by ")?;
     rest.split_once(" lock(s)")?.0.parse().ok()
 }
@@ -75,7 +75,7 @@ pub fn dead_holder<'a>(lock: &Lock, dead: &'a [DeadProcess]) -> Option<&'a DeadP
 }
 
 /// Returns the message for a locked stack.
-pub(super) fn locked(holders: &[Lock]) -> String {
+pub(super) fn lock_message(holders: &[Lock]) -> String {
     let mut named: Vec<_> = holders
         .iter()
         .take(MAX_LISTED_LOCKS)

@@ -46,7 +46,7 @@ pub fn check(program: &Program) -> Findings {
         let place = below(&format!("program.{section}"), first);
         checker.problem(format!("{place} depends on itself: {}", cycle.join(" → ")));
     }
-    checker.end()
+    checker.into_findings()
 }
 
 struct Checker {
@@ -61,7 +61,7 @@ impl Checker {
         self.findings.problems.push(sentence);
     }
 
-    fn end(mut self) -> Findings {
+    fn into_findings(mut self) -> Findings {
         let needs = self.undeclared.into_iter().map(|(name, place)| {
             format!("{place} refers to {name:?}, which the program does not declare: set it in the config of the stack")
         });

@@ -110,9 +110,9 @@ async fn the_wait_of_a_light_namespace_is_bounded_from_the_start() {
         for hostile in [&["a", "b"][..], &["a", "b", "c"][..]] {
             let slots = TaskSlots::new(limits);
             let _slow = tasks(&slots, hostile, 50, 0, Duration::from_secs(3600));
-            sleep(CHECK / 2).await;
+            sleep(CHECK_INTERVAL / 2).await;
             let waited = wait(&slots, "victim").await;
-            assert!(waited <= PREEMPTION + 2 * CHECK, "all tasks have just started: {waited:?}");
+            assert!(waited <= PREEMPTION + 2 * CHECK_INTERVAL, "all tasks have just started: {waited:?}");
         }
     }
 }
@@ -139,7 +139,7 @@ async fn repeated_long_tasks_of_many_namespaces_rarely_delay_a_light_namespace()
         (longest, total) = (longest.max(waited), total + waited);
         sleep(5 * SECOND).await;
     }
-    assert!(longest <= PREEMPTION + 2 * CHECK, "the longest wait is {longest:?}");
+    assert!(longest <= PREEMPTION + 2 * CHECK_INTERVAL, "the longest wait is {longest:?}");
     assert!(total <= 50 * SECOND, "100 waits take {total:?}");
 }
 
@@ -165,7 +165,7 @@ async fn many_new_namespaces_do_not_delay_a_namespace_with_few_tasks() {
         sleep(2 * SECOND).await;
         longest = longest.max(wait(&slots, "victim").await);
     }
-    assert!(longest <= PREEMPTION + 2 * CHECK, "the longest wait is {longest:?}");
+    assert!(longest <= PREEMPTION + 2 * CHECK_INTERVAL, "the longest wait is {longest:?}");
 }
 
 #[tokio::test(start_paused = true)]
