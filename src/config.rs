@@ -150,7 +150,7 @@ impl ManagerConfig {
         at_least("concurrent", 1, u64::from(flags.concurrent))?;
         at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
         at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
-        // The default prevents a namespace from occupying all run slots.
+        // By default, a namespace may occupy at most half of the run slots, rounded up.
         let runs_per_namespace =
             flags.max_concurrent_runs_per_namespace.unwrap_or_else(|| flags.max_concurrent_runs.div_ceil(2));
         at_least("max-concurrent-runs-per-namespace", 1, runs_per_namespace as u64)?;

@@ -115,8 +115,8 @@ impl Subprocess {
         Self { program: OWN_BINARY.into() }
     }
 
-    /// Creates an instance that starts children from another binary. For tests, because a test binary does not
-    /// implement the roles.
+    /// Creates an instance that starts children from another binary. Tests need this function, because a test binary
+    /// does not implement the roles.
     pub fn of(program: PathBuf) -> Self {
         Self { program }
     }

@@ -195,7 +195,7 @@ impl Cancellation {
         }
     }
 
-    /// Returns whether the second SIGINT or a SIGKILL has been sent, so that the outcome of resource operations can be
+    /// Returns whether the second SIGINT or a SIGKILL has been sent. The outcome of resource operations can then be
     /// unknown.
     pub fn was_forced(&self) -> bool {
         matches!(self.sent, Sent::Second { .. } | Sent::Kill)

@@ -106,8 +106,8 @@ impl Environment {
     }
 }
 
-/// Returns the files of all keys of a mounted Secret or ConfigMap. An empty directory means that the object has no
-/// keys, because [`mounts::wait`] has already waited for all objects with keys.
+/// Returns the files of all keys of a mounted Secret or ConfigMap. An empty directory is not an error: the object has
+/// no keys, because [`mounts::wait`] waits for all objects with keys.
 fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> {
     if !directory.join("..data").exists() {
         let object = mounts::describe(layout, directory);

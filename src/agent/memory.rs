@@ -23,8 +23,8 @@ pub fn kill_count() -> u64 {
     kill_count_in(Path::new(CONTROL_GROUP))
 }
 
-/// Describes the kills since [`kill_count`] returned `before`, and the memory limit of the container. Returns `None` if the
-/// kernel has killed no further process.
+/// Describes the kills since [`kill_count`] returned `before`, and the memory limit of the container. Returns `None` if
+/// the kernel has killed no further process.
 pub fn killed_since(before: u64) -> Option<String> {
     describe(Path::new(CONTROL_GROUP), before)
 }

@@ -1,8 +1,8 @@
 //! Secrets and ConfigMaps that the pod mounts. Each object has a directory with one file for each key.
 //!
-//! [`InputHasher`] computes keyed hashes to detect changes: one hash of all files that contain configuration values, and one
-//! hash of each directory. A hash reveals nothing about the contents. [`InputHasher`] reads the files again only after a
-//! change.
+//! [`InputHasher`] computes keyed hashes to detect changes: one hash of all files that contain configuration values,
+//! and one hash of each directory. A hash reveals nothing about the contents. [`InputHasher`] reads the files again
+//! only after a change.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -143,7 +143,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     tokio::select! {
         served = server => served.context("failed to serve gRPC"),
         () = health => anyhow::bail!("the readiness endpoint stopped"),
-        // After the limit, drops the unfinished calls.
+        // After the timeout, drops the unfinished calls.
         () = ending => Ok(()),
     }
 }

@@ -122,7 +122,7 @@ fn each_shard_has_its_own_lease() {
         config.leader_election.unwrap().lease_name
     };
     assert_eq!(name(""), "pulumi-controller-leader-election");
-    // printf '%s' 'sharding.fluxcd.io/key=shard1' | sha256sum | cut -c 1-8
+    // The suffix is the output of `printf '%s' 'sharding.fluxcd.io/key=shard1' | sha256sum | cut -c 1-8`.
     assert_eq!(name("sharding.fluxcd.io/key=shard1"), "pulumi-controller-leader-election-73fdc1be");
     assert_ne!(name("sharding.fluxcd.io/key=shard2"), name("sharding.fluxcd.io/key=shard1"));
 }

@@ -38,11 +38,11 @@ pub struct EngineEvent {
 pub enum EventKind {
     /// The engine has loaded the program and starts the steps of the run. Diagnostics may precede this event.
     Prelude,
-    /// A step on a resource started.
+    /// A step on a resource has started.
     ResourcePre(ResourceStep),
-    /// A step on a resource is complete.
+    /// A step on a resource has succeeded.
     ResourceOutputs(ResourceStep),
-    /// A step on a resource failed.
+    /// A step on a resource has failed.
     ResourceFailed(ResourceStep),
     /// Message of the engine, a provider or the program.
     Diagnostic(Diagnostic),

@@ -43,7 +43,7 @@ impl OperationRequest {
         Ok(OperationRequest { kind, limits, pending_creates, dead_runs, applied_stack, options })
     }
 
-    /// Returns whether the run must fail without changes if a refresh would find changes.
+    /// Returns whether the run must fail, without changing resources, if the resources have drifted from the state.
     pub fn expects_no_drift(&self) -> bool {
         self.options.expect_no_refresh_changes && self.kind == OperationKind::Up
     }

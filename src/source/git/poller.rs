@@ -265,7 +265,7 @@ impl Shared {
     }
 }
 
-/// Splits the path lists: the first result is within the limit for all patterns, the second result contains the
+/// Splits the path lists: the first result is within the limit for all patterns, and the second result contains the
 /// remaining lists. Shorter lists take precedence.
 fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
     choices.sort_by_key(Paths::size);

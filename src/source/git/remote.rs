@@ -60,7 +60,7 @@ impl Remote {
     }
 
     /// Passes the references whose names start with one of the prefixes to `process`, one at a time. Passes all
-    /// references if `prefixes` is empty. Can pass additional references, because a server may ignore the prefixes.
+    /// references if `prefixes` is empty. May also pass other references, because a server can ignore the prefixes.
     pub fn list<T>(
         &mut self,
         prefixes: &[String],

@@ -40,8 +40,8 @@ struct Limits {
     slow_limits: SlowLimits,
 }
 
-/// The maximum time by which a task may lag behind [`MIN_RATE`]. Applies only while a waiting namespace is not light and
-/// holds no slot.
+/// The maximum time by which a task may lag behind [`MIN_RATE`]. Applies only while a waiting namespace is not light
+/// and holds no slot.
 #[derive(Clone, Copy, Debug)]
 struct SlowLimits {
     /// Limit for a task of a namespace that holds several slots.

@@ -37,8 +37,8 @@ fn tasks(
     tasks
 }
 
-/// Repeats a task of `duration` that receives no data until the task completes. Waits for `backoff` after each ended
-/// attempt, in the same way as the task of a repository.
+/// Repeats a task that runs for `duration` and receives no data, until the task completes. Waits for `backoff` after
+/// each ended attempt, in the same way as the task of a repository.
 async fn complete(slots: TaskSlots, namespace: &str, duration: Duration, backoff: Duration) {
     for ended in 0.. {
         let slot = of_any(&slots, &names(&[namespace]), ended).await.unwrap();
