@@ -183,7 +183,7 @@ impl Source {
     ) -> Result<(), AttemptError> {
         let desired = &candidate.desired;
         swap::install_tree(&self.layout, trial, &desired.directory)
-            .map_err(Refusal::system("failed to exchange the source"))?;
+            .map_err(Refusal::system("failed to replace the source"))?;
         if needs_install && self.installs {
             self.install(candidate).await?;
         }

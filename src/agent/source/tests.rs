@@ -205,5 +205,5 @@ async fn no_source_is_installed_while_an_operation_is_running() {
     drop(guard);
     place.put(&bytes, "").await.unwrap();
     let _guard = place.workspace_lock.lock_for_operation("busy").unwrap();
-    assert!(place.put(&bytes, "").await.unwrap(), "the installed source is not exchanged");
+    assert!(place.put(&bytes, "").await.unwrap(), "an installed source needs no exchange");
 }

@@ -152,7 +152,7 @@ async fn the_error_for_a_wrong_digest_does_not_reveal_the_actual_digest() {
     let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
     assert!(error.contains(&Digest::of(b"artifact").to_string()), "{error}");
     assert!(!error.contains(&Digest::of(b"rewritten").to_string()), "{error}");
-    assert_eq!(server.count(), 1, "a wrong digest is not a broken connection");
+    assert_eq!(server.count(), 1, "a wrong digest does not cause a retry");
 }
 
 #[tokio::test]

@@ -96,12 +96,16 @@ fn encrypted_secrets_are_kept_and_the_cli_encrypts_missing_ones() {
     let without = "config:\n  web:plain: 1\n  web:list:\n    -\n      password: \"\"\n".to_owned();
     assert_eq!(rebuild("", &[token, password]), (without.clone(), "token list[0].password".to_owned()));
     let current = "config:\n  web:token:\n    secure: v1:a\n  web:list:\n    - password:\n        secure: v1:b\n";
-    assert_eq!(rebuild(current, &[]), (without, "token list[0].password".to_owned()), "a changed secret is not reused");
+    assert_eq!(
+        rebuild(current, &[]),
+        (without, "token list[0].password".to_owned()),
+        "the encrypted value of a changed secret is not reused"
+    );
     let (text, missing) = rebuild(current, &[token, password]);
     assert_eq!(missing, "");
     assert!(text.contains("v1:a") && text.contains("v1:b") && text.contains("web:plain"), "{text}");
     let (text, missing) = rebuild(current, &[password]);
-    assert_eq!(missing, token, "a changed secret at a path is not reused");
+    assert_eq!(missing, token, "the encrypted value of a changed secret at a path is not reused");
     assert!(!text.contains("v1:a") && text.contains("v1:b"), "{text}");
     let (text, missing) = rebuild("config:\n  web:token: plain\n", &[token]);
     assert_eq!(missing, "token list[0].password");

@@ -128,11 +128,19 @@ fn the_peer_with_the_most_connections_loses_its_oldest_connection() {
     }
     let closed = || tokens.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>();
     waiting.close_one();
-    assert_eq!(closed(), [false, true, false, false, false], "the oldest connection of a peer with two");
+    assert_eq!(
+        closed(),
+        [false, true, false, false, false],
+        "the oldest connection of a peer with two connections is closed"
+    );
     waiting.close_one();
     assert_eq!(closed(), [false, true, true, false, false]);
     waiting.close_one();
-    assert_eq!(closed(), [true, true, true, false, false], "the oldest connection of peers with one");
+    assert_eq!(
+        closed(),
+        [true, true, true, false, false],
+        "the oldest connection is closed if each peer has one connection"
+    );
     waits.clear();
     waiting.close_one();
     assert_eq!(closed(), [true, true, true, false, false], "connections that do not wait stay open");

@@ -365,7 +365,7 @@ mod tests {
             password: Value::Key { secret: "s".to_owned(), key: "p".to_owned(), optional: false },
         };
         assert!(needed.needs("s") && !needed.needs("other"));
-        assert!(make(&Auth::Token(at("t")), &BTreeMap::new(), "h").is_ok(), "the Secret does not exist");
+        assert!(make(&Auth::Token(at("t")), &BTreeMap::new(), "h").is_ok(), "an optional Secret may be missing");
     }
 
     #[test]

@@ -229,7 +229,7 @@ fn a_failed_fetch_is_retried_only_on_schedule_or_on_request() {
     );
     assert!(is_at_rest(&mut cache, &pinned));
     assert!(resolve(&mut cache, "a", &pinned, &with_known("now")).starts_with("sha1:"));
-    assert!(matches!(cache.next_action(&pinned.key, false), NextAction::Fetch(..)), "a user requested it");
+    assert!(matches!(cache.next_action(&pinned.key, false), NextAction::Fetch(..)), "a user requested a retry");
 }
 
 #[test]

@@ -76,7 +76,7 @@ async fn a_shared_repository_may_use_a_slot_of_any_of_its_namespaces() {
     let wait = async |namespaces: &[String]| timeout(SECOND, of_any(&slots, namespaces, 0)).await;
     assert!(wait(&busy).await.is_err(), "the namespace already uses its slot");
     assert!(wait(&both).await.unwrap().is_ok());
-    assert!(wait(&[]).await.unwrap().is_err(), "should end without a following Stack");
+    assert!(wait(&[]).await.unwrap().is_err(), "should fail without a namespace");
 }
 
 #[tokio::test(start_paused = true)]
