@@ -56,7 +56,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the message, followed by the cause if the run was canceled for a reason other than a `Cancel` call.
+    /// Returns the message. If the run was canceled for a reason other than a `Cancel` call, the returned message
+    /// starts with this reason.
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
