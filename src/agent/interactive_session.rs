@@ -14,7 +14,7 @@ const CLI: &str = "pulumi";
 /// Options of the CLI that set its working directory.
 const DIRECTORY_OPTIONS: [&str; 2] = ["-C", "--cwd"];
 /// Process ID of the first process in a PID namespace.
-const FIRST: u32 = 1;
+const INIT_PID: u32 = 1;
 
 /// Processes among which the agent searches for interactive sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ enum Space {
 pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusal> {
     // The parent of the agent is init: see `agent::init`. If init has process ID 1, the container has its own PID
     // namespace.
-    let space = if std::os::unix::process::parent_id() == FIRST { Space::Own } else { Space::Shared };
+    let space = if std::os::unix::process::parent_id() == INIT_PID { Space::Own } else { Space::Shared };
     let share = std::fs::canonicalize(layout.root()).unwrap_or_else(|_| layout.root().to_owned());
     let failed = "failed to find interactive sessions in the pod";
     let mut sessions = Vec::new();
@@ -45,7 +45,7 @@ pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusa
 }
 
 /// Describes a session for a message.
-pub fn described(session: &proto::InteractiveSession) -> String {
+pub fn describe(session: &proto::InteractiveSession) -> String {
     let since = jiff::Timestamp::from_millisecond(session.since)
         .map_or_else(|_| String::new(), |since| format!(", since {}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
     format!("interactive session in the pod: `{}` (process {}{since})", session.command, session.pid)
@@ -160,6 +160,6 @@ mod tests {
     fn an_interactive_session_is_described_by_command_pid_and_start_time() {
         let session = proto::InteractiveSession { command: "pulumi import".into(), pid: 42, since: 0 };
         let description = "interactive session in the pod: `pulumi import` (process 42, since 1970-01-01T00:00:00Z)";
-        assert_eq!(described(&session), description);
+        assert_eq!(describe(&session), description);
     }
 }

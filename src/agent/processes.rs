@@ -27,9 +27,9 @@ const LIMIT_NAME: &str = "Max realtime timeout";
 const MARKED: u64 = 0x5043 << OPERATION_BITS;
 const OPERATION_BITS: u32 = 44;
 
-/// Time for which the agent waits, after the CLI has exited, until the remaining processes of the run exit without a
-/// signal.
-const SETTLE: Duration = Duration::from_secs(2);
+/// Time for which the remaining processes of the run can exit on their own after the CLI has exited, before the agent
+/// sends SIGTERM.
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 /// Time between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
@@ -122,16 +122,16 @@ pub fn belongs_to_operation(pid: u32) -> bool {
         || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))
 }
 
-/// The processes of one run.
+/// The processes of one run or installation.
 #[derive(Clone, Debug)]
-pub struct Family {
+pub struct RunProcesses {
     operation: String,
     sessions: Vec<u32>,
 }
 
-impl Family {
+impl RunProcesses {
     pub fn new(operation: &str, sessions: Vec<u32>) -> Self {
-        Family { operation: operation.to_owned(), sessions }
+        RunProcesses { operation: operation.to_owned(), sessions }
     }
 
     /// Returns the processes that are in a process session of the run or are marked with the operation.
@@ -156,7 +156,7 @@ impl Family {
     /// SIGKILLs. Waits without a timeout, because the agent must not report a result while a process is alive. Logs the
     /// remaining processes.
     pub async fn end(&self) -> io::Result<()> {
-        if self.exited_within(SETTLE).await? {
+        if self.exited_within(SETTLE_TIME).await? {
             return Ok(());
         }
         tracing::warn!(operation = self.operation, left = ?self.living()?, "ending the remaining processes of the run");
@@ -291,7 +291,7 @@ mod tests {
             .env(MARKER, &operation)
             .spawn()
             .unwrap();
-        let family = Family::new(&operation, Vec::new());
+        let family = RunProcesses::new(&operation, Vec::new());
         // During `execve`, the environment of the process is unreadable, and the process cannot be found.
         let found = async {
             while family.living().unwrap().is_empty() {

@@ -107,7 +107,7 @@ async fn another_run_is_rejected_until_the_open_run_is_canceled() {
     assert!(refusal.is_refusal() && refusal.message.contains(&request.id), "{refusal}");
     let changed = proto::RunRequest { refresh: true, ..request.clone() };
     let refusal = workspace.run(&changed).await.unwrap_err();
-    assert!(refusal.message.contains("different refresh"), "{refusal}");
+    assert!(refusal.message.contains("different value of refresh"), "{refusal}");
     let (next, archive) = crate::harness::archive(&[("Pulumi.yaml", OUTPUTS)]);
     let refusal = workspace.put_archive(next, archive).await.unwrap_err();
     assert!(refusal.message.contains(&request.id), "{refusal}");

@@ -31,7 +31,7 @@ fn in_directory(root: &Path) -> io::Result<BTreeSet<String>> {
             let entry = entry?;
             entries += 1;
             if entries > MAX_ENTRIES {
-                return Err(io::Error::other(format!("the module has more than {MAX_ENTRIES} files")));
+                return Err(io::Error::other(format!("the module has more than {MAX_ENTRIES} files and directories")));
             }
             let (kind, name) = (entry.file_type()?, entry.file_name());
             let is_go_file = Path::new(&name).extension().is_some_and(|extension| extension == "go");

@@ -25,7 +25,7 @@ const MAX_PENDING: usize = 50;
 const MAX_HOLDERS: usize = 10;
 pub(super) const MAX_NAME: usize = 4 * 1024;
 /// Maximum number of pending creates in the message.
-const MAX_NAMED_CREATES: usize = 5;
+const MAX_LISTED_CREATES: usize = 5;
 
 /// Result of an operation before redaction and truncation.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub(super) struct Ending {
     pub(super) interrupted: bool,
     /// Whether the operation was canceled because the pod was terminated.
     pub(super) pod_terminated: bool,
-    /// Whether the engine has started. The engine resolves earlier pending creates.
+    /// Whether the engine has started. When the engine starts, it resolves earlier pending creates.
     pub(super) engine_began: bool,
 }
 
@@ -59,8 +59,8 @@ impl Ending {
     /// Returns the ending of an operation that did not run, because an interrupted run left pending creates in the
     /// state.
     pub(super) fn pending_creates(urns: Vec<String>) -> Self {
-        let named = urns.iter().take(MAX_NAMED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let more = urns.len().saturating_sub(MAX_NAMED_CREATES);
+        let named = urns.iter().take(MAX_LISTED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = urns.len().saturating_sub(MAX_LISTED_CREATES);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let resources = if urns.len() == 1 { "a resource" } else { "resources" };
         let message = format!(
@@ -87,7 +87,7 @@ impl Ending {
     }
 
     /// Adds the last output lines of a CLI call.
-    pub(super) fn after(self, stdout: &Tail, stderr: &Tail) -> Self {
+    pub(super) fn with_last_output(self, stdout: &Tail, stderr: &Tail) -> Self {
         Ending { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }
     }
 
@@ -102,16 +102,16 @@ impl Ending {
             message = format!("the outputs were omitted: their {size} bytes exceed the limit of {MAX_OUTPUTS} bytes");
         }
         let changes = self.changes.into_iter().map(|(word, count)| (word, u32::try_from(count).unwrap_or(u32::MAX)));
-        let pending_creates = self.pending_creates.iter().take(MAX_PENDING).map(|urn| bounded(urn, MAX_NAME));
+        let pending_creates = self.pending_creates.iter().take(MAX_PENDING).map(|urn| first_bytes(urn, MAX_NAME));
         proto::Result {
             outcome: self.outcome.into(),
-            message: bounded(&redactor.redact(&message), MAX_MESSAGE),
+            message: first_bytes(&redactor.redact(&message), MAX_MESSAGE),
             started,
             ended: journal::now(),
             outputs,
             changes: changes.collect(),
             permalink: self.permalink.unwrap_or_default(),
-            last_output: end_of(&redactor.redact(&console::for_display(&self.last_output)), MAX_LAST_OUTPUT),
+            last_output: last_bytes(&redactor.redact(&console::for_display(&self.last_output)), MAX_LAST_OUTPUT),
             holders: self.holders.iter().take(MAX_HOLDERS).map(holder).collect(),
             pending_creates: pending_creates.collect(),
             interrupted: self.interrupted,
@@ -152,21 +152,21 @@ fn output(output: Output) -> proto::Output {
 
 fn holder(lock: &Lock) -> proto::LockHolder {
     proto::LockHolder {
-        user: bounded(&lock.user, MAX_NAME),
-        host: bounded(&lock.host, MAX_NAME),
+        user: first_bytes(&lock.user, MAX_NAME),
+        host: first_bytes(&lock.host, MAX_NAME),
         pid: lock.pid,
-        time: bounded(&lock.time, MAX_NAME),
+        time: first_bytes(&lock.time, MAX_NAME),
     }
 }
 
 /// Returns at most `limit` bytes from the start of a text.
-pub(super) fn bounded(text: &str, limit: usize) -> String {
+pub(super) fn first_bytes(text: &str, limit: usize) -> String {
     let end = text.floor_char_boundary(limit);
     text.get(..end).unwrap_or_default().to_owned()
 }
 
 /// Returns at most `limit` bytes from the end of a text.
-fn end_of(text: &str, limit: usize) -> String {
+fn last_bytes(text: &str, limit: usize) -> String {
     let start = text.ceil_char_boundary(text.len().saturating_sub(limit));
     text.get(start..).unwrap_or_default().to_owned()
 }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_of_a_run_names_pending_creates() {
+    fn the_message_of_a_run_lists_pending_creates() {
         let one = Ending::pending_creates(vec!["urn:a".into()]);
         assert!(one.message.contains("created a resource, ") && one.message.contains(": urn:a; nothing was run"));
         let many = Ending::pending_creates((0..7).map(|number| format!("urn:{number}")).collect());

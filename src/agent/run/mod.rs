@@ -41,7 +41,7 @@ enum RevealError {
 impl Run {
     /// Runs the operation to completion. Converts an error into a result.
     pub async fn execute(&self) -> proto::Result {
-        let killed_before = memory::kills();
+        let killed_before = memory::kill_count();
         let mut ending = match self.perform().await {
             Ok(ending) => ending,
             Err(error) => {
@@ -62,7 +62,7 @@ impl Run {
         }
         let result = ending.into_result(&self.redactor(), self.record.request().started);
         let project = Project::read(&self.directory()).ok();
-        let backend = ending::bounded(
+        let backend = ending::first_bytes(
             &environment::backend_url(&self.environment, project.as_ref()).unwrap_or_default(),
             ending::MAX_NAME,
         );
@@ -98,7 +98,7 @@ impl Run {
         if let Some(ending) = self.encrypt(&missing_secrets).await? {
             return Ok(ending);
         }
-        if let Some(ending) = self.drift().await? {
+        if let Some(ending) = self.check_drift().await? {
             return Ok(ending);
         }
         if self.is_cancelled() {
@@ -110,7 +110,7 @@ impl Run {
         }
         if self.parameters.kind == OperationKind::Destroy {
             let ending = Ending::stack_not_found(&self.desired.stack);
-            return Ok(ending.after(&first.stdout, &first.stderr));
+            return Ok(ending.with_last_output(&first.stdout, &first.stderr));
         }
         if !self.parameters.creates_stack() {
             let stack = &self.desired.stack;
@@ -145,10 +145,10 @@ impl Run {
     /// lock), removes the lock and runs a second attempt.
     async fn unlocked_attempt(&self) -> Result<Attempt, AttemptError> {
         let first = self.attempt().await?;
-        if !first.is_locked_out() || self.is_cancelled() || !self.removed_dead_lock(&first.stderr.text()).await {
+        if !first.is_locked_out() || self.is_cancelled() || !self.remove_dead_lock(&first.stderr.text()).await {
             return Ok(first);
         }
-        // A canceled run returns the first attempt, including the lock that blocked it.
+        // A canceled run returns the first attempt, including the lock that blocked this attempt.
         if self.is_cancelled() { Ok(first) } else { self.attempt().await }
     }
 
@@ -158,7 +158,7 @@ impl Run {
 
     /// Returns an ending if the run must fail on drift and the resources have drifted from the state. The check does
     /// not change the state, so the next run detects the drift again.
-    async fn drift(&self) -> Result<Option<Ending>, RunError> {
+    async fn check_drift(&self) -> Result<Option<Ending>, RunError> {
         if !self.parameters.expects_no_drift() {
             return Ok(None);
         }
@@ -192,7 +192,7 @@ impl Run {
             // A preview leaves no pending operations, because it does not change resources.
             interrupted: self.parameters.kind != OperationKind::Preview && attempt.is_interrupted(),
             engine_began: attempt.summary.began(),
-            ..ending.after(&attempt.stdout, &attempt.stderr)
+            ..ending.with_last_output(&attempt.stdout, &attempt.stderr)
         };
         Ending { permalink: attempt.permalink, ..ending }
     }
@@ -237,7 +237,7 @@ impl Run {
         }
         let ended = self.call(arguments::stack_output(&self.desired.stack), Stdout::Captured).await?;
         if !ended.exit.success() {
-            return Err(RevealError::Failed(format!("{}: {}", ended.how(), ended.stderr.last_lines(5))));
+            return Err(RevealError::Failed(format!("{}: {}", ended.describe_exit(), ended.stderr.last_lines(5))));
         }
         Ok(outputs::combine(reported, &outputs::parse(&ended.captured)?)?)
     }

@@ -40,7 +40,7 @@ impl Run {
             Exported::Written => {}
         }
         let file = self.record.state_file();
-        let urns = blocking(move || read_pending(&file)).await.map_err(RunError::State)?;
+        let urns = run_blocking(move || read_pending(&file)).await.map_err(RunError::State)?;
         Ok((!urns.is_empty()).then(|| Ending::pending_creates(urns)))
     }
 
@@ -53,11 +53,11 @@ impl Run {
             Exported::Written => {}
         }
         let file = self.record.state_file();
-        if !blocking(move || clear_pending(&file)).await.map_err(RunError::State)? {
+        if !run_blocking(move || clear_pending(&file)).await.map_err(RunError::State)? {
             return Ok(None);
         }
         let mut ended = self.import().await?;
-        if !ended.exit.success() && self.removed_dead_lock(&ended.stderr.text()).await {
+        if !ended.exit.success() && self.remove_dead_lock(&ended.stderr.text()).await {
             ended = self.import().await?;
         }
         if ended.exit.success() {
@@ -83,7 +83,7 @@ impl Run {
         if failure.kind == FailureKind::StackMissing {
             return Ok(Exported::NoStack);
         }
-        let what = format!("failed to export the state to {purpose}; nothing was run");
+        let what = format!("nothing was run: failed to export the state to {purpose}");
         Ok(Exported::Failed(self.failed_call(&what, &ended)))
     }
 
@@ -93,7 +93,7 @@ impl Run {
         let message = self.with_cause(&format!("{what}: {}", failure.message));
         let outcome = ending::outcome(&failure.kind, self.is_cancelled());
         let holders = ending::holders(failure.kind);
-        Ending { outcome, message, holders, ..Ending::default() }.after(&ended.stdout, &ended.stderr)
+        Ending { outcome, message, holders, ..Ending::default() }.with_last_output(&ended.stdout, &ended.stderr)
     }
 }
 
@@ -109,7 +109,7 @@ pub(super) fn classify(ended: &Ended) -> failure::Failure {
     failure::classify(ended.exit, &ended.stdout.text(), &ended.stderr.text(), &RunSummary::default())
 }
 
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StateFileError> + Send + 'static,
 ) -> Result<T, StateFileError> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
@@ -136,9 +136,9 @@ impl Run {
     ///
     /// The CLI removes all locks of the stack. This is safe, because no other run can lock the stack while the lock of
     /// the dead run exists.
-    pub(super) async fn removed_dead_lock(&self, stderr: &str) -> bool {
+    pub(super) async fn remove_dead_lock(&self, stderr: &str) -> bool {
         let operation = &self.record.request().id;
-        let Some(lock) = self.proven_dead(stderr) else { return false };
+        let Some(lock) = self.lock_of_dead_run(stderr) else { return false };
         let Lock { user, host, pid, time, .. } = &lock;
         // Also keeps the lock if the search fails, because an interactive session may exist.
         let session = interactive_session::find(&self.layout);
@@ -171,17 +171,17 @@ impl Run {
     }
 
     /// Returns the lock if it is the only lock in the error message and its holder is a dead run.
-    fn proven_dead(&self, stderr: &str) -> Option<Lock> {
+    fn lock_of_dead_run(&self, stderr: &str) -> Option<Lock> {
         let lock = only_lock(stderr)?;
         let reported = self.parameters.dead_runs.as_ref()?;
-        let known: Vec<_> = reported.iter().cloned().chain(self.own_dead()).collect();
+        let known: Vec<_> = reported.iter().cloned().chain(self.own_dead_processes()).collect();
         dead_holder(&lock, &known)?;
         Some(lock)
     }
 
     /// Returns the processes of finished operations in this pod. These processes have exited, because the agent writes
     /// a result only after all processes of the operation have exited.
-    fn own_dead(&self) -> Vec<DeadProcess> {
+    fn own_dead_processes(&self) -> Vec<DeadProcess> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut dead = Vec::new();
         for record in self.journal.finished(&self.desired.stack) {

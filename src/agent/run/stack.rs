@@ -60,7 +60,7 @@ impl Run {
                 let what = format!("failed to encrypt config key {}", entry.key);
                 return Ok(Some(self.failed_call(&what, &ended)));
             }
-            self.settings.has_secret(&entry.key)?;
+            self.settings.record_secret(&entry.key)?;
             if self.is_cancelled() {
                 return Ok(Some(self.canceled("before the CLI was started")));
             }

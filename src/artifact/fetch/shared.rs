@@ -22,7 +22,7 @@ pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) downloads: SingleFlight,
     pub(super) postponed: RetryAfter,
-    pub(super) fetches: AtomicU64,
+    pub(super) download_attempts: AtomicU64,
 }
 
 impl Shared {

@@ -22,7 +22,7 @@ use tar::{Archive, Entry, EntryType};
 
 use super::rules::{EntryName, Limits, quoted, quoted_bytes};
 use extended::{Extended, Member};
-use tree::{FileError, Tree};
+use tree::{FileError, TreeWriter};
 
 pub use tree::UnpackError;
 
@@ -44,7 +44,7 @@ pub struct Unpacked {
 pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
     let root = open_empty(into)?;
     let (mut archive, meter) = open(reader, limits);
-    let mut unpacking = Unpacking { limits, meter, tree: Tree::new(root, limits), place: String::new() };
+    let mut unpacking = Unpacking { limits, meter, tree: TreeWriter::new(root, limits), place: String::new() };
     unpacking.entries(&mut archive)?;
     unpacking.end(archive.into_inner())?;
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
@@ -111,7 +111,7 @@ fn open_empty(into: &Path) -> Result<Dir, UnpackError> {
 struct Unpacking<'limits> {
     limits: &'limits Limits,
     meter: Rc<Meter>,
-    tree: Tree<'limits>,
+    tree: TreeWriter<'limits>,
     /// Description of the current entry for error messages.
     place: String,
 }
@@ -126,7 +126,7 @@ impl Unpacking<'_> {
             if extended.absorb(&mut entry).map_err(|error| self.prefer_breach(error))? {
                 continue;
             }
-            let member = std::mem::take(&mut extended).describe(&entry)?;
+            let member = std::mem::take(&mut extended).into_member(&entry)?;
             self.add(&member, &mut entry)?;
         }
         if extended.pending {
@@ -147,11 +147,11 @@ impl Unpacking<'_> {
             EntryType::Directory => self.directory(&name),
             EntryType::Regular if slash => self.directory(&name),
             EntryType::Regular if name.is_root() || member.name.ends_with(b"/") => {
-                Err(UnpackError::Kind { name: quoted_name, kind: "a file with the name of a directory".to_owned() })
+                Err(UnpackError::Misnamed { name: quoted_name, kind: "a file with the name of a directory" })
             }
             EntryType::Regular => self.file(&name, member, entry),
             EntryType::Symlink if name.is_root() => {
-                Err(UnpackError::Kind { name: quoted_name, kind: "a link in place of the root".to_owned() })
+                Err(UnpackError::Misnamed { name: quoted_name, kind: "a link in place of the root" })
             }
             EntryType::Symlink => {
                 let refused = |why| UnpackError::Link { name: quoted_name, target: quoted_bytes(&member.link), why };

@@ -170,7 +170,7 @@ fn failure_messages_include_advice_and_the_source_location() {
     assert_eq!(placed, "index.js line 7: Error: boom\n    at f (/share/source/index.js:7:5)");
     let words: Vec<String> = trace.lines().map(|line| diagnostic("", "info#err", line)).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    assert_eq!(message_of(&words), placed, "some languages report it only on stderr");
+    assert_eq!(message_of(&words), placed, "some language runtimes report errors only on stderr");
     let of_provider = diagnostic(bucket, "error", "panic in provider.go:7: boom");
     assert_eq!(message_of(&[&of_provider, &failed]), "aws:s3/bucket:Bucket logs: panic in provider.go:7: boom");
 

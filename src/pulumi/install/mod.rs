@@ -2,8 +2,8 @@
 //! dependencies.
 //!
 //! A new source reuses the dependencies of the previous source without an installation only if all inputs of the
-//! installation are known and unchanged: see [`Plan::carry`]. Otherwise, the installation runs, because a dependency
-//! could be outdated.
+//! installation are known and unchanged: see [`InstallPlan::carry`]. Otherwise, the installation runs, because a
+//! dependency could be outdated.
 
 pub mod go;
 mod nodejs;
@@ -24,12 +24,12 @@ pub use package_manager::{Files, Subject};
 
 /// An installation and the conditions for skipping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct InstallPlan {
     /// Record to store after the installation.
     pub installed: Installed,
     /// Reason why the installation must run even if the key is unchanged. `None` if an unchanged key permits skipping
     /// the installation.
-    pub never_skipped: Option<String>,
+    pub reinstall_reason: Option<String>,
     /// Directories of the dependencies, relative to the root of the source. Excludes directories outside the source.
     pub trees: Vec<PathBuf>,
     /// Whether the installation removes unneeded dependencies.
@@ -56,7 +56,7 @@ pub enum Carry {
     Nothing,
 }
 
-impl Plan {
+impl InstallPlan {
     /// Returns how to reuse the dependencies of the previous source.
     ///
     /// Copies the dependencies only if the package manager removes unneeded dependencies, or if the inputs of the
@@ -64,7 +64,7 @@ impl Plan {
     pub fn carry(&self, before: Option<&Installed>) -> Carry {
         let Some(before) = before else { return Carry::Nothing };
         let is_equal = before.key == self.installed.key;
-        match &self.never_skipped {
+        match &self.reinstall_reason {
             None if is_equal => Carry::Move,
             _ if before.manager == self.installed.manager && (self.exact || is_equal) => Carry::Copy,
             _ => Carry::Nothing,
@@ -86,7 +86,7 @@ pub fn files(subject: Subject<'_>) -> Vec<PathBuf> {
 
 /// Plans an installation. `imports` are the packages that the files of a Go module import. `cli` is the version of the
 /// CLI, or empty if the version is unknown.
-pub fn plan(subject: Subject<'_>, files: &Files, imports: &BTreeSet<String>, cli: &str) -> Plan {
+pub fn plan(subject: Subject<'_>, files: &Files, imports: &BTreeSet<String>, cli: &str) -> InstallPlan {
     let project = subject.project;
     let mut managed = match project.runtime.as_str() {
         "yaml" => Managed { name: "yaml".to_owned(), works_without_trees: true, ..Managed::default() },
@@ -102,9 +102,9 @@ pub fn plan(subject: Subject<'_>, files: &Files, imports: &BTreeSet<String>, cli
     // The CLI writes generated packages to this directory.
     managed.trees.extend(inside(&subject.directory.join("sdks")).filter(|_| project.has_packages()));
     let unknown_cli = cli.is_empty().then(|| "unknown CLI version".to_owned());
-    Plan {
+    InstallPlan {
         installed: Installed { key: key(subject, &managed.name, files, imports, cli), manager: managed.name },
-        never_skipped: managed.reinstall_reason.or_else(|| package_reinstall_reason(project)).or(unknown_cli),
+        reinstall_reason: managed.reinstall_reason.or_else(|| package_reinstall_reason(project)).or(unknown_cli),
         trees: managed.trees,
         exact: managed.exact,
         works_without_trees: managed.works_without_trees,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::package_manager::{
-    Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, inside, named, names_path, toml_names_path,
+    Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, contains_local_path, inside, named, toml_contains_local_path,
 };
 
 pub(super) const FILES: [&str; 9] = [
@@ -19,7 +19,7 @@ pub(super) const FILES: [&str; 9] = [
 ];
 
 /// Options in `requirements.txt` that select the origin of packages, but not the packages themselves.
-const HARMLESS: [&str; 9] = [
+const ORIGIN_OPTIONS: [&str; 9] = [
     "-i",
     "--index-url",
     "--extra-index-url",
@@ -80,8 +80,9 @@ fn virtual_environment(subject: Subject<'_>) -> Option<PathBuf> {
 
 fn locked_reinstall_reason(files: &Files) -> Option<String> {
     let mut tables = named(files, &["uv.lock", "poetry.lock", "pyproject.toml", "uv.toml"]);
-    let names_path = |content: &[u8]| std::str::from_utf8(content).is_ok_and(|text| !toml_names_path(text));
-    tables.any(|(_, content)| !names_path(content)).then(|| LOCAL_DEPENDENCY.to_owned())
+    let is_without_local_path =
+        |content: &[u8]| std::str::from_utf8(content).is_ok_and(|text| !toml_contains_local_path(text));
+    tables.any(|(_, content)| !is_without_local_path(content)).then(|| LOCAL_DEPENDENCY.to_owned())
 }
 
 fn pip_reinstall_reason(files: &Files, environment: Option<&PathBuf>) -> Option<String> {
@@ -114,7 +115,7 @@ fn requirement(line: &str) -> Requirements {
     }
     if line.starts_with('-') {
         let option = line.split([' ', '=']).next().unwrap_or_default();
-        return if HARMLESS.contains(&option) { Requirements::Pinned } else { Requirements::Elsewhere };
+        return if ORIGIN_OPTIONS.contains(&option) { Requirements::Pinned } else { Requirements::Elsewhere };
     }
     let name_ends = line.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')));
     let (name, rest) = line.split_at(name_ends.unwrap_or(line.len()));
@@ -126,7 +127,7 @@ fn requirement(line: &str) -> Requirements {
         Some(extras) => extras.split_once(']').map_or("", |(_, rest)| rest).trim_start(),
         None => rest,
     };
-    if names_path(rest) || rest.starts_with(['.', '/']) {
+    if contains_local_path(rest) || rest.starts_with(['.', '/']) {
         return Requirements::Elsewhere;
     }
     let version = rest.strip_prefix("==").map(|version| version.trim_start_matches('=').trim_start());

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_task_is_a_transient_error_with_the_known_rate() {
+    fn the_early_end_of_a_task_is_a_transient_error_with_its_data_rate() {
         let of = |bytes| GitError::Ended { what: "fetching the commit".into(), after: Duration::from_secs(12), bytes };
         let rows = [
             (

@@ -22,7 +22,7 @@ pub const PACK: &str = "fetched.pack";
 const INDEX: &str = "fetched.idx";
 /// Constant part of the limit for decoding work, in decoded bytes.
 const BASE_WORK_LIMIT: u64 = 1 << 30;
-/// Number of decoded bytes that the limit for decoding work includes for each byte of the pack. Source code compresses
+/// Number of decoded bytes by which each byte of the pack increases the limit for decoding work. Source code compresses
 /// to about a fifth of its size, and deltas are smaller.
 const WORK_LIMIT_RATIO: u64 = 100;
 /// Maximum size of the header of a delta, in bytes. The header contains two 64-bit numbers, encoded in groups of seven bits.
@@ -134,7 +134,7 @@ impl<Entries: Iterator<Item = gix_error::Result<Entry>>> Iterator for Metered<'_
 
 impl<Entries> Metered<'_, Entries> {
     fn meter(&mut self, entry: &Entry) -> Result<(), GitError> {
-        let result = if entry.header.is_delta() { self.delta_result(entry)? } else { 0 };
+        let result = if entry.header.is_delta() { self.delta_result_size(entry)? } else { 0 };
         if entry.decompressed_size.max(result) > self.largest {
             return Err(file_too_large(self.largest));
         }
@@ -142,7 +142,7 @@ impl<Entries> Metered<'_, Entries> {
     }
 
     /// Returns the size of the object that results from a delta.
-    fn delta_result(&self, entry: &Entry) -> Result<u64, GitError> {
+    fn delta_result_size(&self, entry: &Entry) -> Result<u64, GitError> {
         let start = entry.pack_offset + u64::from(entry.header_size);
         let compressed = self.pack.entry_slice(start..start + entry.compressed_size).unwrap_or_default();
         let mut header = Vec::new();
