@@ -370,7 +370,7 @@ pub struct SecretKeySelector {
     pub name: String,
     /// Key in the Secret.
     pub key: String,
-    /// Whether the reference is ignored if the Secret or its key does not exist. Default: `false`.
+    /// Whether the reference is ignored if the Secret or the key does not exist. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }
