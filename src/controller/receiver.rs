@@ -99,7 +99,7 @@ fn announce(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Eve
 const TOKEN_RETRY: Duration = Duration::from_secs(30);
 /// Minimum requeue interval in seconds. It limits the number of reads of the Secret.
 const MIN_INTERVAL: u64 = 10;
-/// Requeue interval in seconds if `spec.interval` is invalid. The schema rejects invalid values.
+/// Requeue interval in seconds if `spec.interval` is invalid. Normally, the schema rejects such a value.
 const DEFAULT_INTERVAL: u64 = 600;
 
 /// Next action for a StackReceiver.

@@ -1,4 +1,5 @@
-//! Merges maps by field, lists by merge key, and sets of scalars. Determines the order of merged lists.
+//! Merges maps by field, lists of maps by merge key, and lists of scalars as sets. Determines the order of merged
+//! lists.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -141,9 +142,9 @@ fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     }
 }
 
-/// Merges items that have the same value of the merge key. An item with `$patch: delete` removes all items with its
-/// merge key value. If the patch contains an item with `$patch: replace`, the other items of the patch replace the
-/// complete list, as in Kubernetes.
+/// Merges items that have the same value of the merge key. An item with `$patch: delete` removes all items with the
+/// same merge key value from the base. If the patch contains an item with `$patch: replace`, the other items of the
+/// patch replace the complete list, as in Kubernetes.
 fn merge_by_key(
     mut base: Vec<Value>,
     patch: &[Value],

@@ -343,13 +343,13 @@ async fn settle(
         Settled::RetryAfter(wait) => (State::Failed, Some(wait.unsigned_abs())),
     };
     let next = rest(&observed.stack, &state, known, context, now).await?;
-    tidy_updates(observed, context, MAX_UPDATES).await?;
+    delete_old_updates(observed, context, MAX_UPDATES).await?;
     Ok(next)
 }
 
 /// Removes the finalizer of the Stack from completed Updates whose results are in the status. Deletes all completed
 /// Updates except the newest `kept`.
-async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Result<(), ReconcileError> {
+async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize) -> Result<(), ReconcileError> {
     let mut complete: Vec<_> = observed.updates.iter().filter(|u| u.is_complete()).collect();
     complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
     for update in &complete {

@@ -14,9 +14,10 @@ const MAX_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
 /// Delay after the first run that finds a lock of another update. Each further run that finds the same lock doubles the
 /// delay.
 const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
-/// Maximum delay after a run that finds a lock.
+/// Maximum delay after a run that finds a lock of another update.
 const MAX_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
-/// Delays after 1, 2, 3, … consecutive interruptions. The last delay applies to all further interruptions.
+/// Delays after the first, second, third, … of several consecutive interruptions. The last delay also applies to all
+/// further interruptions.
 const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
     SignedDuration::ZERO,
     SignedDuration::from_secs(10),
@@ -60,7 +61,7 @@ impl StackBackoff {
     pub fn of(spec: &StackSpec) -> StackBackoff {
         let max_backoff = spec.retry_max_backoff_duration_seconds.map(SignedDuration::from_secs);
         StackBackoff {
-            resync: interval(&spec.interval).or_else(|| operators_resync(spec)),
+            resync: interval(&spec.interval).or_else(|| pko_resync(spec)),
             spread: SignedDuration::ZERO,
             retry: interval(&spec.retry_interval),
             longest_cooldown: max_backoff.unwrap_or(MAX_COOLDOWN).max(FIRST_COOLDOWN),
@@ -93,7 +94,8 @@ impl StackBackoff {
             Some(update_reason::ABORTED) => pause_after_interruptions(last.interruptions),
             _ => match (self.retry, self.resync) {
                 (Some(retry), _) => retry,
-                // A Stack whose runs fail runs at least as often as a Stack whose runs succeed.
+                // The interval is also the maximum backoff, so a failing Stack runs at least as often as a successful
+                // Stack.
                 (None, Some(resync)) => self.cooldown(last.failures).min(resync),
                 (None, None) => self.cooldown(last.failures),
             },
@@ -117,8 +119,8 @@ fn interval(text: &Option<String>) -> Option<SignedDuration> {
     Some(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)))
 }
 
-/// Returns the resync interval from the fields that also the Pulumi Kubernetes Operator has.
-fn operators_resync(spec: &StackSpec) -> Option<SignedDuration> {
+/// Returns the resync interval from the fields that the Pulumi Kubernetes Operator also has.
+fn pko_resync(spec: &StackSpec) -> Option<SignedDuration> {
     let seconds = spec.resync_frequency_seconds.unwrap_or_default().max(MIN_RESYNC);
     spec.continue_resync_on_commit_match.unwrap_or_default().then(|| SignedDuration::from_secs(seconds))
 }

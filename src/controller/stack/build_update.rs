@@ -38,7 +38,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
         timeout: stack.spec.timeout.clone(),
         idle_timeout: stack.spec.idle_timeout.clone(),
         lock_recovery: stack.spec.lock_recovery,
-        // A preview creates no resources.
+        // A preview creates no resources, so it does not have to check for pending creates.
         pending_creates: current.pending_creates.filter(|_| current.kind != UpdateKind::Preview),
         ..UpdateSpec::default()
     };
@@ -113,7 +113,7 @@ mod tests {
         let stack = self::stack(json!({ "updateTemplate": template }));
         let UpdateSpec { target, target_dependents, remove, .. } =
             update(&stack, &current(UpdateKind::Destroy)).unwrap().spec;
-        assert_eq!((target, target_dependents, remove), (Vec::new(), None, Some(true)), "a destroy has no outputs");
+        assert_eq!((target, target_dependents, remove), (Vec::new(), None, Some(true)), "a destroy has no targets");
         assert_eq!(update(&stack, &current(UpdateKind::Up)).unwrap().spec.target, ["urn"]);
     }
 

@@ -20,7 +20,7 @@ use crate::controller::stack::{annotations, identity};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
-/// Placeholder for the revision of a destroy without a source.
+/// Value for the revision of a destroy that uses only the state.
 const STATE_ONLY: &str = "state-alone";
 /// Maximum time to wait for dependents that are not being deleted yet. A client that deletes several Stacks deletes
 /// them one after another.
@@ -59,9 +59,9 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. It destroys
-/// nothing if no run may have changed resources or a destroy has succeeded, because another Stack may manage the Pulumi
-/// stack in the spec.
+/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. Nothing is
+/// destroyed if no run of the Stack can have changed resources, or if a destroy has succeeded, because another Stack
+/// may manage the Pulumi stack in the spec.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_default()

@@ -73,8 +73,11 @@ pub(super) async fn fetch(
             let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());
             let origin = resolved.origin_revision.as_deref();
             context.events.publish(announce::with_revisions(event, Some(&resolved.revision), origin));
-            let state =
-                if is_stalled(&error) { State::SourceStalled(message) } else { State::SourceUnavailable(message) };
+            let state = if needs_user_change(&error) {
+                State::SourceStalled(message)
+            } else {
+                State::SourceUnavailable(message)
+            };
             match retry_policy(&error) {
                 RetryPolicy::After(known) => rest(stack, &state, known, context, now).await,
                 RetryPolicy::Backoff => {
@@ -98,8 +101,9 @@ async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context)
     }
 }
 
-/// Returns whether only a user can resolve the error, by a change of the source, its size or its URL.
-fn is_stalled(error: &FetchError) -> bool {
+/// Returns whether only a user can resolve the error, for example by changing the URL of the source or reducing its
+/// size.
+fn needs_user_change(error: &FetchError) -> bool {
     matches!(error, FetchError::TooLarge { .. } | FetchError::RefusedHost { .. } | FetchError::Url { .. })
 }
 

@@ -149,7 +149,7 @@ pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) 
     for needed in needed {
         let problem = match (&needed.stack, &needed.rule) {
             (None, _) => Some("not found".to_owned()),
-            (Some(stack), Rule::Ready) => not_ready(stack).or_else(|| is_behind(of, revision, stack)),
+            (Some(stack), Rule::Ready) => not_ready(stack).or_else(|| not_applied(of, revision, stack)),
             (Some(_), Rule::Expression(expression)) => match &needed.result {
                 Some(Ok(true)) => None,
                 Some(Err(ExpressionError::Invalid(why) | ExpressionError::LimitExceeded(why))) => {
@@ -158,7 +158,7 @@ pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) 
                         "invalid spec.dependsOn: readyExpr of {name}, {expression:?}: {why}"
                     ));
                 }
-                Some(Err(ExpressionError::Failed(why))) => Some(format!("readyExpr has no result: {why}")),
+                Some(Err(ExpressionError::Failed(why))) => Some(format!("failed to evaluate readyExpr: {why}")),
                 Some(Ok(false)) => Some("readyExpr is false".to_owned()),
                 None => return DependencyState::Evaluating,
             },
@@ -183,7 +183,7 @@ fn not_ready(stack: &Stack) -> Option<String> {
     let conditions = stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let observed = stack.status.as_ref().and_then(|status| status.observed_generation);
     match conditions::find(conditions, READY) {
-        _ if observed != stack.metadata.generation => Some("spec has changed".to_owned()),
+        _ if observed != stack.metadata.generation => Some("latest spec is not reconciled yet".to_owned()),
         Some(ready) if ready.status == "True" => None,
         Some(ready) => Some(format!("not ready ({})", ready.reason)),
         None => Some("not ready".to_owned()),
@@ -191,7 +191,7 @@ fn not_ready(stack: &Stack) -> Option<String> {
 }
 
 /// Returns a message if a dependency with the same source has not applied the revision of the run.
-fn is_behind(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
+fn not_applied(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
     let source = |stack: &Stack| {
         let source = stack.spec.flux_source.as_ref()?;
         let reference = source::flux::Reference::parse(source).ok()?;

@@ -33,8 +33,8 @@ const STEPS: usize = 8;
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     context.metrics.stacks(context.stacks.store().len());
-    // The Stack is read from the API, because the cache may not contain the last write of this controller yet. An
-    // outdated record of runs could start a run twice.
+    // The Stack is read from the API, because the cache may not contain the last write of this controller yet. With an
+    // outdated record of runs, the controller could start a run twice.
     let namespace = stack.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {
         return Ok(Outcome::Settled);

@@ -66,7 +66,10 @@ pub async fn write_rejected(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let Some(retry) = retry_after_rejection(&error) else { return Err(error.into()) };
-    tracing::warn!(error = &error as &dyn std::error::Error, "API server rejected a write for a run");
+    tracing::warn!(
+        error = &error as &dyn std::error::Error,
+        "API server rejected a Workspace or an Update of the Stack"
+    );
     let state = match error.is_namespace_terminating() {
         true => State::NamespaceTerminating(format!(
             "{error}. Runs cannot start in a terminating namespace. To delete the resources of the stack, run `pulumi destroy`. \

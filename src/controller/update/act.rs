@@ -45,13 +45,13 @@ const CANCEL_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
 /// the time for a graceful cancellation has already passed.
 const DELETION_GRACE_SECONDS: u32 = 60;
 /// Requeue interval after the API server has rejected the Secret with the outputs as forbidden. No watch event signals
-/// that the write is allowed.
+/// that the write is allowed again.
 const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How the reconcile continues after an action.
 #[derive(Debug)]
 pub enum Next {
-    /// Run another pass immediately with the current Update.
+    /// Run another step immediately with the current Update.
     Again(Box<Update>),
     /// End the reconcile. The Update is requeued after a change, or after this time.
     Done(Option<Duration>),
@@ -139,7 +139,7 @@ async fn await_references(
     }
     let missing = observed.references.as_ref().map(|checked| checked.missing.as_slice()).unwrap_or_default();
     let waiter = Waiter::Update(ObjectRef::from_obj(update));
-    context.references.wait(&update.namespace().unwrap_or_default(), missing, &waiter);
+    context.references.register(&update.namespace().unwrap_or_default(), missing, &waiter);
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 

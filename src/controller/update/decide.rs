@@ -17,7 +17,7 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::pod_termination::{self, End, Recorded};
 use crate::controller::update::request;
 use crate::controller::update::request::{RunTimeout, TimeoutSource};
-use crate::controller::workspace::is_operators_pod;
+use crate::controller::workspace::is_pko_pod;
 use crate::rpc::proto;
 
 /// Maximum time after the end of a run for which the controller waits until the cluster reports why the pod was
@@ -104,7 +104,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
     match binding(update) {
         Some(binding) => announced(observed, binding, now),
-        None if update.is_started_by_operator() => operators_run(observed),
+        None if update.is_started_by_operator() => pko_run(observed),
         None if update.metadata.deletion_timestamp.is_some() => {
             Action::Record(Box::new(RunOutcome::failed(update_reason::CANCELED, "deleted before it started")))
         }
@@ -118,8 +118,8 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
 
 /// Decides about a run that the Pulumi Kubernetes Operator started. The agent reports only to the operator, so the run
 /// counts as ended when its pod no longer exists.
-fn operators_run(observed: &Observed) -> Action {
-    if observed.pod.as_ref().is_some_and(is_operators_pod) {
+fn pko_run(observed: &Observed) -> Action {
+    if observed.pod.as_ref().is_some_and(is_pko_pod) {
         let message = "run started by the Pulumi Kubernetes Operator; waiting for its pod to be deleted";
         return Action::Await(message.to_owned());
     }
@@ -331,7 +331,7 @@ fn waiting(observed: &Observed) -> Action {
     let Some(workspace) = &observed.workspace else {
         return Action::Wait(update_reason::WORKSPACE_NOT_FOUND, format!("Workspace {name} not found"));
     };
-    if let Some(refusal) = is_on_another_source(workspace, update) {
+    if let Some(refusal) = source_mismatch(workspace, update) {
         return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, &refusal)));
     }
     if let Some(why) = not_ready(workspace, observed) {
@@ -354,7 +354,7 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
         return not_yet("waiting for the check of the referenced Secrets and ConfigMaps");
     };
     let namespace = observed.update.namespace().unwrap_or_default();
-    match checked.waits_for(&namespace) {
+    match checked.missing_message(&namespace) {
         Some(message) => Action::AwaitReferences(message),
         None => {
             let empty_references = checked.empty.iter().cloned().collect();
@@ -365,7 +365,7 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
 
 /// Returns an error message if a user-created Update requests a different source than its Workspace has. No controller
 /// deletes such an Update. Without this check, the Update would block the queue of its Workspace forever.
-fn is_on_another_source(workspace: &Workspace, update: &Update) -> Option<String> {
+fn source_mismatch(workspace: &Workspace, update: &Update) -> Option<String> {
     let desired = update.spec.artifact.as_ref().filter(|_| !is_of_stack(update))?;
     let status = workspace.status.as_ref()?;
     let is_ready = conditions::is_true(&status.conditions, conditions::READY);
@@ -398,7 +398,7 @@ fn not_ready(workspace: &Workspace, observed: &Observed) -> Option<String> {
     match (&observed.update.spec.artifact, &status.artifact) {
         (Some(desired), found) if found.as_ref().is_none_or(|found| !is_same_source(desired, found)) => {
             let name = if desired.revision.is_empty() { desired.digest.to_string() } else { desired.revision.clone() };
-            return Some(format!("does not have revision {name} installed"));
+            return Some(format!("does not have source {name} installed"));
         }
         (None, None) => return Some("has no source installed".to_owned()),
         _ => {}

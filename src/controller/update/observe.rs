@@ -15,11 +15,11 @@ use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
 use crate::controller::update::deadline;
 use crate::controller::update::pod_termination::{self, NodeState};
-use crate::controller::update::request::{RunTimeouts, names_workspace};
+use crate::controller::update::request::{RunTimeouts, has_valid_workspace_name};
 use crate::controller::workspace::references;
 use crate::runtime::reads::ReadError;
 
-/// State at the start of a pass.
+/// State at the start of a step.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub update: Update,
@@ -72,13 +72,13 @@ pub fn is_of_stack(update: &Update) -> bool {
     update.owner_references().iter().any(|owner| owner.kind == "Stack")
 }
 
-/// Reads only the state that this pass needs.
+/// Reads only the state that this step needs.
 pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Result<Observed, ReadError> {
     let namespace = update.namespace().unwrap_or_default();
     let name = update.spec.workspace_name.clone();
     let snapshot = context.attachments.snapshot(&update.uid().unwrap_or_default());
     let needs_pod = needs_pod(&update, snapshot.as_ref(), context.timeouts, now);
-    let (workspace, pod) = match !needs_pod || !names_workspace(&update) {
+    let (workspace, pod) = match !needs_pod || !has_valid_workspace_name(&update) {
         true => (None, None),
         false => (
             context.reader.get_opt::<Workspace>(&namespace, &name).await?,
@@ -131,7 +131,7 @@ fn may_be_next(update: &Update, ahead: Option<&String>) -> bool {
     is_open && binding(update).is_none() && ahead.is_none()
 }
 
-/// Returns whether this pass needs the Workspace and its pod. While the agent reports on an open run, no other evidence
+/// Returns whether this step needs the Workspace and its pod. While the agent reports on an open run, no other evidence
 /// is needed, except for a cancellation and for a run that exceeds its timeout.
 fn needs_pod(update: &Update, snapshot: Option<&RunSnapshot>, timeouts: RunTimeouts, now: Timestamp) -> bool {
     let is_reporting =

@@ -155,7 +155,7 @@ impl Reported {
     fn summary(&self) -> String {
         let mut summary = format!("{} done", self.done);
         if let Some(work) = self.in_progress.first() {
-            summary.push_str(&format!(", {} {} {}", doing(&work.operation), work.kind, work.name));
+            summary.push_str(&format!(", {} {} {}", present_participle(&work.operation), work.kind, work.name));
         }
         if let more @ 1.. = self.in_progress.len().saturating_sub(1) {
             summary.push_str(&format!(" and {more} more"));
@@ -208,7 +208,7 @@ fn word(text: &str) -> String {
 }
 
 /// Returns the present participle of an operation of the Pulumi engine.
-fn doing(operation: &str) -> &str {
+fn present_participle(operation: &str) -> &str {
     match operation {
         "create" | "create-replacement" => "creating",
         "update" => "updating",

@@ -19,7 +19,7 @@ use crate::runtime::writes::{Object, WriteError};
 
 /// Result of an action, which determines how the reconcile continues.
 pub(super) enum Step {
-    /// Perform another pass.
+    /// Perform another step.
     Again,
     Done(Outcome),
 }

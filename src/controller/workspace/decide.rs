@@ -16,14 +16,14 @@ use crate::api::names::WORKSPACE_FINALIZER;
 use crate::pulumi::cli;
 use crate::runtime::field_managers;
 
-/// Time, in seconds, for which the agent must be unreachable before its stale pod is deleted without a drain of the
+/// Time, in seconds, for which the agent must be unreachable before its outdated pod is deleted without a drain of the
 /// agent.
 const SILENT_SECONDS: i64 = 120;
 
 /// Time after its start, in seconds, within which the init container `fetch` must respond.
 const FETCH_START_SECONDS: i64 = 10;
 
-/// Next action. The reconcile ends after `Ignore`, `RemoveFinalizer` and `Report`. Another pass follows after all other
+/// Next action. The reconcile ends after `Ignore`, `RemoveFinalizer` and `Report`. Another step follows after all other
 /// actions, unless the action fails or reports a state.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {

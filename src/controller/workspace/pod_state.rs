@@ -19,7 +19,7 @@ use crate::runtime::reconcile::ReconcileError;
 /// Reasons for which containers wait during a normal start of a pod.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Path of the agent of the Pulumi Kubernetes Operator in its pods.
-const OPERATORS_AGENT: &str = "/share/agent";
+const PKO_AGENT: &str = "/share/agent";
 /// Word in the message of the scheduler about a resource request that no node can satisfy.
 const DOES_NOT_FIT: &str = "Insufficient";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
@@ -46,7 +46,7 @@ pub(super) struct PodState {
     /// Hash of the inputs of the user from which the pod was created.
     pub revision_hash: Option<String>,
     /// Whether the pod contains the agent of the Pulumi Kubernetes Operator, which has another protocol.
-    pub is_operators: bool,
+    pub is_pko: bool,
     /// Whether the pod is being deleted.
     pub terminating: bool,
     /// Whether the pod has the finalizer of an open run.
@@ -85,7 +85,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         uid: pod.uid().unwrap_or_default(),
         ip: status.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
         revision_hash: pod.annotations().get(ANNOTATION_REVISION_HASH).cloned(),
-        is_operators: is_operators_pod(pod),
+        is_pko: is_pko_pod(pod),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
         run: pod.annotations().get(ANNOTATION_RUN).cloned(),
@@ -102,11 +102,11 @@ pub(super) fn read(pod: &Pod) -> PodState {
 }
 
 /// Returns whether the `pulumi` container runs the agent of the Pulumi Kubernetes Operator.
-pub fn is_operators_pod(pod: &Pod) -> bool {
+pub fn is_pko_pod(pod: &Pod) -> bool {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let command =
         containers.find(|container| container.name == PULUMI_CONTAINER).and_then(|pulumi| pulumi.command.as_ref());
-    command.is_some_and(|command| command.iter().take(2).any(|word| word == OPERATORS_AGENT))
+    command.is_some_and(|command| command.iter().take(2).any(|word| word == PKO_AGENT))
 }
 
 fn is_initialized(pod: &Pod) -> bool {

@@ -61,11 +61,11 @@ fn the_spec_and_the_reason_determine_the_delay_after_a_failure() {
     let rows = [
         ("a failure", plain, failed(failure, 3), 90),
         ("many failures", plain, failed(failure, 99), 86_400),
-        ("at the configured backoff", paced, failed(failure, 99), 20),
+        ("with a retryInterval", paced, failed(failure, 99), 20),
         ("a failure within an interval", often, failed(failure, 2), 30),
         ("many failures within an interval", often, failed(failure, 99), 300),
         ("a lock", plain, failed(conflict, 2), 30),
-        ("a lock at the configured backoff", paced, failed(conflict, 0), 30),
+        ("a lock, with a retryInterval", paced, failed(conflict, 0), 30),
         ("a lock that counts as a failure", impatient, failed(conflict, 3), 90),
         ("could not start", plain, failed(update_reason::RUN_REFUSED, 99), 60),
         ("interrupted", plain, failed(update_reason::ABORTED, 99), 0),

@@ -111,7 +111,7 @@ fn a_dependency_is_satisfied_if_its_current_generation_is_ready() {
         ("no condition", Some(succeeded()), waits("not ready")),
         ("ready", ready(Status::True, "ProcessingCompleted"), DependencyState::Satisfied),
         ("not ready", ready(Status::False, "UpdateFailed"), waits("not ready (UpdateFailed)")),
-        ("edited", edited, waits("spec has changed")),
+        ("edited", edited, waits("latest spec is not reconciled yet")),
     ];
     for (name, stack, expected) in rows {
         assert_eq!(one(Rule::Ready, stack, 1000), expected, "{name}");
@@ -199,7 +199,7 @@ fn an_expression_replaces_the_default_readiness_check() {
         (Ok(false), waits("readyExpr is false")),
         (
             Err(ExpressionError::Failed("no such key: spec".to_owned())),
-            waits("readyExpr has no result: no such key: spec"),
+            waits("failed to evaluate readyExpr: no such key: spec"),
         ),
         (Err(ExpressionError::Invalid("result must be a bool, not int".to_owned())), stalled.clone()),
         (Err(ExpressionError::LimitExceeded("result must be a bool, not int".to_owned())), stalled),

@@ -226,8 +226,8 @@ fn pending_creates_after(
     }
 }
 
-/// Returns the outputs in a Secret for the status. `[secret]` replaces the values of secret outputs. If the outputs
-/// exceed the maximum size, a reference to the Secret replaces the largest values.
+/// Converts the outputs in a Secret to the outputs in the status. `[secret]` replaces the values of secret outputs. If
+/// the outputs exceed the maximum size, a reference to the Secret replaces the largest values.
 fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
     let Some(secret) = outputs else { return BTreeMap::new() };
     let secret_keys: Vec<String> = secret
