@@ -21,7 +21,7 @@ use crate::runtime::reads::{ReadError, Reader};
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::Writer;
 
-/// Dependencies of a StackReceiver reconcile.
+/// Dependencies of a StackReceiver reconciliation.
 #[derive(Clone)]
 pub struct Context {
     pub reader: Reader,
@@ -42,7 +42,7 @@ pub async fn controller(start: Start<StoreWriter<StackReceiver>>, context: Arc<C
     start.run(strip_unused_fields, |_| (), |controller| controller, reconcile, context).await;
 }
 
-/// Removes the fields that the cache does not need. Each reconcile reads its StackReceiver from the API.
+/// Removes the fields that the cache does not need. Each reconciliation reads its StackReceiver from the API.
 fn strip_unused_fields(receiver: &mut StackReceiver) {
     receiver.spec.resources.clear();
     receiver.status = None;

@@ -1,5 +1,5 @@
-//! Performs the actions of a Stack reconcile. Of the Stack controller, only this module and its helpers write to the
-//! API server.
+//! Performs the actions of a Stack reconciliation. Of the Stack controller, only this module and its helpers write to
+//! the API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,7 +105,7 @@ async fn add_finalizer(stack: &Stack, context: &Context) -> Result<Next, Reconci
 }
 
 /// Announces the run in the status, and then creates the Update. If the process crashes between these two writes, the
-/// next reconcile creates the same Update.
+/// next reconciliation creates the same Update.
 async fn start(
     observed: &Observed,
     current: &CurrentUpdate,
@@ -192,7 +192,7 @@ async fn forward_resolution(
 }
 
 /// Cancels the run, and then records the value of the annotation as handled. If the process crashes between these two
-/// writes, the next reconcile annotates the Update again, which has no effect.
+/// writes, the next reconciliation annotates the Update again, which has no effect.
 async fn cancel_update(observed: &Observed, value: String, context: &Context) -> Result<Next, ReconcileError> {
     if let Some(update) = &observed.update {
         let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some(value.clone()))].into();
@@ -355,7 +355,7 @@ async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize)
     for update in &complete {
         match context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await {
             // The write can conflict with the removal of the finalizer of the Update controller. The watch event of
-            // this removal requeues the Stack, and the next reconcile retries the write.
+            // this removal requeues the Stack, and the next reconciliation retries the write.
             Err(error) if error.is_invalid() || error.is_conflict() => {}
             other => other?,
         }

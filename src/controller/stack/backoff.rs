@@ -70,7 +70,7 @@ impl StackBackoff {
     }
 
     /// Adds jitter of at most this percentage to `interval`. The jitter is derived from the name of the last Update, so
-    /// it is the same in each reconcile and changes with each run. `resyncFrequencySeconds` has no jitter.
+    /// it is the same in each reconciliation and changes with each run. `resyncFrequencySeconds` has no jitter.
     #[must_use]
     pub fn spread(self, percentage: u8, spec: &StackSpec, last: Option<&LastUpdate>) -> StackBackoff {
         let name = last.and_then(|last| last.name.as_deref());

@@ -142,7 +142,7 @@ pub fn display_name((namespace, name): &ObjectKey, own: &str) -> String {
 }
 
 /// Checks whether a run of this Stack with this revision can start. All dependencies are checked even if one is unmet,
-/// so that one reconcile requests the runs of all stale dependencies.
+/// so that one reconciliation requests the runs of all stale dependencies.
 pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) -> DependencyState {
     let mut stale = Vec::new();
     let mut problems = Vec::new();
@@ -200,7 +200,7 @@ fn not_applied(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
     };
     let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.as_deref());
     let is_same = source(of).is_some_and(|own| Some(own) == source(stack));
-    (is_same && applied != Some(revision)).then(|| format!("has not applied {revision} of the same source"))
+    (is_same && applied != Some(revision)).then(|| format!("has not applied revision {revision} of the same source"))
 }
 
 fn not_succeeded(stack: &Stack) -> Option<String> {

@@ -1,4 +1,4 @@
-//! Ends a reconcile step: writes the status, and then continues the reconcile or requeues the Stack.
+//! Ends a reconciliation step: writes the status, and then continues the reconciliation or requeues the Stack.
 
 use std::time::Duration;
 
@@ -20,12 +20,13 @@ const REFUSED_RETRY: Duration = Duration::from_secs(30);
 /// Retry interval after the API server has rejected an object as invalid. An admission policy can be the cause.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 
-/// Result of a reconcile step, which determines whether another step follows.
+/// Result of a reconciliation step, which determines whether another step follows.
 #[derive(Debug)]
 pub enum Next {
     /// Starts the next step immediately with this version of the Stack.
     Again(Box<Stack>),
-    /// Ends the reconcile. The Stack is requeued after this time, unless a watch event triggers a reconcile earlier.
+    /// Ends the reconciliation. The Stack is requeued after this time, unless a watch event triggers a reconciliation
+    /// earlier.
     Rest(Option<Duration>),
 }
 
@@ -95,7 +96,7 @@ fn retry_after_rejection(error: &WriteError) -> Option<Duration> {
 /// state, for example with the time until the next run or the `Retry-After` of a server.
 fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Duration) -> Option<Duration> {
     match state {
-        // In these states, only a watch event triggers a reconcile. A retry would find the same state.
+        // In these states, only a watch event triggers a reconciliation. A retry would find the same state.
         State::Denied(_)
         | State::FailedPermanently
         | State::DecisionRequired(_)

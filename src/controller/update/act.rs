@@ -1,4 +1,4 @@
-//! Performs the actions of an Update reconcile, including all its writes.
+//! Performs the actions of an Update reconciliation, including all its writes.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -48,12 +48,12 @@ const DELETION_GRACE_SECONDS: u32 = 60;
 /// that the write is allowed again.
 const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How the reconcile continues after an action.
+/// How the reconciliation continues after an action.
 #[derive(Debug)]
 pub enum Next {
     /// Run another step immediately with the current Update.
     Again(Box<Update>),
-    /// End the reconcile. The Update is requeued after a change, or after this time.
+    /// End the reconciliation. The Update is requeued after a change, or after this time.
     Done(Option<Duration>),
 }
 
@@ -152,7 +152,7 @@ async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileErr
     Ok(Next::Done(None))
 }
 
-/// Writes a status, and continues the reconcile with the updated object.
+/// Writes a status, and continues the reconciliation with the updated object.
 async fn again(update: &Update, status: &UpdateStatus, context: &Context) -> Result<Next, ReconcileError> {
     let written = context.writer.status(update, status).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| update.clone()))))

@@ -1,4 +1,4 @@
-//! Reads the state for the reconcile of an Update.
+//! Reads the state for the reconciliation of an Update.
 
 use std::net::IpAddr;
 use std::sync::Arc;

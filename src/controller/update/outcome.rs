@@ -242,8 +242,8 @@ fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
 
 fn pending_creates_message(urns: &[String]) -> String {
     format!(
-        "run not started: an earlier run was interrupted while creating {}. These resources may exist, and a run would create \
-         them again",
+        "run not started: an earlier run was interrupted while creating resources. These may exist, and another run would \
+         create them again: {}",
         urns.join(", ")
     )
 }

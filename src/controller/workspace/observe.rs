@@ -1,4 +1,4 @@
-//! Reads the state for a Workspace reconcile from the cluster and from the agent in the pod.
+//! Reads the state for a Workspace reconciliation from the cluster and from the agent in the pod.
 
 use std::sync::Arc;
 

@@ -56,8 +56,8 @@ const CHEAP: Duration = Duration::from_millis(50);
 /// Backoff of a namespace after an evaluation that exceeded a limit. This is also the maximum backoff of other
 /// evaluations.
 const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
-/// Maximum time for which a reconcile waits for a result. The reconcile then ends, so that it does not delay other
-/// Stacks. Most evaluations take a few milliseconds.
+/// Maximum time for which a reconciliation waits for a result. The reconciliation then ends, so that it does not delay
+/// other Stacks. Most evaluations take a few milliseconds.
 const RESULT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum size of a request in bytes: two objects of the maximum size in the API server, and an expression.
 const MAX_REQUEST: usize = 4 << 20;

@@ -174,7 +174,7 @@ fn a_new_revision_of_a_shared_source_is_applied_in_dependency_order() {
         stack.status = Some(status);
         stack
     };
-    let behind = waits("has not applied main@sha1:2 of the same source");
+    let behind = waits("has not applied revision main@sha1:2 of the same source");
     let rows = [
         ("applied", on("apps", "app", Some("main@sha1:2")), DependencyState::Satisfied),
         ("another source", on("apps", "app", Some("main@sha1:1")), behind.clone()),

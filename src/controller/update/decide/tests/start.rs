@@ -58,7 +58,7 @@ fn a_manual_update_runs_with_the_current_source_of_the_workspace() {
     let mut nothing = bare(by_hand(None));
     empty(&mut nothing);
     assert_eq!(waits_because(&nothing), "WorkspaceNotReady: Workspace app has no source installed");
-    // The Update was deleted before its first reconcile. It has no finalizer, and nothing is written.
+    // The Update was deleted before its first reconciliation. It has no finalizer, and nothing is written.
     let mut deleted = without_finalizer(by_hand(None));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     let Action::Record(outcome) = decide(&bare(deleted)) else { panic!("expected Action::Record") };
