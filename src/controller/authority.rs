@@ -117,7 +117,8 @@ impl CaRotator {
         }
     }
 
-    /// Reads the Secret, performs the due steps and reports errors. After an error, the active CA does not change.
+    /// Performs one pass: reads the Secret, performs the due steps, and reports errors. After an error, the active CA
+    /// does not change.
     async fn refresh(&mut self, now: Timestamp) {
         let known = self.active.borrow().clone();
         let (good, error, secret) = match self.store.settle(Some(&known), now).await {
@@ -171,7 +172,7 @@ impl CaRotator {
     }
 }
 
-/// Result of one pass: all steps that were due.
+/// Result of one pass.
 enum Settled {
     Good(Generations),
     Bad { reason: String, secret: Box<Secret> },

@@ -165,8 +165,8 @@ where
     }
 }
 
-/// Returns whether an object has changed so recently that a pod that was created at `mounted_since` may not have
-/// mounted the change yet.
+/// Returns whether an object has changed so recently that a pod created at `mounted_since` may not have mounted the
+/// change yet.
 fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Timestamp) -> bool {
     let changes = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
     let changed = changes.chain(metadata.creation_timestamp.as_ref()).map(|time| time.0).max();
@@ -174,8 +174,8 @@ fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Times
     changed.is_none_or(|changed| mounted_since.is_none_or(|since| changed >= since) && !is_old(changed))
 }
 
-/// Makes the kubelet update the mounted Secrets and ConfigMaps of a pod by a change of an annotation. After such a
-/// change, the kubelet syncs the pod immediately. Otherwise, it syncs the pod about once a minute.
+/// Makes the kubelet update the mounted Secrets and ConfigMaps of a pod by changing an annotation of the pod. After
+/// such a change, the kubelet syncs the pod immediately. Otherwise, it syncs the pod about once a minute.
 pub async fn request_mounts(pod: &Pod, writer: &Writer, now: Timestamp) -> Result<(), WriteError> {
     let annotations = json!({names::ANNOTATION_MOUNTS_REQUESTED: now.to_string()});
     let namespace = pod.namespace().unwrap_or_default();

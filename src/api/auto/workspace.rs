@@ -326,7 +326,7 @@ pub struct GitRepository {
     pub auth: Option<GitRepositoryAuth>,
 }
 
-/// Credentials of a Git repository: `sshPrivateKey` with an optional `password`, `token`, `username` with `password`,
+/// Credentials of a Git repository: `sshPrivateKey` (optionally with `password`), `token`, `username` and `password`,
 /// or `githubApp`. The values are in Secrets in the namespace of the Workspace. These Secrets can also contain trusted
 /// SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]

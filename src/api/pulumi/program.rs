@@ -93,7 +93,7 @@ pub struct ProgramSpec {
 
     /// Project configuration by key. A value is a default value, or an object with `type` (`string`, `integer`,
     /// `boolean`, `array` or `object`), `items`, `default`, `description` and `secret`. If the key has the namespace of
-    /// another package, such as `aws:region`, the object has the field `value`.
+    /// another package, such as `aws:region`, the object contains the value in the field `value`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,

@@ -137,7 +137,7 @@ pub struct RunInputs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_at: Option<String>,
     /// Digest of the artifact. If the source later produces another artifact with the same content, the controller
-    /// replaces the digest of a completed run.
+    /// replaces the digest of the last completed run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     /// Identifier of the content of the artifact. Artifacts of one revision with the same files have the same

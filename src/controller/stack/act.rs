@@ -1,5 +1,5 @@
-//! Performs the actions of a Stack reconciliation. Of the Stack controller, only this module and its helpers write to
-//! the API server.
+//! Performs the actions of a Stack reconciliation. Within the Stack controller, only this module and its helpers write
+//! to the API server.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,7 +20,7 @@ use crate::controller::stack::{annotations, identity};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
-/// Value for the revision of a destroy that uses only the state.
+/// Revision of a destroy that uses only the state.
 const STATE_ONLY: &str = "state-alone";
 /// Maximum time to wait for dependents that are not being deleted yet. A client that deletes several Stacks deletes
 /// them one after another.

@@ -16,7 +16,7 @@ use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_by
 use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, status};
 use crate::source::Resolved;
 
-/// Returns the next action before a run if a run is due. Otherwise, returns the action for a Stack without a due run.
+/// Returns the next step towards a run if a run is due. Otherwise, returns the action for a Stack without a due run.
 pub fn run_if_due(
     observed: &Observed,
     resolved: &Resolved,
@@ -98,7 +98,7 @@ fn adopt_repacked_archive(
     })
 }
 
-/// Returns the next action before a run that is due.
+/// Returns the next step towards a run that is due.
 fn run(
     observed: &Observed,
     resolved: &Resolved,

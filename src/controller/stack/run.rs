@@ -109,8 +109,8 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind
     }
 }
 
-/// Returns the policy of the next run for pending creates: the decision of the user or, without a decision, the record
-/// of the last run.
+/// Returns the policy of the next run for pending creates: the decision of the user or, without a decision, the policy
+/// that the last run recorded.
 fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
     match annotations::resolution(stack) {
         Some(Decision::Retry) if !annotations::is_stack_not_found(stack) => Some(PendingCreates::Keep),

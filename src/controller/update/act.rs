@@ -44,8 +44,8 @@ const CANCEL_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
 /// Grace period, in seconds, for the deletion of a pod whose agent has not ended the run. The period is short, because
 /// the time for a graceful cancellation has already passed.
 const DELETION_GRACE_SECONDS: u32 = 60;
-/// Requeue interval after the API server has rejected the Secret with the outputs as forbidden. No watch event signals
-/// that the write is allowed again.
+/// Requeue interval after the API server has forbidden the creation of the Secret with the outputs. No watch event
+/// signals that the write is allowed again.
 const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How the reconciliation continues after an action.
@@ -418,7 +418,8 @@ fn succeeded(update: &Update) -> String {
     format!("{word} stack {}", update.spec.stack_name)
 }
 
-/// Releases the run. Afterwards, the agent can delete its journal, and the pod and the Update can be deleted.
+/// Acknowledges the result to the agent, which can then delete its journal. Removes the metadata of the run from the
+/// pod and the finalizer from the Update, which can then be deleted.
 async fn release(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();

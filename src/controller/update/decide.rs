@@ -173,7 +173,7 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
     }
 }
 
-/// Returns whether the deadline of the run has not passed.
+/// Returns whether the deadline of the run has not been reached, or the run has no deadline.
 fn is_on_time(observed: &Observed, now: Timestamp) -> bool {
     deadline::end_expired(&observed.update, observed.timeouts, observed.pod.as_ref(), now).is_none()
 }
@@ -204,7 +204,7 @@ fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::
     outcome.with_cause(pod_termination::cause(binding, pod))
 }
 
-/// If an interrupted run ended after its deadline, adds to the outcome that the controller deleted the pod.
+/// If an interrupted run ended after its deadline, states in the outcome that the controller deleted the pod.
 fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> RunOutcome {
     let (pod, ended) = (observed.pod.as_ref(), outcome.ended.unwrap_or(now));
     match deadline::end_expired(&observed.update, observed.timeouts, pod, ended) {

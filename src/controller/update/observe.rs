@@ -125,7 +125,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     })
 }
 
-/// Returns whether the run is open, has no binding yet, and no other Update of its Workspace runs before it.
+/// Returns whether the run is open and not bound yet, and no other Update of its Workspace runs before it.
 fn may_be_next(update: &Update, ahead: Option<&String>) -> bool {
     let is_open = !update.is_complete() && update.metadata.deletion_timestamp.is_none();
     is_open && binding(update).is_none() && ahead.is_none()
@@ -142,7 +142,8 @@ fn needs_pod(update: &Update, snapshot: Option<&RunSnapshot>, timeouts: RunTimeo
     !is_reporting || !is_open || is_ending || is_expired
 }
 
-/// Reads the node of a run whose agent does not report. `snapshot` is `None` if the report does not count.
+/// Reads the node of a run whose agent does not report. `snapshot` is `None` if the report of the attached task must be
+/// ignored.
 async fn node(
     update: &Update,
     pod: Option<&Pod>,
@@ -165,8 +166,8 @@ async fn node(
 }
 
 /// Returns the name and UID of the Stack that owns an Update. The owner reference is absent if it was removed, or if
-/// the Stack was being deleted when it created the Update. The finalizer of the Stack then shows that the Update has an
-/// owner, which has the name of the Workspace.
+/// the Stack was being deleted when it created the Update. In this case, the finalizer of the Stack shows that a Stack
+/// owns the Update, and the Workspace has the name of this Stack.
 fn owner(update: &Update) -> Option<(String, Option<String>)> {
     let referred = update.owner_references().iter().find(|o| o.kind == "Stack");
     let is_held = update.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);

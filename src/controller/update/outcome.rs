@@ -17,7 +17,7 @@ use crate::rpc::proto;
 
 /// Maximum length of the CLI output in the status, in bytes. The end of the output is kept.
 const MAX_OUTPUT: usize = 2048;
-/// Maximum number of pending creates and maximum number of lock holders in the outcome.
+/// Maximum number of pending creates, and of lock holders, that an outcome lists.
 const MAX_LISTED: usize = 50;
 /// Maximum length of a string from the agent, in bytes.
 const MAX_LINE: usize = 512;

@@ -37,7 +37,7 @@ const TRUSTED_AT_START: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconciliation.
 pub struct Context {
-    /// Client with which events are listed, because the reader does not support this.
+    /// Client that lists events, because the reader cannot list them.
     pub client: Client,
     pub reader: Reader,
     pub writer: Writer,
@@ -46,15 +46,15 @@ pub struct Context {
     pub authority: watch::Receiver<Arc<Generations>>,
     /// Store for the bytes of artifacts.
     pub artifacts: artifact::Store,
-    /// Size limits of artifacts, which are sent to agents.
+    /// Size limits of artifacts. Each request that sends an artifact to an agent contains these limits.
     pub artifact_limits: artifact::Limits,
     /// Fetcher of artifacts that no other controller provides.
     pub fetcher: artifact::Fetcher,
     /// Poller for the Git repositories of Workspaces.
     pub git: Git,
     pub metrics: Metrics,
-    /// All Updates in the scope of the controller, which contain the open runs. The Workspace controller fills this
-    /// store.
+    /// Store of all Updates in the scope of the controller, from which the open runs are read. The Workspace controller
+    /// fills this store.
     pub updates: Updates,
     /// Waits until the cache of Updates is complete.
     pub caches: CacheSync,

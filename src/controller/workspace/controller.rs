@@ -97,8 +97,8 @@ fn strip_unused_fields(workspace: &mut Workspace) {
     workspace.status = None;
 }
 
-/// Returns a stream of the Updates whose run was opened, has ended or waits for references. The store contains the
-/// current version of an Update before the stream returns the Update.
+/// Returns a stream of the Updates whose run becomes open, ends, or starts or stops waiting for references. The store
+/// contains the current version of an Update before the stream returns the Update.
 fn run_changes(
     scope: &Scope,
     context: &Context,

@@ -9,9 +9,10 @@ use super::environment::has_name;
 use super::spec_error::SpecError;
 use crate::api::names::PULUMI_CONTAINER;
 
-/// Copies the binary into the share volume, so that the main container can use any Pulumi image.
+/// Name of the init container that copies the binary into the share volume. The main container can therefore use any
+/// Pulumi image.
 pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
-/// Receives the source before the init containers of the user run.
+/// Name of the init container that receives the source before the init containers of the user run.
 pub(super) const FETCH_CONTAINER: &str = "fetch";
 /// Generated init containers, in the order in which they run.
 pub(super) const OWN: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];

@@ -21,9 +21,9 @@ pub(super) const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(3 * 6
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Bounds of the poll interval while an agent is installing a source.
 const INSTALL_POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
-/// The poll interval is the previous duration of the installation divided by this number, so that polling delays a run
-/// only slightly.
-const INSTALL_POLL_PART: u32 = 8;
+/// Divisor of the poll interval: the interval is the time since the start of the installation divided by this number,
+/// so that polling delays a run only slightly.
+const INSTALL_POLL_DIVISOR: u32 = 8;
 
 /// Maximum length of the CLI version in a message, in characters.
 const MAX_VERSION: usize = 64;
@@ -208,7 +208,7 @@ impl Report {
         if candidate.failure.is_empty() {
             let message = format!("installing source {name}: {}", candidate.doing);
             let (shortest, longest) = INSTALL_POLL_INTERVALS;
-            let again = (elapsed / INSTALL_POLL_PART).clamp(shortest, longest);
+            let again = (elapsed / INSTALL_POLL_DIVISOR).clamp(shortest, longest);
             return Self::working(reason::INSTALLING, message, again);
         }
         let message = format!("failed to install the dependencies of source {name}, retrying: {}", candidate.failure);

@@ -48,8 +48,8 @@ const EXPENSIVE_SLOTS: fair_slots::Limits = fair_slots::Limits { total: 1, ..SLO
 const EXPENSIVE: Duration = Duration::from_millis(500);
 /// Time for which a namespace uses the separate slot after an expensive evaluation.
 const EXPENSIVE_TTL: Duration = Duration::from_secs(120);
-/// Factor by which the duration of an evaluation is multiplied to compute the backoff of its namespace, if the
-/// evaluation took longer than `CHEAP`. The backoff limits a namespace to a tenth of a CPU.
+/// After an evaluation that took longer than `CHEAP`, the backoff of the namespace is the duration of the evaluation
+/// multiplied by this factor. The backoff limits a namespace to a tenth of a CPU.
 const BACKOFF_FACTOR: u32 = 9;
 /// Maximum duration of an evaluation that is followed by no backoff.
 const CHEAP: Duration = Duration::from_millis(50);

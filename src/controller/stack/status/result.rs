@@ -196,8 +196,8 @@ fn removed_before(looked_up: &PulumiStack) -> String {
     format!("{looked_up} not found: already removed by an earlier, interrupted destroy")
 }
 
-/// Returns the message about a missing Pulumi stack. If the status records another Pulumi stack with the resources, the
-/// message contains this other Pulumi stack.
+/// Returns the message about a missing Pulumi stack. If the resources are in another Pulumi stack according to the
+/// status, the message also contains that Pulumi stack.
 fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
     match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
         Some(applied) => format!("{message}; this Stack last updated {applied}"),
