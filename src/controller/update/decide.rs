@@ -105,12 +105,14 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     match binding(update) {
         Some(binding) => announced(observed, binding, now),
         None if update.is_started_by_operator() => pko_run(observed),
-        None if update.metadata.deletion_timestamp.is_some() => {
-            Action::Record(Box::new(RunOutcome::failed(update_reason::CANCELED, "deleted before it started")))
-        }
-        None if is_cancel_requested(update) => {
-            Action::Record(Box::new(RunOutcome::failed(update_reason::CANCELED, "canceled before it started")))
-        }
+        None if update.metadata.deletion_timestamp.is_some() => Action::Record(Box::new(RunOutcome::failed(
+            update_reason::CANCELED,
+            "the Update was deleted before the run started",
+        ))),
+        None if is_cancel_requested(update) => Action::Record(Box::new(RunOutcome::failed(
+            update_reason::CANCELED,
+            "the run was canceled before it started",
+        ))),
         None if !update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) => Action::AddFinalizer,
         None => waiting(observed),
     }
@@ -284,7 +286,7 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
                 let message = format!("failed to start the run within its timeout of {timeout}");
                 RunOutcome::failed(update_reason::RUN_REFUSED, &message)
             }
-            _ => RunOutcome::failed(update_reason::CANCELED, "canceled before it started"),
+            _ => RunOutcome::failed(update_reason::CANCELED, "the run was canceled before it started"),
         })),
         Some(RunState::Rejected(why)) => {
             let message = format!("run rejected by the agent: {why}");

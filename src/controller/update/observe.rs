@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_of_a_reported_run_is_read_only_after_its_timeout() {
+    fn the_pod_of_a_reported_run_is_not_read_before_its_timeout() {
         let at = |run_state: RunState, second: i64| {
             let mut update = Update::clone(&update("a", 10, true));
             update.spec.timeout = Some("60s".to_owned());
