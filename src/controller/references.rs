@@ -152,7 +152,7 @@ where
             let presence = if is_empty { Presence::Empty } else { Presence::HasKeys };
             Ok(Observation { presence, is_recent: is_recent(&found.metadata, mounted_since, Timestamp::now()) })
         }
-        // The run can continue without this check, because the agent rejects a run if a mounted directory is empty.
+        // This check is optional, because the agent rejects a run if a mounted directory is empty.
         Err(error) if error.is_forbidden() => {
             tracing::warn!(
                 %error,

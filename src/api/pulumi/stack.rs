@@ -184,8 +184,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<bool>,
 
-    /// Whether the Pulumi stack must exist in the backend. If `false`, the first run creates the Pulumi stack if it
-    /// does not exist. Default: `false`.
+    /// Whether the Pulumi stack must exist in the backend. If `false` and the Pulumi stack does not exist, the first
+    /// run creates it. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub use_local_stack_only: Option<bool>,
 

@@ -74,9 +74,9 @@ pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
         .collect()
 }
 
-/// Returns the time at which the run became due. A Stack sets this time in its Updates. The Updates of a Workspace
-/// without a Stack share one position in the queue: each of them becomes due at its creation or at the last start of a
-/// run in the Workspace, whichever is later. Creating many Updates at the same time therefore has no advantage.
+/// Returns the time at which the run became due. A Stack sets this time in its Updates. The runs in a Workspace without
+/// a Stack share one position in the queue: each run becomes due at the creation of its Update or at the last start of
+/// a run in the Workspace, whichever is later. Creating many Updates at the same time therefore has no advantage.
 fn pending_since(update: &Update, siblings: &[Arc<Update>]) -> Timestamp {
     if let Some(since) = &update.spec.pending_since {
         return since.0;

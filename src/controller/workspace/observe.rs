@@ -177,7 +177,7 @@ pub(super) async fn observe(
         pod_state::find_warning(&workspace, parts.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
     let updates = context.updates.in_group(&UpdateGroup::workspace(namespace, name));
     let (agent, client) = match state.as_ref().filter(|pod| should_call_agent(pod, &workspace, rendered, context)) {
-        Some(pod) if pod.is_pko => (pko_agent(&updates), None),
+        Some(pod) if pod.has_pko_agent => (pko_agent(&updates), None),
         Some(pod) => {
             let request = if desired.is_ok() { status_request(&workspace, context) } else { StatusRequest::default() };
             call_agent(name, namespace, pod, request, context).await

@@ -46,7 +46,7 @@ pub(super) struct PodState {
     /// Hash of the inputs of the user from which the pod was created.
     pub revision_hash: Option<String>,
     /// Whether the pod contains the agent of the Pulumi Kubernetes Operator, which has another protocol.
-    pub is_pko: bool,
+    pub has_pko_agent: bool,
     /// Whether the pod is being deleted.
     pub terminating: bool,
     /// Whether the pod has the finalizer of an open run.
@@ -85,7 +85,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         uid: pod.uid().unwrap_or_default(),
         ip: status.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
         revision_hash: pod.annotations().get(ANNOTATION_REVISION_HASH).cloned(),
-        is_pko: is_pko_pod(pod),
+        has_pko_agent: is_pko_pod(pod),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
         run: pod.annotations().get(ANNOTATION_RUN).cloned(),
