@@ -193,7 +193,7 @@ impl SecretStore {
                 }
                 (action, Found::Usable { generations, .. }, Some(secret)) => {
                     tracing::info!(?action, "updating the certificate authority");
-                    let desired = after(action, generations, known, now)?;
+                    let desired = generations_after(action, generations, known, now)?;
                     self.change(&desired, &secret).await
                 }
                 (_, _, _) => self.create(known, now).await,
@@ -226,7 +226,7 @@ impl SecretStore {
 }
 
 /// Returns the CA generations that `action` stores in the Secret.
-fn after(
+fn generations_after(
     action: &Action,
     found: &Generations,
     known: Option<&Generations>,

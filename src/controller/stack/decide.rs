@@ -14,7 +14,7 @@ use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::next_run::{adopt_pko_workspace, run_if_due};
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::run::{self, artifact_of, describe_run, queued, run_kind};
+use crate::controller::stack::run::{self, artifact_of, describe_run, queued_message, run_kind};
 use crate::controller::stack::schedule::Due;
 use crate::controller::stack::workspace_state::in_place;
 use crate::controller::stack::{annotations, build_workspace, deletion, identity, pko_migration};
@@ -111,23 +111,23 @@ fn open_run(observed: &Observed) -> Option<Action> {
     if bound {
         return Some(Action::AwaitUpdate(match waiting(update) {
             Some(waits) => format!("{what} ({}): {}", current.name, waits.message),
-            None => running(&what, current, update, observed.stack.status.as_ref()?.last_update.as_ref()),
+            None => running_message(&what, current, update, observed.stack.status.as_ref()?.last_update.as_ref()),
         }));
     }
     if let Some(why) = revocation(observed, current) {
         return Some(Action::RevokeUpdate(format!("{what} ({}) revoked: {why}", current.name)));
     }
-    Some(missing_bytes(observed, current).unwrap_or_else(|| {
+    Some(fetch_missing_bytes(observed, current).unwrap_or_else(|| {
         Action::AwaitUpdate(match waiting(update) {
             Some(waits) => format!("{what} ({}): {}", current.name, waits.message),
-            None => queued(current),
+            None => queued_message(current),
         })
     }))
 }
 
 /// Returns the message about the progress of an open run. The previous run provides an estimate of the total number of
 /// resources.
-fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
+fn running_message(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
     let status = update.status.as_ref();
     let word = match status.and_then(|status| status.phase) {
         Some(UpdatePhase::Canceling) => "canceling",
@@ -195,12 +195,12 @@ fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentU
 }
 
 /// Returns `Action::Fetch` if a new pod needs the artifact of the run and the store no longer contains it.
-fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
+fn fetch_missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
     let placed = observed.workspace.as_ref().and_then(in_place).is_some();
     let is_desired = |resolved: &&Resolved| Some(&resolved.digest) == current.inputs.digest.as_ref();
     let source = observed.source.as_ref().and_then(|source| source.as_ref().ok());
     let missing = source.filter(|_| !observed.in_store).filter(is_desired);
-    let missing = missing.or_else(|| deletion::missing(observed).filter(is_desired));
+    let missing = missing.or_else(|| deletion::project_to_store(observed).filter(is_desired));
     missing.filter(|_| !placed).cloned().map(Action::Fetch)
 }
 

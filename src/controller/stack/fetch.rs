@@ -12,7 +12,7 @@ use crate::controller::stack::announce;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::status::State;
-use crate::controller::stack::step::{Next, WATCHED_RETRY, rest};
+use crate::controller::stack::step::{Next, WATCHED_RETRY, requeue};
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
@@ -50,7 +50,7 @@ pub(super) async fn fetch(
         Origin::Made(bytes) => context.fetcher.keep(bytes, &resolved.digest, &namespace).await,
         Origin::Git(origin) => {
             context.git.fetch_again(origin);
-            return rest(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
+            return requeue(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
         }
         // The source is already in the pod, so no bytes must be fetched.
         Origin::InPod => return Ok(Next::Rest(Some(WATCHED_RETRY))),
@@ -79,9 +79,9 @@ pub(super) async fn fetch(
                 State::SourceUnavailable(message)
             };
             match retry_policy(&error) {
-                RetryPolicy::After(known) => rest(stack, &state, known, context, now).await,
+                RetryPolicy::After(known) => requeue(stack, &state, known, context, now).await,
                 RetryPolicy::Backoff => {
-                    rest(stack, &state, None, context, now).await?;
+                    requeue(stack, &state, None, context, now).await?;
                     Err(ReconcileError::transient(error))
                 }
             }
@@ -127,7 +127,7 @@ pub(super) async fn await_source(
     if status.is_some_and(|status| status.observed_generation == stack.metadata.generation) {
         return Ok(Next::Rest(Some(WATCHED_RETRY)));
     }
-    rest(stack, &State::Working(message), None, context, now).await
+    requeue(stack, &State::Working(message), None, context, now).await
 }
 
 /// Returns warnings about the content of a Git repository.

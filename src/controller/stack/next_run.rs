@@ -29,7 +29,7 @@ pub fn run_if_due(
         return Action::AdoptBaseline(Box::new(status));
     }
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
-    let backoff = StackBackoff::of_stack(stack).spread(observed.interval_jitter, &stack.spec, last);
+    let backoff = StackBackoff::of_stack(stack).with_jitter(observed.interval_jitter, &stack.spec, last);
     let due = schedule::due(
         last,
         annotations::resolution(stack),

@@ -25,7 +25,7 @@ pub fn describe_run(kind: UpdateKind, revision: &str) -> String {
 }
 
 /// Returns the message about an announced run whose Update has no condition yet.
-pub fn queued(current: &CurrentUpdate) -> String {
+pub fn queued_message(current: &CurrentUpdate) -> String {
     format!(
         "{} ({}) is queued",
         describe_run(current.kind, current.commit.as_deref().unwrap_or("unknown")),

@@ -153,7 +153,7 @@ async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileErr
 }
 
 /// Writes a status, and continues the reconciliation with the updated object.
-async fn again(update: &Update, status: &UpdateStatus, context: &Context) -> Result<Next, ReconcileError> {
+async fn next_step(update: &Update, status: &UpdateStatus, context: &Context) -> Result<Next, ReconcileError> {
     let written = context.writer.status(update, status).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| update.clone()))))
 }
@@ -180,7 +180,7 @@ async fn announce(
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     mark_pod(pod, &uid, context).await?;
     failpoint::hit("update-pod-marked");
-    let next = again(update, &status::announced(update, binding, now), context).await?;
+    let next = next_step(update, &status::announced(update, binding, now), context).await?;
     let waited = update.creation_timestamp().map(|created| now.duration_since(created.0)).unwrap_or_default();
     let waited = Duration::try_from(waited).unwrap_or_default();
     let kind = update.spec.kind.as_str();

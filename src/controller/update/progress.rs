@@ -105,7 +105,7 @@ impl Progress {
         match (step.state(), known) {
             (StepState::Begun, None) if step.operation != "same" && in_progress.len() < MAX_IN_PROGRESS => {
                 let since = Timestamp::from_millisecond(time).ok();
-                let operation = word(&step.operation);
+                let operation = one_line(&step.operation);
                 in_progress.push(RunningStep { hash, operation, kind, name, since });
             }
             (StepState::Done | StepState::Failed, Some(known)) => {
@@ -184,8 +184,8 @@ fn hash(urn: &str) -> u64 {
 fn kind_and_name(urn: &str) -> (String, String) {
     let mut parts = urn.splitn(4, "::").skip(2);
     match (parts.next(), parts.next()) {
-        (Some(kinds), Some(name)) => (word(&short(kinds.rsplit('$').next().unwrap_or(kinds))), word(name)),
-        _ => (String::new(), word(urn)),
+        (Some(kinds), Some(name)) => (one_line(&short(kinds.rsplit('$').next().unwrap_or(kinds))), one_line(name)),
+        _ => (String::new(), one_line(urn)),
     }
 }
 
@@ -202,7 +202,7 @@ fn short(kind: &str) -> String {
 }
 
 /// Returns a text from the agent on one line and with limited length, because the agent is not trusted.
-fn word(text: &str) -> String {
+fn one_line(text: &str) -> String {
     let line: String = text.chars().take(MAX_FIELD_LENGTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_FIELD_LENGTH)
 }
