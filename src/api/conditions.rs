@@ -49,8 +49,7 @@ pub mod program_reason {
     pub const SPEC_INVALID: &str = "SpecInvalid";
 }
 
-/// Reasons of the conditions and events of a StackReceiver. They are the reasons of the Flux Receiver, with one
-/// addition.
+/// Reasons of the conditions and events of a StackReceiver. They are the reasons of the Flux Receiver, with additions.
 pub mod receiver_reason {
     pub const SUCCEEDED: &str = "Succeeded";
     pub const FAILED: &str = "Failed";

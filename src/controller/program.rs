@@ -20,7 +20,7 @@ use crate::runtime::writes::Writer;
 use crate::source::program;
 use crate::telemetry::metrics::Metrics;
 
-/// Dependencies of a Program reconcile.
+/// Dependencies of a Program reconciliation.
 #[derive(Clone)]
 pub struct Context {
     pub reader: Reader,
@@ -42,8 +42,8 @@ pub async fn controller(start: Start<StoreWriter<Program>>, context: Arc<Context
     start.run(strip_unused_fields, |_| (), |controller| controller, reconcile, context).await;
 }
 
-/// Removes the spec and the status. The cache is used only to count Programs, and each reconcile reads its Program from
-/// the API.
+/// Removes the spec and the status. The cache is used only to count Programs, and each reconciliation reads its Program
+/// from the API.
 fn strip_unused_fields(program: &mut Program) {
     program.program = ProgramSpec::default();
     program.status = None;

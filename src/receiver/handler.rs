@@ -252,7 +252,7 @@ async fn find_stacks(
     namespace: &str,
     resource: &ReceiverResource,
 ) -> Result<Vec<PartialObjectMeta<Stack>>, RequestError> {
-    let Some(name) = resource.one() else {
+    let Some(name) = resource.stack_name() else {
         // The schema requires labels. Without this check, an empty selector would match all Stacks.
         if resource.match_labels.is_empty() {
             return Ok(Vec::new());

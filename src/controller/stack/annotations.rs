@@ -48,7 +48,7 @@ pub fn cancel(observed: &Observed) -> Option<Action> {
         );
         return Some(Action::RejectCancel(value, message));
     };
-    if names_update(stack, &value) && value != open.name {
+    if is_update_name(stack, &value) && value != open.name {
         let message = format!("ignored annotation {ANNOTATION_CANCEL}={value}: the open run is {}", open.name);
         return Some(Action::RejectCancel(value, message));
     }
@@ -65,7 +65,7 @@ fn cancel_value(stack: &Stack) -> Option<String> {
 }
 
 /// Returns whether the value has the format of the name of an Update of this Stack.
-fn names_update(stack: &Stack, value: &str) -> bool {
+fn is_update_name(stack: &Stack, value: &str) -> bool {
     let hash = value.strip_prefix(&stack.name_any()).and_then(|rest| rest.strip_prefix('-')).unwrap_or_default();
     hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

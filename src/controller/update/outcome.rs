@@ -17,8 +17,8 @@ use crate::rpc::proto;
 
 /// Maximum length of the CLI output in the status, in bytes. The end of the output is kept.
 const MAX_OUTPUT: usize = 2048;
-/// Maximum number of pending creates, and of lock holders, in the outcome.
-const MAX_NAMED: usize = 50;
+/// Maximum number of pending creates, and of lock holders, that an outcome lists.
+const MAX_LISTED: usize = 50;
 /// Maximum length of a string from the agent, in bytes.
 const MAX_LINE: usize = 512;
 
@@ -95,7 +95,7 @@ impl RunOutcome {
             changes: changes(&result.changes),
             permalink: Some(result.permalink.clone()).filter(|link| !link.is_empty()),
             last_output: Some(tail(&result.last_output)).filter(|output| !output.is_empty()),
-            pending_creates: result.pending_creates.iter().take(MAX_NAMED).map(|urn| one_line(urn)).collect(),
+            pending_creates: result.pending_creates.iter().take(MAX_LISTED).map(|urn| one_line(urn)).collect(),
             interrupted: result.interrupted || result.outcome() == proto::Outcome::Interrupted,
             outputs_unavailable: false,
             proof: Some(TerminationEvidence::Agent),
@@ -170,7 +170,7 @@ impl RunOutcome {
     /// Removes outputs that cannot be stored, and adds the reason to the message. The run does not fail, because its
     /// operation is complete.
     pub fn without_outputs(self, why: &str) -> Self {
-        let lost = format!("failed to store the outputs, which the next run stores: {why}");
+        let lost = format!("failed to store the outputs: {why}; the next run stores them");
         let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
         RunOutcome { message, outputs: Vec::new(), outputs_unavailable: true, ..self }
     }
@@ -233,7 +233,7 @@ fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
         let (user, host, time) = (one_line(&holder.user), one_line(&holder.host), one_line(&holder.time));
         format!("{user}@{host} (pid {}) since {time}", holder.pid)
     };
-    let all: Vec<String> = holders.iter().take(MAX_NAMED).map(describe).collect();
+    let all: Vec<String> = holders.iter().take(MAX_LISTED).map(describe).collect();
     format!(
         "the stack is locked by {}; if no process holds the lock anymore, remove it with `pulumi cancel`",
         all.join(" and by ")
@@ -242,8 +242,8 @@ fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
 
 fn pending_creates_message(urns: &[String]) -> String {
     format!(
-        "run not started: an earlier run was interrupted while creating {}. These resources may exist, and a run would create \
-         them again",
+        "run not started: an earlier run was interrupted while creating resources. These may exist, and another run would \
+         create them again: {}",
         urns.join(", ")
     )
 }

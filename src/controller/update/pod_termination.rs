@@ -11,7 +11,7 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::request::pulumi_container;
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// Maximum time for which the controller waits until an exited container is restarted. After a restart, the journal of
+/// Maximum time for which the controller waits for the restart of an exited container. After a restart, the journal of
 /// the agent contains more information than the report of the kubelet. The restart backoff of the kubelet is at most
 /// five minutes.
 const RESTART_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);

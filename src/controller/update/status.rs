@@ -194,7 +194,7 @@ mod tests {
     }
 
     /// Returns an Update with this status.
-    fn so(status: UpdateStatus) -> Update {
+    fn with_status(status: UpdateStatus) -> Update {
         let mut update = Update::new("app-1", UpdateSpec::default());
         update.status = Some(status);
         update
@@ -202,14 +202,14 @@ mod tests {
 
     #[test]
     fn the_status_follows_a_run_from_start_to_end() {
-        let waiting = waiting(&so(UpdateStatus::default()), update_reason::QUEUED, "waiting", at(1));
+        let waiting = waiting(&with_status(UpdateStatus::default()), update_reason::QUEUED, "waiting", at(1));
         assert_eq!(waiting.phase, Some(UpdatePhase::Waiting));
-        let announced = announced(&so(waiting), &RunBinding::default(), at(2));
+        let announced = announced(&with_status(waiting), &RunBinding::default(), at(2));
         assert_eq!(announced.phase, Some(UpdatePhase::Starting));
-        let runs = running(&so(announced), Some(&progress(Some(42))), "run in progress", at(3));
+        let runs = running(&with_status(announced), Some(&progress(Some(42))), "run in progress", at(3));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         // A new controller process has not received the progress yet.
-        let runs = running(&so(runs), None, "run in progress", at(4));
+        let runs = running(&with_status(runs), None, "run in progress", at(4));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         let changes = [("create".to_owned(), 2), ("same".to_owned(), 1)].into();
         let outcome = RunOutcome::of(&proto::Result {
@@ -220,7 +220,7 @@ mod tests {
             last_output: "Resources:\n".to_owned(),
             ..proto::Result::default()
         });
-        let done = recorded(&so(runs), &outcome, Some(&progress(None)), at(66));
+        let done = recorded(&with_status(runs), &outcome, Some(&progress(None)), at(66));
         assert_eq!((done.phase, done.duration.as_deref()), (Some(UpdatePhase::Succeeded), Some("1m3s")));
         assert_eq!(
             (done.last_output.as_deref(), done.termination_evidence),
@@ -232,11 +232,11 @@ mod tests {
 
     #[test]
     fn a_run_with_unknown_outcome_is_open_until_a_user_resolves_it() {
-        let outcome_unknown = outcome_unknown(&so(UpdateStatus::default()), "unknown", at(1));
+        let outcome_unknown = outcome_unknown(&with_status(UpdateStatus::default()), "unknown", at(1));
         let progressing = conditions::find(&outcome_unknown.conditions, PROGRESSING).expect("value is set");
         assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("Unknown", "RunOutcomeUnknown"));
         assert!(!conditions::is_true(&outcome_unknown.conditions, COMPLETE));
-        let mut update = so(outcome_unknown);
+        let mut update = with_status(outcome_unknown);
         update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), "app-1=retry".to_owned());
         let ended = recorded(&update, &RunOutcome::resolved("app-1=retry", "unknown"), None, at(2));
         assert_eq!(ended.handled_resolve.as_deref(), Some("app-1=retry"));

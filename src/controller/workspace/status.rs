@@ -203,7 +203,7 @@ fn without_effect(workspace: &Workspace) -> Option<Event> {
     let template = workspace.spec.pod_template.as_ref().filter(|_| observed != workspace.metadata.generation)?;
     let fields = init_containers::without_effect(template);
     let message = format!(
-        "podTemplate: {} of init container {FETCH_CONTAINER} has no effect: the controller fetches the source. Put known_hosts and \
+        "podTemplate: the init container {FETCH_CONTAINER} ignores {}, because the controller fetches the source. Put known_hosts and \
          ca.crt into the Secret with the credentials",
         fields.join(", ")
     );

@@ -206,5 +206,5 @@ fn the_error_about_an_invalid_reference_contains_its_field() {
     }
     assert!(variable("A", &literal(Some(LiteralRef { value: "x".to_owned() })), "apps").is_ok());
     let null = StackSpec { config: [("a".to_owned(), Value::Null)].into(), ..StackSpec::default() };
-    assert_eq!(config(&stack(null)), Err(PlanError::NullConfig("a".to_owned())));
+    assert_eq!(config(&stack(null)), Err(StackSpecError::NullConfig("a".to_owned())));
 }

@@ -111,7 +111,7 @@ fn a_dependency_is_satisfied_if_its_current_generation_is_ready() {
         ("no condition", Some(succeeded()), waits("not ready")),
         ("ready", ready(Status::True, "ProcessingCompleted"), DependencyState::Satisfied),
         ("not ready", ready(Status::False, "UpdateFailed"), waits("not ready (UpdateFailed)")),
-        ("edited", edited, waits("spec has changed")),
+        ("edited", edited, waits("latest spec is not reconciled yet")),
     ];
     for (name, stack, expected) in rows {
         assert_eq!(one(Rule::Ready, stack, 1000), expected, "{name}");
@@ -174,7 +174,7 @@ fn a_new_revision_of_a_shared_source_is_applied_in_dependency_order() {
         stack.status = Some(status);
         stack
     };
-    let behind = waits("has not applied main@sha1:2 of the same source");
+    let behind = waits("has not applied revision main@sha1:2 of the same source");
     let rows = [
         ("applied", on("apps", "app", Some("main@sha1:2")), DependencyState::Satisfied),
         ("another source", on("apps", "app", Some("main@sha1:1")), behind.clone()),
@@ -199,7 +199,7 @@ fn an_expression_replaces_the_default_readiness_check() {
         (Ok(false), waits("readyExpr is false")),
         (
             Err(ExpressionError::Failed("no such key: spec".to_owned())),
-            waits("readyExpr has no result: no such key: spec"),
+            waits("failed to evaluate readyExpr: no such key: spec"),
         ),
         (Err(ExpressionError::Invalid("result must be a bool, not int".to_owned())), stalled.clone()),
         (Err(ExpressionError::LimitExceeded("result must be a bool, not int".to_owned())), stalled),

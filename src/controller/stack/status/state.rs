@@ -10,7 +10,7 @@ use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::{columns, names};
 use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::run::named;
+use crate::controller::stack::run::describe_run;
 
 /// Advice for a Stack whose last run is not retried.
 const RESUME_ADVICE: &str = "The Stack runs again when the spec or the source changes, or when the annotation \
@@ -158,7 +158,8 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
         State::OutcomeUnknown(reason, message) => stalled(reason, message, message),
         State::DecisionRequired(reason) => {
             let advice = resolution_advice(reason, last);
-            // A Stack that is being deleted reacts only to this annotation.
+            // A Stack with this reason is being deleted. Only the annotation `pulumi.com/resolve` then triggers another
+            // run.
             let message = match *reason == stack_reason::STACK_NOT_FOUND {
                 true => format!("{cause}. {advice}"),
                 false => format!("{cause}. {advice}. {RESUME_ADVICE}"),
@@ -221,7 +222,7 @@ fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> C
 
 /// Returns the time of the next retry for messages. The run can start later if no run slot is free.
 fn next_retry(last: Option<&LastUpdate>, backoff: &StackBackoff) -> String {
-    let end = last.and_then(|last| Some((last.last_resync_time.as_ref()?.0, backoff.pause_after(last))));
+    let end = last.and_then(|last| Some((last.last_resync_time.as_ref()?.0, backoff.delay_after(last))));
     match end.and_then(|(end, pause)| end.checked_add(pause).ok()) {
         Some(time) => format!("next retry at {}", time.strftime("%Y-%m-%dT%H:%M:%SZ")),
         None => "retrying".to_owned(),
@@ -275,7 +276,7 @@ fn not_ready_stalled(reason: &'static str, cause: &str, message: &str) -> Claims
 
 fn done(last: Option<&LastUpdate>) -> String {
     if let Some(last) = last.filter(|last| is_preview(Some(last))) {
-        let preview = named(UpdateKind::Preview, last.last_attempted_commit.as_deref().unwrap_or("unknown"));
+        let preview = describe_run(UpdateKind::Preview, last.last_attempted_commit.as_deref().unwrap_or("unknown"));
         return format!("{preview}: {}", changes(last));
     }
     let done = match last.and_then(|l| l.last_successful_commit.as_deref()).filter(|revision| !revision.is_empty()) {

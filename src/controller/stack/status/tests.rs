@@ -393,7 +393,7 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
     for reason in [None, Some("UpdateFailed"), Some("Aborted")] {
         let mut run = stack.clone();
         run.status = Some(with_result(&run, &ended_update(reason), None, at(60)));
-        assert_eq!(since(&run), None, "{reason:?}: the run has started");
+        assert_eq!(since(&run), None, "{reason:?}: the run has ended");
         run.status = Some(started(&run, &current(), at(70)));
         assert_eq!(since(&run), Some(70), "{reason:?}");
         run.metadata.generation = Some(4);

@@ -165,7 +165,7 @@ impl Attachments {
 
     fn requeue(&self, target: &Target) {
         if self.requeue.clone().try_send(target.update.clone()).is_err() {
-            tracing::debug!(update = %target.update, "requeue dropped; the Update is requeued after its requeue interval");
+            tracing::debug!(update = %target.update, "dropped a request to requeue the Update: queue is full");
         }
     }
 }

@@ -186,7 +186,7 @@ fn the_cancel_annotation_works_while_the_stack_is_deleted() {
     let Action::Record(outcome) = decide(&observed(annotated(None))) else { panic!("expected Action::Record") };
     assert_eq!(
         (outcome.failure, outcome.message.as_str()),
-        (Some(update_reason::CANCELED), "canceled before it started")
+        (Some(update_reason::CANCELED), "the run was canceled before it started")
     );
     let canceled = proto::Result { outcome: proto::Outcome::Canceled.into(), ..proto::Result::default() };
     let ended = Observed {
@@ -390,7 +390,7 @@ fn the_message_of_an_interrupted_run_states_the_termination_reason() {
 }
 
 #[test]
-fn a_run_that_waits_for_a_session_is_not_started_after_its_deletion() {
+fn a_waiting_run_is_not_started_after_its_update_is_deleted() {
     let held = || Some(RunState::Held("alice runs `pulumi import`".to_owned()));
     let waits = Observed { run_state: held(), pod: None, workspace: None, ..observed(update(Some(bound()))) };
     assert_eq!(decide(&waits), Action::Hold("alice runs `pulumi import`".to_owned()));

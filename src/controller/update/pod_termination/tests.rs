@@ -202,7 +202,7 @@ fn only_a_dead_node_proves_the_end_of_a_run_without_an_exit_status() {
 }
 
 #[test]
-fn the_node_is_read_only_when_the_end_of_a_run_is_unclear() {
+fn no_node_is_read_unless_the_end_of_a_run_is_unclear() {
     let here = pod(container("Running", running(), json!({})), false);
     let failed = pod(json!({"phase": "Failed"}), false);
     let nowhere = RunBinding { node_name: String::new(), ..binding() };

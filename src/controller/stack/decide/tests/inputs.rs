@@ -62,7 +62,7 @@ fn config_values_that_the_last_run_used_start_no_run() {
 }
 
 #[test]
-fn changes_of_mounted_objects_start_a_run_only_if_they_are_watched() {
+fn only_changes_of_watched_mounted_objects_start_a_run() {
     let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };

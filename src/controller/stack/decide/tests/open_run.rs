@@ -103,7 +103,6 @@ fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
     assert!(is_revoked(Resolved { digest: crate::artifact::Digest::of(b"second"), ..resolved() }, &placed));
 }
 
-/// Returns a Stack with an open run and this `Progressing` condition of its Update.
 #[test]
 fn an_unknown_outcome_is_reported_and_its_resolution_forwarded_once() {
     let unresolved = || open(Status::Unknown, "RunOutcomeUnknown");
