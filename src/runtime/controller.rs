@@ -79,7 +79,8 @@ impl<S> Start<S> {
                 context,
             )
             .for_each(|result| async move {
-                // The object was deleted or is part of another shard, or a watch failed and is retried.
+                // These errors are expected: the object was deleted or is part of another shard, or a watch failed and
+                // is retried.
                 if let Err(error) = result {
                     tracing::debug!(kind = %K::kind(&()), error = &error as &dyn std::error::Error, "controller");
                 }

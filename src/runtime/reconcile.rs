@@ -99,7 +99,8 @@ pub struct ReconcileRunner {
     /// When this token is canceled, reconciles that wait for a slot no longer start.
     end: CancellationToken,
     backoff: Backoff,
-    /// Objects that were reconciled. The lock is held only for short sections and never across an `await`.
+    /// Objects that were reconciled and still exist. The lock is held only for short sections and never across an
+    /// `await`.
     reconciled: Mutex<HashSet<ObjectKey>>,
     on_deleted: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
@@ -231,13 +232,13 @@ impl ReconcileRunner {
             End::Timeout => {
                 let delay = self.backoff.failed(key);
                 let error = format!("timed out after {} s", self.timeout.as_secs());
-                tracing::error!(error, retry_in = ?delay, "reconcile failed");
+                tracing::error!(error, retry_in = ?delay, "reconciliation failed");
                 (Action::requeue(delay), ReconcileResult::Error)
             }
             End::Panic(payload) => {
                 self.metrics.reconciles().panicked(self.controller);
                 let delay = self.backoff.failed(key);
-                tracing::error!(error = panic_message(&*payload), retry_in = ?delay, "reconcile panicked");
+                tracing::error!(error = panic_message(&*payload), retry_in = ?delay, "reconciliation panicked");
                 (Action::requeue(delay), ReconcileResult::Error)
             }
         }
@@ -248,12 +249,12 @@ impl ReconcileRunner {
             ReconcileError::Stalled { reason } => {
                 self.backoff.forget(key);
                 self.metrics.reconciles().stalled(self.controller);
-                tracing::error!(error = reason, "reconcile stalled until the object changes");
+                tracing::error!(error = reason, "reconciliation stalled until the object changes");
                 (Action::await_change(), ReconcileResult::Error)
             }
             ReconcileError::Waiting { on, after } => {
                 self.backoff.forget(key);
-                tracing::debug!(on, retry_in = ?after, "reconcile waiting");
+                tracing::debug!(on, retry_in = ?after, "reconciliation waiting");
                 (Action::requeue(*after), ReconcileResult::RequeueAfter)
             }
             ReconcileError::Transient(source) => {
@@ -261,10 +262,10 @@ impl ReconcileRunner {
                 // A conflict and a loss of leadership are expected. They are retried with backoff, and are not reported
                 // as failures.
                 if is_expected(&**source) {
-                    tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconcile");
+                    tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconciliation");
                     return (Action::requeue(delay), ReconcileResult::RequeueAfter);
                 }
-                tracing::error!(error = chain(&**source), retry_in = ?delay, "reconcile failed");
+                tracing::error!(error = chain(&**source), retry_in = ?delay, "reconciliation failed");
                 (Action::requeue(delay), ReconcileResult::Error)
             }
         }

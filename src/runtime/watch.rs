@@ -113,8 +113,8 @@ pub fn strip_metadata<K: Resource>(object: &mut K) {
 /// Removes the fields from the status of an Update that show neither the state of its run nor the locks of its run.
 pub fn strip_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
-        // Without `status.run`, this condition shows that the operator started the run, or that the run waits for
-        // references. In the latter case, the agent must be able to check that the references are mounted.
+        // Without `status.run`, the condition `Progressing` shows that the operator started the run, or that the run
+        // waits for references. In the latter case, the agent must be able to check that the references are mounted.
         let is_kept = |condition: &Condition| match condition.type_.as_str() {
             COMPLETE => true,
             PROGRESSING => {

@@ -132,7 +132,7 @@ fn deep(name: &str, version: u32) -> Value {
 }
 
 #[tokio::test]
-async fn an_undecodable_object_does_not_hide_other_objects() {
+async fn an_object_that_cannot_be_parsed_does_not_hide_other_objects() {
     let watched = [
         ("ADDED", deep("other", 2)),
         ("MODIFIED", deep("web", 3)),
