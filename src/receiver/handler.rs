@@ -253,8 +253,7 @@ async fn find_stacks(
     resource: &ReceiverResource,
 ) -> Result<Vec<PartialObjectMeta<Stack>>, RequestError> {
     let Some(name) = resource.one() else {
-        // The schema requires labels in a resource without a name. Without this check, an empty selector would match
-        // all Stacks.
+        // The schema requires labels. Without this check, an empty selector would match all Stacks.
         if resource.match_labels.is_empty() {
             return Ok(Vec::new());
         }

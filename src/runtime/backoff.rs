@@ -63,7 +63,7 @@ impl Backoff {
         delay
     }
 
-    /// Resets the delay of an object after a successful reconcile or after the deletion of the object.
+    /// Resets the delay of an object after a successful reconciliation or after the deletion of the object.
     pub fn forget(&self, key: &ObjectKey) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }

@@ -1,4 +1,4 @@
-//! Reports objects that cannot be parsed, in their conditions and as events. Such an object triggers no reconcile.
+//! Reports objects that cannot be parsed, in their conditions and as events. Such an object triggers no reconciliation.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::marker::PhantomData;

@@ -291,7 +291,7 @@ impl Term {
     /// Starts the term of an elector that has acquired the Lease.
     pub fn begin(elector: Elector) -> Self {
         let stop = CancellationToken::new();
-        // A separate task renews the Lease, so that renewals do not wait for reconciles.
+        // A separate task renews the Lease, so that renewals do not wait for reconciliations.
         let renewing = tokio::spawn(elector.hold(stop.clone()));
         Term { renewing, stop }
     }

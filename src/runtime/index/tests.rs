@@ -104,7 +104,7 @@ where
     indexed(|_| vec![()])
 }
 
-/// Several controllers, each with several reconciles, wait for the list of Updates.
+/// Several controllers, each with several reconciliations, wait for the list of Updates.
 #[tokio::test(start_paused = true)]
 async fn all_reconciliations_continue_when_the_initial_list_is_complete() {
     let (updates, mut writer) = cache::<ConfigMap>();
