@@ -206,8 +206,8 @@ impl Wiring<'_> {
             git.forget(gone);
         });
         let followers = followers.map(move |(namespace, name)| {
-            // Enqueues the Workspace, which may wait for the artifact. An error is ignored, because the Workspace is
-            // also requeued periodically.
+            // The Workspace of the Stack is also enqueued, because it may wait for the artifact. An error is ignored,
+            // because the Workspace is also requeued periodically.
             drop(requeue_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
             ObjectRef::new(&name).within(&namespace)
         });

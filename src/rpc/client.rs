@@ -65,24 +65,24 @@ pub struct Sending(Arc<watch::Sender<Sent>>);
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     bytes: u64,
-    is_all: bool,
+    is_complete: bool,
 }
 
 impl Sending {
     /// Waits until the connection has accepted all bytes.
     pub async fn done(&self) {
         // The wait cannot fail, because `self` owns the sender.
-        let _ = self.0.subscribe().wait_for(|sent| sent.is_all).await;
+        let _ = self.0.subscribe().wait_for(|sent| sent.is_complete).await;
     }
 
-    /// Waits until the stream is slower than `rate`, and then returns an error. After the complete stream is sent,
-    /// never returns.
+    /// Waits until the stream is slower than `rate`, and then returns an error. Never returns if the complete stream is
+    /// sent.
     async fn too_slow(&self, call: &'static str, rate: Rate) -> RpcError {
         loop {
             let before = self.0.borrow().bytes;
             tokio::time::sleep(rate.within).await;
             let sent = *self.0.borrow();
-            if sent.is_all {
+            if sent.is_complete {
                 std::future::pending::<()>().await;
             }
             let received = sent.bytes.saturating_sub(before);
@@ -97,7 +97,7 @@ impl Sending {
 
     fn record(&self, bytes: usize) {
         self.0.send_modify(|sent| match bytes {
-            0 => sent.is_all = true,
+            0 => sent.is_complete = true,
             bytes => sent.bytes += bytes as u64,
         });
     }
@@ -184,7 +184,7 @@ impl RpcError {
     }
 
     fn status(call: &'static str, status: &Status) -> Self {
-        // Errors of broken connections have different codes, but their source is always a transport error.
+        // Errors of broken connections have various codes, but their source is always a transport error.
         let broken = std::error::Error::source(status).is_some();
         let code = if broken { Code::Unavailable } else { status.code() };
         match std::error::Error::source(status) {
@@ -284,7 +284,7 @@ impl AgentClient {
         let mut calls = self.calls.clone();
         let requested = request.mounted_directories.clone();
         let mut reply = unary(&self.close_reason, "Status", CALL_TIMEOUT, calls.status(request)).await?;
-        bounds::status(&mut reply, &requested);
+        bounds::truncate_status(&mut reply, &requested);
         Ok(reply)
     }
 
@@ -304,13 +304,13 @@ impl AgentClient {
         self.put_source_at(header, reader, sending, MIN_RATE).await
     }
 
-    /// Sends a source in the same way as [`AgentClient::put_source`], with the minimum rate `least`.
+    /// Sends a source in the same way as [`AgentClient::put_source`], with the minimum rate `min_rate`.
     pub(super) async fn put_source_at<R>(
         &self,
         header: proto::SourceHeader,
         reader: R,
         sending: &Sending,
-        least: Rate,
+        min_rate: Rate,
     ) -> Result<proto::PutSourceReply, RpcError>
     where
         R: AsyncRead + Send + Unpin + 'static,
@@ -321,7 +321,7 @@ impl AgentClient {
         let mut calls = self.calls.clone();
         let reply = tokio::select! {
             reply = unary(&self.close_reason, call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)) => reply,
-            error = sending.too_slow(call, least) => Err(error),
+            error = sending.too_slow(call, min_rate) => Err(error),
         };
         let broken = broken.lock().ok().and_then(|mut error| error.take());
         match broken {
@@ -334,7 +334,7 @@ impl AgentClient {
     pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.close_reason, "Run", RUN_TIMEOUT, calls.run(request)).await?;
-        bounds::run(&mut reply);
+        bounds::truncate_run_reply(&mut reply);
         Ok(reply)
     }
 
@@ -364,7 +364,7 @@ impl AgentClient {
     pub async fn drain(&self) -> Result<proto::DrainReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.close_reason, "Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await?;
-        bounds::drain(&mut reply);
+        bounds::truncate_drain_reply(&mut reply);
         Ok(reply)
     }
 }
@@ -382,7 +382,7 @@ impl Attachment {
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
         let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.close_reason))?;
-        next.iter_mut().for_each(bounds::attached);
+        next.iter_mut().for_each(bounds::truncate_attach_reply);
         Ok(next)
     }
 }

@@ -1,9 +1,9 @@
 //! TLS 1.3 on the side of the controller. The controller verifies that an agent serves the expected Workspace, and
 //! presents a client certificate of a certificate authority that the agent trusts.
 //!
-//! During a rotation of the authority, some pods still have the old files. The controller therefore has a client
-//! certificate from the current authority and one from the previous authority. In the handshake, an agent lists the
-//! authorities that it trusts.
+//! During a rotation of the authority, some pods still have the certificate files of the previous authority. The
+//! controller therefore has a client certificate from the current authority and one from the previous authority. In the
+//! handshake, an agent lists the authorities that it trusts.
 
 use std::io;
 use std::net::SocketAddr;

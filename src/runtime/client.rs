@@ -24,7 +24,7 @@ pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
 /// Error during the creation of a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("failed to find the API server: no ServiceAccount is mounted and no kubeconfig exists")]
+    #[error("failed to find the API server: no valid ServiceAccount is mounted, and no valid kubeconfig exists")]
     Config(#[from] kube::config::InferConfigError),
     #[error("failed to create a client for the API server")]
     Client(#[from] kube::Error),

@@ -154,8 +154,8 @@ impl<W> FairQueue<W> {
     /// Returns the `key` of the next run that may start. Each `key` is returned once.
     pub fn next_requeue(&mut self, now: Instant) -> Option<W> {
         self.reserve(now);
-        let unaware = self.reserved.values_mut().filter(|reserved| reserved.key.is_some());
-        unaware.min_by_key(|reserved| reserved.number)?.key.take()
+        let not_requeued = self.reserved.values_mut().filter(|reserved| reserved.key.is_some());
+        not_requeued.min_by_key(|reserved| reserved.number)?.key.take()
     }
 
     /// Returns the time at which the next reservation expires.

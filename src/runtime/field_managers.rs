@@ -17,8 +17,8 @@ pub fn is_due<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(is_operators)
 }
 
-/// Returns whether the operator has applied more of an object than its status. If so, the operator has created the
-/// object and maintains it.
+/// Returns whether the operator has applied fields of an object other than its status. If so, the operator has created
+/// the object and maintains it.
 pub fn is_applied_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(|entry| is_operators(entry) && is_apply(entry) && !is_of_subresource(entry))
 }
@@ -126,7 +126,7 @@ mod tests {
     fn left<K: DeserializeOwned>(list: &str) -> Vec<K> {
         let list: Value = serde_saphyr::from_str(list).expect("valid YAML");
         let items = list["items"].as_array().expect("is a list").clone();
-        items.into_iter().map(|item| serde_json::from_value(item).expect("valid field manager entry")).collect()
+        items.into_iter().map(|item| serde_json::from_value(item).expect("valid object")).collect()
     }
 
     macro_rules! left {

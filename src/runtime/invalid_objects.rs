@@ -1,4 +1,4 @@
-//! Reports objects that cannot be parsed, in their conditions and as events. Such an object triggers no reconcile.
+//! Reports objects that cannot be parsed, in their conditions and as events. Such an object triggers no reconciliation.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::marker::PhantomData;
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failed_report_about_an_invalid_object_is_repeated_a_few_times() {
+    async fn reports_of_an_invalid_object_are_retried_up_to_the_maximum() {
         let (client, log) = client(|_| FakeResponse::refusal(500, "InternalError"));
         let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), Metrics::default());
         let (events, _task) = Events::new(writer.clone(), "controller", "pod", Metrics::default());
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_report_about_a_deleted_object_is_not_repeated() {
+    async fn a_failed_report_of_a_deleted_object_is_not_retried() {
         let (client, log) = client(|_| FakeResponse::refusal(404, "NotFound"));
         reported::<Stack>(client, &[1]).await;
         assert_eq!(log.all().len(), 1);

@@ -30,7 +30,7 @@ pub const TOKEN: &str = "token-that-nobody-may-see";
 
 const PASSPHRASE: &str = "correct horse";
 
-/// Reports whether the Pulumi CLI, its YAML language host and the test provider are on the `PATH`.
+/// Returns whether the Pulumi CLI, its YAML language host and the test provider are on the `PATH`.
 pub fn has_pulumi(test: &str) -> bool {
     has_programs(test, &["pulumi", "pulumi-language-yaml", "pulumi-resource-testing"])
 }

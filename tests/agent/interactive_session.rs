@@ -55,8 +55,8 @@ async fn informational_and_agent_cli_calls_are_not_interactive_sessions() {
 }
 
 #[tokio::test]
-async fn a_session_in_its_own_container_is_detected_in_any_directory() {
-    let test = "a_session_in_its_own_container_is_detected_in_any_directory";
+async fn a_session_in_the_container_of_the_agent_is_detected_in_any_directory() {
+    let test = "a_session_in_the_container_of_the_agent_is_detected_in_any_directory";
     if !has_programs(test, &["unshare", "nsenter"]) {
         return;
     }

@@ -184,9 +184,9 @@ async fn bare_change(pod: &Pod, language: &Language, text: &str, more: bool, ins
 
 fn row(language: &Language, change: &str, runs: &[Vec<Moment>], bare: f64, budget: f64) -> Row {
     let to_end = total(runs, STEPS.len());
-    let measure = format!("{}: artifact in status → Update finished, changed {change}", language.name);
+    let row_name = format!("{}: artifact in status → Update finished, changed {change}", language.name);
     Row::of(
-        &measure,
+        &row_name,
         format!("bare ({bare:.2} s) + {budget} s"),
         format!("{to_end:.2} s"),
         Some(to_end < bare + budget),

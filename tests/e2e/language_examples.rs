@@ -9,7 +9,7 @@ use crate::harness::languages::{IMAGE, registry_variables};
 use crate::harness::{Environment, File, Scene, run};
 
 /// Timeout for the commands in one block, longer than the timeouts in the READMEs.
-const BLOCK_LIMIT: Duration = Duration::from_secs(960);
+const BLOCK_TIMEOUT: Duration = Duration::from_secs(960);
 
 /// Commands that the test skips, because the scene creates and deletes the namespace.
 const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete namespace "];
@@ -85,9 +85,9 @@ async fn bash(directory: &Path, commands: &str) -> String {
         ("GIT_COMMITTER_EMAIL", "test@example.com"),
     ];
     command.envs(git).stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(BLOCK_LIMIT, command.output())
+    let output = tokio::time::timeout(BLOCK_TIMEOUT, command.output())
         .await
-        .unwrap_or_else(|_| panic!("these commands did not end within {BLOCK_LIMIT:?}:\n{commands}"))
+        .unwrap_or_else(|_| panic!("these commands did not end within {BLOCK_TIMEOUT:?}:\n{commands}"))
         .unwrap_or_else(|error| panic!("bash failed to start: {error}"));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "these commands failed:\n{commands}\n{error}");

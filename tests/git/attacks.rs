@@ -285,7 +285,10 @@ async fn until_ended(controller: &Controller, slow: &[StackSource], ended: &mut 
         if ended.len() >= count {
             return;
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "{count} fetches to be ended, not {ended:?}: {errors:?}");
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "expected {count} ended fetches, found {ended:?}: {errors:?}"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -231,7 +231,7 @@ fn changing_the_priority_moves_a_queued_run() {
 }
 
 #[test]
-fn the_message_of_a_queued_run_names_the_limit_and_its_flag() {
+fn the_message_of_a_queued_run_contains_the_reason_and_the_flag() {
     let name = || "x1".to_owned();
     for (full, words) in [
         (Full::All { limit: 10 }, "waiting for a run slot: 10 of 10 in use (--max-concurrent-runs)"),
@@ -258,7 +258,8 @@ fn the_message_of_a_queued_run_names_the_limit_and_its_flag() {
     }
 }
 
-/// Event that concerns the run with this number.
+/// Event. The number in `Ask`, `Close` and `Withdraw` selects a run. `Pass` advances the time by this number of
+/// seconds.
 #[derive(Clone, Debug)]
 enum Event {
     Ask(u8),
@@ -381,7 +382,7 @@ proptest! {
             let mut open: Vec<String> = queue.open.keys().cloned().collect();
             open.sort();
             let Some(ended) = open.get(usize::from(end) % open.len().max(1)).cloned() else { break };
-            // `close` has the same state after it frees the slot and before it reserves the slot.
+            // In `close`, the queue has this state after the slot is freed and before the slot is reserved.
             queue.open.remove(&ended);
             let before = eligible(&queue);
             queue.close(&ended, now);
