@@ -13,7 +13,7 @@ use crate::source::{Origin, Resolved};
 #[derive(Debug, thiserror::Error)]
 pub enum InlineSourceError {
     #[error("{one} and {other} are mutually exclusive: remove one of them")]
-    Two { one: &'static str, other: &'static str },
+    MutuallyExclusive { one: &'static str, other: &'static str },
     #[error("{0} is missing")]
     Missing(&'static str),
     #[error("{field}: {error}")]
