@@ -51,7 +51,7 @@ fn strip_unused_fields(program: &mut Program) {
 
 /// Reconciles one Program. No other object is read or written.
 async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
-    context.metrics.programs(context.programs.len());
+    context.metrics.set_program_count(context.programs.len());
     let namespace = program.namespace().unwrap_or_default();
     let live = context.reader.get_opt::<Program>(&namespace, &program.name_any()).await?;
     let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {

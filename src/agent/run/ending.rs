@@ -56,8 +56,8 @@ impl Ending {
         Ending { outcome: proto::Outcome::Failed, message, ..Ending::default() }
     }
 
-    /// Returns the ending of an operation that did not run, because an interrupted run left pending creates in the
-    /// state.
+    /// Returns the result of an operation that the agent does not start, because an interrupted run left pending
+    /// creates in the state.
     pub(super) fn pending_creates(urns: Vec<String>) -> Self {
         let named = urns.iter().take(MAX_LISTED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = urns.len().saturating_sub(MAX_LISTED_CREATES);
@@ -71,15 +71,16 @@ impl Ending {
         Ending { outcome, message, pending_creates: urns, ..Ending::default() }
     }
 
-    /// Returns the ending of a destroy whose stack was not found. The resources can still exist: the state backend may
+    /// Returns the result of a destroy whose stack was not found. The resources can still exist: the state backend may
     /// have lost the stack, or the access token may not permit access to the stack.
     pub(super) fn stack_not_found(stack: &str) -> Self {
         let message = format!("stack {stack} not found in the backend; nothing was destroyed");
         Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
     }
 
-    /// Returns the ending of a destroy that did not run, because another Pulumi stack manages the resources of this
-    /// Stack. The destroy would not delete these resources, and could delete the resources of another owner.
+    /// Returns the result of a destroy that the agent does not start, because another Pulumi stack manages the
+    /// resources of the Stack. The destroy would not delete these resources, and could delete the resources of another
+    /// owner.
     pub(super) fn another_stack(stack: &str) -> Self {
         let message =
             format!("stack {stack} in this backend is not the stack that manages the resources; nothing was destroyed");
@@ -91,7 +92,7 @@ impl Ending {
         Ending { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }
     }
 
-    /// Converts the ending into the result for the journal. Redacts and truncates the message, but keeps the secret
+    /// Converts this result into the message for the journal. Redacts and truncates the message, but keeps the secret
     /// values of outputs.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
         let mut message = console::remove_request_ids(&self.message);

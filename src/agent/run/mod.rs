@@ -156,7 +156,7 @@ impl Run {
         self.attempt_at(self.parameters.kind).await
     }
 
-    /// Returns an ending if the run must fail on drift and the resources have drifted from the state. The check does
+    /// Returns a result if the run must fail on drift and the resources have drifted from the state. The check does
     /// not change the state, so the next run detects the drift again.
     async fn check_drift(&self) -> Result<Option<Ending>, RunError> {
         if !self.parameters.expects_no_drift() {
@@ -184,7 +184,7 @@ impl Run {
         attempt::run(self, arguments::arguments(&operation)).await
     }
 
-    /// Converts a completed attempt into the ending of the operation.
+    /// Converts a completed attempt into the result of the operation.
     async fn conclude(&self, attempt: Attempt) -> Ending {
         let ending = if attempt.exit.success() { self.success(&attempt).await } else { self.failure(&attempt) };
         let ending = Ending {

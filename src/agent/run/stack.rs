@@ -29,7 +29,7 @@ impl Run {
         }
     }
 
-    /// Creates the stack. Returns an ending if the creation fails. Succeeds if another client has already created the
+    /// Creates the stack. Returns a result if the creation fails. Succeeds if another client has already created the
     /// stack.
     pub(super) async fn init(&self) -> Result<Option<Ending>, RunError> {
         let ended =
@@ -41,7 +41,7 @@ impl Run {
         Ok(Some(self.failed_call("failed to create the stack", &ended)))
     }
 
-    /// Encrypts the secret values of these keys. Returns an ending if the encryption fails. First creates a missing
+    /// Encrypts the secret values of these keys. Returns a result if the encryption fails. First creates a missing
     /// stack, because the encryption requires the stack.
     pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<Ending>, RunError> {
         for entry in self.config.iter().filter(|entry| entry.is_secret && keys.contains(&entry.key)) {

@@ -78,7 +78,7 @@ pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
         return by_container;
     }
     let node_name = &run.binding.node_name;
-    let lost = |proof, why: String| End::Proven(Box::new(RunOutcome::interrupted(&why, proof, Some(run.now))));
+    let lost = |evidence, why: String| End::Proven(Box::new(RunOutcome::interrupted(&why, evidence, Some(run.now))));
     match (node, pod) {
         (NodeState::Gone, _) => lost(TerminationEvidence::NodeGone, format!("node {node_name} no longer exists")),
         (NodeState::OutOfService, _) => {

@@ -20,7 +20,7 @@ const SHORT_MESSAGE: usize = 512;
 /// Type, status, reason and message of the three conditions.
 type DesiredConditions<'a> = [(&'a str, Status, &'a str, &'a str); 3];
 
-fn with(update: &Update, desired: DesiredConditions<'_>, now: Timestamp) -> UpdateStatus {
+fn with_conditions(update: &Update, desired: DesiredConditions<'_>, now: Timestamp) -> UpdateStatus {
     let mut status = update.status.clone().unwrap_or_default();
     let generation = update.metadata.generation.unwrap_or_default();
     for (kind, value, reason, message) in desired {
@@ -78,7 +78,7 @@ fn open(update: &Update, progressing: Status, reason: &str, message: &str, now: 
         (FAILED, Status::False, open, ""),
         (COMPLETE, Status::False, open, ""),
     ];
-    with(update, desired, now)
+    with_conditions(update, desired, now)
 }
 
 /// Returns the status of a completed run.
@@ -96,7 +96,7 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
             (COMPLETE, Status::True, update_reason::UPDATED, ""),
         ],
     };
-    let mut status = with(update, desired, now);
+    let mut status = with_conditions(update, desired, now);
     status.start_time = plausible(outcome.started, update, now).map(Time).or(status.start_time);
     let end = plausible(outcome.ended, update, now).unwrap_or(now);
     status.end_time = Some(Time(end));
@@ -112,13 +112,13 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status.last_output = outcome.last_output.clone();
     status.pending_creates = outcome.pending_creates.clone();
     status.interrupted = outcome.interrupted.then_some(true);
-    status.termination_evidence = outcome.proof;
+    status.termination_evidence = outcome.evidence;
     status.outputs_unavailable = outcome.outputs_unavailable.then_some(true);
     status.outputs = (!outcome.outputs.is_empty()).then(|| names::outputs_secret(&update.name_any()));
     let resolution = update
         .annotations()
         .get(names::ANNOTATION_RESOLVE)
-        .filter(|_| outcome.proof == Some(TerminationEvidence::User));
+        .filter(|_| outcome.evidence == Some(TerminationEvidence::User));
     status.handled_resolve = resolution.cloned();
     status
 }

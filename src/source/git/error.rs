@@ -98,7 +98,7 @@ impl GitError {
             | GitError::TooSlow { .. }
             | GitError::NoSlot { .. }
             | GitError::Ended { .. } => true,
-            GitError::Child { failure, .. } => !failure.is_of_input(),
+            GitError::Child { failure, .. } => !failure.is_caused_by_input(),
             GitError::Status(status) => *status >= 500,
             _ => false,
         }
@@ -119,7 +119,7 @@ impl GitError {
             | GitError::TooManyObjects { .. }
             | GitError::Content { .. }
             | GitError::Pack(_) => true,
-            GitError::Child { failure, .. } => failure.is_of_input(),
+            GitError::Child { failure, .. } => failure.is_caused_by_input(),
             GitError::Unreachable(_)
             | GitError::TimedOut { .. }
             | GitError::TooSlow { .. }
