@@ -42,7 +42,7 @@ pub enum PackError {
     Kind { path: PathBuf },
     #[error("failed to pack {path}: limit of {limit} entries exceeded")]
     TooManyEntries { path: PathBuf, limit: u64 },
-    #[error("failed to pack: files exceed the limit of {limit} bytes")]
+    #[error("failed to pack: the files exceed the limit of {limit} bytes in total (--artifact-max-unpacked-size)")]
     TooManyBytes { limit: u64 },
     #[error("failed to write {path} to the archive: {cause}")]
     Write { path: PathBuf, cause: io::Error },

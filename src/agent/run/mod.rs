@@ -115,7 +115,8 @@ impl Run {
         if !self.parameters.creates_stack() {
             let stack = &self.desired.stack;
             return Ok(Ending::failed(format!(
-                "stack {stack} not found in the backend, and this run must not create it"
+                "stack {stack} not found in the backend, and this run must not create it: create the stack, or correct \
+                 the stack name or the backend"
             )));
         }
         if self.is_cancelled() {

@@ -248,7 +248,7 @@ fn handle_duplicate(observed: &Observed) -> Option<Action> {
             }
             let message = format!(
                 "{managed}, and a destroy would delete its resources. To leave them to Stack {preceding}, set spec.destroyOnFinalize to \
-                 false; otherwise delete Stack {preceding} first"
+                 false. To destroy them, delete Stack {preceding} first"
             );
             return Some(Action::Conflict(message));
         }

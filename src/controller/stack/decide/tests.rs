@@ -476,7 +476,7 @@ fn a_duplicate_stack_starts_no_run_except_to_destroy_what_it_applied() {
     let Action::Conflict(message) = end_of(Some("dev"), true) else {
         panic!("expected Action::Conflict for the shared Pulumi stack")
     };
-    assert!(message.contains("otherwise delete Stack"), "{message}");
+    assert!(message.contains("To destroy them, delete Stack"), "{message}");
     assert_eq!(end_of(Some("dev"), false), Action::RemoveFinalizer, "destroyOnFinalize is not set");
     let elsewhere = DuplicateStack { namespace: "others".to_owned(), ..first.clone() };
     let end = end_beside(&elsewhere, Some("dev"), true);

@@ -238,7 +238,7 @@ impl Evaluation {
             }
             Err(busy) => (
                 Err(EvaluationError::Transient(format!(
-                    "{} other expressions of this namespace are already waiting for evaluation",
+                    "{} other expressions of this namespace are already waiting for evaluation; retrying",
                     busy.waiting
                 ))),
                 None,
