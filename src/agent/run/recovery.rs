@@ -150,22 +150,36 @@ impl Run {
                 pid,
                 time,
                 ?session,
-                "keeping the lock of a dead run: interactive session in the pod"
+                "keeping the lock of a run that has ended: interactive session in the pod"
             );
             return false;
         }
         match self.call(arguments::cancel(&self.desired.stack), Stdout::Logged).await {
             Ok(ended) if ended.exit.success() => {
-                tracing::warn!(operation, user, host, pid, time, "removed the lock of a dead run");
+                tracing::warn!(operation, user, host, pid, time, "removed the lock of a run that has ended");
                 true
             }
             Ok(ended) => {
                 let output = ended.stderr.last_lines(5);
-                tracing::error!(operation, host, pid, time, output, "failed to remove the lock of a dead run");
+                tracing::error!(
+                    operation,
+                    host,
+                    pid,
+                    time,
+                    output,
+                    "failed to remove the lock of a run that has ended"
+                );
                 false
             }
             Err(error) => {
-                tracing::error!(operation, host, pid, time, %error, "failed to remove the lock of a dead run");
+                tracing::error!(
+                    operation,
+                    host,
+                    pid,
+                    time,
+                    %error,
+                    "failed to remove the lock of a run that has ended"
+                );
                 false
             }
         }

@@ -327,8 +327,8 @@ pub struct GitRepository {
 }
 
 /// Credentials of a Git repository: `sshPrivateKey` (with a passphrase in `password`, if the key has one), or `token`,
-/// or both `username` and `password`, or `githubApp`. The values are in Secrets in the namespace of the Workspace. These
-/// Secrets can also contain trusted SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
+/// or both `username` and `password`, or `githubApp`. The values are in Secrets in the namespace of the Workspace.
+/// These Secrets can also contain trusted SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitRepositoryAuth {
