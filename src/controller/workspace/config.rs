@@ -114,7 +114,8 @@ fn item(item: &ConfigItem) -> Result<proto::ConfigItem, SpecError> {
     if !item.value.is_null() || given.iter().filter(|is_given| **is_given).count() != 1 {
         return Err(invalid(
             &item.key,
-            "exactly one of value, valueFrom.env, path, secretKeyRef and configMapKeyRef is required",
+            "exactly one of value, valueFrom.env, valueFrom.path, valueFrom.secretKeyRef and valueFrom.configMapKeyRef is \
+             required",
         ));
     }
     let from_there = proto::ConfigItem { json: from.json.unwrap_or_default(), ..plain };
