@@ -101,7 +101,7 @@ pub enum Failure {
 
 impl Failure {
     /// Returns whether the input caused the failure, so that a retry with the same input would fail again.
-    pub fn is_of_input(&self) -> bool {
+    pub fn is_caused_by_input(&self) -> bool {
         matches!(
             self,
             Failure::Memory { .. } | Failure::Cpu { .. } | Failure::FileSize { .. } | Failure::Response { .. }
@@ -252,7 +252,11 @@ fn after_colon(error_output: &str) -> String {
 /// Formats a number of bytes for a message.
 fn format_bytes(bytes: u64) -> String {
     const MEBIBYTE: u64 = 1 << 20;
-    if bytes.is_multiple_of(MEBIBYTE) { format!("{}Mi", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }
+    if bytes > 0 && bytes.is_multiple_of(MEBIBYTE) {
+        format!("{}Mi", bytes / MEBIBYTE)
+    } else {
+        format!("{bytes} bytes")
+    }
 }
 
 /// Applies the limits that the parent has sent, and returns a reader of the input after the limits. Must be called

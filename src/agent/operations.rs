@@ -270,7 +270,7 @@ impl Operations {
     fn refuse_other_agent(&self, request: &proto::RunRequest) -> Result<(), Refusal> {
         for (what, desired, found) in [
             ("another pod", &request.pod_uid, &self.identity.pod_uid),
-            ("another start of the agent", &request.start_id, &self.identity.start_id),
+            ("another instance of the agent", &request.start_id, &self.identity.start_id),
         ] {
             if desired != found {
                 return Err(Refusal::Precondition(format!(

@@ -44,9 +44,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a readiness request, including its response.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent readiness requests. Further connections wait in the backlog of the listener.
-const MAX_READINESS_REQUESTS: usize = 8;
+const MAX_CONCURRENT_READINESS_REQUESTS: usize = 8;
 /// Maximum size of a readiness request in bytes.
-const MAX_READINESS_REQUEST: usize = 2048;
+const MAX_READINESS_REQUEST_BYTES: usize = 2048;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum time that the agent waits until the controller has recorded the results.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -163,7 +163,7 @@ fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operat
 /// Serves the readiness endpoint until the future is dropped. The endpoint uses HTTP without TLS on a separate port,
 /// has a single path and limits the size of requests. Calls `is_ready` for each connection.
 async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
-    let permits = Arc::new(Semaphore::new(MAX_READINESS_REQUESTS));
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_READINESS_REQUESTS));
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
         match listener.accept().await {
@@ -188,7 +188,7 @@ async fn serve_readiness_request(mut stream: TcpStream, ready: bool) -> std::io:
     let mut buffer = [0; 512];
     while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
         let length = stream.read(&mut buffer).await?;
-        if length == 0 || request.len() + length > MAX_READINESS_REQUEST {
+        if length == 0 || request.len() + length > MAX_READINESS_REQUEST_BYTES {
             return Ok(());
         }
         request.extend_from_slice(buffer.get(..length).unwrap_or_default());

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::runtime::reflector::store::Writer as StoreWriter;
 
-use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, receiver_reason};
+use crate::api::conditions::{self, ConditionUpdate, READY, RECONCILING, STALLED, Status, receiver_reason};
 use crate::api::duration;
 use crate::api::names::ANNOTATION_REQUESTED_AT;
 use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver, StackReceiverStatus};
@@ -155,8 +155,8 @@ fn status_after(receiver: &StackReceiver, action: &Action, now: Timestamp) -> St
         Action::Leave | Action::NotServed | Action::Await { .. } => None,
     };
     let mut set = |kind, status_of_kind, reason| {
-        let claim = Claim { kind, status: status_of_kind, reason, message: &message };
-        conditions::set(&mut status.conditions, &claim, generation, now);
+        let condition = ConditionUpdate { kind, status: status_of_kind, reason, message: &message };
+        conditions::set(&mut status.conditions, &condition, generation, now);
     };
     set(READY, is_ready, reason);
     match action {

@@ -103,15 +103,26 @@ impl Sending {
     }
 }
 
-/// Error of a call.
+/// Value of [`RpcError::call`] if the connection failed before a call.
+const CONNECT: &str = "connect";
+
+/// Error of a connection or of a call.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("failed to call {call} of the agent: {message} ({code:?})")]
+#[error("{}: {message} ({code:?})", failed_action(call))]
 pub struct RpcError {
-    /// Name of the called method.
+    /// Name of the called method, or `connect`.
     pub call: &'static str,
     pub code: Code,
     /// Truncated message of the agent or of the network.
     pub message: String,
+}
+
+fn failed_action(call: &str) -> String {
+    if call == CONNECT {
+        "failed to connect to the agent".to_owned()
+    } else {
+        format!("failed to call {call} of the agent")
+    }
 }
 
 impl RpcError {
@@ -234,7 +245,7 @@ impl Agents {
 
     /// Connects to an agent. The connection is closed when the client and all its streams are dropped.
     pub async fn connect(&self, address: &AgentAddress) -> Result<AgentClient, RpcError> {
-        let call = "Connect";
+        let call = CONNECT;
         let name = ServerName::try_from(address.server_name.clone())
             .map_err(|_| RpcError::new(call, Code::InvalidArgument, "the server name is not a valid DNS name"))?;
         let endpoint = Endpoint::from_shared(format!("http://{}", address.server_name))

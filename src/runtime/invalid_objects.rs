@@ -12,7 +12,7 @@ use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::api::conditions::{self, Claim, READY, STALLED, Status, stack_reason};
+use crate::api::conditions::{self, ConditionUpdate, READY, STALLED, Status, stack_reason};
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::tolerant_watcher::ParseError;
 use crate::runtime::writes::{Object, Writer};
@@ -156,8 +156,8 @@ fn status(kind: &str, message: &str, generation: i64) -> Option<Value> {
     for (kind, status, reason) in
         [(READY, Status::False, not_ready), (STALLED, Status::True, stack_reason::SPEC_INVALID)]
     {
-        let claim = Claim { kind, status, reason, message };
-        conditions::set(&mut written, &claim, generation, Timestamp::now());
+        let condition = ConditionUpdate { kind, status, reason, message };
+        conditions::set(&mut written, &condition, generation, Timestamp::now());
     }
     Some(json!({ "conditions": written, "observedGeneration": generation }))
 }

@@ -30,7 +30,7 @@ use crate::telemetry::chain;
 use crate::telemetry::metrics::Metrics;
 
 pub use state::Identity;
-use state::{Observation, Step, decide, desired};
+use state::{Observation, Step, decide, next_lease_spec};
 
 /// Timeout of the release of the Lease.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -210,7 +210,7 @@ impl Elector {
         // The caller can drop this future before the response arrives, so `must_read` is set before the request.
         self.must_read = true;
         let before = self.seen.as_ref().map(Observation::spec).unwrap_or_default();
-        let spec = desired(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
+        let spec = next_lease_spec(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
         let granted = match self.seen.clone() {
             Some(seen) => self.write(&seen, &spec).await?,
             None => match self.writer.create(&self.new_lease(spec)).await? {

@@ -99,10 +99,10 @@ impl InlineSource {
 
 /// Returns the source that init containers provide.
 pub fn from_init_containers() -> Resolved {
-    in_pod(InPod::InitContainers, Directory::root())
+    resolve_in_pod(InPod::InitContainers, Directory::root())
 }
 
-fn in_pod(source: InPod, directory: Directory) -> Resolved {
+fn resolve_in_pod(source: InPod, directory: Directory) -> Resolved {
     // The source has no revision. As in the Pulumi Kubernetes Operator, the field is then empty.
     Resolved {
         origin: Origin::InPod,
@@ -135,7 +135,7 @@ fn from_image(local: &LocalDirectory) -> Result<Resolved, InlineSourceError> {
     if directory.is_root() {
         return Err(InlineSourceError::Missing("local.dir"));
     }
-    Ok(in_pod(InPod::Image, directory))
+    Ok(resolve_in_pod(InPod::Image, directory))
 }
 
 fn from_project_info(info: &ProjectInfo) -> Result<Resolved, InlineSourceError> {

@@ -109,7 +109,7 @@ async fn no_lock_is_removed_during_an_interactive_session() {
     assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
     assert!(
         !workspace.path("home/removed").exists()
-            && workspace.log().contains("keeping the lock of a dead run: interactive session in the pod")
+            && workspace.log().contains("keeping the lock of a run that has ended: interactive session in the pod")
     );
     assert!(session.is_running(), "the end of the run does not end the session");
 

@@ -18,7 +18,7 @@ use super::processes::RunProcesses;
 use super::refusal::Refusal;
 use crate::artifact::Directory;
 use crate::pulumi::failure::installation;
-use crate::pulumi::install::{Files, InstallPlan, Subject};
+use crate::pulumi::install::{Files, InstallPlan, ProjectInSource};
 use crate::pulumi::project::Project;
 use crate::pulumi::{arguments, install as pulumi_install};
 use crate::rpc::proto::EnvironmentVariable;
@@ -95,10 +95,10 @@ fn operation(layout: &Layout) -> String {
 /// Plans the installation for a project in an unpacked source. `cli` is the version of the CLI, or empty if the version
 /// is unknown.
 pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) -> InstallPlan {
-    let subject = Subject { project, directory: Path::new(directory.as_str()) };
+    let project_in_source = ProjectInSource { project, directory: Path::new(directory.as_str()) };
     let mut files = Files::new();
     let mut unreadable = None;
-    for path in pulumi_install::files(subject) {
+    for path in pulumi_install::files(project_in_source) {
         match read(&tree.join(&path)) {
             Ok(Some(content)) => {
                 files.insert(path, content);
@@ -107,14 +107,14 @@ pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) ->
             Err(error) => unreadable = Some(format!("failed to read {}: {error}", path.display())),
         }
     }
-    let imports = match go_imports::of_module(tree, subject, &files) {
+    let imports = match go_imports::of_module(tree, project_in_source, &files) {
         Ok(imports) => imports,
         Err(error) => {
             unreadable = Some(format!("failed to read the imports of the Go files: {error}"));
             BTreeSet::new()
         }
     };
-    let mut plan = pulumi_install::plan(subject, &files, &imports, cli);
+    let mut plan = pulumi_install::plan(project_in_source, &files, &imports, cli);
     // A directory that the new source itself contains is not taken from the previous source.
     plan.trees.retain(|path| {
         !exists(&tree.join(path)) && path.parent().is_none_or(|parent| is_directory(&tree.join(parent)))

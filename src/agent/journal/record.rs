@@ -164,7 +164,11 @@ impl JournalRecord {
             }
             Err(error) if !writer.lossy => {
                 writer.lossy = true;
-                tracing::error!(operation = self.request.id, %error, "failed to write progress; the run continues without it");
+                tracing::error!(
+                    operation = self.request.id,
+                    %error,
+                    "failed to write progress; the run continues without progress reports"
+                );
             }
             Err(_) => {}
         }

@@ -10,7 +10,7 @@ use tokio::process::Child;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::context::{AttemptError, Run};
-use super::ending::first_bytes;
+use super::operation_result::first_bytes;
 use crate::agent::cancellation::{Cancellation, Step};
 use crate::agent::command;
 use crate::agent::durable;

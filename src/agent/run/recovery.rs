@@ -7,7 +7,7 @@ use std::io::{self, BufReader};
 use std::path::Path;
 
 use super::context::{MAX_CHANGED, Run, RunError, StateFileError};
-use super::ending::{self, Ending};
+use super::operation_result::{self, OperationResult};
 use crate::agent::command::{Ended, Stdout};
 use crate::agent::journal::Reader;
 use crate::agent::{durable, interactive_session};
@@ -18,8 +18,8 @@ use crate::pulumi::{arguments, state};
 use crate::rpc::proto::PendingCreates;
 
 impl Run {
-    /// Handles pending creates according to the request. Returns an ending if the operation must not run.
-    pub(super) async fn settle_pending_creates(&self) -> Result<Option<Ending>, RunError> {
+    /// Handles pending creates according to the request. Returns a result if the operation must not run.
+    pub(super) async fn settle_pending_creates(&self) -> Result<Option<OperationResult>, RunError> {
         let settled = match self.parameters.pending_creates {
             PendingCreates::Unspecified | PendingCreates::Keep => return Ok(None),
             PendingCreates::Stop => self.stop_on_creates().await,
@@ -33,23 +33,23 @@ impl Run {
         settled
     }
 
-    async fn stop_on_creates(&self) -> Result<Option<Ending>, RunError> {
+    async fn stop_on_creates(&self) -> Result<Option<OperationResult>, RunError> {
         match self.export("find pending creates").await? {
             Exported::NoStack => return Ok(None),
-            Exported::Failed(ending) => return Ok(Some(ending)),
+            Exported::Failed(operation_result) => return Ok(Some(operation_result)),
             Exported::Written => {}
         }
         let file = self.record.state_file();
         let urns = run_blocking(move || read_pending(&file)).await.map_err(RunError::State)?;
-        Ok((!urns.is_empty()).then(|| Ending::pending_creates(urns)))
+        Ok((!urns.is_empty()).then(|| OperationResult::pending_creates(urns)))
     }
 
     /// Removes pending creates by importing the state. `pulumi stack import` removes all pending operations. This is
     /// safe, because the CLI only warns about pending operations that are not creates.
-    async fn clear_creates(&self) -> Result<Option<Ending>, RunError> {
+    async fn clear_creates(&self) -> Result<Option<OperationResult>, RunError> {
         match self.export("clear pending creates").await? {
             Exported::NoStack => return Ok(None),
-            Exported::Failed(ending) => return Ok(Some(ending)),
+            Exported::Failed(operation_result) => return Ok(Some(operation_result)),
             Exported::Written => {}
         }
         let file = self.record.state_file();
@@ -87,13 +87,14 @@ impl Run {
         Ok(Exported::Failed(self.failed_call(&what, &ended)))
     }
 
-    /// Returns the ending of an operation after a failed CLI call.
-    pub(super) fn failed_call(&self, what: &str, ended: &Ended) -> Ending {
+    /// Returns the result of an operation after a failed CLI call.
+    pub(super) fn failed_call(&self, what: &str, ended: &Ended) -> OperationResult {
         let failure = classify(ended);
         let message = self.with_cause(&format!("{what}: {}", failure.message));
-        let outcome = ending::outcome(&failure.kind, self.is_cancelled());
-        let holders = ending::holders(failure.kind);
-        Ending { outcome, message, holders, ..Ending::default() }.with_last_output(&ended.stdout, &ended.stderr)
+        let outcome = operation_result::outcome(&failure.kind, self.is_cancelled());
+        let holders = operation_result::holders(failure.kind);
+        OperationResult { outcome, message, holders, ..OperationResult::default() }
+            .with_last_output(&ended.stdout, &ended.stderr)
     }
 }
 
@@ -101,7 +102,7 @@ impl Run {
 enum Exported {
     Written,
     NoStack,
-    Failed(Ending),
+    Failed(OperationResult),
 }
 
 /// Returns the cause of a failed CLI call.
@@ -149,22 +150,36 @@ impl Run {
                 pid,
                 time,
                 ?session,
-                "keeping the lock of a dead run: interactive session in the pod"
+                "keeping the lock of a run that has ended: interactive session in the pod"
             );
             return false;
         }
         match self.call(arguments::cancel(&self.desired.stack), Stdout::Logged).await {
             Ok(ended) if ended.exit.success() => {
-                tracing::warn!(operation, user, host, pid, time, "removed the lock of a dead run");
+                tracing::warn!(operation, user, host, pid, time, "removed the lock of a run that has ended");
                 true
             }
             Ok(ended) => {
                 let output = ended.stderr.last_lines(5);
-                tracing::error!(operation, host, pid, time, output, "failed to remove the lock of a dead run");
+                tracing::error!(
+                    operation,
+                    host,
+                    pid,
+                    time,
+                    output,
+                    "failed to remove the lock of a run that has ended"
+                );
                 false
             }
             Err(error) => {
-                tracing::error!(operation, host, pid, time, %error, "failed to remove the lock of a dead run");
+                tracing::error!(
+                    operation,
+                    host,
+                    pid,
+                    time,
+                    %error,
+                    "failed to remove the lock of a run that has ended"
+                );
                 false
             }
         }

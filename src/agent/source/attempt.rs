@@ -162,7 +162,7 @@ impl Source {
         self.settings.keep(before.as_ref());
         let moved = carried.clone().unwrap_or_default();
         let trial = swap::record_trial(&self.layout, before.as_ref(), &delivery.tree, moved)
-            .map_err(Refusal::system("failed to record the trial of the source"))?;
+            .map_err(Refusal::system("failed to record that the source is being installed"))?;
         let needs_install = delivery.plan.is_some() && carried.is_none();
         let Err(error) = self.run_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
         // The wait ends when the agent shuts down, because the shutdown must not wait for users.

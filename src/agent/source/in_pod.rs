@@ -25,7 +25,8 @@ impl Source {
         if let Some(archive) = &self.lock().current_source {
             let digest = &archive.digest;
             return Err(Refusal::Precondition(format!(
-                "source {digest} is already installed: only another pod can use a source that is part of the pod"
+                "source {digest} is already installed in this pod: a source from the image or from the init containers \
+                 requires another pod"
             )));
         }
         let project = match source {
@@ -61,7 +62,8 @@ impl Source {
         let current_source = self.lock().current_source.as_ref().map(|current_source| current_source.digest.clone());
         match current_source.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
             Some(_) => Err(Refusal::Precondition(
-                "the source is part of the pod: another source requires another pod".to_owned(),
+                "the source of this pod is from its image or its init containers: another source requires another pod"
+                    .to_owned(),
             )),
             None => Ok(()),
         }

@@ -326,9 +326,9 @@ pub struct GitRepository {
     pub auth: Option<GitRepositoryAuth>,
 }
 
-/// Credentials of a Git repository: `sshPrivateKey` (optionally with `password`), `token`, `username` and `password`,
-/// or `githubApp`. The values are in Secrets in the namespace of the Workspace. These Secrets can also contain trusted
-/// SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
+/// Credentials of a Git repository: `sshPrivateKey` (with a passphrase in `password`, if the key has one), or `token`,
+/// or both `username` and `password`, or `githubApp`. The values are in Secrets in the namespace of the Workspace.
+/// These Secrets can also contain trusted SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitRepositoryAuth {

@@ -78,9 +78,9 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth: Option<GitAuth>,
 
-    /// Name of a Secret with the credentials for `projectRepo` in these keys: `sshPrivateKey` (optionally with
-    /// `password`), `accessToken`, or `username` and `password`. The Secret can also contain trusted SSH host keys in
-    /// `known_hosts` and trusted CA certificates in `ca.crt`.
+    /// Name of a Secret with the credentials for `projectRepo` in these keys: `sshPrivateKey` (with a passphrase in
+    /// `password`, if the key has one), or `accessToken`, or both `username` and `password`. The Secret can also
+    /// contain trusted SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth_secret: Option<String>,
 

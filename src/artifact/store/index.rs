@@ -17,7 +17,7 @@ pub enum StoreError {
     InUse { path: PathBuf },
     #[error(
         "artifact store is full: {needed} more bytes exceed its capacity of {capacity} bytes ({in_use} in use, {incoming} \
-         incoming); increase the capacity or reduce concurrent transfers"
+         incoming): increase --storage-size"
     )]
     Full { capacity: u64, needed: u64, in_use: u64, incoming: u64 },
     #[error("artifact of {bytes} bytes has digest {found}, not {expected}")]

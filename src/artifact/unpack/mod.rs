@@ -73,11 +73,11 @@ pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
 }
 
 /// Returns a reader for the archive and the meter that counts its bytes.
-fn open<R: Read>(reader: R, limits: &Limits) -> (Archive<Decompressed<MultiGzDecoder<Compressed<R>>>>, Rc<Meter>) {
+fn open<R: Read>(reader: R, limits: &Limits) -> (Archive<LimitedReader<MultiGzDecoder<CountingReader<R>>>>, Rc<Meter>) {
     let meter = Rc::new(Meter::default());
-    let compressed = Compressed { inner: reader, meter: Rc::clone(&meter) };
+    let compressed = CountingReader { inner: reader, meter: Rc::clone(&meter) };
     let inner = MultiGzDecoder::new(compressed);
-    (Archive::new(Decompressed { inner, meter: Rc::clone(&meter), limits: limits.clone() }), meter)
+    (Archive::new(LimitedReader { inner, meter: Rc::clone(&meter), limits: limits.clone() }), meter)
 }
 
 fn entry_place(name: &[u8]) -> String {
@@ -256,12 +256,12 @@ impl Meter {
 }
 
 /// A reader that counts compressed bytes.
-struct Compressed<R> {
+struct CountingReader<R> {
     inner: R,
     meter: Rc<Meter>,
 }
 
-impl<R: Read> Read for Compressed<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         add(&self.meter.compressed, count);
@@ -270,13 +270,13 @@ impl<R: Read> Read for Compressed<R> {
 }
 
 /// A reader that counts decompressed bytes and enforces the limits.
-struct Decompressed<R> {
+struct LimitedReader<R> {
     inner: R,
     meter: Rc<Meter>,
     limits: Limits,
 }
 
-impl<R: Read> Read for Decompressed<R> {
+impl<R: Read> Read for LimitedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         if count == 0 && !buffer.is_empty() {
@@ -294,7 +294,7 @@ impl<R: Read> Read for Decompressed<R> {
     }
 }
 
-impl<R> Decompressed<R> {
+impl<R> LimitedReader<R> {
     /// Records the exceeded limit in the meter, because the libraries that call this reader discard the error.
     fn stop(&self, breach: Breach) -> io::Error {
         self.meter.breach.set(Some(breach));

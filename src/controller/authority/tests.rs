@@ -12,7 +12,7 @@ use super::decide::{Found, TRUSTED_AFTER_IT_SIGNED, TRUSTED_BEFORE_IT_SIGNS};
 use super::{CaRotator, Generations, SecretStore, secret};
 use crate::rpc::identity::Authority;
 use crate::runtime::events::Events;
-use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client, merge};
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
@@ -35,7 +35,7 @@ impl Api {
                 if request.body["metadata"]["resourceVersion"] != secret["metadata"]["resourceVersion"] {
                     return FakeResponse::refusal(409, "Conflict");
                 }
-                merge(&mut secret, &request.body);
+                apply_json_merge_patch(&mut secret, &request.body);
                 api.store(secret)
             }
             other => panic!("{other:?}"),
@@ -55,11 +55,13 @@ impl Api {
     fn put(&self, authority: &Authority) {
         let found = serde_json::to_value(secret::new(&Generations::first(authority_like(authority)), "flux-system"));
         let data = found.unwrap()["data"].clone();
-        self.change(|secret| merge(secret.as_mut().unwrap(), &json!({ "data": data })));
+        self.change(|secret| apply_json_merge_patch(secret.as_mut().unwrap(), &json!({ "data": data })));
     }
 
     fn annotate(&self, key: &str, value: &str) {
-        self.change(|secret| merge(secret.as_mut().unwrap(), &json!({"metadata": {"annotations": {key: value}}})));
+        self.change(|secret| {
+            apply_json_merge_patch(secret.as_mut().unwrap(), &json!({"metadata": {"annotations": {key: value}}}))
+        });
     }
 
     fn stored(&self) -> Generations {
@@ -184,7 +186,7 @@ async fn a_user_can_revoke_trust_in_a_replaced_authority() {
     fixture.api.put(&Authority::generate(now()).unwrap());
     assert!(fixture.refresh(now()).await.previous().is_some());
     let nothing = json!({"data": {"previous.crt": null, "previous.key": null}});
-    fixture.api.change(|secret| merge(secret.as_mut().unwrap(), &nothing));
+    fixture.api.change(|secret| apply_json_merge_patch(secret.as_mut().unwrap(), &nothing));
     assert!(fixture.refresh(now()).await.previous().is_none());
 }
 
@@ -218,7 +220,9 @@ async fn a_requested_rotation_completes_all_steps_and_is_not_repeated() {
 async fn an_invalid_secret_is_reported_once_and_changes_nothing() {
     let mut fixture = Fixture::start(Api::default()).await.unwrap();
     let before = fixture.active();
-    fixture.api.change(|secret| merge(secret.as_mut().unwrap(), &json!({"data": {"ca.key": "Z2FyYmFnZQ=="}})));
+    fixture.api.change(|secret| {
+        apply_json_merge_patch(secret.as_mut().unwrap(), &json!({"data": {"ca.key": "Z2FyYmFnZQ=="}}))
+    });
     for _ in 0..3 {
         assert!(fixture.refresh(now()).await == before && !fixture.is_well());
     }

@@ -112,7 +112,7 @@ async fn a_rotated_token_changes_the_path_in_the_next_reconciliation() {
             log.all().into_iter().filter(|request| request.method == "PATCH").map(|request| request.body).collect();
         if let Some(patch) = patches.last() {
             let mut object = json!(live);
-            crate::runtime::fake_api::merge(&mut object, &json!({"status": patch["status"]}));
+            crate::runtime::fake_api::apply_json_merge_patch(&mut object, &json!({"status": patch["status"]}));
             live = serde_json::from_value(object).expect("valid StackReceiver");
         }
         written.push((patches.len(), live.status.as_ref().and_then(|status| status.webhook_path.clone())));

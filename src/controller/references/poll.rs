@@ -189,7 +189,7 @@ fn requeue(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces
         Waiter::Workspace(workspace) => workspaces.clone().try_send(workspace).is_ok(),
     };
     if !requeued {
-        tracing::debug!("dropped a request to requeue a waiter: queue is full");
+        tracing::debug!("dropped a request to requeue an object that waits for a Secret or ConfigMap: queue is full");
     }
 }
 
@@ -202,7 +202,7 @@ async fn exists(reader: &Reader, object: &Object) -> bool {
         }
     };
     found.unwrap_or_else(|error| {
-        tracing::debug!(%error, "failed to check for a missing object");
+        tracing::debug!(%error, "failed to check whether a missing object exists");
         false
     })
 }

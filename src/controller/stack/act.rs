@@ -228,7 +228,7 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     events.into_iter().for_each(|event| context.events.publish(event));
     if update.status.as_ref().is_some_and(|status| status.outputs_unavailable == Some(true)) {
         let why = status.last_update.as_ref().and_then(|last| last.message.as_deref());
-        let why = why.unwrap_or("outputs are not available");
+        let why = why.unwrap_or("the outputs of the run are not available");
         let event = Event::new(stack, EventKind::Warning, "StackOutputRetrievalFailure", why);
         context.events.publish(with_last_revision(stack, event));
     }

@@ -156,7 +156,7 @@ fn value_source<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Value
             Some(secret)
                 if secret.namespace.as_deref().is_some_and(|other| !other.is_empty() && other != namespace) =>
             {
-                Err("cross-namespace refs are not allowed")
+                Err("a Secret in another namespace is not allowed: use a Secret in the namespace of the Stack")
             }
             Some(secret) => Ok(ValueSource::Secret(secret)),
             None => Err("type Secret requires `secret.name` and `secret.key`"),

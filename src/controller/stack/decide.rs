@@ -28,7 +28,7 @@ const SOURCE_GRACE: SignedDuration = SignedDuration::from_secs(10);
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
-    if field_managers::is_due(stack) {
+    if field_managers::is_managed_by_operator(stack) {
         return Action::TakeOver;
     }
     if !deleting && !stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
@@ -248,7 +248,7 @@ fn handle_duplicate(observed: &Observed) -> Option<Action> {
             }
             let message = format!(
                 "{managed}, and a destroy would delete its resources. To leave them to Stack {preceding}, set spec.destroyOnFinalize to \
-                 false; otherwise delete Stack {preceding} first"
+                 false. To destroy them, delete Stack {preceding} first"
             );
             return Some(Action::Conflict(message));
         }

@@ -85,7 +85,7 @@ pub fn may_have_changed(update: &Update) -> bool {
     update.spec.kind == UpdateKind::Up
         && (!conditions::is_true(&result.conditions, conditions::FAILED)
             || result.interrupted.unwrap_or_default()
-            || result.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::Agent)
+            || result.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::Agent)
             || result.changes.iter().any(|(operation, count)| operation != "same" && *count > 0))
 }
 
@@ -96,7 +96,7 @@ pub fn may_have_removed(update: &Update) -> bool {
     update.spec.kind == UpdateKind::Destroy
         && result.run.is_some()
         && (result.interrupted.unwrap_or_default()
-            || result.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::Agent))
+            || result.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::Agent))
 }
 
 /// Returns whether an earlier destroy has removed the Pulumi stack that this destroy did not find.

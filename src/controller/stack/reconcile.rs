@@ -32,7 +32,7 @@ const STEPS: usize = 8;
 /// Reconciles a Stack in steps. Each step observes the state, decides on an action, and performs the action.
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
-    context.metrics.stacks(context.stacks.store().len());
+    context.metrics.set_stack_count(context.stacks.store().len());
     // The Stack is read from the API, because the cache may not contain the last write of this controller yet. With an
     // outdated record of runs, the controller could start a run twice.
     let namespace = stack.namespace().unwrap_or_default();

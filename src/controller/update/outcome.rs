@@ -41,7 +41,7 @@ pub struct RunOutcome {
     /// Whether the outputs were lost or could not be stored.
     pub outputs_unavailable: bool,
     /// Evidence of the end of the run, or `None` if the run did not start.
-    pub proof: Option<TerminationEvidence>,
+    pub evidence: Option<TerminationEvidence>,
     /// Pulumi project of the run.
     pub project: Option<RunProject>,
     /// State backend of the run.
@@ -77,7 +77,7 @@ impl RunOutcome {
             pending_creates: Vec::new(),
             interrupted: false,
             outputs_unavailable: false,
-            proof: None,
+            evidence: None,
             project: None,
             backend: None,
             config_inputs: None,
@@ -98,7 +98,7 @@ impl RunOutcome {
             pending_creates: result.pending_creates.iter().take(MAX_LISTED).map(|urn| one_line(urn)).collect(),
             interrupted: result.interrupted || result.outcome() == proto::Outcome::Interrupted,
             outputs_unavailable: false,
-            proof: Some(TerminationEvidence::Agent),
+            evidence: Some(TerminationEvidence::Agent),
             project: result.project.as_ref().map(project),
             backend: backend::without_credentials(&one_line(&result.backend)),
             config_inputs: Some(one_line(&result.config_inputs)).filter(|word| !word.is_empty()),
@@ -135,7 +135,7 @@ impl RunOutcome {
         let reported = proto::Outcome::from_str_name(&words.outcome).unwrap_or(proto::Outcome::Unspecified);
         let mut outcome = RunOutcome::failed(update_reason::ABORTED, &words.message);
         outcome.failure = failure(reported);
-        outcome.proof = Some(TerminationEvidence::Container);
+        outcome.evidence = Some(TerminationEvidence::Container);
         outcome.interrupted = words.interrupted.unwrap_or_else(|| outcome.failure.is_some());
         if outcome.failure.is_none() {
             outcome.outputs_unavailable = true;
@@ -145,12 +145,12 @@ impl RunOutcome {
         Some(outcome)
     }
 
-    /// Returns the outcome of an interrupted run. `proof` is the evidence that all processes of the run have ended.
-    pub fn interrupted(why: &str, proof: TerminationEvidence, ended: Option<Timestamp>) -> Self {
+    /// Returns the outcome of an interrupted run. `evidence` shows that all processes of the run have ended.
+    pub fn interrupted(why: &str, evidence: TerminationEvidence, ended: Option<Timestamp>) -> Self {
         let message = format!("run interrupted: {why}");
         RunOutcome {
             interrupted: true,
-            proof: Some(proof),
+            evidence: Some(evidence),
             ended,
             ..RunOutcome::failed(update_reason::ABORTED, &message)
         }
@@ -162,7 +162,7 @@ impl RunOutcome {
             format!("a user resolved the run with annotation {}: {resolution}; {cause}", names::ANNOTATION_RESOLVE);
         RunOutcome {
             interrupted: true,
-            proof: Some(TerminationEvidence::User),
+            evidence: Some(TerminationEvidence::User),
             ..RunOutcome::failed(update_reason::RUN_OUTCOME_UNKNOWN, &message)
         }
     }

@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
     use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus};
-    use crate::api::conditions::{self, COMPLETE, Claim, Status};
+    use crate::api::conditions::{self, COMPLETE, ConditionUpdate, Status};
 
     fn time(second: i64) -> Option<Time> {
         Timestamp::from_second(second).ok().map(Time)
@@ -151,9 +151,9 @@ mod tests {
             update
         };
         let mut ended = bound("ended");
-        let claim = Claim { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
+        let condition = ConditionUpdate { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
         let at = Timestamp::from_second(30).expect("timestamp in range");
-        conditions::set(&mut ended.status.get_or_insert_default().conditions, &claim, 1, at);
+        conditions::set(&mut ended.status.get_or_insert_default().conditions, &condition, 1, at);
         let all: Vec<_> = [bound("open"), ended, update(10, None)].map(Arc::new).into();
         let open = open_runs(&all);
         let found: Vec<_> = open.iter().map(|(run, _)| (run.uid.as_str(), run.node.as_str())).collect();

@@ -133,9 +133,9 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
 /// Returns the minimum protocol version of the agent for this run, or zero if no request can be built for the run.
 pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
-    let needed = request.map_or(0, |request| protocol::needed(&request));
+    let required = request.map_or(0, |request| protocol::required_version(&request));
     // The missing objects are created after the pod, so the agent must check that they are mounted when the run starts.
-    if waits_for_references(update) { needed.max(protocol::REQUIRED_DIRECTORIES) } else { needed }
+    if waits_for_references(update) { required.max(protocol::MOUNT_WAIT_VERSION) } else { required }
 }
 
 /// Returns whether an Update waits for missing Secrets or ConfigMaps.
@@ -305,7 +305,7 @@ pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
 /// identified.
 pub fn dead_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
-    let is_proven = status.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::User);
+    let is_proven = status.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::User);
     if !is_proven || status.interrupted != Some(true) {
         return None;
     }

@@ -74,7 +74,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         // reconciliation.
         return Action::Ignore;
     }
-    if field_managers::is_due(workspace) {
+    if field_managers::is_managed_by_operator(workspace) {
         return Action::TakeOver;
     }
     if !has_finalizer {

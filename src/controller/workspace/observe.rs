@@ -138,13 +138,13 @@ fn reference(artifact: &Artifact) -> Option<ArtifactReference> {
     Some(ArtifactReference { digest, revision: String::new(), dir: artifact.directory.clone() })
 }
 
-/// Returns the state of an agent of the Pulumi Kubernetes Operator. An agent that may execute a run counts as
-/// unreachable, which delays the deletion of its pod. The run can end during this delay, because this agent ends its
-/// run when the operator stops.
+/// Returns the state of an agent of the Pulumi Kubernetes Operator. An agent that may still be executing a run counts
+/// as unreachable, which delays the deletion of its pod. The run can end during this delay, because this agent ends
+/// its run when the operator stops.
 fn pko_agent(updates: &[Arc<Update>]) -> Agent {
     match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(
-            "the pod has an agent of the Pulumi Kubernetes Operator, which may execute run {}",
+            "the agent in the pod belongs to the Pulumi Kubernetes Operator and may still be executing run {}",
             update.name_any()
         )),
         None => Agent::NotCalled,

@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use super::project::Project;
 use package_manager::{LOCAL_DEPENDENCY, Managed, inside, is_path, text};
 
-pub use package_manager::{Files, Subject};
+pub use package_manager::{Files, ProjectInSource};
 
 /// An installation and the conditions for skipping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,25 +73,30 @@ impl InstallPlan {
 }
 
 /// Returns the paths in the source of all files that can affect the installation.
-pub fn files(subject: Subject<'_>) -> Vec<PathBuf> {
-    let names: &[&str] = match subject.project.runtime.as_str() {
+pub fn files(project_in_source: ProjectInSource<'_>) -> Vec<PathBuf> {
+    let names: &[&str] = match project_in_source.project.runtime.as_str() {
         "nodejs" | "bun" => &nodejs::FILES,
         "python" => &python::FILES,
         "go" => &go::FILES,
         _ => return Vec::new(),
     };
-    let directories = subject.directories();
+    let directories = project_in_source.directories();
     directories.iter().flat_map(|directory| names.iter().map(|name| directory.join(name))).collect()
 }
 
 /// Plans an installation. `imports` are the packages that the files of a Go module import. `cli` is the version of the
 /// CLI, or empty if the version is unknown.
-pub fn plan(subject: Subject<'_>, files: &Files, imports: &BTreeSet<String>, cli: &str) -> InstallPlan {
-    let project = subject.project;
+pub fn plan(
+    project_in_source: ProjectInSource<'_>,
+    files: &Files,
+    imports: &BTreeSet<String>,
+    cli: &str,
+) -> InstallPlan {
+    let project = project_in_source.project;
     let mut managed = match project.runtime.as_str() {
         "yaml" => Managed { name: "yaml".to_owned(), works_without_trees: true, ..Managed::default() },
-        "nodejs" | "bun" => nodejs::managed(subject, files),
-        "python" => python::managed(subject, files),
+        "nodejs" | "bun" => nodejs::managed(project_in_source, files),
+        "python" => python::managed(project_in_source, files),
         "go" => go::managed(files),
         other => Managed {
             name: other.to_owned(),
@@ -100,10 +105,10 @@ pub fn plan(subject: Subject<'_>, files: &Files, imports: &BTreeSet<String>, cli
         },
     };
     // The CLI writes generated packages to this directory.
-    managed.trees.extend(inside(&subject.directory.join("sdks")).filter(|_| project.has_packages()));
+    managed.trees.extend(inside(&project_in_source.directory.join("sdks")).filter(|_| project.has_packages()));
     let unknown_cli = cli.is_empty().then(|| "unknown CLI version".to_owned());
     InstallPlan {
-        installed: Installed { key: key(subject, &managed.name, files, imports, cli), manager: managed.name },
+        installed: Installed { key: key(project_in_source, &managed.name, files, imports, cli), manager: managed.name },
         reinstall_reason: managed.reinstall_reason.or_else(|| package_reinstall_reason(project)).or(unknown_cli),
         trees: managed.trees,
         exact: managed.exact,
@@ -111,13 +116,19 @@ pub fn plan(subject: Subject<'_>, files: &Files, imports: &BTreeSet<String>, cli
     }
 }
 
-fn key(subject: Subject<'_>, manager: &str, files: &Files, imports: &BTreeSet<String>, cli: &str) -> String {
-    let project = subject.project;
+fn key(
+    project_in_source: ProjectInSource<'_>,
+    manager: &str,
+    files: &Files,
+    imports: &BTreeSet<String>,
+    cli: &str,
+) -> String {
+    let project = project_in_source.project;
     let files: BTreeMap<_, _> =
         files.iter().map(|(path, content)| (path.to_string_lossy(), hex::encode(Sha256::digest(content)))).collect();
     let all = json!({
         "cli": cli,
-        "directory": subject.directory.to_string_lossy(),
+        "directory": project_in_source.directory.to_string_lossy(),
         "runtime": project.runtime,
         "options": project.runtime_options,
         "main": project.main,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::package_manager::{self, Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, is_path, named};
+use super::package_manager::{self, Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, ProjectInSource, is_path, named};
 
 pub(super) const FILES: [&str; 14] = [
     "package.json",
@@ -47,10 +47,10 @@ const SCRIPTS: [&str; 9] = [
 const DEPENDENCIES: [&str; 7] =
     ["dependencies", "devDependencies", "optionalDependencies", "peerDependencies", "overrides", "resolutions", "pnpm"];
 
-pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
-    let option = subject.option("packagemanager");
+pub(super) fn managed(project_in_source: ProjectInSource<'_>, files: &Files) -> Managed {
+    let option = project_in_source.option("packagemanager");
     let desired = match option {
-        "" if subject.project.runtime == "bun" => "bun",
+        "" if project_in_source.project.runtime == "bun" => "bun",
         "" => "auto",
         option => option,
     };
@@ -62,7 +62,7 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
     Managed {
         name,
         reinstall_reason: reinstall_reason(desired, &locked, files),
-        trees: subject.directories().iter().map(|directory| directory.join("node_modules")).collect(),
+        trees: project_in_source.directories().iter().map(|directory| directory.join("node_modules")).collect(),
         exact: true,
         works_without_trees: false,
     }

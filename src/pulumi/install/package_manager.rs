@@ -28,13 +28,13 @@ pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A project in a source.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct ProjectInSource<'a> {
     pub project: &'a Project,
     /// Directory of the project in the source.
     pub directory: &'a Path,
 }
 
-impl Subject<'_> {
+impl ProjectInSource<'_> {
     /// Returns an option of the runtime, or an empty string if the option is not set.
     pub(super) fn option(&self, name: &str) -> &str {
         text(&self.project.runtime_options, name)

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use super::package_manager::{
-    Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, contains_local_path, inside, named, toml_contains_local_path,
+    Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, ProjectInSource, contains_local_path, inside, named,
+    toml_contains_local_path,
 };
 
 pub(super) const FILES: [&str; 9] = [
@@ -42,15 +43,15 @@ enum Requirements {
     Elsewhere,
 }
 
-pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
+pub(super) fn managed(project_in_source: ProjectInSource<'_>, files: &Files) -> Managed {
     let has = |name: &str| named(files, &[name]).next().is_some();
-    let toolchain = match subject.option("toolchain") {
+    let toolchain = match project_in_source.option("toolchain") {
         "" | "auto" if has("uv.lock") => "uv",
         "" | "auto" if has("poetry.lock") => "poetry",
         "" | "auto" => "pip",
         toolchain => toolchain,
     };
-    let environment = virtual_environment(subject);
+    let environment = virtual_environment(project_in_source);
     let reinstall_reason = match toolchain {
         "uv" | "poetry" if !has(if toolchain == "uv" { "uv.lock" } else { "poetry.lock" }) => Some(NO_LOCK.to_owned()),
         "uv" | "poetry" => locked_reinstall_reason(files),
@@ -59,7 +60,7 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
     };
     let mut trees: Vec<PathBuf> = environment.into_iter().collect();
     if toolchain != "pip" {
-        trees.extend(subject.directories().iter().map(|directory| directory.join(".venv")));
+        trees.extend(project_in_source.directories().iter().map(|directory| directory.join(".venv")));
         trees.sort();
         trees.dedup();
     }
@@ -73,9 +74,10 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
 }
 
 /// Returns the directory in the option `virtualenv`, if the directory is inside the source.
-fn virtual_environment(subject: Subject<'_>) -> Option<PathBuf> {
-    let option = subject.option("virtualenv");
-    inside(&subject.directory.join(option)).filter(|path| !option.is_empty() && path != subject.directory)
+fn virtual_environment(project_in_source: ProjectInSource<'_>) -> Option<PathBuf> {
+    let option = project_in_source.option("virtualenv");
+    inside(&project_in_source.directory.join(option))
+        .filter(|path| !option.is_empty() && path != project_in_source.directory)
 }
 
 fn locked_reinstall_reason(files: &Files) -> Option<String> {

@@ -10,11 +10,11 @@ const LOCK: (&str, &str) = ("package-lock.json", r#"{"lockfileVersion": 3}"#);
 
 fn planned(project: &str, directory: &str, contents: &[(&str, &str)], cli: &str) -> InstallPlan {
     let project = Project::parse(Path::new("Pulumi.yaml"), project).expect("valid project file");
-    let subject = Subject { project: &project, directory: Path::new(directory) };
-    let expected = files(subject);
+    let project_in_source = ProjectInSource { project: &project, directory: Path::new(directory) };
+    let expected = files(project_in_source);
     let contents = contents.iter().map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
     // As in the agent, passes only the requested files.
-    plan(subject, &contents.filter(|(path, _)| expected.contains(path)).collect(), &BTreeSet::new(), cli)
+    plan(project_in_source, &contents.filter(|(path, _)| expected.contains(path)).collect(), &BTreeSet::new(), cli)
 }
 
 fn npm(contents: &[(&str, &str)]) -> InstallPlan {
@@ -101,10 +101,11 @@ fn the_cache_key_contains_every_install_input() {
 #[test]
 fn a_new_import_of_a_go_program_requires_an_installation() {
     let project = Project::parse(Path::new("Pulumi.yaml"), GO).expect("valid project file");
-    let subject = Subject { project: &project, directory: Path::new("") };
+    let project_in_source = ProjectInSource { project: &project, directory: Path::new("") };
     let module = Files::from([("go.mod".into(), b"module a".to_vec()), ("go.sum".into(), Vec::new())]);
-    let planned =
-        |imports: &[&str]| plan(subject, &module, &imports.iter().map(|path| (*path).to_owned()).collect(), "v3.259.0");
+    let planned = |imports: &[&str]| {
+        plan(project_in_source, &module, &imports.iter().map(|path| (*path).to_owned()).collect(), "v3.259.0")
+    };
     let before = planned(&["fmt", "b.example"]).installed;
     assert_eq!(planned(&["b.example", "fmt"]).carry(Some(&before)), Carry::Move);
     assert_eq!(planned(&["b.example", "fmt", "c.example"]).carry(Some(&before)), Carry::Nothing);

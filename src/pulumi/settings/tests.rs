@@ -246,7 +246,7 @@ fn the_error_for_an_invalid_settings_file_contains_the_line_number() {
 
 proptest! {
     #[test]
-    fn no_text_causes_a_panic(original in any::<String>(), current in any::<String>(), key in any::<String>(), value in any::<String>()) {
+    fn arbitrary_text_never_causes_a_panic(original in any::<String>(), current in any::<String>(), key in any::<String>(), value in any::<String>()) {
         for (is_path, is_secret) in [(false, false), (false, true), (true, false), (true, true)] {
             let entry = Entry { is_path, is_secret, ..entry(&key, &json!(value)) };
             let environments = [value.clone()];

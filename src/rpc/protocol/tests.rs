@@ -13,7 +13,7 @@ fn requests_with_newer_features_require_a_newer_agent() {
         lock_recovery: true,
         ..RunRequest::default()
     };
-    assert_eq!(needed(&plain), 0);
+    assert_eq!(required_version(&plain), 0);
     let config = |item| Some(Settings { config: vec![item], ..Settings::default() });
     let rows = [
         ("a preview", RunRequest { kind: OperationKind::Preview.into(), ..plain.clone() }),
@@ -46,12 +46,12 @@ fn requests_with_newer_features_require_a_newer_agent() {
         ),
     ];
     for (name, request) in rows {
-        assert_eq!(needed(&request), 1, "{name}");
+        assert_eq!(required_version(&request), 1, "{name}");
     }
     let destroy = RunRequest { kind: OperationKind::Destroy.into(), ..plain };
-    assert_eq!(needed(&destroy), 2, "older agents report a missing Pulumi stack as destroyed");
+    assert_eq!(required_version(&destroy), 2, "older agents report a missing Pulumi stack as destroyed");
     let applied = RunRequest { applied_stack: Some(PulumiStack::default()), ..destroy };
-    assert_eq!(needed(&applied), 4, "older agents destroy a Pulumi stack that is not the applied stack");
+    assert_eq!(required_version(&applied), 4, "older agents destroy a Pulumi stack that is not the applied stack");
 }
 
 fn settings(stack: &str, config: &[(&str, &str)]) -> Settings {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::config::LeaderElection;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
-use crate::runtime::lease::state::{Observation, Step, decide, desired};
+use crate::runtime::lease::state::{Observation, Step, decide, next_lease_spec};
 use crate::runtime::lease::{Elector, Identity, LeaseLost, Term};
 use crate::runtime::writes::Leadership;
 use crate::telemetry::metrics::Metrics;
@@ -193,7 +193,7 @@ fn lease_transitions_count_holder_changes_but_not_renewals() {
     let cases =
         [(Step::Renew, &before, then, 4), (Step::Take, &before, now, 5), (Step::Create, &LeaseSpec::default(), now, 0)];
     for (step, before, acquired, transitions) in cases {
-        let spec = desired(step, before, "me", LEASE, now);
+        let spec = next_lease_spec(step, before, "me", LEASE, now);
         assert_eq!(spec.acquire_time, Some(MicroTime(acquired)), "{step:?}");
         assert_eq!(spec.lease_transitions, Some(transitions), "{step:?}");
         assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some("me"), Some(35)), "{step:?}");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::api::auto::{Update, UpdateStatus};
-use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client, merge};
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::writes::{Created, Leadership, WriteError, Writer, difference, without_nulls};
 use crate::telemetry::metrics::Metrics;
 
@@ -286,7 +286,7 @@ proptest! {
         let present = without_nulls(&present);
         let mut result = present.clone();
         if let Some(patch) = difference(&present, &expected) {
-            merge(&mut result, &patch);
+            apply_json_merge_patch(&mut result, &patch);
         }
         prop_assert_eq!(&result, &without_nulls(&expected));
         prop_assert_eq!(difference(&result, &expected), None);

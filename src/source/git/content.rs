@@ -68,7 +68,7 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
     walk.commit(&id).and_then(|()| walk.finish()).map_err(|error| match error {
         // The file has a maximum size, because a workspace rejects a larger archive.
         Stopped::Archive(PackError::Write { cause, .. }) if cause.kind() == io::ErrorKind::FileTooLarge => {
-            GitError::TooLarge { what: "artifact".into(), limit: largest }
+            GitError::ArtifactTooLarge { limit: largest }
         }
         Stopped::Archive(error) => error.into(),
         Stopped::Repository(error) => error,
@@ -181,7 +181,9 @@ impl Walk<'_> {
     }
 
     fn finish(self) -> Result<Packed, Stopped> {
-        let too_long = |_: Exhausted| "matching the patterns against all files exceeds the limit".to_owned();
+        let too_long = |_: Exhausted| {
+            "matching the patterns against all files takes too many steps: use fewer or simpler patterns".to_owned()
+        };
         let selections = self.selections.into_iter().map(|selection| selection.digest().map_err(too_long)).collect();
         self.archive.finish()?;
         Ok(Packed { warnings: self.warnings.sentences(), selections })
@@ -232,7 +234,10 @@ impl Walk<'_> {
         let is_directory = entry.kind == EntryKind::Tree;
         let decision = self.ignore.decision(&entry.path, is_directory, &mut self.ignore_steps);
         let too_long = |_: Exhausted| {
-            self.objects.broken("matching the patterns of .sourceignore against all files exceeds the limit")
+            self.objects.broken(
+                "matching the patterns of .sourceignore against all files takes too many steps: use fewer or simpler \
+                 patterns",
+            )
         };
         Ok(decision.map_err(too_long)? == Some(true))
     }

@@ -47,6 +47,8 @@ pub enum GitError {
     Empty,
     #[error("{what} exceeds the limit of {limit} bytes")]
     TooLarge { what: Cow<'static, str>, limit: u64 },
+    #[error("artifact exceeds the limit of {limit} bytes (--artifact-max-size)")]
+    ArtifactTooLarge { limit: u64 },
     #[error(
         "repository has {found} objects, which exceeds the limit of {limit}: set spec.shallow to true, or split the repository"
     )]
@@ -98,7 +100,7 @@ impl GitError {
             | GitError::TooSlow { .. }
             | GitError::NoSlot { .. }
             | GitError::Ended { .. } => true,
-            GitError::Child { failure, .. } => !failure.is_of_input(),
+            GitError::Child { failure, .. } => !failure.is_caused_by_input(),
             GitError::Status(status) => *status >= 500,
             _ => false,
         }
@@ -116,10 +118,11 @@ impl GitError {
             | GitError::Reference(_)
             | GitError::Empty
             | GitError::TooLarge { .. }
+            | GitError::ArtifactTooLarge { .. }
             | GitError::TooManyObjects { .. }
             | GitError::Content { .. }
             | GitError::Pack(_) => true,
-            GitError::Child { failure, .. } => failure.is_of_input(),
+            GitError::Child { failure, .. } => failure.is_caused_by_input(),
             GitError::Unreachable(_)
             | GitError::TimedOut { .. }
             | GitError::TooSlow { .. }

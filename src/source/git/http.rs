@@ -93,7 +93,8 @@ impl Http for Connection {
             Some(base) if base != base_url => self.base = Some(base.to_owned()),
             Some(_) => {}
             None => {
-                let message = "server redirects to a URL that is not a repository".to_owned();
+                let message =
+                    "server redirects to a URL that is not a repository: correct the URL of the repository".to_owned();
                 return Err(gix_error::Error::from_error(self.budget.fail(GitError::Protocol(message))));
             }
         }

@@ -71,7 +71,7 @@ impl RepositoryUrl {
             "https" | "http" => {
                 // Removes the user name, because the credentials contain it.
                 if url.set_username("").is_err() {
-                    return Err(format!("{FORMS} (user name not allowed)"));
+                    return Err(FORMS.to_owned());
                 }
                 Ok(Self { text: url.to_string(), location: Location::Http(url) })
             }

@@ -87,7 +87,9 @@ fn config_contains_the_values_of_all_config_fields() {
     let unknown = refused("pathKeys", json!(["other"]));
     assert!(unknown.starts_with("invalid spec.pathKeys: \"other\" is not a key of"), "{unknown}");
     let other = json!({"a": {"type": "Secret", "secret": {"namespace": "other", "name": "s", "key": "k"}}});
-    assert_eq!(refused("secretsRef", other), "invalid spec.secretsRef.a: cross-namespace refs are not allowed");
+    let expected = "invalid spec.secretsRef.a: a Secret in another namespace is not allowed: use a Secret in the \
+                    namespace of the Stack";
+    assert_eq!(refused("secretsRef", other), expected);
     let env = refused("secretsRef", json!({"a": {"type": "Env", "env": {"name": "A"}}}));
     assert!(env.starts_with("invalid spec.secretsRef.a: types Env and FS are not supported"), "{env}");
 }

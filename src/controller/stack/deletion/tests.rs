@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::api::auto::{RunProject, Workspace, WorkspaceStatus};
-use crate::api::conditions::{self, Claim, Status};
+use crate::api::conditions::{self, ConditionUpdate, Status};
 use crate::api::pulumi::RunInputs;
 use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus};
 use crate::controller::stack::build_workspace;
@@ -65,7 +65,7 @@ fn workspace(stack: &Stack, source: &Resolved, status: Status, reason: &str, pla
     let mut workspace = build_workspace::workspace(stack, &reference(source)).expect("valid");
     workspace.metadata.generation = Some(1);
     let mut conditions = Vec::new();
-    conditions::set(&mut conditions, &Claim { kind: "Ready", status, reason, message: "detail" }, 1, now());
+    conditions::set(&mut conditions, &ConditionUpdate { kind: "Ready", status, reason, message: "detail" }, 1, now());
     workspace.status = Some(WorkspaceStatus {
         observed_generation: Some(1),
         conditions,

@@ -238,7 +238,7 @@ impl Evaluation {
             }
             Err(busy) => (
                 Err(EvaluationError::Transient(format!(
-                    "{} other expressions of this namespace are already waiting for evaluation",
+                    "{} other expressions of this namespace are already waiting for evaluation; retrying",
                     busy.waiting
                 ))),
                 None,
@@ -324,7 +324,7 @@ impl Shared {
             Ok(response) => {
                 serde_json::from_slice(&response).map_err(|error| EvaluationError::Transient(error.to_string()))
             }
-            Err(failure) if failure.is_of_input() => Err(EvaluationError::Permanent(limit_exceeded(&failure))),
+            Err(failure) if failure.is_caused_by_input() => Err(EvaluationError::Permanent(limit_exceeded(&failure))),
             Err(failure) => Err(EvaluationError::Transient(failure.to_string())),
         }
     }

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::*;
-use crate::api::conditions::{Claim, Status};
+use crate::api::conditions::{ConditionUpdate, Status};
 use crate::api::pulumi::{LastUpdate, StackStatus};
 
 fn at(second: i64) -> Timestamp {
@@ -101,7 +101,7 @@ fn a_dependency_is_satisfied_if_its_current_generation_is_ready() {
     let ready = |status: Status, reason: &str| {
         changed(|stack| {
             let conditions = &mut stack.status.as_mut().unwrap().conditions;
-            conditions::set(conditions, &Claim { kind: READY, status, reason, message: "detail" }, 2, at(1));
+            conditions::set(conditions, &ConditionUpdate { kind: READY, status, reason, message: "detail" }, 2, at(1));
         })
     };
     let mut edited = ready(Status::True, "ProcessingCompleted");
@@ -169,7 +169,8 @@ fn a_new_revision_of_a_shared_source_is_applied_in_dependency_order() {
         let mut stack = Stack::new("base", serde_json::from_value(source).unwrap());
         stack.metadata.namespace = Some(namespace.to_owned());
         let mut status = StackStatus { last_applied_revision: applied.map(str::to_owned), ..StackStatus::default() };
-        let ready = Claim { kind: READY, status: Status::True, reason: "ProcessingCompleted", message: "done" };
+        let ready =
+            ConditionUpdate { kind: READY, status: Status::True, reason: "ProcessingCompleted", message: "done" };
         conditions::set(&mut status.conditions, &ready, 0, at(1));
         stack.status = Some(status);
         stack

@@ -59,7 +59,9 @@ fn brief(end: &End) -> String {
     match end {
         End::Open(None) => "open".to_owned(),
         End::Open(Some(words)) => format!("open: {words}"),
-        End::Proven(outcome) => format!("{:?} {}: {}", outcome.proof, outcome.failure.unwrap_or("-"), outcome.message),
+        End::Proven(outcome) => {
+            format!("{:?} {}: {}", outcome.evidence, outcome.failure.unwrap_or("-"), outcome.message)
+        }
         End::Unknown(words) => format!("unknown: {words}"),
     }
 }

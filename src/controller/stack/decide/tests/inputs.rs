@@ -170,8 +170,8 @@ fn the_condition_message_shows_the_progress_of_an_open_run() {
         move |observed: &mut Observed| {
             let status = status(observed);
             status.run = None;
-            let claim = Claim { kind: PROGRESSING, status: Status::False, reason, message: "detail" };
-            conditions::set(&mut status.conditions, &claim, 1, now());
+            let condition = ConditionUpdate { kind: PROGRESSING, status: Status::False, reason, message: "detail" };
+            conditions::set(&mut status.conditions, &condition, 1, now());
         }
     };
     assert_eq!(running_message(&unbound("Queued")).as_deref(), Some("up: detail"));
