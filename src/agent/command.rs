@@ -10,7 +10,6 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdout};
 use tokio::sync::OnceCell;
@@ -125,17 +124,17 @@ impl Call<'_> {
         match tokio::time::timeout(self.limit, self.run_without_timeout()).await {
             Ok(ended) => ended,
             Err(_) => {
-                self.kill().await.map_err(CallError::Wait)?;
+                self.kill().await;
                 Err(CallError::Timeout(self.limit))
             }
         }
     }
 
     /// Kills all processes of the call and waits until they have exited.
-    pub async fn kill(&self) -> io::Result<()> {
+    pub async fn kill(&self) {
         let family = RunProcesses::new(self.operation, Vec::new());
-        family.signal(Signal::KILL)?;
-        family.end().await
+        family.kill().await;
+        family.end().await;
     }
 
     async fn run_without_timeout(&self) -> Result<Ended, CallError> {
@@ -166,7 +165,7 @@ impl Call<'_> {
         };
         let ending = async {
             let status = child.wait().await?;
-            family.end().await?;
+            family.end().await;
             Ok::<ExitStatus, io::Error>(status)
         };
         let mut reading = std::pin::pin!(async {

@@ -34,7 +34,7 @@ pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusa
     let failed = "failed to find interactive sessions in the pod";
     let mut sessions = Vec::new();
     for process in processes::living().map_err(Refusal::system(failed))? {
-        if let Some(command) = interactive_command(&process, space, &share) {
+        if let Some(command) = interactive_command(&process, space, &share).map_err(Refusal::system(failed))? {
             sessions.push((process, command));
         }
     }
@@ -52,20 +52,20 @@ pub fn describe(session: &proto::InteractiveSession) -> String {
 }
 
 /// Returns the CLI command without its arguments if a user runs the CLI in this process, and `None` otherwise.
-fn interactive_command(process: &Process, space: Space, share: &Path) -> Option<String> {
+fn interactive_command(process: &Process, space: Space, share: &Path) -> io::Result<Option<String>> {
     let arguments = arguments(process.pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
     if !is_cli(&process.name, &program, arguments.first().map(String::as_str)) {
-        return None;
+        return Ok(None);
     }
     // If the CLI is a script, the command line contains the interpreter before the name of the CLI.
     let own_name = arguments.iter().position(|argument| is_called_cli(argument)).unwrap_or_default();
     let given = arguments.get(own_name + 1..).unwrap_or_default();
-    let command = cli::command_in_words(given.iter().map(String::as_str))?;
+    let Some(command) = cli::command_in_words(given.iter().map(String::as_str)) else { return Ok(None) };
     let directory = processes::working_directory(process.pid);
     let is_here = space == Space::Own || directory.is_some_and(|from| works_in(share, &from, given));
     // Calls `belongs_to_operation` last, because it is the most expensive check.
-    (is_here && !processes::belongs_to_operation(process.pid)).then_some(command)
+    Ok((is_here && !processes::belongs_to_operation(process.pid)?).then_some(command))
 }
 
 /// Returns whether a process is the CLI and not one of its plugins. Also returns `true` for a script with the name of

@@ -104,7 +104,7 @@ impl Operations {
             if request.process_space == self.identity.process_space {
                 let sessions = Reader::sessions(record.clone()).unwrap_or_default();
                 let family = RunProcesses::new(&request.id, sessions);
-                family.end().await.map_err(Refusal::system("failed to end the remaining processes of an operation"))?;
+                family.end().await;
             }
             tracing::warn!(operation = request.id, "operation interrupted by a restart of the agent");
             let result = proto::Result {

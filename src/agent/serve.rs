@@ -24,6 +24,7 @@ use super::journal::{Journal, JournalRecord};
 use super::layout::Layout;
 use super::mounts::InputHasher;
 use super::operations::{Identity, Operations};
+use super::resource_limits::{Failures, RETRY_INTERVAL};
 use super::service::Service;
 use super::settings::Settings;
 use super::source::Source;
@@ -47,7 +48,6 @@ const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_CONCURRENT_READINESS_REQUESTS: usize = 8;
 /// Maximum size of a readiness request in bytes.
 const MAX_READINESS_REQUEST_BYTES: usize = 2048;
-const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum time that the agent waits until the controller has recorded the results.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a termination message in bytes, set by Kubernetes.
@@ -97,9 +97,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let mut sigterm = signal(SignalKind::terminate()).context("failed to register a handler for SIGTERM")?;
     let mut sigint = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let stop = CancellationToken::new();
-    install::end_leftover_processes(&Layout::new(&config.share))
-        .await
-        .context("failed to end the remaining processes of an installation")?;
+    install::end_leftover_processes(&Layout::new(&config.share)).await;
     let operations = Arc::new(open(config, &stop)?);
     operations.recover().await?;
     operations.source.resume();
@@ -164,10 +162,12 @@ fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operat
 /// has a single path and limits the size of requests. Calls `is_ready` for each connection.
 async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_READINESS_REQUESTS));
+    let mut failures = Failures::default();
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
+                failures.reset();
                 let ready = is_ready();
                 tasks.spawn(async move {
                     // An error affects only this client.
@@ -176,8 +176,8 @@ async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: im
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "failed to accept a readiness connection");
-                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
+                failures.record("accept a readiness connection", &error);
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
     }

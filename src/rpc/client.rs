@@ -17,7 +17,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 pub use super::client_tls::ClientIdentityError;
+use super::byte_rate::NamespaceRates;
 use super::client_tls::{self, CloseReason};
+use super::unary_channel::UnaryChannel;
 use crate::rpc::bounds;
 use crate::rpc::identity::Issued;
 use crate::rpc::proto;
@@ -221,12 +223,15 @@ pub struct AgentAddress {
     pub ip: IpAddr,
     pub port: u16,
     pub server_name: String,
+    /// Namespace of the pod. The agents of a namespace share a rate limit.
+    pub namespace: String,
 }
 
 /// Factory of connections to agents. The connections use the identity of the controller. Cheap to clone.
 #[derive(Clone)]
 pub struct Agents {
     tls: Arc<ArcSwap<ClientConfig>>,
+    rates: NamespaceRates,
 }
 
 impl Agents {
@@ -234,7 +239,7 @@ impl Agents {
     /// certificates). A connection presents the first client certificate that the agent accepts.
     pub fn new(clients: &[Issued], authorities_pem: &str) -> Result<Self, ClientIdentityError> {
         let config = client_tls::configuration(clients, authorities_pem)?;
-        Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)) })
+        Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)), rates: NamespaceRates::default() })
     }
 
     /// Uses these certificates for new connections of this factory and all its clones. Open connections do not change.
@@ -257,10 +262,12 @@ impl Agents {
             .keep_alive_while_idle(true);
         let (tls, target) = (self.tls.clone(), SocketAddr::new(address.ip, address.port));
         let close_reason = CloseReason::default();
-        let reason = close_reason.clone();
+        let (reason, rates, namespace) = (close_reason.clone(), self.rates.clone(), address.namespace.clone());
         let connector = tower::service_fn(move |_| {
             let (tls, name, reason) = (tls.load_full(), name.clone(), reason.clone());
-            async move { client_tls::connect(target, name, tls, reason).await.map(TokioIo::new) }
+            let (rates, namespace) = (rates.clone(), namespace.clone());
+            let limit = move |stream| rates.limit(&namespace, stream);
+            async move { client_tls::connect(target, name, tls, limit, reason).await.map(TokioIo::new) }
         });
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector));
         let channel = match connecting.await {
@@ -273,14 +280,19 @@ impl Agents {
                 return Err(RpcError::new(call, Code::Unavailable, &message));
             }
         };
-        Ok(AgentClient { calls: Calls::new(channel).max_decoding_message_size(MAX_REPLY), close_reason })
+        let streams = Calls::new(channel.clone()).max_decoding_message_size(MAX_RESULT);
+        let calls = Calls::new(UnaryChannel(channel)).max_decoding_message_size(MAX_REPLY);
+        Ok(AgentClient { calls, streams, close_reason })
     }
 }
 
 /// Connection to one agent. Cheap to clone.
 #[derive(Clone)]
 pub struct AgentClient {
-    calls: Calls<Channel>,
+    /// Calls with one reply message.
+    calls: Calls<UnaryChannel>,
+    /// Calls whose reply is a stream of messages.
+    streams: Calls<Channel>,
     close_reason: CloseReason,
 }
 
@@ -351,9 +363,9 @@ impl AgentClient {
 
     /// Streams the progress of an operation from the sequence number `from`, followed by the result of the operation.
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
-        let mut calls = self.calls.clone().max_decoding_message_size(MAX_RESULT);
+        let mut streams = self.streams.clone();
         let request = proto::AttachRequest { id: id.to_owned(), from };
-        let stream = unary(&self.close_reason, "Attach", CALL_TIMEOUT, calls.attach(request)).await?;
+        let stream = unary(&self.close_reason, "Attach", CALL_TIMEOUT, streams.attach(request)).await?;
         Ok(Attachment { stream, close_reason: self.close_reason.clone() })
     }
 

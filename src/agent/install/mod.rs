@@ -71,7 +71,7 @@ pub async fn install(
     let ended = tokio::select! {
         ended = call.run() => ended?,
         () = stop.cancelled() => {
-            call.kill().await.map_err(CallError::Wait)?;
+            call.kill().await;
             return Err(InstallError::Stopped);
         }
     };
@@ -83,8 +83,8 @@ pub async fn install(
 }
 
 /// Ends the processes of an installation that a previous agent started.
-pub async fn end_leftover_processes(layout: &Layout) -> io::Result<()> {
-    RunProcesses::new(&operation(layout), Vec::new()).end().await
+pub async fn end_leftover_processes(layout: &Layout) {
+    RunProcesses::new(&operation(layout), Vec::new()).end().await;
 }
 
 /// Returns the ID that marks the processes of an installation. A workspace runs at most one installation at a time.

@@ -148,11 +148,11 @@ impl Watch<'_> {
                 _ = poll.tick() => {
                     self.events.read();
                     self.report_idle();
-                    self.cancel(pid)?;
+                    self.cancel(pid).await;
                 }
             }
         };
-        self.family.end().await.map_err(AttemptError::Processes)?;
+        self.family.end().await;
         while self.events.read() {
             tokio::task::yield_now().await;
         }
@@ -170,7 +170,7 @@ impl Watch<'_> {
         }
     }
 
-    fn cancel(&mut self, pid: Option<u32>) -> Result<(), AttemptError> {
+    async fn cancel(&mut self, pid: Option<u32>) {
         self.run.cancel_at_timeouts(self.run.liveness.idle_time());
         if self.events.summary.began() {
             self.cancellation.engine_began();
@@ -179,15 +179,14 @@ impl Watch<'_> {
         let cancel_request = *self.run.cancel_request.borrow();
         let operation = &self.run.record.request().id;
         match self.cancellation.next_signal(&cancel_request, Instant::now()) {
-            None => Ok(()),
+            None => {}
             Some(Step::Interrupt) => {
                 tracing::info!(operation, "interrupting the CLI");
                 pid.into_iter().for_each(|pid| processes::send(pid, Signal::INT));
-                Ok(())
             }
             Some(Step::Kill) => {
                 tracing::warn!(operation, "killing all processes of the run");
-                self.family.signal(Signal::KILL).map_err(AttemptError::Processes)
+                self.family.kill().await;
             }
         }
     }

@@ -132,10 +132,7 @@ impl Run {
     }
 
     pub async fn end_processes(&self) {
-        let id = &self.record.request().id;
-        if let Err(error) = RunProcesses::new(id, Vec::new()).end().await {
-            tracing::error!(operation = id, %error, "failed to find the processes of the run");
-        }
+        RunProcesses::new(&self.record.request().id, Vec::new()).end().await;
     }
 }
 
@@ -157,8 +154,6 @@ pub(super) enum AttemptError {
     Start(io::Error),
     #[error("failed to wait for the CLI: {0}")]
     Wait(io::Error),
-    #[error("failed to find the processes of the run: {0}")]
-    Processes(io::Error),
     #[error("failed to prepare the event log: {0}")]
     EventLog(io::Error),
 }

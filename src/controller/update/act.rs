@@ -264,7 +264,7 @@ fn address(observed: &Observed) -> Option<AgentAddress> {
     let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
     let namespace = pod.namespace()?;
     let server_name = names::workspace_server_name(&observed.update.spec.workspace_name, &namespace);
-    Some(AgentAddress { ip, port: names::AGENT_PORT, server_name })
+    Some(AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace })
 }
 
 async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {

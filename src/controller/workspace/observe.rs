@@ -313,7 +313,7 @@ async fn call_agent(
         return (Agent::NotCalled, None);
     };
     let server_name = names::workspace_server_name(name, namespace);
-    let address = AgentAddress { ip, port: names::AGENT_PORT, server_name };
+    let address = AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace: namespace.to_owned() };
     match status(&address, request, context).await {
         Ok((reply, client)) => (Agent::Responded(Box::new(reply)), Some(client)),
         // The pod is not ready, so the agent may not have started.
