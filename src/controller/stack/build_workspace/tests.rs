@@ -195,7 +195,7 @@ fn the_desired_hash_changes_with_the_desired_workspace() {
 fn the_error_about_an_invalid_reference_contains_its_field() {
     let literal = |literal| ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
     let rows = [
-        (secret(Some("other")), "cross-namespace"),
+        (secret(Some("other")), "in another namespace is not allowed"),
         (literal(None), "requires `literal.value`"),
         (ResourceRef { secret: None, ..secret(None) }, "requires `secret.name`"),
         (ResourceRef { kind: "ConfigMap".to_owned(), ..secret(None) }, "`configMap.name`"),
