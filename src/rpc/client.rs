@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-pub use super::client_tls::ClientIdentityError;
 use super::byte_rate::NamespaceRates;
+pub use super::client_tls::ClientIdentityError;
 use super::client_tls::{self, CloseReason};
 use super::unary_channel::UnaryChannel;
 use crate::rpc::bounds;

@@ -54,10 +54,7 @@ impl HttpBody for UnaryReply {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
@@ -90,7 +87,11 @@ impl Message {
     fn receive(&mut self, mut data: &[u8]) -> Result<(), &'static str> {
         if data.is_empty() {
             self.empty_frames += 1;
-            return if self.empty_frames > MAX_EMPTY_FRAMES { Err("the reply has too many empty frames") } else { Ok(()) };
+            return if self.empty_frames > MAX_EMPTY_FRAMES {
+                Err("the reply has too many empty frames")
+            } else {
+                Ok(())
+            };
         }
         if self.left.is_none() {
             let (prefix, rest) = data.split_at(data.len().min(PREFIX - self.prefix.len()));

@@ -193,8 +193,12 @@ impl Workspace {
     }
 
     async fn try_connect(&self) -> Result<AgentClient, RpcError> {
-        let address =
-            AgentAddress { ip: self.address.ip(), port: self.address.port(), server_name: SERVER_NAME.to_owned(), namespace: "apps".to_owned() };
+        let address = AgentAddress {
+            ip: self.address.ip(),
+            port: self.address.port(),
+            server_name: SERVER_NAME.to_owned(),
+            namespace: "apps".to_owned(),
+        };
         self.agents.connect(&address).await
     }
 

@@ -46,7 +46,12 @@ async fn pair(is_older: bool) -> Pair {
     let fake_agent = FakeAgent::alone(listener, tls.path(), POD_UID, behavior).expect("a fake agent");
     let client = authority.issue_client(now).expect("a certificate of the controller");
     let agents = Agents::new(&[client], authority.certificate_pem()).expect("an identity");
-    let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: SERVER_NAME.to_owned(), namespace: "apps".to_owned() };
+    let address = AgentAddress {
+        ip: address.ip(),
+        port: address.port(),
+        server_name: SERVER_NAME.to_owned(),
+        namespace: "apps".to_owned(),
+    };
     let client = agents.connect(&address).await.expect("the agent responds");
     Pair { fake_agent, client, _tls: tls }
 }

@@ -55,7 +55,12 @@ impl Serving {
     }
 
     pub(crate) fn address(&self) -> AgentAddress {
-        AgentAddress { ip: self.address.ip(), port: self.address.port(), server_name: NAME.to_owned(), namespace: "apps".to_owned() }
+        AgentAddress {
+            ip: self.address.ip(),
+            port: self.address.port(),
+            server_name: NAME.to_owned(),
+            namespace: "apps".to_owned(),
+        }
     }
 
     async fn status_as(&self, client: &Issued) -> Result<proto::StatusReply, RpcError> {
@@ -199,7 +204,12 @@ async fn the_agent_reports_why_it_rejected_a_client() {
     let acceptor = TlsAcceptor::from_directory(directory.path(), FileWatch::new()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: NAME.to_owned(), namespace: "apps".to_owned() };
+    let address = AgentAddress {
+        ip: address.ip(),
+        port: address.port(),
+        server_name: NAME.to_owned(),
+        namespace: "apps".to_owned(),
+    };
     for (who, clients, reason, _) in strangers(&authority) {
         let agents = Agents::new(&clients, authority.certificate_pem()).unwrap();
         let address = address.clone();

@@ -26,7 +26,12 @@ fn attachments() -> (Attachments, Requeues) {
 fn target() -> Target {
     Target {
         update: ObjectRef::new("app-1").within("apps"),
-        address: AgentAddress { ip: [10, 0, 0, 1].into(), port: 1, server_name: "app".to_owned(), namespace: "apps".to_owned() },
+        address: AgentAddress {
+            ip: [10, 0, 0, 1].into(),
+            port: 1,
+            server_name: "app".to_owned(),
+            namespace: "apps".to_owned(),
+        },
         request: proto::RunRequest { id: "uid".to_owned(), ..Default::default() },
         may_start: true,
     }
