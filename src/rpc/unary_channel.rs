@@ -115,7 +115,37 @@ impl Message {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::rpc::server_tls::tests::Serving;
+
+    /// Body with an endless number of empty messages.
+    struct Endless;
+
+    impl HttpBody for Endless {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[0; 64 * 1024])))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reply_with_endless_empty_messages_is_rejected_immediately() {
+        let service = tower::service_fn(async |_: Request<Body>| {
+            let response = Response::builder().header("content-type", "application/grpc").body(Body::new(Endless));
+            Ok::<_, Infallible>(response.unwrap_or_default())
+        });
+        let serving = Serving::start_service(service).await;
+        let client = serving.agents().connect(&serving.address()).await.expect("a connection");
+        let begin = Instant::now();
+        let error = client.status().await.expect_err("the reply has no end");
+        assert!(error.message.contains("more than one message"), "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(5), "took {:?}", begin.elapsed());
+    }
 
     #[test]
     fn a_reply_ends_after_its_first_message() {

@@ -1,5 +1,6 @@
 //! Tests of the clients that the TLS server of the agent accepts and rejects, with real connections.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -10,6 +11,7 @@ use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::body::Body;
 
 use crate::file_watch::FileWatch;
 use crate::rpc::client::tests::FakeAgent;
@@ -32,6 +34,16 @@ pub(crate) struct Serving {
 
 impl Serving {
     pub(crate) async fn start(agent: FakeAgent) -> Self {
+        Self::start_service(AgentServer::new(agent)).await
+    }
+
+    /// Starts an agent that serves any HTTP/2 service.
+    pub(crate) async fn start_service<S>(service: S) -> Self
+    where
+        S: tower::Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+        S: Clone + Send + 'static,
+        S::Future: Send,
+    {
         let authority = Authority::generate(Timestamp::now()).unwrap();
         let directory = tempfile::tempdir().unwrap();
         write_files(directory.path(), &server_certificate(&authority), authority.certificate_pem());
@@ -42,7 +54,7 @@ impl Serving {
         let end = CancellationToken::new();
         let ended = end.clone().cancelled_owned();
         let server = tonic::transport::Server::builder();
-        tokio::spawn(server.serve_with_incoming_shutdown(AgentServer::new(agent), incoming, ended));
+        tokio::spawn(server.serve_with_incoming_shutdown(service, incoming, ended));
         Serving { authority, directory, watch, address, _end: end.drop_guard() }
     }
 
