@@ -196,7 +196,7 @@ pub struct TooLarge {
     limit: usize,
 }
 
-/// Returns an error if the template, encoded as JSON, has more than `limit` bytes.
+/// Returns an error if the template, encoded as JSON, is larger than `limit` bytes.
 pub fn check_size(field: &'static str, template: Option<&Value>, limit: usize) -> Result<(), TooLarge> {
     let bytes = template.map_or(0, size);
     if bytes > limit { Err(TooLarge { field, bytes, limit }) } else { Ok(()) }

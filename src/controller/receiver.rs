@@ -58,7 +58,7 @@ async fn reconcile(receiver: Arc<StackReceiver>, context: Arc<Context>) -> Resul
     let action = decide(&live, context.is_served, &token);
     let status = status_after(&live, &action, Timestamp::now());
     if context.writer.status(&live, &status).await?.is_some() {
-        announce(&live, &status, &context.events);
+        publish_event(&live, &status, &context.events);
     }
     Ok(match action {
         Action::Leave | Action::NotServed => Outcome::Settled,
@@ -81,7 +81,7 @@ async fn observe(
 
 /// Publishes an event if the condition `Ready` changes. The event does not contain the path, because events are
 /// forwarded to chats, and the path alone authenticates requests of the type `generic`.
-fn announce(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Events) {
+fn publish_event(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Events) {
     let Some(ready) = conditions::find(&status.conditions, READY) else { return };
     let before = receiver.status.as_ref().and_then(|status| conditions::find(&status.conditions, READY));
     if before.is_some_and(|before| (&before.status, &before.message) == (&ready.status, &ready.message)) {

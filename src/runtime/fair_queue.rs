@@ -85,7 +85,7 @@ struct Reserved<W> {
     run: Run,
     /// Sequence number, which determines the order in which the runs are requeued.
     number: u64,
-    /// Value that identifies the run for the requeue, or `None` if [`FairQueue::next_requeue`] has already returned
+    /// Value that identifies the run to requeue, or `None` if [`FairQueue::next_requeue`] has already returned
     /// this value.
     key: Option<W>,
     until: Instant,

@@ -2,7 +2,7 @@
 //! a source. Without the index, each change would require a scan of all objects.
 //!
 //! [`CacheSync`] waits until stores contain a complete list. An object that is missing from an incomplete store may
-//! exist.
+//! still exist in the cluster.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

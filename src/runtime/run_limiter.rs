@@ -11,7 +11,7 @@ use crate::runtime::fair_queue::FairQueue;
 pub use crate::runtime::fair_queue::{Full, Limits, Run};
 use crate::telemetry::metrics::Metrics;
 
-/// Grants slots to runs. A value of type `W` identifies a run for the requeue, for example a reference to its object.
+/// Grants slots to runs. A value of type `W` identifies a run to requeue, for example a reference to its object.
 /// Cheap to clone.
 pub struct RunLimiter<W> {
     shared: Arc<Shared<W>>,

@@ -101,8 +101,8 @@ fn count_values(text: &str) -> usize {
 
 impl<'de, K> Deserialize<'de> for Tolerant<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Parsing an object as raw text has no nesting limit. In watch events, raw text requires that the event type
-        // precedes the object. The API server writes them in this order.
+        // Parsing an object as raw text has no nesting limit. In a watch event, serde can keep the object as raw text
+        // only if `type` comes before `object`, which is the order of the API server.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let object: Identified = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
         let Identity { name, namespace, uid, resource_version, generation } = object.metadata;

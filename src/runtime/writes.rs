@@ -22,7 +22,7 @@ use crate::runtime::field_managers;
 use crate::runtime::tolerant_watcher::Tolerant;
 use crate::telemetry::metrics::Metrics;
 
-pub use error::{Attempt, WriteError};
+pub use error::{AttemptedWrite, WriteError};
 
 /// Kind whose objects can be written. The kind is namespaced, and its type is known at compile time.
 pub trait Object:
@@ -129,7 +129,7 @@ impl Writer {
     pub async fn status_of_invalid<K: Object>(&self, metadata: &ObjectMeta, status: &Value) -> Result<(), WriteError> {
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         let (namespace, name) = (text(&metadata.namespace), text(&metadata.name));
-        let attempt = Attempt { verb: "write the status of", kind: K::kind(&()).into_owned(), namespace, name };
+        let attempt = AttemptedWrite { verb: "write the status of", kind: K::kind(&()).into_owned(), namespace, name };
         let patch = json!({ "metadata": { "uid": metadata.uid }, "status": status });
         let api: Api<Tolerant<K>> = Api::namespaced(self.client.clone(), &attempt.namespace);
         let parameters = PatchParams::apply(FIELD_MANAGER);
@@ -194,7 +194,7 @@ impl Writer {
 
     async fn delete_if<K: Object>(
         &self,
-        attempt: &Attempt,
+        attempt: &AttemptedWrite,
         preconditions: Option<Preconditions>,
         grace_period_seconds: Option<u32>,
     ) -> Result<(), WriteError> {
@@ -283,7 +283,7 @@ impl Writer {
 
     /// Sends a JSON merge patch for the object with this name.
     pub async fn merge<K: Object>(&self, namespace: &str, name: &str, patch: &Value) -> Result<K, WriteError> {
-        let attempt = Attempt {
+        let attempt = AttemptedWrite {
             verb: "patch",
             kind: K::kind(&()).into_owned(),
             namespace: namespace.to_owned(),
@@ -302,7 +302,7 @@ impl Writer {
         parameters: &PatchParams,
     ) -> Result<K, WriteError> {
         let kind = K::kind(&()).into_owned();
-        let mut attempt = Attempt { verb, kind, namespace: String::new(), name: String::new() };
+        let mut attempt = AttemptedWrite { verb, kind, namespace: String::new(), name: String::new() };
         let mut body = serde_json::to_value(object)
             .map_err(|source| WriteError::Encode { attempt: Box::new(attempt.clone()), source })?;
         let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -316,7 +316,7 @@ impl Writer {
         self.call(&attempt, async { api.patch(name, parameters, &Patch::Apply(&body)).await }).await
     }
 
-    async fn patch_metadata<K: Object>(&self, attempt: &Attempt, operations: Value) -> Result<(), WriteError> {
+    async fn patch_metadata<K: Object>(&self, attempt: &AttemptedWrite, operations: Value) -> Result<(), WriteError> {
         let (api, name) = self.target::<K>(attempt)?;
         let operations = serde_json::from_value(operations)
             .map_err(|source| WriteError::Encode { attempt: Box::new(attempt.clone()), source })?;
@@ -326,7 +326,7 @@ impl Writer {
         self.call(attempt, request).await.map(|_| ())
     }
 
-    fn target<'a, K: Object>(&self, attempt: &'a Attempt) -> Result<(Api<K>, &'a str), WriteError> {
+    fn target<'a, K: Object>(&self, attempt: &'a AttemptedWrite) -> Result<(Api<K>, &'a str), WriteError> {
         if attempt.namespace.is_empty() || attempt.name.is_empty() {
             return Err(WriteError::Nameless { attempt: Box::new(attempt.clone()) });
         }
@@ -335,7 +335,7 @@ impl Writer {
 
     async fn call<T>(
         &self,
-        attempt: &Attempt,
+        attempt: &AttemptedWrite,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, WriteError> {
         if !self.leadership.is_held() {
@@ -350,8 +350,8 @@ impl Writer {
     }
 }
 
-fn attempt<K: Object>(verb: &'static str, object: &K) -> Attempt {
-    Attempt {
+fn attempt<K: Object>(verb: &'static str, object: &K) -> AttemptedWrite {
+    AttemptedWrite {
         verb,
         kind: K::kind(&()).into_owned(),
         namespace: object.namespace().unwrap_or_default(),
@@ -359,9 +359,9 @@ fn attempt<K: Object>(verb: &'static str, object: &K) -> Attempt {
     }
 }
 
-fn deletion<K: Object>(namespace: &str, name: &str) -> Attempt {
+fn deletion<K: Object>(namespace: &str, name: &str) -> AttemptedWrite {
     let kind = K::kind(&()).into_owned();
-    Attempt { verb: "delete", kind, namespace: namespace.to_owned(), name: name.to_owned() }
+    AttemptedWrite { verb: "delete", kind, namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
 /// Adds a test of the UID, so that the patch does not apply to a later object with the same name.

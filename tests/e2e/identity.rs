@@ -87,13 +87,13 @@ fn a_requested_rotation_distributes_the_next_ca_before_it_signs() {
         let before = secret(scene).await;
 
         change(scene, json!({"metadata": {"annotations": {"pulumi.com/rotate": "now"}}})).await;
-        let announced = until_secret(scene, "to hold a next authority", |secret| {
+        let prepared = until_secret(scene, "to hold a next authority", |secret| {
             secret.annotations().contains_key("pulumi.com/promote-at") && text(secret, "next.crt").is_some()
         })
         .await;
-        assert_eq!(text(&announced, "ca.crt"), text(&before, "ca.crt"), "the next authority does not sign yet");
-        assert!(!announced.annotations().contains_key("pulumi.com/rotate"), "the request is handled");
-        let next = text(&announced, "next.crt").expect("a next authority");
+        assert_eq!(text(&prepared, "ca.crt"), text(&before, "ca.crt"), "the next authority does not sign yet");
+        assert!(!prepared.annotations().contains_key("pulumi.com/rotate"), "the request is handled");
+        let next = text(&prepared, "next.crt").expect("a next authority");
         running.until_certified_by(&authority(&before), &next).await;
 
         // Simulates that the hour for the distribution of the new authority to the pods has passed.

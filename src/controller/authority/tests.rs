@@ -196,13 +196,13 @@ async fn a_requested_rotation_completes_all_steps_and_is_not_repeated() {
     let start = Timestamp::now();
     let old = fixture.active();
     fixture.api.annotate("pulumi.com/rotate", "now");
-    let announced = fixture.refresh(start).await;
-    assert_eq!(announced.current().certificate(), old.current().certificate());
-    let next = announced.next().unwrap().authority.certificate().clone();
-    assert!(announced.trusts(&next) && announced.bundle_pem().starts_with(old.bundle_pem()));
+    let prepared = fixture.refresh(start).await;
+    assert_eq!(prepared.current().certificate(), old.current().certificate());
+    let next = prepared.next().unwrap().authority.certificate().clone();
+    assert!(prepared.trusts(&next) && prepared.bundle_pem().starts_with(old.bundle_pem()));
 
     assert!(
-        fixture.refresh(start + TRUSTED_BEFORE_IT_SIGNS / 2).await == announced,
+        fixture.refresh(start + TRUSTED_BEFORE_IT_SIGNS / 2).await == prepared,
         "the rotation waits until pods trust the next CA"
     );
     let promoted = fixture.refresh(start + TRUSTED_BEFORE_IT_SIGNS).await;

@@ -12,14 +12,14 @@ use crate::api::conditions::{self, stack_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
-use crate::controller::stack::announce::{self, with_last_revision};
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::Stale;
+use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
 use crate::controller::stack::{build_update, deletion, fetch, ownership, pko_migration};
-use crate::controller::update::dead_run;
+use crate::controller::update::interrupted_run;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
@@ -104,8 +104,8 @@ async fn add_finalizer(stack: &Stack, context: &Context) -> Result<Next, Reconci
     Ok(live.map_or(Next::Rest(None), |stack| Next::Again(Box::new(stack))))
 }
 
-/// Announces the run in the status, and then creates the Update. If the process crashes between these two writes, the
-/// next reconciliation creates the same Update.
+/// Records the run in the status of the Stack, and then creates the Update. If the process crashes between these two
+/// writes, the next reconciliation creates the same Update.
 async fn start(
     observed: &Observed,
     current: &CurrentUpdate,
@@ -114,18 +114,18 @@ async fn start(
 ) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     let Some(written) = write(stack, &status::started(stack, current, now), context).await? else {
-        return Err(ReconcileError::stalled("failed to announce the run: the status did not change"));
+        return Err(ReconcileError::stalled("failed to record the run: the status did not change"));
     };
     let (kind, revision) = (current.kind.as_str(), current.commit.as_deref().unwrap_or_default());
     tracing::info!(update = current.name, "type" = kind, revision, cause = current.message, "run requested");
-    context.events.publish(announce::begun(stack, current));
-    announce::orphan_event(stack, current).into_iter().for_each(|event| context.events.publish(event));
+    context.events.publish(run_events::begun(stack, current));
+    run_events::orphan_event(stack, current).into_iter().for_each(|event| context.events.publish(event));
     for warning in fetch::warnings(observed) {
         let event = Event::new(stack, EventKind::Warning, SOURCE_WARNING, warning.as_str());
         let origin = current.origin_revision.as_deref();
-        context.events.publish(announce::with_revisions(event, current.commit.as_deref(), origin));
+        context.events.publish(run_events::with_revisions(event, current.commit.as_deref(), origin));
     }
-    failpoint::hit("stack-announced");
+    failpoint::hit("stack-run-recorded");
     create_update(&written, current, context, now).await
 }
 
@@ -153,7 +153,7 @@ async fn report_conflict(
 ) -> Result<Next, ReconcileError> {
     let stalled = stack.status.as_ref().and_then(|s| conditions::find(&s.conditions, conditions::STALLED));
     if stalled.is_none_or(|stalled| stalled.message != message) {
-        let event = Event::new(stack, EventKind::Warning, announce::CONFLICT, message.as_str());
+        let event = Event::new(stack, EventKind::Warning, run_events::CONFLICT, message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }
     requeue(stack, &State::Conflict(message), None, context, now).await
@@ -222,7 +222,7 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         return next_step(stack, &status, context).await;
     }
-    let events = status.last_update.as_ref().map(|last| announce::ended(stack, last)).unwrap_or_default();
+    let events = status.last_update.as_ref().map(|last| run_events::ended(stack, last)).unwrap_or_default();
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;
     events.into_iter().for_each(|event| context.events.publish(event));
@@ -373,7 +373,7 @@ async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize)
 /// until a run succeeds.
 fn may_hold_a_lock(stack: &Stack, update: &Update) -> bool {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    last.is_some_and(|last| last.pending_creates.is_some()) && dead_run(update).is_some()
+    last.is_some_and(|last| last.pending_creates.is_some()) && interrupted_run(update).is_some()
 }
 
 async fn delete_update(update: &Update, context: &Context) -> Result<(), ReconcileError> {
@@ -407,7 +407,7 @@ async fn remove_finalizer(observed: &Observed, context: &Context) -> Result<Next
     failpoint::hit("stack-let-go");
     if stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
         let left = deletion::left_by_preview(stack);
-        left.into_iter().for_each(|left| context.events.publish(announce::left_by_preview(stack, &left)));
+        left.into_iter().for_each(|left| context.events.publish(run_events::left_by_preview(stack, &left)));
         context.writer.remove_finalizer(stack, names::STACK_FINALIZER).await?;
     }
     Ok(Next::Rest(None))

@@ -24,9 +24,9 @@ pub enum Action {
     ReplaceWorkspace(Box<Workspace>),
     /// Waits until the dependents of this Stack are destroyed. Contains a message and the time until the next check.
     WaitForDependents(String, SignedDuration),
-    /// Creates the Update that the status announces.
+    /// Creates the Update of the recorded run.
     CreateUpdate(CurrentUpdate),
-    /// Removes an announced run from the status, because its inputs changed before its Update was created.
+    /// Removes the recorded run from the status, because its inputs changed before its Update was created.
     ForgetUpdate,
     /// Deletes an Update whose run has not started, because its inputs have changed or the run can no longer start.
     /// Contains the reason.

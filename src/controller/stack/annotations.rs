@@ -54,8 +54,8 @@ pub fn cancel(observed: &Observed) -> Option<Action> {
             format!("ignored annotation {ANNOTATION_CANCEL}={value}: the open or queued run is {}", open.name);
         return Some(Action::RejectCancel(value, message));
     }
-    // The Update of an announced run must exist before its run can be canceled. If the run is complete, its result is
-    // recorded before the annotation is handled.
+    // A run in `status.currentUpdate` can be canceled only after its Update exists. If the run is complete, its result
+    // is recorded before the annotation is handled.
     observed.update.as_ref().filter(|update| !update.is_complete())?;
     Some(Action::CancelUpdate(value))
 }

@@ -10,8 +10,8 @@ use crate::controller::stack::build_workspace::StackSpecError;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
 
-/// Returns the Update of an announced run. Both finalizers are set when the Update is created, so that it exists until
-/// the run has ended and the status of the Stack contains the result.
+/// Returns the Update of the recorded run `current`. Both finalizers are set when the Update is created, so that it
+/// exists until the run has ended and the status of the Stack contains the result.
 ///
 /// # Errors
 ///

@@ -204,7 +204,7 @@ fn fetch_missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<A
     missing.filter(|_| !placed).cloned().map(Action::Fetch)
 }
 
-/// Returns whether an announced run without an Update still matches the Stack and the artifact in the spec of the
+/// Returns whether a recorded run without an Update still matches the Stack and the artifact in the spec of the
 /// Workspace.
 fn is_current(observed: &Observed, current: &CurrentUpdate) -> bool {
     let deleting = observed.stack.metadata.deletion_timestamp.is_some();

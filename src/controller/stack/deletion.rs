@@ -103,8 +103,8 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     chosen.ok_or_else(|| no_source_message(observed))
 }
 
-/// Returns the message for the condition if the destroy must wait for a pending lookup of the source. The destroy uses
-/// only the state if the lookup shows that the source is unavailable.
+/// Returns the message for the condition if the destroy must wait until the source has been looked up. If the source
+/// turns out to be unavailable, the destroy runs without a program and needs only the Pulumi state.
 fn pending_lookup(observed: &Observed) -> Option<&str> {
     let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
     let requested = observed.deletion.as_ref().and_then(|deletion| deletion.requested.as_ref());

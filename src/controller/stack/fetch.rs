@@ -8,9 +8,9 @@ use kube::ResourceExt;
 use crate::api::conditions::stack_reason;
 use crate::api::pulumi::Stack;
 use crate::artifact::FetchError;
-use crate::controller::stack::announce;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
+use crate::controller::stack::run_events;
 use crate::controller::stack::status::State;
 use crate::controller::stack::step::{Next, WATCHED_RETRY, requeue};
 use crate::runtime::events::{Event, EventKind};
@@ -72,7 +72,7 @@ pub(super) async fn fetch(
             }
             let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());
             let origin = resolved.origin_revision.as_deref();
-            context.events.publish(announce::with_revisions(event, Some(&resolved.revision), origin));
+            context.events.publish(run_events::with_revisions(event, Some(&resolved.revision), origin));
             let state = if needs_user_change(&error) {
                 State::SourceStalled(message)
             } else {

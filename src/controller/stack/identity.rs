@@ -18,15 +18,15 @@ pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     }
 }
 
-/// Returns the Pulumi stack of a completed run, according to the announcement of the run and the report of the agent.
+/// Returns the Pulumi stack of a completed run, according to `status.currentUpdate` and the report of the agent.
 /// The reported backend takes precedence, because the environment of the run may contain another backend URL than the
 /// Stack.
 pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
-    let announced = current.pulumi_stack.clone().unwrap_or_else(|| desired(stack, None));
+    let expected = current.pulumi_stack.clone().unwrap_or_else(|| desired(stack, None));
     PulumiStack {
-        project: announced.project.or_else(|| result.project_info.as_ref().map(|project| project.name.clone())),
-        backend: result.backend.clone().or(announced.backend),
-        ..announced
+        project: expected.project.or_else(|| result.project_info.as_ref().map(|project| project.name.clone())),
+        backend: result.backend.clone().or(expected.backend),
+        ..expected
     }
 }
 
@@ -120,17 +120,18 @@ pub fn was_removed_before(
         && recorded(stack).as_ref() == Some(looked_up)
 }
 
-/// Returns the Pulumi stack whose resources remain because a run uses another Pulumi stack. To report this only once,
-/// returns `None` if the last run or the announcement of this run already used the other Pulumi stack.
+/// Returns the applied Pulumi stack if a run uses `next`, another Pulumi stack, so that the resources remain. To report
+/// this only once, returns `None` if the last run already used `next`, or if `recorded`, the Pulumi stack in
+/// `status.currentUpdate`, is already `next`.
 pub fn orphaned_stack<'a>(
     status: &'a StackStatus,
     next: &PulumiStack,
-    announced: Option<&PulumiStack>,
+    recorded: Option<&PulumiStack>,
 ) -> Option<&'a PulumiStack> {
     let applied = status.applied_stack.as_ref()?;
     let last = status.last_update.as_ref().and_then(|last| last.pulumi_stack.as_ref());
     let is_known = |known: &PulumiStack| differ(applied, known) && !differ(known, next);
-    (differ(applied, next) && ![last, announced].into_iter().flatten().any(is_known)).then_some(applied)
+    (differ(applied, next) && ![last, recorded].into_iter().flatten().any(is_known)).then_some(applied)
 }
 
 #[cfg(test)]

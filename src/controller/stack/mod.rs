@@ -1,9 +1,11 @@
 //! Stack controller: resolves the source, applies the Workspace, creates Updates and records their results.
+//!
+//! The controller first records a run in `status.currentUpdate` of the Stack, and then creates the Update of the run. A
+//! *recorded* run is a run in `status.currentUpdate`, with or without its Update.
 
 mod act;
 mod action;
 mod annotations;
-mod announce;
 mod backend;
 mod backoff;
 mod build_update;
@@ -23,6 +25,7 @@ mod pko_migration;
 mod prerequisites;
 mod reconcile;
 mod run;
+mod run_events;
 mod schedule;
 mod source_watches;
 mod status;

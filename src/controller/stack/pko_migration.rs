@@ -96,7 +96,7 @@ fn is_pko_record(last: &LastUpdate) -> bool {
     last.inputs.digest.is_none()
 }
 
-/// Returns whether the operator announced this run. Runs of this controller have a digest.
+/// Returns whether the operator recorded this run in `status.currentUpdate`. Runs of this controller have a digest.
 pub fn is_pko_run(current: &CurrentUpdate) -> bool {
     current.inputs.digest.is_none()
 }

@@ -103,9 +103,9 @@ pub async fn controller(
     start.run(record, seen, triggers, reconcile, context).await;
 }
 
-/// Returns the fields of an Update that affect the status of its Stack. For an open Update, these fields are the
-/// condition of a waiting run, the start, the cancellation and the progress. For a completed or deleted Update, the
-/// only field is the resource version.
+/// Returns the fields of an Update that affect the status of its Stack. For an open Update: the reason and message of
+/// `Progressing` while the run waits, whether the run has started, whether it is being canceled, and its resource
+/// counts. For a completed or deleted Update: the resource version.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
         return format!("{:?}", update.metadata.resource_version);

@@ -24,7 +24,7 @@ pub fn describe_run(kind: UpdateKind, revision: &str) -> String {
     }
 }
 
-/// Returns the message about an announced run whose Update has no condition yet.
+/// Returns the message about a recorded run whose Update has no condition yet.
 pub fn queued_message(current: &CurrentUpdate) -> String {
     format!(
         "{} ({}) is queued",
@@ -39,7 +39,7 @@ pub fn run_kind(stack: &Stack) -> UpdateKind {
 }
 
 /// Returns the reference to the artifact of a run. Returns `None` for a run that the Pulumi Kubernetes Operator
-/// announced.
+/// recorded.
 pub fn artifact_of(current: &CurrentUpdate) -> Option<ArtifactReference> {
     Some(ArtifactReference {
         digest: current.inputs.digest.clone()?,
@@ -65,8 +65,8 @@ pub struct RunCandidate {
 }
 
 impl RunCandidate {
-    /// Returns the candidate of an announced run.
-    pub fn announced(current: &CurrentUpdate) -> Self {
+    /// Returns the candidate of the recorded run.
+    pub fn of_current(current: &CurrentUpdate) -> Self {
         Self { revision: current.commit.clone().unwrap_or_default(), inputs: current.inputs.clone() }
     }
 
@@ -91,7 +91,7 @@ impl RunCandidate {
     }
 }
 
-/// Returns the value of `status.currentUpdate` that announces a run with this artifact.
+/// Returns the value of `status.currentUpdate` for a run with this artifact.
 pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind, message: String) -> CurrentUpdate {
     let stack = &observed.stack;
     let RunCandidate { revision, inputs } = RunCandidate::new(observed, resolved);

@@ -40,7 +40,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     }
 }
 
-/// Returns the status that announces a run. The Update of the run is created afterwards.
+/// Returns the status that records the run `current`. The Update of the run is created afterwards.
 pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
     let mut status = with_state(stack, &State::Working(queued_message(current)), now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
@@ -50,7 +50,7 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
     status
 }
 
-/// Returns the status without the announced run. The Update of this run was not created.
+/// Returns the status without the recorded run. The Update of this run was not created.
 pub fn without_current_update(stack: &Stack) -> StackStatus {
     StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
 }

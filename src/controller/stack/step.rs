@@ -120,7 +120,7 @@ fn requeue_interval(state: &State, known: Option<Duration>, requeue_dependency: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::writes::Attempt;
+    use crate::runtime::writes::AttemptedWrite;
 
     #[test]
     fn creating_an_update_is_retried_after_admission_rejects_it() {
@@ -140,7 +140,7 @@ mod tests {
         ];
         for (code, message, expected) in rows {
             let (kind, namespace, name) = ("Update".to_owned(), "apps".to_owned(), "web-1".to_owned());
-            let attempt = Box::new(Attempt { verb: "create", kind, namespace, name });
+            let attempt = Box::new(AttemptedWrite { verb: "create", kind, namespace, name });
             let error = WriteError::Refused { attempt, code, reason: "Reason".to_owned(), message: message.to_owned() };
             assert_eq!(retry_after_rejection(&error).map(|retry| retry.as_secs()), expected, "{code} {message}");
         }

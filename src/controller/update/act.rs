@@ -21,7 +21,7 @@ use crate::controller::update::observe::{Observed, binding, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::outputs::{self, Stored};
 use crate::controller::update::queue::run_in;
-use crate::controller::update::request::dead_runs;
+use crate::controller::update::request::interrupted_runs;
 use crate::controller::update::{request, status};
 use crate::rpc::client::AgentAddress;
 use crate::runtime::events::{Event, EventKind};
@@ -80,7 +80,7 @@ pub async fn act(
             Ok(Next::Done(Some(if queued { QUEUED_REQUEUE_INTERVAL } else { WATCHED_REQUEUE_INTERVAL })))
         }
         Action::AwaitReferences(message) => await_references(observed, &message, context, now).await,
-        Action::Announce(binding) => announce(observed, &binding, context, now).await,
+        Action::RecordBinding(binding) => record_binding(observed, &binding, context, now).await,
         Action::Attach(binding) => attach(observed, &binding, context, now),
         Action::Await(message) => {
             let status = status::running(update, observed.progress.as_ref(), &message, now);
@@ -159,7 +159,7 @@ async fn next_step(update: &Update, status: &UpdateStatus, context: &Context) ->
 }
 
 /// Marks the pod and then records the binding of the run in the status. The run may start only after both writes.
-async fn announce(
+async fn record_binding(
     observed: &Observed,
     binding: &RunBinding,
     context: &Context,
@@ -180,14 +180,14 @@ async fn announce(
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     mark_pod(pod, &uid, context).await?;
     failpoint::hit("update-pod-marked");
-    let next = next_step(update, &status::announced(update, binding, now), context).await?;
+    let next = next_step(update, &status::bound(update, binding, now), context).await?;
     let waited = update.creation_timestamp().map(|created| now.duration_since(created.0)).unwrap_or_default();
     let waited = Duration::try_from(waited).unwrap_or_default();
     let kind = update.spec.kind.as_str();
     context.metrics.runs().started(kind, waited);
     let (stack, revision, node) = (stack_name(update), revision(binding.artifact.as_ref()), &binding.node_name);
     tracing::info!(stack, revision, "type" = kind, node, waited_seconds = waited.as_secs(), "run started");
-    failpoint::hit("update-announced");
+    failpoint::hit("update-bound");
     Ok(next)
 }
 
@@ -235,7 +235,7 @@ async fn patch_pod(
     Ok(())
 }
 
-/// Attaches a task to the announced run. The task starts the run only if the agent has no record of the run.
+/// Attaches a task to the bound run. The task starts the run only if the agent has no record of the run.
 fn attach(
     observed: &Observed,
     binding: &RunBinding,
@@ -250,8 +250,8 @@ fn attach(
     let siblings = context.siblings(update);
     let permit = context.run_limiter.adopt(&run_in(pod, update, &siblings));
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
-    let dead_runs = dead_runs(update, &siblings);
-    let request = request::run(update, workspace, binding, dead_runs, context.timeouts)
+    let interrupted = interrupted_runs(update, &siblings);
+    let request = request::run(update, workspace, binding, interrupted, context.timeouts)
         .map_err(|e| ReconcileError::stalled(e.to_string()))?;
     let may_start = may_start(observed, now);
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });

@@ -13,37 +13,38 @@ use crate::controller::update::request::{self, RunTimeouts};
 /// the pod.
 const REPORT_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
-/// Returns the timeout of the run, such as `3h0m0s`, if more than this time has passed since the announcement. The run
-/// must then no longer start. Without this limit, a run that waits for the end of an interactive session could hold its
-/// run slot forever.
+/// Returns the timeout of the run, such as `3h0m0s`, if more than this time has passed since the binding was recorded.
+/// The run must then no longer start. Without this limit, a run that waits for the end of an interactive session could
+/// hold its run slot forever.
 pub fn start_expired(update: &Update, timeouts: RunTimeouts, now: Timestamp) -> Option<String> {
-    let (announced, timeout) = limit(update, timeouts)?;
-    (now.duration_since(announced) > timeout).then(|| duration::display(timeout))
+    let (bound_at, timeout) = limit(update, timeouts)?;
+    (now.duration_since(bound_at) > timeout).then(|| duration::display(timeout))
 }
 
 /// Returns the timeout of the run, such as `3h0m0s`, if the deadline of the run has passed.
 ///
-/// The deadline is the time of the announcement plus twice the timeout, the termination grace period of `pod`, and
-/// `REPORT_TIMEOUT`. The run starts at most one timeout after the announcement. The agent cancels the run one timeout
-/// after its start. The cancellation takes at most the grace period.
+/// The deadline is the time at which the binding was recorded, plus twice the timeout, the termination grace period of
+/// `pod`, and `REPORT_TIMEOUT`. The run starts at most one timeout after the binding was recorded. The agent cancels
+/// the run one timeout after its start. The cancellation takes at most the grace period.
 pub fn end_expired(update: &Update, timeouts: RunTimeouts, pod: Option<&Pod>, now: Timestamp) -> Option<String> {
-    let (announced, timeout) = limit(update, timeouts)?;
+    let (bound_at, timeout) = limit(update, timeouts)?;
     let grace = pod.and_then(|pod| pod.spec.as_ref()?.termination_grace_period_seconds);
     let grace = grace.unwrap_or(names::TERMINATION_GRACE_SECONDS.cast_signed());
     let allowed = [timeout, SignedDuration::from_secs(grace), REPORT_TIMEOUT]
         .into_iter()
         .fold(timeout, SignedDuration::saturating_add);
-    (now.duration_since(announced) > allowed).then(|| duration::display(timeout))
+    (now.duration_since(bound_at) > allowed).then(|| duration::display(timeout))
 }
 
-/// Returns the time of the announcement and the timeout of an announced run, or `None` for a run without a timeout.
+/// Returns the time at which the binding was recorded, and the timeout of the run. Returns `None` if the run has no
+/// binding or no timeout.
 fn limit(update: &Update, timeouts: RunTimeouts) -> Option<(Timestamp, SignedDuration)> {
     let status = update.status.as_ref().filter(|status| status.run.is_some())?;
-    let announced = status.start_time.as_ref()?.0;
+    let bound_at = status.start_time.as_ref()?.0;
     let (spec, _) = request::limits(update).ok()?;
     let timeout = timeouts.of(spec).duration;
     let timeout = SignedDuration::try_from(timeout).unwrap_or(SignedDuration::MAX);
-    timeout.is_positive().then_some((announced, timeout))
+    timeout.is_positive().then_some((bound_at, timeout))
 }
 
 #[cfg(test)]
@@ -60,8 +61,8 @@ mod tests {
         Timestamp::from_second(second).expect("timestamp in range")
     }
 
-    /// Returns an Update that was announced at second 1,000.
-    fn announced(timeout: Option<&str>) -> Update {
+    /// Returns an Update whose binding was recorded at second 1,000.
+    fn bound(timeout: Option<&str>) -> Update {
         let spec = UpdateSpec { timeout: timeout.map(str::to_owned), ..UpdateSpec::default() };
         let mut update = Update::new("web-1", spec);
         let (run, start_time) = (Some(RunBinding::default()), Some(Time(second(1000))));
@@ -78,18 +79,18 @@ mod tests {
     fn a_run_that_is_not_started_within_its_timeout_expires() {
         let timeouts = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::from_secs(600) };
         for (timeout, last) in [(None, 1060), (Some("20s"), 1020), (Some("0s"), 1600), (Some("1h"), 1600)] {
-            let update = announced(timeout);
+            let update = bound(timeout);
             assert_eq!(start_expired(&update, timeouts, second(last)), None, "{timeout:?}");
             assert!(start_expired(&update, timeouts, second(last + 1)).is_some(), "{timeout:?}");
         }
-        let expired = start_expired(&announced(Some("90s")), timeouts, second(5000));
+        let expired = start_expired(&bound(Some("90s")), timeouts, second(5000));
         assert_eq!(expired.as_deref(), Some("1m30s"));
     }
 
     #[test]
     fn the_deadline_includes_the_termination_grace_period() {
         let timeouts = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::ZERO };
-        let update = announced(None);
+        let update = bound(None);
         for (pod, last) in [(Some(pod(Some(30))), 1450), (Some(pod(None)), 2020), (None, 2020)] {
             assert_eq!(end_expired(&update, timeouts, pod.as_ref(), second(last)), None, "{pod:?}");
             assert!(end_expired(&update, timeouts, pod.as_ref(), second(last + 1)).is_some(), "{pod:?}");
@@ -97,12 +98,12 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_a_timeout_or_an_announcement_has_no_deadline() {
+    fn a_run_without_a_timeout_or_a_binding_has_no_deadline() {
         let without = RunTimeouts::default();
-        assert_eq!(end_expired(&announced(None), without, None, Timestamp::MAX), None);
-        assert_eq!(start_expired(&announced(None), without, Timestamp::MAX), None);
+        assert_eq!(end_expired(&bound(None), without, None, Timestamp::MAX), None);
+        assert_eq!(start_expired(&bound(None), without, Timestamp::MAX), None);
         let timeouts = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::ZERO };
-        let mut waiting = announced(None);
+        let mut waiting = bound(None);
         waiting.status = Some(UpdateStatus::default());
         assert_eq!(end_expired(&waiting, timeouts, None, Timestamp::MAX), None);
     }

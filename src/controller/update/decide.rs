@@ -37,8 +37,8 @@ pub enum Action {
     /// Report that the run cannot start until the Secrets or ConfigMaps in this message exist.
     AwaitReferences(String),
     /// Mark the pod and record the binding. The run may start only afterwards.
-    Announce(RunBinding),
-    /// Attach to the announced run. Start the run if the agent has no record of it.
+    RecordBinding(RunBinding),
+    /// Attach to the bound run. Start the run if the agent has no record of it.
     Attach(RunBinding),
     /// Report that the run is in progress, with this message.
     Await(String),
@@ -71,7 +71,7 @@ impl Action {
             Action::AddFinalizer => "AddFinalizer",
             Action::Wait(..) => "Wait",
             Action::AwaitReferences(_) => "AwaitReferences",
-            Action::Announce(_) => "Announce",
+            Action::RecordBinding(_) => "RecordBinding",
             Action::Attach(_) => "Attach",
             Action::Await(_) => "Await",
             Action::Hold(_) => "Hold",
@@ -103,7 +103,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         };
     }
     match binding(update) {
-        Some(binding) => announced(observed, binding, now),
+        Some(binding) => decide_bound(observed, binding, now),
         None if update.is_started_by_operator() => pko_run(observed),
         None if update.metadata.deletion_timestamp.is_some() => Action::Record(Box::new(RunOutcome::failed(
             update_reason::CANCELED,
@@ -142,8 +142,8 @@ fn expiry(update: &Update, now: Timestamp) -> Action {
     }
 }
 
-/// Decides about an announced run, which executes either in the recorded pod or not at all.
-fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Action {
+/// Decides about a bound run, which executes either in the pod of its binding or not at all.
+fn decide_bound(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Action {
     match &observed.run_state {
         Some(RunState::Ended(result)) if awaits_termination_reason(observed, binding, result, now) => {
             return Action::Await("run ended with its pod; waiting for the cluster to report the reason".to_owned());
@@ -180,12 +180,12 @@ fn is_on_time(observed: &Observed, now: Timestamp) -> bool {
     deadline::end_expired(&observed.update, observed.timeouts, observed.pod.as_ref(), now).is_none()
 }
 
-/// Returns whether the observed pod is the pod in which the run was announced.
+/// Returns whether the observed pod is the pod in the binding of the run.
 fn is_in_bound_pod(observed: &Observed, binding: &RunBinding) -> bool {
     observed.pod.as_ref().and_then(|pod| pod.uid()).as_deref() == Some(binding.pod_uid.as_str())
 }
 
-/// Returns whether an announced run that the agent has no record of may start.
+/// Returns whether the agent may start the run if it has no record of it.
 pub fn may_start(observed: &Observed, now: Timestamp) -> bool {
     let is_expired = deadline::start_expired(&observed.update, observed.timeouts, now).is_some();
     !is_expired && !is_end_requested(observed)
@@ -349,7 +349,7 @@ fn waiting(observed: &Observed) -> Action {
     }
 }
 
-/// Announces the run if all Secrets and ConfigMaps that it refers to exist.
+/// Returns `Action::RecordBinding` if all Secrets and ConfigMaps that the run refers to exist.
 fn with_references(observed: &Observed, binding: RunBinding) -> Action {
     let not_yet = |why: &str| Action::Wait(update_reason::WORKSPACE_NOT_READY, why.to_owned());
     let Some(checked) = &observed.references else {
@@ -360,7 +360,7 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
         Some(message) => Action::AwaitReferences(message),
         None => {
             let empty_references = checked.empty.iter().cloned().collect();
-            Action::Announce(RunBinding { empty_references, ..binding })
+            Action::RecordBinding(RunBinding { empty_references, ..binding })
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Update controller. An Update is one run: the controller announces the run in the status, starts the run or attaches
-//! to it, and records its result once.
+//! Update controller. An Update is one run. The controller first records the binding of the run, which identifies the
+//! pod, in `status.run` of the Update: the run is then *bound*. Only a bound run is started or attached to. The
+//! controller records the result of the run once.
 //!
 //! `controller` contains the watches and the reconcile loop: `observe` reads the state, `decide` selects the next
 //! action, and `act` performs it. `status` builds the status.
@@ -26,4 +27,4 @@ pub use outputs::is_of as is_outputs_of;
 #[cfg(test)]
 pub(crate) use queue::run_in;
 pub use queue::{UpdateGroup, Updates, updates};
-pub use request::{RunTimeouts, dead_run, required_protocol_version, waits_for_references};
+pub use request::{RunTimeouts, interrupted_run, required_protocol_version, waits_for_references};

@@ -57,7 +57,7 @@ pub enum Owner {
     Gone,
 }
 
-/// Returns the binding of the run, or `None` before the run is announced.
+/// Returns the binding of the run, or `None` if the status of the Update contains no binding.
 pub fn binding(update: &Update) -> Option<&RunBinding> {
     update.status.as_ref()?.run.as_ref()
 }

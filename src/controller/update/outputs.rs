@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::api::auto::UpdateSpec;
     use crate::rpc::proto;
-    use crate::runtime::writes::Attempt;
+    use crate::runtime::writes::AttemptedWrite;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("timestamp in range")
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn creating_a_forbidden_outputs_secret_is_retried_for_five_minutes() {
         let refusal = |code, reason: &str| WriteError::Refused {
-            attempt: Box::new(Attempt {
+            attempt: Box::new(AttemptedWrite {
                 verb: "create",
                 kind: "Secret".to_owned(),
                 namespace: "apps".to_owned(),

@@ -1,5 +1,5 @@
-//! Builds the request that starts a run, including its binding, its timeouts and the dead runs: ended runs that may
-//! still hold a lock. All functions are pure.
+//! Builds the request that starts a run. The request contains the binding, the timeouts, and the interrupted runs whose
+//! locks the agent may remove. All functions are pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,9 @@ use crate::rpc::protocol::{self, settings_digest};
 /// Maximum length of a label value, in characters.
 const MAX_NAME: usize = 63;
 
-/// Maximum number of dead runs in a request. If there are more dead runs, the request contains those that ended last.
-const MAX_DEAD_RUNS: usize = 5;
+/// Maximum number of interrupted runs in a request. If more interrupted runs exist, the request contains those that
+/// ended last.
+const MAX_INTERRUPTED_RUNS: usize = 5;
 
 /// Reason why a run cannot be requested.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +38,7 @@ pub enum RequestError {
     #[error("invalid spec.workspaceName {0:?}: must be the name of a Workspace")]
     WorkspaceName(String),
     #[error(
-        "invalid metadata.name: must have at most {MAX_NAME} characters, because it is a label of the Secret with the outputs"
+        "invalid metadata.name: must be at most {MAX_NAME} characters long, because it is a label of the Secret with the outputs"
     )]
     NameTooLong,
     #[error("spec.stackName: {0}")]
@@ -165,7 +166,7 @@ pub fn run(
     update: &Update,
     workspace: &Workspace,
     binding: &RunBinding,
-    dead_runs: Vec<proto::DeadRun>,
+    interrupted: Vec<proto::DeadRun>,
     timeouts: RunTimeouts,
 ) -> Result<proto::RunRequest, RequestError> {
     let (timeout, idle_timeout_seconds) = limits(update)?;
@@ -186,12 +187,12 @@ pub fn run(
         environment: run_environment(&workspace.spec)?,
         refresh: update.spec.refresh.unwrap_or_default(),
         message: update.spec.message.clone().unwrap_or_default(),
-        dead_runs,
+        dead_runs: interrupted,
         pending_creates: pending_creates(update).into(),
         timeout_seconds,
         idle_timeout_seconds,
         lock_recovery: update.spec.lock_recovery == LockRecovery::Automatic,
-        options: Some(options(update, workspace)),
+        options: Some(run_options(update, workspace)),
         required_directories: required_directories(update, workspace, binding),
         config_files: config_files(&workspace.spec).into_iter().collect(),
         applied_stack: update.spec.applied_stack.as_ref().map(applied_stack),
@@ -206,7 +207,7 @@ fn applied_stack(stack: &PulumiStack) -> proto::PulumiStack {
     }
 }
 
-fn options(update: &Update, workspace: &Workspace) -> proto::RunOptions {
+fn run_options(update: &Update, workspace: &Workspace) -> proto::RunOptions {
     let spec = &update.spec;
     let stack = workspace.spec.stacks.iter().find(|stack| stack.name == spec.stack_name);
     proto::RunOptions {
@@ -283,9 +284,9 @@ impl TimeoutSource {
     }
 }
 
-/// Returns the dead runs of the Pulumi stack of `update`, those that ended last first. Returns no runs if
-/// `spec.lockRecovery` is `Manual`.
-pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
+/// Returns the interrupted runs of the Pulumi stack of `update` whose locks the agent may remove. The first run is the
+/// run that ended last. Returns no runs if `spec.lockRecovery` is `Manual`.
+pub fn interrupted_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
     if update.spec.lock_recovery == LockRecovery::Manual {
         return Vec::new();
     }
@@ -295,15 +296,14 @@ pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
             && other.spec.workspace_name == update.spec.workspace_name
             && other.spec.stack_name == update.spec.stack_name
     };
-    let mut dead: Vec<_> = all.iter().filter(is_sibling).filter_map(|other| dead_run(other)).collect();
-    dead.sort_by_key(|run| std::cmp::Reverse(run.ended));
-    dead.truncate(MAX_DEAD_RUNS);
-    dead
+    let mut runs: Vec<_> = all.iter().filter(is_sibling).filter_map(|other| interrupted_run(other)).collect();
+    runs.sort_by_key(|run| std::cmp::Reverse(run.ended));
+    runs.truncate(MAX_INTERRUPTED_RUNS);
+    runs
 }
 
-/// Returns the run of an Update if the run is dead: it was interrupted, its end is proven, and its lock can be
-/// identified.
-pub fn dead_run(update: &Update) -> Option<proto::DeadRun> {
+/// Returns the run of an Update if the run was interrupted, its end is proven, and its lock can be identified.
+pub fn interrupted_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
     let is_proven = status.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::User);
     if !is_proven || status.interrupted != Some(true) {

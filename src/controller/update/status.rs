@@ -39,8 +39,8 @@ pub fn waiting(update: &Update, reason: &str, message: &str, now: Timestamp) -> 
     status
 }
 
-/// Returns the status of an announced run. This status is written before the run starts.
-pub fn announced(update: &Update, binding: &RunBinding, now: Timestamp) -> UpdateStatus {
+/// Returns the status that records the binding of a run. The controller writes this status before it starts the run.
+pub fn bound(update: &Update, binding: &RunBinding, now: Timestamp) -> UpdateStatus {
     let mut status = running(update, None, "run is starting", now);
     status.run = Some(binding.clone());
     status.start_time = Some(Time(now));
@@ -204,9 +204,9 @@ mod tests {
     fn the_status_follows_a_run_from_start_to_end() {
         let waiting = waiting(&with_status(UpdateStatus::default()), update_reason::QUEUED, "waiting", at(1));
         assert_eq!(waiting.phase, Some(UpdatePhase::Waiting));
-        let announced = announced(&with_status(waiting), &RunBinding::default(), at(2));
-        assert_eq!(announced.phase, Some(UpdatePhase::Starting));
-        let runs = running(&with_status(announced), Some(&progress(Some(42))), "run in progress", at(3));
+        let bound = bound(&with_status(waiting), &RunBinding::default(), at(2));
+        assert_eq!(bound.phase, Some(UpdatePhase::Starting));
+        let runs = running(&with_status(bound), Some(&progress(Some(42))), "run in progress", at(3));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         // A new controller process has not received the progress yet.
         let runs = running(&with_status(runs), None, "run in progress", at(4));

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use super::context::Context;
 use super::decide::Action;
 use super::observe::Observed;
-use super::parts::Part;
+use super::parts::PartState;
 use super::report::{Report, State};
 use super::{status, tls};
 use crate::api::names;
@@ -87,10 +87,10 @@ impl Act<'_> {
     }
 
     async fn apply(&self, parts: [bool; 4]) -> Result<Step, ReconcileError> {
-        if self.observed.service == Part::Operators {
+        if self.observed.service == PartState::ManagedByOperator {
             self.take_over::<Service>().await?;
         }
-        if self.observed.stateful_set == Part::Operators {
+        if self.observed.stateful_set == PartState::ManagedByOperator {
             self.take_over::<StatefulSet>().await?;
         }
         let certificate = match parts {
@@ -118,7 +118,7 @@ impl Act<'_> {
             (budget, self.observed.budget),
             (stateful_set, self.observed.stateful_set),
         ];
-        if parts.into_iter().any(|(is_applied, part)| is_applied && part == Part::Outdated) {
+        if parts.into_iter().any(|(is_applied, part)| is_applied && part == PartState::Outdated) {
             let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
             self.context.memory.applies.record((&namespace, &name), &desired.rendered.parts_hash);
         }
@@ -211,8 +211,8 @@ impl Act<'_> {
     }
 }
 
-/// Returns whether the API server rejected the content. It rejects an apply with unknown fields or values of the wrong
-/// type with code 500.
+/// Returns whether the API server rejected the content. A server-side apply that contains unknown fields or values of
+/// the wrong type fails with status 500.
 fn is_invalid(error: &WriteError) -> bool {
     let words = ["field not declared in schema", "failed to create typed patch object"];
     error.is_invalid() || error.server_message().is_some_and(|message| words.iter().any(|word| message.contains(word)))
@@ -243,7 +243,7 @@ mod tests {
 
     use super::super::report::REJECTED_REQUEUE_INTERVAL;
     use super::*;
-    use crate::runtime::writes::Attempt;
+    use crate::runtime::writes::AttemptedWrite;
 
     #[test]
     fn applying_a_rejected_object_is_retried_every_few_minutes() {
@@ -265,7 +265,7 @@ mod tests {
         ];
         for (code, message, expected) in rows {
             let (kind, namespace, name) = ("StatefulSet".to_owned(), "apps".to_owned(), "app-workspace".to_owned());
-            let attempt = Box::new(Attempt { verb: "validate", kind, namespace, name });
+            let attempt = Box::new(AttemptedWrite { verb: "validate", kind, namespace, name });
             let error = WriteError::Refused { attempt, code, reason: "Reason".to_owned(), message: message.to_owned() };
             let found = rejection(&error);
             assert!(found.iter().all(|report| report.message.contains(message)), "{found:?}");

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::observe::{Agent, DesiredState, Observed};
-use super::parts::Part;
+use super::parts::PartState;
 use super::pod_state::PodState;
 use super::report::Report;
 use super::source::DesiredSource;
@@ -87,14 +87,14 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     if let Some(foreign) = observed.foreign() {
         return Action::Report(Report::foreign(&foreign));
     }
-    let is_due = |part: Part| match part {
-        Part::Current => false,
-        Part::Outdated => observed.contested.is_none(),
-        Part::Missing | Part::Foreign | Part::Operators => true,
+    let is_due = |part: PartState| match part {
+        PartState::Current => false,
+        PartState::Outdated => observed.contested.is_none(),
+        PartState::Missing | PartState::Foreign | PartState::ManagedByOperator => true,
     };
     let apply = Action::Apply {
         service: is_due(observed.service),
-        tls: observed.tls != Part::Current,
+        tls: observed.tls != PartState::Current,
         budget: is_due(observed.budget),
         stateful_set: is_due(observed.stateful_set),
     };

@@ -15,7 +15,7 @@ pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
 /// Name of the init container that receives the source before the init containers of the user run.
 pub(super) const FETCH_CONTAINER: &str = "fetch";
 /// Generated init containers, in the order in which they run.
-pub(super) const OWN: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];
+pub(super) const GENERATED_CONTAINERS: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];
 /// Fields of the generated init containers that a user can change, because the policies of a namespace can require them
 /// in all containers.
 const ADJUSTABLE: [&str; 3] = ["imagePullPolicy", "resources", "securityContext"];
@@ -30,7 +30,7 @@ const IDENTITY: [&str; 2] = ["runAsUser", "runAsGroup"];
 /// Returns an error for the first generated field that the template of the user changes.
 pub(super) fn check(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     let protected = |field: String| Err(SpecError::Protected { field });
-    for name in OWN {
+    for name in GENERATED_CONTAINERS {
         let (Some(ours), Some(theirs)) = (find(generated, name), find(merged, name)) else {
             return protected(format!("the init container {name}"));
         };
@@ -64,7 +64,7 @@ pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
         return false;
     };
     let (mut ordered, users): (Vec<Value>, Vec<Value>) = std::mem::take(containers).into_iter().partition(is_own);
-    ordered.sort_by_key(|container| OWN.iter().position(|name| has_name(container, name)));
+    ordered.sort_by_key(|container| GENERATED_CONTAINERS.iter().position(|name| has_name(container, name)));
     let fetches = has_source && users.iter().any(runs_to_completion);
     if fetches {
         for container in ordered.iter_mut().filter(|container| has_name(container, FETCH_CONTAINER)) {
@@ -82,11 +82,11 @@ pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
 pub(super) fn of_user(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
     let waited_for = containers.filter(|container| container.restart_policy.as_deref() != Some("Always"));
-    waited_for.map(|container| container.name.as_str()).filter(|name| !OWN.contains(name))
+    waited_for.map(|container| container.name.as_str()).filter(|name| !GENERATED_CONTAINERS.contains(name))
 }
 
 fn is_own(container: &Value) -> bool {
-    OWN.iter().any(|name| has_name(container, name))
+    GENERATED_CONTAINERS.iter().any(|name| has_name(container, name))
 }
 
 /// Returns whether a container runs to completion. A sidecar starts before the other containers and keeps running, so

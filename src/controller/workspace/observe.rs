@@ -10,7 +10,7 @@ use kube::runtime::reflector::ObjectRef;
 use super::apply_conflicts::Contested;
 use super::context::Context;
 use super::metadata::is_ours;
-use super::parts::{Part, parts};
+use super::parts::{PartState, parts};
 use super::pod_state::{self, PodState};
 use super::render::{Rendered, render};
 use super::source::DesiredSource;
@@ -36,11 +36,11 @@ pub(super) struct Observed {
     pub workspace: Workspace,
     /// Objects and source that the spec requests, or the reason why they are not available.
     pub desired: Result<DesiredState, Unavailable>,
-    pub service: Part,
-    pub tls: Part,
+    pub service: PartState,
+    pub tls: PartState,
     /// State of the PodDisruptionBudget.
-    pub budget: Part,
-    pub stateful_set: Part,
+    pub budget: PartState,
+    pub stateful_set: PartState,
     /// Outdated objects whose next apply is delayed, because another client changes them after each apply.
     pub contested: Option<Contested>,
     pub pod: Option<PodState>,
@@ -89,7 +89,7 @@ impl Observed {
             (self.tls, "Secret", names::workspace_tls_secret(&name)),
         ]
         .into_iter()
-        .find(|(part, _, _)| *part == Part::Foreign)
+        .find(|(part, _, _)| *part == PartState::Foreign)
         .map(|(_, kind, name)| format!("{kind} {name}"))
     }
 

@@ -24,35 +24,35 @@ use crate::runtime::reconcile::ReconcileError;
 
 /// State of an object of the Workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum PartState {
     Missing,
     /// An object with this name exists, but is not part of the Workspace.
     Foreign,
     Outdated,
     /// The Pulumi Kubernetes Operator manages fields of the object.
-    Operators,
+    ManagedByOperator,
     Current,
 }
 
-impl Part {
+impl PartState {
     pub(super) fn is_ours(self) -> bool {
-        matches!(self, Part::Outdated | Part::Operators | Part::Current)
+        matches!(self, PartState::Outdated | PartState::ManagedByOperator | PartState::Current)
     }
 }
 
 /// States of the objects of a Workspace, except its pod.
 pub(super) struct Parts {
-    pub(super) service: Part,
-    pub(super) tls: Part,
-    pub(super) budget: Part,
-    pub(super) stateful_set: Part,
+    pub(super) service: PartState,
+    pub(super) tls: PartState,
+    pub(super) budget: PartState,
+    pub(super) stateful_set: PartState,
     /// UID of the StatefulSet, or `None` if the StatefulSet does not exist or was not read.
     pub(super) stateful_set_uid: Option<String>,
     pub(super) contested: Option<Contested>,
 }
 
 /// Returns the states of the objects. If a pod exists and `VerifiedParts` contains the Workspace, returns
-/// [`Part::Current`] for all objects without reading them.
+/// [`PartState::Current`] for all objects without reading them.
 pub(super) async fn parts(
     workspace: &Workspace,
     pod: Option<&PodState>,
@@ -67,7 +67,7 @@ pub(super) async fn parts(
     let hash = rendered.map(|rendered| rendered.parts_hash.as_str());
     let pod = pod.filter(|_| workspace.metadata.deletion_timestamp.is_none());
     if pod.is_some_and(|pod| hash.is_some_and(|hash| verified.contains(key, hash, &authority, pod.ready))) {
-        let current = Part::Current;
+        let current = PartState::Current;
         return Ok(Parts {
             service: current,
             tls: current,
@@ -89,16 +89,18 @@ pub(super) async fn parts(
     let server_name = names::workspace_server_name(&name, &namespace);
     let certified = |secret: &Secret| tls::is_current(secret, &server_name, &authority, now);
     let mut parts = Parts {
-        service: part(&name, service.as_ref(), |service| {
+        service: part_state(&name, service.as_ref(), |service| {
             is_as_desired(service, rendered.map(|rendered| &rendered.service))
         }),
-        tls: part(&name, secret.as_ref(), certified),
-        budget: part(&name, budget.as_ref(), |budget| is_as_desired(budget, rendered.map(|rendered| &rendered.budget))),
-        stateful_set: part(&name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
+        tls: part_state(&name, secret.as_ref(), certified),
+        budget: part_state(&name, budget.as_ref(), |budget| {
+            is_as_desired(budget, rendered.map(|rendered| &rendered.budget))
+        }),
+        stateful_set: part_state(&name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
         stateful_set_uid: stateful_set.as_ref().and_then(|stateful_set| stateful_set.uid()),
         contested: None,
     };
-    match hash.filter(|_| [parts.service, parts.tls, parts.budget, parts.stateful_set] == [Part::Current; 4]) {
+    match hash.filter(|_| [parts.service, parts.tls, parts.budget, parts.stateful_set] == [PartState::Current; 4]) {
         Some(hash) => verified.insert(key, hash, &authority, started),
         None => verified.invalidate(key),
     }
@@ -117,7 +119,7 @@ fn contested(
     rendered: &Rendered,
     pause: Duration,
 ) -> Option<Contested> {
-    let is_outdated = |part: Part| part == Part::Outdated;
+    let is_outdated = |part: PartState| part == PartState::Outdated;
     let service = service.filter(|_| is_outdated(parts.service)).map(|found| describe(found, &rendered.service));
     let budget = budget.filter(|_| is_outdated(parts.budget)).map(|found| describe(found, &rendered.budget));
     let stateful_set =
@@ -127,13 +129,13 @@ fn contested(
     (!objects.is_empty()).then(|| Contested::new(&objects, pause, is_stateful_set))
 }
 
-fn part<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnce(&K) -> bool) -> Part {
+fn part_state<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnce(&K) -> bool) -> PartState {
     match found {
-        None => Part::Missing,
-        Some(object) if !is_ours(object, name) => Part::Foreign,
-        Some(object) if field_managers::is_managed_by_operator(object) => Part::Operators,
-        Some(object) if is_current(object) => Part::Current,
-        Some(_) => Part::Outdated,
+        None => PartState::Missing,
+        Some(object) if !is_ours(object, name) => PartState::Foreign,
+        Some(object) if field_managers::is_managed_by_operator(object) => PartState::ManagedByOperator,
+        Some(object) if is_current(object) => PartState::Current,
+        Some(_) => PartState::Outdated,
     }
 }
 

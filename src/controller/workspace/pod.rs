@@ -119,7 +119,7 @@ fn bootstrap(settings: &PodSettings, source: &DesiredSource) -> Value {
 }
 
 fn fetch(settings: &PodSettings) -> Value {
-    own_container(settings, FETCH_CONTAINER, &["fetch"], &[share_mount(), tls_mount()], &[pod_uid()])
+    own_container(settings, FETCH_CONTAINER, &["fetch"], &[share_mount(), tls_mount()], &[pod_uid_variable()])
 }
 
 /// Returns an init container that uses the agent image.
@@ -200,18 +200,18 @@ fn pulumi(
 /// working directory.
 pub(super) fn own_environment() -> Vec<Value> {
     vec![
-        pod_field("POD_NAME", "metadata.name"),
-        pod_field("POD_NAMESPACE", "metadata.namespace"),
-        pod_uid(),
+        field_variable("POD_NAME", "metadata.name"),
+        field_variable("POD_NAMESPACE", "metadata.namespace"),
+        pod_uid_variable(),
         json!({"name": "PWD", "value": PROJECT_DIRECTORY}),
     ]
 }
 
-fn pod_uid() -> Value {
-    pod_field("POD_UID", "metadata.uid")
+fn pod_uid_variable() -> Value {
+    field_variable("POD_UID", "metadata.uid")
 }
 
-fn pod_field(name: &str, path: &str) -> Value {
+fn field_variable(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 

@@ -89,7 +89,7 @@ impl<'a> Part<'a> {
         Err(Violation { control, field, rule: rule.into() })
     }
 
-    /// Requires that the field is absent or has one of these values.
+    /// Returns a violation unless the field is absent or has one of these values.
     fn one_of(&self, control: &'static str, pointer: &str, allowed: &[&str]) -> Result<(), Violation> {
         match self.get(pointer) {
             Some(found) if !found.as_str().is_some_and(|found| allowed.contains(&found)) => {
@@ -100,7 +100,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Requires that the field is absent or false.
+    /// Returns a violation unless the field is absent or false.
     fn forbid_true(&self, control: &'static str, pointer: &str) -> Result<(), Violation> {
         match self.get(pointer) {
             Some(found) if found != &Value::Bool(false) => self.violation(control, pointer, "must be unset or false"),
@@ -108,7 +108,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Requires that the field is absent or empty.
+    /// Returns a violation unless the field is absent or empty.
     fn empty(&self, control: &'static str, pointer: &str) -> Result<(), Violation> {
         match self.get(pointer) {
             Some(found) if found.as_str() != Some("") => self.violation(control, pointer, "must be unset"),

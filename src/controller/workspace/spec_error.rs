@@ -14,7 +14,7 @@ pub(super) const MAX_GRACE_SECONDS: u64 = 4 * 60 * 60;
 /// Reason why no pod can be created from the spec of a Workspace. Only a change of the spec resolves the error.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    #[error("invalid metadata.name: must have at most {MAX_NAME} characters")]
+    #[error("invalid metadata.name: must be at most {MAX_NAME} characters long")]
     NameTooLong,
 
     #[error("podTemplate: {0}")]

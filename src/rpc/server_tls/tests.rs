@@ -279,18 +279,18 @@ async fn agents_stay_reachable_in_each_step_of_an_authority_rotation() {
     let client = |authority: &Authority| authority.issue_client(Timestamp::now()).unwrap();
     let controllers = [
         ("before", vec![client(old)], old_pem),
-        ("announced", vec![client(old)], &*old_first),
+        ("prepared", vec![client(old)], &*old_first),
         ("promoted", vec![client(&new), client(old)], &*new_first),
         ("retired", vec![client(&new)], new_pem),
     ];
     let pods = [
         ("old", server_certificate(old), old_pem),
-        ("announced", server_certificate(old), &*old_first),
+        ("prepared", server_certificate(old), &*old_first),
         ("renewed", server_certificate(&new), &*new_first),
         ("new", server_certificate(&new), new_pem),
     ];
     let impossible =
-        [("before", "renewed"), ("before", "new"), ("announced", "new"), ("retired", "old"), ("retired", "announced")];
+        [("before", "renewed"), ("before", "new"), ("prepared", "new"), ("retired", "old"), ("retired", "prepared")];
     for (controller, clients, trusted) in &controllers {
         let agents = Agents::new(clients, trusted).unwrap();
         for (pod, server, authorities) in &pods {

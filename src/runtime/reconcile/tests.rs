@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::Workspace;
 use crate::runtime::backoff::{Backoff, MIN_DELAY};
 use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner};
-use crate::runtime::writes::{Attempt, WriteError};
+use crate::runtime::writes::{AttemptedWrite, WriteError};
 use crate::telemetry::metrics::Metrics;
 
 const SOON: Duration = Duration::from_secs(7);
@@ -30,7 +30,7 @@ fn runner() -> (ReconcileRunner, Metrics) {
 }
 
 fn refused(code: u16) -> WriteError {
-    let attempt = Attempt { verb: "apply", kind: "Secret".into(), namespace: "apps".into(), name: "a".into() };
+    let attempt = AttemptedWrite { verb: "apply", kind: "Secret".into(), namespace: "apps".into(), name: "a".into() };
     WriteError::Refused { attempt: Box::new(attempt), code, reason: "Reason".into(), message: "message".into() }
 }
 

@@ -10,14 +10,14 @@ const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
 /// Description of a write, for error messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
+pub struct AttemptedWrite {
     pub verb: &'static str,
     pub kind: String,
     pub namespace: String,
     pub name: String,
 }
 
-impl fmt::Display for Attempt {
+impl fmt::Display for AttemptedWrite {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "failed to {} {} {}/{}", self.verb, self.kind, self.namespace, self.name)
     }
@@ -27,18 +27,18 @@ impl fmt::Display for Attempt {
 #[derive(Debug, Error)]
 pub enum WriteError {
     #[error("{attempt}: this process does not hold the Lease")]
-    NotLeader { attempt: Box<Attempt> },
+    NotLeader { attempt: Box<AttemptedWrite> },
     #[error("{attempt}: API server did not respond within {} s", limit.as_secs())]
-    Timeout { attempt: Box<Attempt>, limit: Duration },
+    Timeout { attempt: Box<AttemptedWrite>, limit: Duration },
     /// The API server rejected the request.
     #[error("{attempt}: {message} ({reason}, {code})")]
-    Refused { attempt: Box<Attempt>, code: u16, reason: String, message: String },
+    Refused { attempt: Box<AttemptedWrite>, code: u16, reason: String, message: String },
     #[error("{attempt}")]
-    Request { attempt: Box<Attempt>, source: Box<kube::Error> },
+    Request { attempt: Box<AttemptedWrite>, source: Box<kube::Error> },
     #[error("{attempt}: cannot be encoded as JSON")]
-    Encode { attempt: Box<Attempt>, source: serde_json::Error },
+    Encode { attempt: Box<AttemptedWrite>, source: serde_json::Error },
     #[error("{attempt}: object has no name or no namespace")]
-    Nameless { attempt: Box<Attempt> },
+    Nameless { attempt: Box<AttemptedWrite> },
 }
 
 impl WriteError {
@@ -113,7 +113,7 @@ impl WriteError {
         }
     }
 
-    pub(super) fn from_kube(attempt: Box<Attempt>, error: kube::Error) -> Self {
+    pub(super) fn from_kube(attempt: Box<AttemptedWrite>, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
                 // In a namespace that is being deleted, `status.reason` is the same as for other rejections. Only the

@@ -408,16 +408,16 @@ fn a_stack_with_an_invalid_duration_is_rejected() {
 }
 
 #[test]
-fn two_simultaneous_leaders_announce_the_same_run() {
+fn two_simultaneous_leaders_record_the_same_run() {
     let ready = || Observed { workspace: Some(workspace(&stack(), Status::True, "Succeeded")), ..observed(stack()) };
     let Action::Start(first) = decide(&ready(), now()) else { panic!("expected Action::Start") };
     let later = now().checked_add(SignedDuration::from_secs(3)).expect("timestamp in range");
     let Action::Start(second) = decide(&ready(), later) else { panic!("expected Action::Start") };
     assert_eq!(first, second, "the same status leads to the same Update");
-    let mut announced = stack();
-    announced.status.as_mut().expect("value is set").current_update = Some(first.clone());
-    let made = Observed { stack: announced, ..ready() };
-    assert_eq!(decide(&made, later), Action::CreateUpdate(first), "the announced Update is created");
+    let mut recorded = stack();
+    recorded.status.as_mut().expect("value is set").current_update = Some(first.clone());
+    let made = Observed { stack: recorded, ..ready() };
+    assert_eq!(decide(&made, later), Action::CreateUpdate(first), "the Update of the recorded run is created");
 }
 
 #[test]

@@ -117,7 +117,7 @@ async fn a_duplicate_without_a_workspace_is_detected_by_its_last_run() {
     assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
 }
 
-/// Returns a Stack in this namespace that has applied the Pulumi stack `applied`.
+/// Returns a Stack in `namespace` that has applied the Pulumi stack `applied`.
 fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
     let mut stack = stack("app", created, json!({}));
     stack.metadata.namespace = Some(namespace.to_owned());

@@ -148,16 +148,16 @@ fn remaining_resources_are_reported_once_for_each_pulumi_stack_change() {
         ("the spec was restored", status(Some(a()), Some(b())), a(), None, false),
         ("no record of the last run", status(Some(a()), None), b(), None, true),
         (
-            "the agent reports a stack that was not announced",
+            "the agent reports a stack that differs from status.currentUpdate",
             status(Some(a()), Some(a())),
             b(),
             Some(in_secret()),
             true,
         ),
-        ("the agent reports the announced stack", status(Some(a()), Some(a())), b(), Some(b()), false),
+        ("the agent reports the stack in status.currentUpdate", status(Some(a()), Some(a())), b(), Some(b()), false),
     ];
-    for (name, status, next, announced, expected) in rows {
-        let found = orphaned_stack(&status, &next, announced.as_ref());
+    for (name, status, next, recorded, expected) in rows {
+        let found = orphaned_stack(&status, &next, recorded.as_ref());
         assert_eq!(found, expected.then(a).as_ref(), "{name}");
     }
 }
@@ -165,13 +165,13 @@ fn remaining_resources_are_reported_once_for_each_pulumi_stack_change() {
 #[test]
 fn the_backend_reported_by_the_agent_takes_precedence() {
     let stack = Stack::new("app", StackSpec { stack: "dev".to_owned(), ..StackSpec::default() });
-    let announced = CurrentUpdate {
+    let current = CurrentUpdate {
         pulumi_stack: Some(pulumi_stack("dev", Some("web"), Some("s3://a"))),
         ..CurrentUpdate::default()
     };
     let backend = |result: Option<&str>| {
         let result = UpdateStatus { backend: result.map(str::to_owned), ..UpdateStatus::default() };
-        reported(&stack, &announced, &result).backend
+        reported(&stack, &current, &result).backend
     };
     assert_eq!(backend(Some("file:///tmp")).as_deref(), Some("file:///tmp"));
     assert_eq!(backend(None).as_deref(), Some("s3://a"));

@@ -99,7 +99,7 @@ fn last_update(
     // A Stack without resources has nothing to destroy. A destroy then succeeds even if it does not find the Pulumi
     // stack.
     let failed = failed.filter(|_| not_found.is_none() || (identity::has_applied(stack) && !is_removed));
-    let (candidate, backoff) = (RunCandidate::announced(current), StackBackoff::of(&stack.spec));
+    let (candidate, backoff) = (RunCandidate::of_current(current), StackBackoff::of(&stack.spec));
     LastUpdate {
         name: Some(update.name_any()),
         kind: Some(current.kind.as_str().to_owned()),
@@ -185,10 +185,11 @@ fn may_be_removed(previous: Option<&LastUpdate>, update: &Update) -> bool {
     identity::may_have_removed(update) || (update.spec.kind == UpdateKind::Destroy && was_before)
 }
 
-/// Returns the hash of the configuration values that the run used, if it differs from the hash in the announcement.
+/// Returns the hash of the configuration values that the run used, if it differs from the hash in
+/// `status.currentUpdate`.
 fn changed_config_inputs(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> {
-    let announced = current.inputs.config_inputs.as_ref()?;
-    result.config_inputs.clone().filter(|read| read != announced)
+    let recorded = current.inputs.config_inputs.as_ref()?;
+    result.config_inputs.clone().filter(|read| read != recorded)
 }
 
 /// Returns the message about a destroy that succeeds although it did not find the Pulumi stack.

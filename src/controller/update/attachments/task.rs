@@ -26,7 +26,7 @@ const URGENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of an agent message in a condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// Rate limit in bytes per second. The message about a step of the Pulumi engine has about 300 bytes.
+/// Rate limit in bytes per second. A message about an engine step is about 300 bytes long.
 const RATE: u32 = 1024 * 1024;
 /// Maximum burst in bytes. This burst is sufficient for all messages of a run with tens of thousands of resources. The
 /// agent sends all messages again when a new controller process attaches.

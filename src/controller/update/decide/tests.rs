@@ -110,9 +110,9 @@ fn a_run_started_by_another_controller_is_not_started_again() {
 }
 
 #[test]
-fn the_controller_reattaches_to_an_announced_run_only_in_its_pod() {
-    let announced = || observed(update(Some(bound())));
-    assert_eq!(decide(&announced()), Action::Attach(bound()));
+fn the_controller_reattaches_to_a_bound_run_only_in_its_pod() {
+    let recorded = || observed(update(Some(bound())));
+    assert_eq!(decide(&recorded()), Action::Attach(bound()));
     let rows = [
         (RunState::Connecting, "Await"),
         (RunState::Running, "Await"),
@@ -122,10 +122,10 @@ fn the_controller_reattaches_to_an_announced_run_only_in_its_pod() {
         (RunState::Ended(Box::default()), "Record"),
     ];
     for (run_state, expected) in rows {
-        let action = format!("{:?}", decide(&Observed { run_state: Some(run_state.clone()), ..announced() }));
+        let action = format!("{:?}", decide(&Observed { run_state: Some(run_state.clone()), ..recorded() }));
         assert!(action.starts_with(expected), "{run_state:?}: {action}");
     }
-    let elsewhere = Observed { pod: Some(pod("other")), ..announced() };
+    let elsewhere = Observed { pod: Some(pod("other")), ..recorded() };
     assert!(matches!(decide(&elsewhere), Action::OutcomeUnknown(_)), "the run may still be open in its first pod");
     let refused = Some(RunState::PreconditionFailed("another pod".to_owned()));
     assert!(

@@ -1,6 +1,6 @@
 //! Tests of the bindings and requests of runs.
 
-mod dead_runs;
+mod interrupted_runs;
 
 use serde_json::{Value, json};
 

@@ -13,7 +13,7 @@ use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::workspace_reason as reason;
 use crate::controller::workspace::decide::{Action, decide};
 use crate::controller::workspace::observe::{Agent, DesiredState, Observed, OpenRun};
-use crate::controller::workspace::parts::Part;
+use crate::controller::workspace::parts::PartState;
 use crate::controller::workspace::pod_state::PodState;
 use crate::controller::workspace::report::{Report, State};
 use crate::controller::workspace::source::DesiredSource;
@@ -60,10 +60,10 @@ fn at_rest() -> Observed {
     Observed {
         workspace,
         desired: Ok(DesiredState { rendered, source }),
-        service: Part::Current,
-        tls: Part::Current,
-        budget: Part::Current,
-        stateful_set: Part::Current,
+        service: PartState::Current,
+        tls: PartState::Current,
+        budget: PartState::Current,
+        stateful_set: PartState::Current,
         contested: None,
         pod: Some(pod()),
         warning: None,
@@ -162,22 +162,22 @@ fn missing_objects_are_created_and_invalid_specs_are_reported() {
         ),
         (
             "a foreign Service",
-            |o| o.service = Part::Foreign,
+            |o| o.service = PartState::Foreign,
             Is::Report(State::Stalled, reason::SPEC_INVALID, "Service app-workspace exists"),
         ),
         (
             "no objects",
             |o| {
-                o.service = Part::Missing;
-                o.tls = Part::Missing;
-                o.budget = Part::Missing;
-                o.stateful_set = Part::Missing;
+                o.service = PartState::Missing;
+                o.tls = PartState::Missing;
+                o.budget = PartState::Missing;
+                o.stateful_set = PartState::Missing;
             },
             apply(true, true, true, true),
         ),
-        ("a certificate that is due", |o| o.tls = Part::Outdated, apply(false, true, false, false)),
-        ("a workspace of an older controller", |o| o.budget = Part::Missing, apply(false, false, true, false)),
-        ("another template", |o| o.stateful_set = Part::Outdated, apply(false, false, false, true)),
+        ("a certificate that is due", |o| o.tls = PartState::Outdated, apply(false, true, false, false)),
+        ("a workspace of an older controller", |o| o.budget = PartState::Missing, apply(false, false, true, false)),
+        ("another template", |o| o.stateful_set = PartState::Outdated, apply(false, false, false, true)),
     ]);
 }
 

@@ -3,19 +3,19 @@
 use super::*;
 
 #[test]
-fn the_update_of_an_announced_run_is_created_awaited_and_recorded() {
-    let mut announced = stack();
-    let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
-    announced.status.as_mut().expect("value is set").current_update = Some(current.clone());
+fn the_update_of_a_recorded_run_is_created_and_its_result_recorded() {
+    let mut recorded = stack();
+    let current = current_update(&observed(recorded.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
+    recorded.status.as_mut().expect("value is set").current_update = Some(current.clone());
     let ready = Some(workspace(&stack(), Status::True, "Succeeded"));
-    let made = Observed { workspace: ready.clone(), ..observed(announced.clone()) };
+    let made = Observed { workspace: ready.clone(), ..observed(recorded.clone()) };
     assert_eq!(decide(&made, now()), Action::CreateUpdate(current));
-    let gone = Observed { workspace: None, ..observed(announced.clone()) };
+    let gone = Observed { workspace: None, ..observed(recorded.clone()) };
     assert_eq!(decide(&gone, now()), Action::ForgetUpdate);
     let mut update = Update::new("app-1", UpdateSpec::default());
     let bound = UpdateStatus { run: Some(crate::api::auto::RunBinding::default()), ..UpdateStatus::default() };
     update.status = Some(bound);
-    let open = Observed { update: Some(update.clone()), workspace: ready, ..observed(announced) };
+    let open = Observed { update: Some(update.clone()), workspace: ready, ..observed(recorded) };
     assert!(matches!(decide(&open, now()), Action::AwaitUpdate(_)));
     let mut conditions = Vec::new();
     let condition = ConditionUpdate { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
@@ -26,20 +26,20 @@ fn the_update_of_an_announced_run_is_created_awaited_and_recorded() {
 
 #[test]
 fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
-    let announced = |change: fn(&mut Stack)| {
-        let mut announced = stack();
-        let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
-        announced.status.as_mut().expect("value is set").current_update = Some(current);
-        change(&mut announced);
+    let recorded = |change: fn(&mut Stack)| {
+        let mut recorded = stack();
+        let current = current_update(&observed(recorded.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
+        recorded.status.as_mut().expect("value is set").current_update = Some(current);
+        change(&mut recorded);
         Observed {
             update: Some(Update::new("app-1", UpdateSpec::default())),
             workspace: Some(workspace(&stack(), Status::True, "Succeeded")),
-            ..observed(announced)
+            ..observed(recorded)
         }
     };
     let revoked = |observed: &Observed| matches!(decide(observed, now()), Action::RevokeUpdate(_));
-    assert!(matches!(decide(&announced(|_| {}), now()), Action::AwaitUpdate(_)));
-    let mut queued = announced(|_| {});
+    assert!(matches!(decide(&recorded(|_| {}), now()), Action::AwaitUpdate(_)));
+    let mut queued = recorded(|_| {});
     let update = queued.update.as_mut().expect("value is set");
     let condition =
         ConditionUpdate { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "queued: all" };
@@ -49,15 +49,15 @@ fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
         Action::AwaitUpdate(message) => assert!(message.ends_with(" queued: all"), "{message}"),
         other => panic!("{other:?}"),
     }
-    assert!(revoked(&announced(|s| s.spec.suspend = Some(true))));
-    assert!(revoked(&announced(|s| s.metadata.generation = Some(2))));
-    assert!(revoked(&announced(|s| s.metadata.deletion_timestamp = Some(Time(now())))));
-    assert!(revoked(&Observed { workspace: None, ..announced(|_| {}) }));
+    assert!(revoked(&recorded(|s| s.spec.suspend = Some(true))));
+    assert!(revoked(&recorded(|s| s.metadata.generation = Some(2))));
+    assert!(revoked(&recorded(|s| s.metadata.deletion_timestamp = Some(Time(now())))));
+    assert!(revoked(&Observed { workspace: None, ..recorded(|_| {}) }));
     let moved = Resolved { digest: crate::artifact::Digest::of(b"other"), ..resolved() };
-    assert!(revoked(&Observed { source: Some(Ok(moved)), ..announced(|_| {}) }));
+    assert!(revoked(&Observed { source: Some(Ok(moved)), ..recorded(|_| {}) }));
     let mut emptied = workspace(&stack(), Status::False, "ArtifactUnavailable");
     emptied.status.as_mut().expect("value is set").artifact = None;
-    let lost = Observed { workspace: Some(emptied), in_store: false, ..announced(|_| {}) };
+    let lost = Observed { workspace: Some(emptied), in_store: false, ..recorded(|_| {}) };
     assert!(matches!(decide(&lost, now()), Action::Fetch(_)));
 }
 
@@ -81,10 +81,10 @@ fn selected(content: &[u8], selection: &str) -> Resolved {
 #[test]
 fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
     let first = selected(b"first", "paths-1");
-    let mut announced = stack();
-    let current = current_update(&observed(announced.clone()), &first, UpdateKind::Up, "why".to_owned());
-    announced.status.as_mut().expect("value is set").current_update = Some(current);
-    let mut placed = build_workspace::workspace(&announced, &reference(&first)).expect("valid");
+    let mut recorded = stack();
+    let current = current_update(&observed(recorded.clone()), &first, UpdateKind::Up, "why".to_owned());
+    recorded.status.as_mut().expect("value is set").current_update = Some(current);
+    let mut placed = build_workspace::workspace(&recorded, &reference(&first)).expect("valid");
     placed.status = Some(WorkspaceStatus { artifact: placed.spec.artifact.clone(), ..WorkspaceStatus::default() });
     let mut lost = placed.clone();
     lost.status = None;
@@ -93,7 +93,7 @@ fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
             source: Some(Ok(source)),
             update: Some(Update::new("app-1", UpdateSpec::default())),
             workspace: Some(workspace.clone()),
-            ..observed(announced.clone())
+            ..observed(recorded.clone())
         };
         matches!(decide(&observed, now()), Action::RevokeUpdate(_))
     };

@@ -113,10 +113,10 @@ fn only_a_storage_backend_proves_that_a_stack_was_removed() {
 
 #[test]
 fn the_config_inputs_read_by_a_run_are_recorded() {
-    let ran = |announced: Option<&str>, read: Option<&str>| {
+    let ran = |recorded: Option<&str>, read: Option<&str>| {
         let mut stack = stack(None);
         let current = CurrentUpdate {
-            inputs: RunInputs { config_inputs: announced.map(str::to_owned), ..current().inputs },
+            inputs: RunInputs { config_inputs: recorded.map(str::to_owned), ..current().inputs },
             ..current()
         };
         stack.status = Some(started(&stack, &current, at(10)));

@@ -10,7 +10,7 @@ use super::*;
 use crate::api::pulumi::PulumiStack;
 
 #[test]
-fn the_last_update_records_the_inputs_from_its_announcement() {
+fn the_last_update_contains_the_inputs_of_the_recorded_run() {
     let mut stack = stack(None);
     let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()

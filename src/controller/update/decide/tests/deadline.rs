@@ -3,12 +3,12 @@
 use super::*;
 use k8s_openapi::api::core::v1::PodSpec;
 
-/// Returns an Update whose run was announced 700 seconds ago and has this timeout.
-fn announced_before(timeout: &str) -> Update {
+/// Returns an Update with this timeout, whose binding was recorded 700 seconds ago.
+fn bound_before(timeout: &str) -> Update {
     let mut update = update(Some(bound()));
     update.spec.timeout = Some(timeout.to_owned());
-    let announced = jiff::Timestamp::from_second(300).expect("timestamp in range");
-    update.status.as_mut().expect("there").start_time = Some(Time(announced));
+    let bound_at = jiff::Timestamp::from_second(300).expect("timestamp in range");
+    update.status.as_mut().expect("there").start_time = Some(Time(bound_at));
     update
 }
 
@@ -23,7 +23,7 @@ fn the_pod_of_a_run_is_deleted_after_the_deadline_of_the_run() {
     let unreachable = || RunState::Unreachable("no route".to_owned());
     let at = |run_state: RunState, timeout: &str, grace: i64| {
         let pod = Some(pod_with_grace(grace));
-        decide(&Observed { run_state: Some(run_state), pod, ..observed(announced_before(timeout)) })
+        decide(&Observed { run_state: Some(run_state), pod, ..observed(bound_before(timeout)) })
     };
     let message = "the run exceeded its timeout of 2m0s, and the agent did not end it".to_owned();
     for state in [unreachable(), RunState::Running, RunState::Connecting] {
@@ -42,7 +42,7 @@ fn a_report_from_a_replaced_pod_does_not_count_after_the_deadline() {
         let mut pod = pod_with_grace(30);
         pod.metadata.uid = Some(uid.to_owned());
         let (run_state, pod) = (Some(RunState::Running), Some(pod));
-        decide(&Observed { run_state, pod, node, ..observed(announced_before(timeout)) })
+        decide(&Observed { run_state, pod, node, ..observed(bound_before(timeout)) })
     };
     assert!(matches!(at("pod-uid", "120s", NodeState::Ready), Action::DeletePod(_)));
     assert!(matches!(at("other", "200s", NodeState::Ready), Action::Await(_)), "the deadline has not passed");
@@ -52,7 +52,7 @@ fn a_report_from_a_replaced_pod_does_not_count_after_the_deadline() {
 
 #[test]
 fn a_canceled_run_has_the_same_deadline() {
-    let mut canceled = announced_before("120s");
+    let mut canceled = bound_before("120s");
     canceled.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
     let run_state = Some(RunState::Unreachable("no route".to_owned()));
     let at = |grace| {
@@ -76,7 +76,7 @@ fn a_run_whose_pod_the_controller_deleted_is_interrupted() {
     };
     let mut pod = pod_with("Failed", ContainerState { terminated: Some(ended), ..ContainerState::default() });
     pod.spec = pod_with_grace(30).spec;
-    let expired = Observed { pod: Some(pod), ..observed(announced_before("120s")) };
+    let expired = Observed { pod: Some(pod), ..observed(bound_before("120s")) };
     let Action::Record(outcome) = decide(&expired) else { panic!("expected Action::Record") };
     assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::ABORTED), true));
     assert_eq!(
@@ -106,7 +106,7 @@ fn a_run_whose_pod_the_controller_deleted_is_interrupted() {
 #[test]
 fn a_run_that_waits_for_a_session_is_not_started_after_its_timeout() {
     let at = |run_state: RunState, timeout: &str| {
-        decide(&Observed { run_state: Some(run_state), task_may_start: true, ..observed(announced_before(timeout)) })
+        decide(&Observed { run_state: Some(run_state), task_may_start: true, ..observed(bound_before(timeout)) })
     };
     let held = || RunState::Held("alice runs `pulumi import`".to_owned());
     assert!(matches!(at(held(), "700s"), Action::Hold(_)));

@@ -11,8 +11,10 @@ fn waits_because(observed: &Observed) -> String {
 }
 
 #[test]
-fn a_run_is_announced_if_nothing_blocks_it() {
-    let Action::Announce(binding) = decide(&observed(update(None))) else { panic!("expected Action::Announce") };
+fn the_binding_is_recorded_if_nothing_blocks_the_run() {
+    let Action::RecordBinding(binding) = decide(&observed(update(None))) else {
+        panic!("expected Action::RecordBinding")
+    };
     assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
 }
 
@@ -28,11 +30,11 @@ fn with_targets(protocol_version: u32) -> Observed {
 
 #[test]
 fn a_run_waits_for_an_agent_that_supports_its_options() {
-    assert!(matches!(decide(&with_targets(1)), Action::Announce(_)));
+    assert!(matches!(decide(&with_targets(1)), Action::RecordBinding(_)));
     assert!(matches!(decide(&with_targets(0)), Action::Wait(..)));
     let mut plain = with_targets(0);
     plain.update.spec.target = Vec::new();
-    assert!(matches!(decide(&plain), Action::Announce(_)), "the run needs no newer protocol");
+    assert!(matches!(decide(&plain), Action::RecordBinding(_)), "the run needs no newer protocol");
 }
 
 fn by_hand(artifact: Option<ArtifactReference>) -> Update {
@@ -45,7 +47,7 @@ fn by_hand(artifact: Option<ArtifactReference>) -> Update {
 #[test]
 fn a_manual_update_runs_with_the_current_source_of_the_workspace() {
     let bare = |update: Update| Observed { update, ..observed(by_hand(None)) };
-    let Action::Announce(binding) = decide(&bare(by_hand(None))) else { panic!("expected Action::Announce") };
+    let Action::RecordBinding(binding) = decide(&bare(by_hand(None))) else { panic!("expected Action::RecordBinding") };
     assert_eq!(binding.artifact, Some(artifact()));
     let without_finalizer = |mut update: Update| {
         update.metadata.finalizers = None;
@@ -53,7 +55,7 @@ fn a_manual_update_runs_with_the_current_source_of_the_workspace() {
     };
     assert_eq!(decide(&bare(without_finalizer(by_hand(None)))), Action::AddFinalizer);
     let named = ArtifactReference { revision: String::new(), dir: "./".to_owned(), ..artifact() };
-    assert!(matches!(decide(&bare(by_hand(Some(named)))), Action::Announce(_)), "the digest decides");
+    assert!(matches!(decide(&bare(by_hand(Some(named)))), Action::RecordBinding(_)), "the digest decides");
     let empty = |o: &mut Observed| o.workspace.as_mut().expect("there").status.as_mut().expect("there").artifact = None;
     let mut nothing = bare(by_hand(None));
     empty(&mut nothing);
@@ -151,7 +153,7 @@ fn a_run_waits_until_all_referenced_objects_exist() {
         "the Update can be deleted while it waits"
     );
     observed.references.as_mut().expect("checked").missing.clear();
-    let Action::Announce(binding) = decide(&observed) else { panic!("expected Action::Announce") };
+    let Action::RecordBinding(binding) = decide(&observed) else { panic!("expected Action::RecordBinding") };
     assert_eq!(binding.empty_references, ["ConfigMap/defaults"]);
     let unchecked = Observed { references: None, ..observed };
     assert!(waits_because(&unchecked).starts_with("WorkspaceNotReady"), "no run starts without the check");

@@ -15,7 +15,7 @@ fn contested(change: impl FnOnce(&mut Observed), stateful_set: bool) -> Action {
 
 #[test]
 fn a_workspace_stays_ready_while_its_service_is_rewritten() {
-    let Action::Report(report) = contested(|observed| observed.service = Part::Outdated, false) else {
+    let Action::Report(report) = contested(|observed| observed.service = PartState::Outdated, false) else {
         panic!("expected a report")
     };
     assert_eq!((report.state, report.again), (State::Ready, Some(Duration::from_secs(90))));
@@ -25,8 +25,8 @@ fn a_workspace_stays_ready_while_its_service_is_rewritten() {
 #[test]
 fn missing_objects_are_created_while_others_are_rewritten() {
     let change = |observed: &mut Observed| {
-        observed.service = Part::Outdated;
-        observed.budget = Part::Missing;
+        observed.service = PartState::Outdated;
+        observed.budget = PartState::Missing;
     };
     let expected = Action::Apply { service: false, tls: false, budget: true, stateful_set: false };
     assert_eq!(contested(change, false), expected);
@@ -35,7 +35,7 @@ fn missing_objects_are_created_while_others_are_rewritten() {
 #[test]
 fn a_pod_is_not_replaced_while_its_stateful_set_is_rewritten() {
     let change = |observed: &mut Observed| {
-        observed.stateful_set = Part::Outdated;
+        observed.stateful_set = PartState::Outdated;
         outdated(observed);
     };
     let Action::Report(report) = contested(change, true) else { panic!("expected a report") };

@@ -6,7 +6,7 @@ fn without_pod(o: &mut Observed) {
     deleted(o);
     o.pod = None;
     o.agent = Agent::NotCalled;
-    o.stateful_set = Part::Missing;
+    o.stateful_set = PartState::Missing;
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn the_objects_of_a_deleted_workspace_are_deleted_in_order() {
             |o| {
                 deleted(o);
                 o.desired = Err(Unavailable::Invalid("invalid".to_owned()));
-                o.stateful_set = Part::Outdated;
+                o.stateful_set = PartState::Outdated;
                 o.agent = draining("new");
             },
             Is::Action(Action::DeleteStatefulSet),
@@ -84,7 +84,7 @@ fn the_objects_of_a_deleted_workspace_are_deleted_in_order() {
             "then the Secret",
             |o| {
                 without_pod(o);
-                o.service = Part::Missing;
+                o.service = PartState::Missing;
             },
             Is::Action(Action::DeleteTlsSecret),
         ),
@@ -92,8 +92,8 @@ fn the_objects_of_a_deleted_workspace_are_deleted_in_order() {
             "then the PodDisruptionBudget",
             |o| {
                 without_pod(o);
-                o.service = Part::Missing;
-                o.tls = Part::Missing;
+                o.service = PartState::Missing;
+                o.tls = PartState::Missing;
             },
             Is::Action(Action::DeleteBudget),
         ),
@@ -101,9 +101,9 @@ fn the_objects_of_a_deleted_workspace_are_deleted_in_order() {
             "then the finalizer; objects of other owners are kept",
             |o| {
                 without_pod(o);
-                o.service = Part::Foreign;
-                o.tls = Part::Missing;
-                o.budget = Part::Foreign;
+                o.service = PartState::Foreign;
+                o.tls = PartState::Missing;
+                o.budget = PartState::Foreign;
             },
             Is::Action(Action::RemoveFinalizer),
         ),

@@ -6,7 +6,7 @@ use super::{Is, check, outdated, workspace};
 use crate::api::conditions::workspace_reason as reason;
 use crate::controller::workspace::decide::Action;
 use crate::controller::workspace::observe::{Agent, Observed};
-use crate::controller::workspace::parts::Part;
+use crate::controller::workspace::parts::PartState;
 use crate::controller::workspace::report::State;
 
 /// Sets the managed fields of the Workspace.
@@ -23,8 +23,8 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
         (
             "its Service and StatefulSet are adopted",
             |o| {
-                o.service = Part::Operators;
-                o.stateful_set = Part::Operators;
+                o.service = PartState::ManagedByOperator;
+                o.stateful_set = PartState::ManagedByOperator;
             },
             Is::Action(applied),
         ),

@@ -131,22 +131,22 @@ fn orphaned_resources_are_reported_when_the_change_is_first_detected() {
         project: Some("web".to_owned()),
         backend: backend.map(str::to_owned),
     };
-    let with = |announced: Option<&str>| {
+    let with = |recorded: Option<&str>| {
         let mut stack =
             stack(Some(LastUpdate { pulumi_stack: Some(of(Some("s3://a"))), ..last("up", "succeeded", &[]) }));
         let status = stack.status.as_mut().expect("value is set");
         status.applied_stack = Some(of(Some("s3://a")));
-        status.current_update = Some(CurrentUpdate { pulumi_stack: Some(of(announced)), ..current() });
+        status.current_update = Some(CurrentUpdate { pulumi_stack: Some(of(recorded)), ..current() });
         stack
     };
-    let begun = |announced: Option<&str>| {
-        let stack = with(announced);
+    let begun = |recorded: Option<&str>| {
+        let stack = with(recorded);
         let current = stack.status.as_ref().and_then(|status| status.current_update.clone()).expect("value is set");
         orphan_event(&stack, &current).map(|event| brief(&[event]))
     };
-    let ended_in = |announced: Option<&str>, backend: &str| {
+    let ended_in = |recorded: Option<&str>, backend: &str| {
         let last = LastUpdate { pulumi_stack: Some(of(Some(backend))), ..last("up", "failed", &[]) };
-        brief(&ended(&with(announced), &last)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
+        brief(&ended(&with(recorded), &last)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
     };
     let events = begun(Some("s3://b")).expect("an orphan event");
     assert!(

@@ -22,14 +22,14 @@ const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 /// Returns the event for the start of a run. No notification is sent for scheduled runs and retries.
 pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    let is_repetition = schedule::is_repetition(last, &RunCandidate::announced(current));
+    let is_repetition = schedule::is_repetition(last, &RunCandidate::of_current(current));
     let kind = if is_repetition { EventKind::Trace } else { EventKind::Normal };
     let event = Event::new(stack, kind, "StackUpdateDetected", current.message.as_str());
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
 }
 
-/// Returns a warning event if the announced run does not use the applied Pulumi stack. The resources in the applied
-/// Pulumi stack then remain.
+/// Returns a warning event if the recorded run `current` does not use the applied Pulumi stack. The resources in the
+/// applied Pulumi stack then remain.
 pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
 }
@@ -47,9 +47,9 @@ fn resources_remain(
     stack: &Stack,
     current: &CurrentUpdate,
     next: &PulumiStack,
-    announced: Option<&PulumiStack>,
+    recorded: Option<&PulumiStack>,
 ) -> Option<Event> {
-    let before = identity::orphaned_stack(stack.status.as_ref()?, next, announced)?;
+    let before = identity::orphaned_stack(stack.status.as_ref()?, next, recorded)?;
     let message = format!(
         "the Stack now manages {next}; its resources in {before} remain and are no longer managed. To delete them, restore the \
          previous values, set spec.destroyOnFinalize to true and delete the Stack, or run `pulumi destroy` for {before}"
@@ -72,8 +72,8 @@ pub fn ended(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
 fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     let before = stack.status.as_ref();
     let current = before.and_then(|status| status.current_update.as_ref());
-    // The revision in `last` can have the format of the Pulumi Kubernetes Operator, so the announcement provides the
-    // revision.
+    // The revision in `last` can have the format of the Pulumi Kubernetes Operator, so the revision is read from
+    // `status.currentUpdate`.
     let revision = current.and_then(|current| current.commit.as_deref());
     let origin = current.and_then(|current| current.origin_revision.as_deref());
     let event = |kind, reason: &str, message: String| {

@@ -1,4 +1,4 @@
-//! Tests of the dead runs that a request contains.
+//! Tests of the interrupted runs that a request contains, so that the agent can remove their locks.
 
 use super::*;
 use crate::api::auto::{RunBinding, RunProgress, UpdateSpec, UpdateStatus};
@@ -40,7 +40,7 @@ fn status(update: &mut Update) -> &mut UpdateStatus {
 }
 
 #[test]
-fn only_interrupted_runs_with_a_proven_end_are_dead_runs() {
+fn a_request_contains_only_interrupted_runs_with_a_proven_end() {
     let rows: [(&str, fn(&mut Update), usize); 9] = [
         ("proven", |_| {}, 1),
         ("ended without interruption", |u| status(u).interrupted = None, 0),
@@ -53,19 +53,19 @@ fn only_interrupted_runs_with_a_proven_end_are_dead_runs() {
         ("of another workspace", |u| u.spec.workspace_name = "web".to_owned(), 0),
     ];
     for (name, change, expected) in rows {
-        assert_eq!(dead_runs(&update("next"), &[ended("a", 100, change)]).len(), expected, "{name}");
+        assert_eq!(interrupted_runs(&update("next"), &[ended("a", 100, change)]).len(), expected, "{name}");
     }
-    let run = dead_runs(&update("next"), &[ended("a", 100, |_| {})]);
+    let run = interrupted_runs(&update("next"), &[ended("a", 100, |_| {})]);
     let expected = proto::DeadRun { host: "app-workspace-0".to_owned(), pid: 42, started: 95_000, ended: 100_000 };
     assert_eq!(run, [expected]);
 }
 
 #[test]
-fn the_latest_dead_runs_are_sent_unless_lock_recovery_is_manual() {
+fn the_latest_interrupted_runs_are_sent_unless_lock_recovery_is_manual() {
     let all: Vec<_> = (0..9).map(|n| ended(&format!("u{n}"), 100 + n, |_| {})).collect();
-    let ended: Vec<i64> = dead_runs(&update("next"), &all).iter().map(|run| run.ended / 1000).collect();
+    let ended: Vec<i64> = interrupted_runs(&update("next"), &all).iter().map(|run| run.ended / 1000).collect();
     assert_eq!(ended, [108, 107, 106, 105, 104]);
     let mut manual = update("next");
     manual.spec.lock_recovery = LockRecovery::Manual;
-    assert!(dead_runs(&manual, &all).is_empty());
+    assert!(interrupted_runs(&manual, &all).is_empty());
 }
