@@ -31,7 +31,7 @@ use crate::rpc::server_tls::TlsAcceptor;
 /// Maximum size in bytes of a request, which contains at most one chunk of an archive.
 const MAX_REQUEST: usize = 1024 * 1024;
 const MAX_CONCURRENT_STREAMS: u32 = 16;
-const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum time from the last reply to the exit of the server. The client receives the reply in this time.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -69,7 +69,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
     let listener =
         TcpListener::bind(config.address).await.with_context(|| format!("failed to listen on {}", config.address))?;
     let server = Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
         .serve_with_incoming_shutdown(
             AgentServer::new(service).max_decoding_message_size(MAX_REQUEST),

@@ -39,7 +39,7 @@ const BLOCKING_THREADS: usize = 8;
 /// Maximum size in bytes of a gRPC message, which can contain the settings and the environment of a run.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
 const MAX_CONCURRENT_STREAMS: u32 = 64;
-const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum time that the agent waits for unfinished calls before it exits.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a readiness request, including its response.
@@ -121,7 +121,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     .max_encoding_message_size(MAX_REQUEST);
     let close = CancellationToken::new();
     let server = Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
         .serve_with_incoming_shutdown(service, acceptor.incoming(listener), close.clone().cancelled_owned());
     tracing::info!(

@@ -57,7 +57,7 @@ pub struct Failure {
 pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSummary) -> Failure {
     let stderr = error_text(stderr_tail);
     let kind = kind(exit, &stderr, run);
-    let cause = cause::lines(exit, stdout_tail, stderr_tail, &stderr, run);
+    let cause = cause::cause_lines(exit, stdout_tail, stderr_tail, &stderr, run);
     let message = match &kind {
         FailureKind::Conflict { holders } if !holders.is_empty() => lock::lock_message(holders),
         FailureKind::Killed { signal } => with_cause(&format!("the Pulumi CLI was killed by signal {signal}"), &cause),

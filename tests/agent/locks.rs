@@ -32,8 +32,8 @@ async fn with_dead_lock(workspace: &Workspace) -> u32 {
 }
 
 #[tokio::test]
-async fn the_lock_of_a_known_dead_run_is_removed_if_lock_recovery_is_enabled() {
-    if !has_pulumi("the_lock_of_a_known_dead_run_is_removed_if_lock_recovery_is_enabled") {
+async fn lock_recovery_removes_the_lock_of_a_known_interrupted_run() {
+    if !has_pulumi("lock_recovery_removes_the_lock_of_a_known_interrupted_run") {
         return;
     }
     let workspace = Workspace::start().await;

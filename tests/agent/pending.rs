@@ -38,7 +38,11 @@ async fn pending_creates_block_the_run_until_they_are_cleared() {
         assert_eq!(result.outcome(), Outcome::PendingCreates, "{}", result.message);
         let urn = "urn:pulumi:dev::example::testing:index:Step::step";
         assert_eq!(result.pending_creates, [urn]);
-        assert!(result.message.contains(urn) && result.message.contains("nothing was run"), "{}", result.message);
+        assert!(
+            result.message.contains(urn) && result.message.contains("the Pulumi command was not started"),
+            "{}",
+            result.message
+        );
         assert!(result.interrupted, "the pending creates remain");
         assert!(!was_started(&progress));
         assert_eq!(workspace.locks().len(), 1, "only the lock of the killed run exists");

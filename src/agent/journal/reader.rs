@@ -153,7 +153,7 @@ impl Segment {
     fn decode(&mut self) -> io::Result<Option<proto::Progress>> {
         let bytes = self.buffer.get(self.consumed..).unwrap_or_default();
         let mut rest = bytes;
-        // A length prefix has up to ten bytes, so it can be incomplete in a shorter buffer.
+        // A length prefix is up to ten bytes long, so it can be incomplete in a shorter buffer.
         let length = match prost::decode_length_delimiter(&mut rest) {
             Ok(length) => length,
             Err(_) if bytes.len() < 10 => return Ok(None),

@@ -144,7 +144,7 @@ pub(super) enum RunError {
     Attempt(#[from] AttemptError),
     #[error("failed to {action}: {error}")]
     Call { action: &'static str, error: CallError },
-    #[error("nothing was run: failed to process pending creates: {0}")]
+    #[error("the Pulumi command was not started: failed to process pending creates: {0}")]
     State(StateFileError),
 }
 

@@ -146,11 +146,11 @@ impl Run {
         matches!(self.parameters.kind, OperationKind::Up | OperationKind::Preview)
     }
 
-    /// Runs an attempt. If the attempt fails because of the lock of a dead run (a run that ended without removing its
-    /// lock), removes the lock and runs a second attempt.
+    /// Runs an attempt. If the attempt fails because of the lock of an interrupted run that has ended, removes the lock
+    /// and runs a second attempt.
     async fn unlocked_attempt(&self) -> Result<Attempt, AttemptError> {
         let first = self.attempt().await?;
-        if !first.is_locked_out() || self.is_cancelled() || !self.remove_dead_lock(&first.stderr.text()).await {
+        if !first.is_locked_out() || self.is_cancelled() || !self.remove_stale_lock(&first.stderr.text()).await {
             return Ok(first);
         }
         // A canceled run returns the first attempt, including the lock that blocked this attempt.

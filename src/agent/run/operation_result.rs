@@ -68,8 +68,8 @@ impl OperationResult {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let resources = if urns.len() == 1 { "a resource" } else { "resources" };
         let message = format!(
-            "an earlier run was interrupted while it created {resources}, with unknown outcome: {named}{more}; nothing \
-             was run, because the CLI could create existing resources a second time"
+            "an earlier run was interrupted while it created {resources}, with unknown outcome: {named}{more}; the \
+             Pulumi command was not started, because the CLI could create existing resources a second time"
         );
         let outcome = proto::Outcome::PendingCreates;
         OperationResult { outcome, message, pending_creates: urns, ..OperationResult::default() }
@@ -224,9 +224,12 @@ mod tests {
     #[test]
     fn the_message_of_a_run_lists_pending_creates() {
         let one = OperationResult::pending_creates(vec!["urn:a".into()]);
-        assert!(one.message.contains("created a resource, ") && one.message.contains(": urn:a; nothing was run"));
+        assert!(
+            one.message.contains("created a resource, ")
+                && one.message.contains(": urn:a; the Pulumi command was not started")
+        );
         let many = OperationResult::pending_creates((0..7).map(|number| format!("urn:{number}")).collect());
-        assert!(many.message.contains("urn:4 and 2 more; nothing was run"), "{}", many.message);
+        assert!(many.message.contains("urn:4 and 2 more; the Pulumi command was not started"), "{}", many.message);
         assert_eq!(many.pending_creates.len(), 7);
     }
 

@@ -1,6 +1,6 @@
 //! Cleans up after interrupted runs. Detects the pending creates that an interrupted run left in the state, and removes
-//! them if a user confirms that the resources do not exist. Removes the lock of a dead run, unless a user has an
-//! interactive session in the pod. A dead run is a run whose processes have provably exited, but whose lock may remain.
+//! them if a user confirms that the resources do not exist. Removes the lock of an interrupted run whose
+//! processes have provably exited, unless a user has an interactive session in the pod.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -57,7 +57,7 @@ impl Run {
             return Ok(None);
         }
         let mut ended = self.import().await?;
-        if !ended.exit.success() && self.remove_dead_lock(&ended.stderr.text()).await {
+        if !ended.exit.success() && self.remove_stale_lock(&ended.stderr.text()).await {
             ended = self.import().await?;
         }
         if ended.exit.success() {
@@ -83,7 +83,7 @@ impl Run {
         if failure.kind == FailureKind::StackMissing {
             return Ok(Exported::NoStack);
         }
-        let what = format!("nothing was run: failed to export the state to {purpose}");
+        let what = format!("the Pulumi command was not started: failed to export the state to {purpose}");
         Ok(Exported::Failed(self.failed_call(&what, &ended)))
     }
 
@@ -132,14 +132,14 @@ fn clear_pending(file: &Path) -> Result<bool, StateFileError> {
 }
 
 impl Run {
-    /// Removes the lock that blocked a CLI call if the holder of the lock is a dead run. `stderr` is the standard error
-    /// of the call, which names the holder. Returns whether the lock was removed.
+    /// Removes the lock that blocked a CLI call if the holder of the lock is an interrupted run that has ended.
+    /// `stderr` is the standard error of the call, which names the holder. Returns whether the lock was removed.
     ///
     /// The CLI removes all locks of the stack. This is safe, because no other run can lock the stack while the lock of
-    /// the dead run exists.
-    pub(super) async fn remove_dead_lock(&self, stderr: &str) -> bool {
+    /// the interrupted run exists.
+    pub(super) async fn remove_stale_lock(&self, stderr: &str) -> bool {
         let operation = &self.record.request().id;
-        let Some(lock) = self.lock_of_dead_run(stderr) else { return false };
+        let Some(lock) = self.lock_of_interrupted_run(stderr) else { return false };
         let Lock { user, host, pid, time, .. } = &lock;
         // Also keeps the lock if the search fails, because an interactive session may exist.
         let session = interactive_session::find(&self.layout);
@@ -185,8 +185,9 @@ impl Run {
         }
     }
 
-    /// Returns the lock if it is the only lock in the error message and its holder is a dead run.
-    fn lock_of_dead_run(&self, stderr: &str) -> Option<Lock> {
+    /// Returns the lock if it is the only lock in the error message and its holder is an interrupted run that
+    /// has ended.
+    fn lock_of_interrupted_run(&self, stderr: &str) -> Option<Lock> {
         let lock = only_lock(stderr)?;
         let reported = self.parameters.dead_runs.as_ref()?;
         let known: Vec<_> = reported.iter().cloned().chain(self.own_dead_processes()).collect();

@@ -13,8 +13,8 @@ pub struct OperationRequest {
     pub kind: OperationKind,
     pub limits: Limits,
     pub pending_creates: proto::PendingCreates,
-    /// Processes of earlier runs that have provably exited. The agent may remove their locks. `None` if the agent must
-    /// not remove any lock, not even the lock of a dead process in its own pod.
+    /// CLI processes of interrupted runs, which have provably exited. The agent may remove their locks. `None` if the
+    /// agent must not remove any lock, not even the lock of an exited process in its own pod.
     pub dead_runs: Option<Vec<DeadProcess>>,
     /// The Pulumi stack that manages the resources. A destroy of another Pulumi stack fails.
     applied_stack: Option<proto::PulumiStack>,
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_values_are_rejected_and_dead_runs_enable_lock_recovery() {
+    fn unknown_values_are_rejected_and_lock_recovery_passes_interrupted_runs() {
         let up = proto::RunRequest { kind: proto::OperationKind::Up.into(), ..Default::default() };
         for (request, word) in [
             (proto::RunRequest { kind: 0, ..up.clone() }, "kind 0"),

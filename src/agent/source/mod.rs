@@ -150,7 +150,7 @@ impl Source {
     async fn known(&self, desired: &Desired) -> Result<Option<bool>, Refusal> {
         let candidate = self.lock().candidate.clone();
         match candidate {
-            Some(candidate) if candidate.desired.is_same(desired) => return Ok(Some(false)),
+            Some(candidate) if candidate.desired.has_same_source(desired) => return Ok(Some(false)),
             Some(other) => other.supersede().await?,
             None => {}
         }

@@ -72,7 +72,7 @@ pub(super) struct Desired {
 }
 
 impl Desired {
-    pub(super) fn is_same(&self, other: &Desired) -> bool {
+    pub(super) fn has_same_source(&self, other: &Desired) -> bool {
         self.digest == other.digest && self.directory == other.directory
     }
 

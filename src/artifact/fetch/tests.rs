@@ -308,7 +308,7 @@ async fn no_request_is_sent_to_a_disallowed_host() {
 }
 
 #[tokio::test]
-async fn a_controller_outside_the_cluster_uses_the_replacement_host() {
+async fn source_controller_host_replaces_the_host_of_the_artifact_url() {
     let server = Server::start(|_| Response::ok(b"artifact")).await;
     let fixture = Fixture::with(|settings| {
         settings.allowed_hosts = AllowedHosts::services_of("flux-system", "cluster.local");

@@ -45,7 +45,7 @@ pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacke
     let root = open_empty(into)?;
     let (mut archive, meter) = open(reader, limits);
     let mut unpacking = Unpacking { limits, meter, tree: TreeWriter::new(root, limits), place: String::new() };
-    unpacking.entries(&mut archive)?;
+    unpacking.unpack_entries(&mut archive)?;
     unpacking.end(archive.into_inner())?;
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
 }
@@ -117,7 +117,7 @@ struct Unpacking<'limits> {
 }
 
 impl Unpacking<'_> {
-    fn entries<R: Read>(&mut self, archive: &mut Archive<R>) -> Result<(), UnpackError> {
+    fn unpack_entries<R: Read>(&mut self, archive: &mut Archive<R>) -> Result<(), UnpackError> {
         // Uses the raw mode: otherwise, the library would read extension headers of unlimited size into memory.
         let entries = archive.entries().map_err(|cause| self.explain(&cause))?.raw(true);
         let mut extended = Extended::default();
@@ -127,7 +127,7 @@ impl Unpacking<'_> {
                 continue;
             }
             let member = std::mem::take(&mut extended).into_member(&entry)?;
-            self.add(&member, &mut entry)?;
+            self.unpack_entry(&member, &mut entry)?;
         }
         if extended.pending {
             return Err(UnpackError::Broken { cause: "ends after an extension header".to_owned() });
@@ -135,7 +135,7 @@ impl Unpacking<'_> {
         Ok(())
     }
 
-    fn add<R: Read>(&mut self, member: &Member, entry: &mut Entry<'_, R>) -> Result<(), UnpackError> {
+    fn unpack_entry<R: Read>(&mut self, member: &Member, entry: &mut Entry<'_, R>) -> Result<(), UnpackError> {
         let quoted_name = quoted_bytes(&member.name);
         self.place = entry_place(&member.name);
         let name = EntryName::parse(&member.name, self.limits)
@@ -144,36 +144,36 @@ impl Unpacking<'_> {
         // Early tar formats have no entry type for directories: an empty file whose name ends with a slash denotes a directory.
         let slash = member.size == 0 && member.name.ends_with(b"/");
         match kind {
-            EntryType::Directory => self.directory(&name),
-            EntryType::Regular if slash => self.directory(&name),
+            EntryType::Directory => self.unpack_directory(&name),
+            EntryType::Regular if slash => self.unpack_directory(&name),
             EntryType::Regular if name.is_root() || member.name.ends_with(b"/") => {
                 Err(UnpackError::Misnamed { name: quoted_name, kind: "a file with the name of a directory" })
             }
-            EntryType::Regular => self.file(&name, member, entry),
+            EntryType::Regular => self.unpack_file(&name, member, entry),
             EntryType::Symlink if name.is_root() => {
                 Err(UnpackError::Misnamed { name: quoted_name, kind: "a link in place of the root" })
             }
             EntryType::Symlink => {
                 let refused = |why| UnpackError::Link { name: quoted_name, target: quoted_bytes(&member.link), why };
                 name.check_link(&member.link, self.limits).map_err(refused)?;
-                self.tree.link(&name, &member.link)
+                self.tree.create_link(&name, &member.link)
             }
             other => Err(UnpackError::Kind { name: quoted_name, kind: describe(other) }),
         }
     }
 
-    fn directory(&mut self, name: &EntryName) -> Result<(), UnpackError> {
+    fn unpack_directory(&mut self, name: &EntryName) -> Result<(), UnpackError> {
         // The root of the archive is the destination itself.
-        if name.is_root() { Ok(()) } else { self.tree.directory(name) }
+        if name.is_root() { Ok(()) } else { self.tree.create_directory(name) }
     }
 
-    fn file<R: Read>(
+    fn unpack_file<R: Read>(
         &mut self,
         name: &EntryName,
         member: &Member,
         entry: &mut Entry<'_, R>,
     ) -> Result<(), UnpackError> {
-        match self.tree.file(name, member.executable, member.size, entry) {
+        match self.tree.write_file(name, member.executable, member.size, entry) {
             Ok(true) => Ok(()),
             Ok(false) => Err(UnpackError::Truncated),
             Err(FileError::Archive(cause)) => Err(self.explain(&cause)),

@@ -84,13 +84,13 @@ impl<'limits> TreeWriter<'limits> {
     }
 
     /// Creates a directory if it does not exist.
-    pub(super) fn directory(&mut self, name: &EntryName) -> Result<(), UnpackError> {
+    pub(super) fn create_directory(&mut self, name: &EntryName) -> Result<(), UnpackError> {
         self.count()?;
         self.ensure(name.path(), name)
     }
 
     /// Writes a file. Returns `false` if the archive ended before the file was complete.
-    pub(super) fn file(
+    pub(super) fn write_file(
         &mut self,
         name: &EntryName,
         executable: bool,
@@ -110,7 +110,7 @@ impl<'limits> TreeWriter<'limits> {
     }
 
     /// Creates a symbolic link. The caller must have checked its target.
-    pub(super) fn link(&mut self, name: &EntryName, target: &[u8]) -> Result<(), UnpackError> {
+    pub(super) fn create_link(&mut self, name: &EntryName, target: &[u8]) -> Result<(), UnpackError> {
         self.count()?;
         let (parent, last) = self.parent(name)?;
         match parent.symlink_contents(OsStr::from_bytes(target), &last) {

@@ -13,7 +13,13 @@ const SERVER_EXCEPTION: &str = "Exception calling application: ";
 /// Returns the causes of a failure from the first non-empty source. In order of precedence, the sources are: errors of
 /// the engine, errors of the CLI, standard error of the program, exit code of the program, generic errors of the
 /// engine, last lines of the output.
-pub(super) fn lines(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunSummary) -> Vec<String> {
+pub(super) fn cause_lines(
+    exit: Exit,
+    stdout: &str,
+    stderr: &str,
+    stderr_errors: &str,
+    run: &RunSummary,
+) -> Vec<String> {
     let (generic, causes): (Vec<_>, Vec<_>) =
         run.errors().into_iter().partition(|error| is_verdict(error) || reports_exit(error));
     if !causes.is_empty() {

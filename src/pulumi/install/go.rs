@@ -1,11 +1,11 @@
 //! Installation inputs of Go. `pulumi install` runs `go mod tidy`. The result of this command depends on the module
 //! files and on the packages that the Go files import.
 
-use super::package_manager::{Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, named};
+use super::package_manager::{Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, named};
 
 pub(super) const FILES: [&str; 3] = ["go.mod", "go.sum", "go.work"];
 
-pub(super) fn managed(files: &Files) -> Managed {
+pub(super) fn properties(files: &Files) -> ManagerProperties {
     let has = |name: &str| named(files, &[name]).next().is_some();
     let is_local = |content: &[u8]| std::str::from_utf8(content).map_or(true, replaces_with_path);
     let reinstall_reason = if !has("go.mod") || !has("go.sum") {
@@ -16,7 +16,12 @@ pub(super) fn managed(files: &Files) -> Managed {
         None
     };
     // The module cache is outside the source, so a new source needs no copy of it.
-    Managed { name: "go".to_owned(), reinstall_reason, works_without_trees: true, ..Managed::default() }
+    ManagerProperties {
+        name: "go".to_owned(),
+        reinstall_reason,
+        works_without_trees: true,
+        ..ManagerProperties::default()
+    }
 }
 
 /// Returns whether `go.mod` replaces a module with a directory, whose dependencies can change. In the go command, the

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::project::Project;
-use package_manager::{LOCAL_DEPENDENCY, Managed, inside, is_path, text};
+use package_manager::{LOCAL_DEPENDENCY, ManagerProperties, inside, is_path, text};
 
 pub use package_manager::{Files, ProjectInSource};
 
@@ -93,26 +93,31 @@ pub fn plan(
     cli: &str,
 ) -> InstallPlan {
     let project = project_in_source.project;
-    let mut managed = match project.runtime.as_str() {
-        "yaml" => Managed { name: "yaml".to_owned(), works_without_trees: true, ..Managed::default() },
-        "nodejs" | "bun" => nodejs::managed(project_in_source, files),
-        "python" => python::managed(project_in_source, files),
-        "go" => go::managed(files),
-        other => Managed {
+    let mut properties = match project.runtime.as_str() {
+        "yaml" => {
+            ManagerProperties { name: "yaml".to_owned(), works_without_trees: true, ..ManagerProperties::default() }
+        }
+        "nodejs" | "bun" => nodejs::properties(project_in_source, files),
+        "python" => python::properties(project_in_source, files),
+        "go" => go::properties(files),
+        other => ManagerProperties {
             name: other.to_owned(),
             reinstall_reason: Some(format!("unknown inputs of an installation for runtime {other}")),
-            ..Managed::default()
+            ..ManagerProperties::default()
         },
     };
     // The CLI writes generated packages to this directory.
-    managed.trees.extend(inside(&project_in_source.directory.join("sdks")).filter(|_| project.has_packages()));
+    properties.trees.extend(inside(&project_in_source.directory.join("sdks")).filter(|_| project.has_packages()));
     let unknown_cli = cli.is_empty().then(|| "unknown CLI version".to_owned());
     InstallPlan {
-        installed: Installed { key: key(project_in_source, &managed.name, files, imports, cli), manager: managed.name },
-        reinstall_reason: managed.reinstall_reason.or_else(|| package_reinstall_reason(project)).or(unknown_cli),
-        trees: managed.trees,
-        exact: managed.exact,
-        works_without_trees: managed.works_without_trees,
+        installed: Installed {
+            key: key(project_in_source, &properties.name, files, imports, cli),
+            manager: properties.name,
+        },
+        reinstall_reason: properties.reinstall_reason.or_else(|| package_reinstall_reason(project)).or(unknown_cli),
+        trees: properties.trees,
+        exact: properties.exact,
+        works_without_trees: properties.works_without_trees,
     }
 }
 

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::package_manager::{self, Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, ProjectInSource, is_path, named};
+use super::package_manager::{
+    self, Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, ProjectInSource, is_path, named,
+};
 
 pub(super) const FILES: [&str; 14] = [
     "package.json",
@@ -47,7 +49,7 @@ const SCRIPTS: [&str; 9] = [
 const DEPENDENCIES: [&str; 7] =
     ["dependencies", "devDependencies", "optionalDependencies", "peerDependencies", "overrides", "resolutions", "pnpm"];
 
-pub(super) fn managed(project_in_source: ProjectInSource<'_>, files: &Files) -> Managed {
+pub(super) fn properties(project_in_source: ProjectInSource<'_>, files: &Files) -> ManagerProperties {
     let option = project_in_source.option("packagemanager");
     let desired = match option {
         "" if project_in_source.project.runtime == "bun" => "bun",
@@ -59,7 +61,7 @@ pub(super) fn managed(project_in_source: ProjectInSource<'_>, files: &Files) -> 
     // With `auto`, the lock files and the package managers in the image determine which package manager the CLI
     // selects. The image of a pod does not change, so the name contains only the lock files.
     let name = if desired == "auto" { format!("auto {}", locked.join(" ")) } else { desired.to_owned() };
-    Managed {
+    ManagerProperties {
         name,
         reinstall_reason: reinstall_reason(desired, &locked, files),
         trees: project_in_source.directories().iter().map(|directory| directory.join("node_modules")).collect(),

@@ -13,7 +13,7 @@ pub(super) const NO_LOCK: &str = "no lock file";
 
 /// Properties of an installation that depend on the package manager.
 #[derive(Debug, Default)]
-pub(super) struct Managed {
+pub(super) struct ManagerProperties {
     pub(super) name: String,
     /// Reason why each source requires an installation, if any.
     pub(super) reinstall_reason: Option<String>,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::package_manager::{
-    Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, ProjectInSource, contains_local_path, inside, named,
+    Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, ProjectInSource, contains_local_path, inside, named,
     toml_contains_local_path,
 };
 
@@ -43,7 +43,7 @@ enum Requirements {
     Elsewhere,
 }
 
-pub(super) fn managed(project_in_source: ProjectInSource<'_>, files: &Files) -> Managed {
+pub(super) fn properties(project_in_source: ProjectInSource<'_>, files: &Files) -> ManagerProperties {
     let has = |name: &str| named(files, &[name]).next().is_some();
     let toolchain = match project_in_source.option("toolchain") {
         "" | "auto" if has("uv.lock") => "uv",
@@ -64,7 +64,7 @@ pub(super) fn managed(project_in_source: ProjectInSource<'_>, files: &Files) -> 
         trees.sort();
         trees.dedup();
     }
-    Managed {
+    ManagerProperties {
         name: toolchain.to_owned(),
         reinstall_reason,
         trees,

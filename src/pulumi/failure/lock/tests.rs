@@ -28,7 +28,7 @@ fn millisecond(time: &str) -> i64 {
 }
 
 #[test]
-fn a_dead_run_owns_a_lock_only_if_every_field_matches() {
+fn an_ended_process_holds_a_lock_only_if_every_field_matches() {
     let dead = |host: &str, pid, started, ended| DeadProcess {
         host: host.into(),
         pid,
@@ -68,7 +68,7 @@ fn a_dead_run_owns_a_lock_only_if_every_field_matches() {
         assert_eq!(holder, is_dead.then_some(&ours), "{stderr}");
     }
     let lock = only_lock(&error(1, &[(host, 42, during)])).expect("lock in the message");
-    assert_eq!(dead_holder(&lock, &[]), None, "without evidence, no dead run holds the lock");
+    assert_eq!(dead_holder(&lock, &[]), None, "no known process holds the lock");
 }
 
 proptest! {
