@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn stack_and_workspace_rows_are_shorter_than_160_characters() {
-        // The name of a Stack has at most 42 characters, and the longest value of `READY` is `Unknown`.
+        // The name of a Stack is at most 42 characters long, and the longest value of `READY` is `Unknown`.
         let (name, ready, suspended, age) = (42, 7, 9, 6);
         let row = |columns: &[usize]| columns.iter().sum::<usize>() + 3 * (columns.len() - 1);
         assert!(row(&[name, ready, suspended, MAX_REVISION, MAX_STATUS, age]) < 160, "Stack");

@@ -132,8 +132,9 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
-    /// Maximum duration of the run, such as `1h30m`. A longer run is canceled gracefully. `0s` disables this limit.
-    /// Default: the flag `--default-run-timeout` of the controller. The flag `--max-run-timeout` is the upper limit.
+    /// Maximum duration of the run, such as `1h30m`. A longer run is canceled gracefully. The flag `--max-run-timeout`
+    /// of the controller is the upper limit. With `0s`, only this flag limits the run. Default: the flag
+    /// `--default-run-timeout` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,

@@ -176,7 +176,7 @@ pub struct RunProgress {
     /// of `idleTimeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Time>,
-    /// Process ID of the Pulumi CLI in the pod. A lock of the Pulumi stack contains the same ID.
+    /// Process ID of the Pulumi CLI in the pod. If this run locks the Pulumi stack, the lock contains this ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i64>,
 }
@@ -212,8 +212,8 @@ pub struct RunBinding {
     /// Artifact that the run uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
-    /// Host name of the pod. A lock of the Pulumi stack contains the same host name. Empty if other processes on the
-    /// node have the same host name.
+    /// Host name of the pod. If this run locks the Pulumi stack, the lock contains this host name. Empty if other
+    /// processes on the node have the same host name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
     /// Name of the node of the pod. Empty if unknown.

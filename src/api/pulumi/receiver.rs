@@ -108,7 +108,7 @@ pub struct ReceiverResource {
     #[schemars(extend("enum" = ["Stack"]))]
     pub kind: Option<String>,
 
-    /// Name of the Stack. If `matchLabels` is set, the name must be absent or `*`.
+    /// Name of the Stack to run. If `matchLabels` is set, the name must be absent or `*`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,

@@ -275,9 +275,9 @@ pub struct StackSpec {
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Maximum duration of a run, such as `1h30m`. A longer run is canceled gracefully and counts as failed. `0s`
-    /// disables this limit. Default: the flag `--default-run-timeout` of the controller. The flag `--max-run-timeout`
-    /// is the upper limit.
+    /// Maximum duration of a run, such as `1h30m`. A longer run is canceled gracefully and counts as failed. The flag
+    /// `--max-run-timeout` of the controller is the upper limit. With `0s`, only this flag limits the run. Default: the
+    /// flag `--default-run-timeout` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
@@ -318,7 +318,7 @@ pub struct StackSpec {
 /// Reference to a Stack whose last run must have succeeded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct PrerequisiteReference {
-    /// Name of the Stack.
+    /// Name of the referenced Stack.
     #[schemars(length(max = bounds::NAME))]
     pub name: String,
     /// Additional requirement for the last run. Default: no requirement.
@@ -341,17 +341,17 @@ pub struct Requirement {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DependencyReference {
-    /// Name of the Stack.
+    /// Name of the referenced Stack.
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub name: String,
-    /// Namespace of the Stack. Default: the namespace of this Stack. Another namespace requires the flag
-    /// `--no-cross-namespace-refs=false` of the controller.
+    /// Namespace of the referenced Stack. Default: the namespace of the Stack that contains the reference. Another
+    /// namespace requires the flag `--no-cross-namespace-refs=false` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,
     /// CEL expression that replaces the built-in readiness check and must evaluate to `true`, such as
-    /// `dep.status.outputs.size() > 0`. The variable `self` is this Stack, and the variable `dep` is the referenced
-    /// Stack. Default: the built-in check.
+    /// `dep.status.outputs.size() > 0`. The variable `self` is the Stack that contains the reference, and the
+    /// variable `dep` is the referenced Stack. Default: the built-in check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub ready_expr: Option<String>,
