@@ -194,7 +194,7 @@ async fn communicate(
     }
 }
 
-/// Reads all bytes. Returns `None` if the input has more than `max_bytes` bytes.
+/// Reads all bytes. Returns `None` if the input is longer than `max_bytes` bytes.
 async fn read(from: impl AsyncRead + Unpin, max_bytes: usize) -> io::Result<Option<Vec<u8>>> {
     let mut read = Vec::new();
     let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);

@@ -139,12 +139,12 @@ impl Handler {
                     name,
                     stacks = requested.stacks,
                     problem,
-                    "failed to request the run of at least one Stack"
+                    "failed to request runs of some Stacks"
                 );
                 self.publish(
                     &entry,
                     receiver_reason::FAILED,
-                    &format!("failed to request the run of at least one Stack: {problem}"),
+                    &format!("failed to request runs of some Stacks: {problem}"),
                 );
                 WebhookResult::Failed
             }

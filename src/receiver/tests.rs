@@ -355,7 +355,7 @@ async fn a_failed_run_request_returns_500_and_does_not_block_other_requests() {
     assert_eq!(server.requested(), ["api", "web", "worker"], "a run of every Stack was requested");
     let events = server.wait_for_events(1).await;
     assert!(
-        events[0].starts_with("Failed: failed to request the run of at least one Stack: Stack apps/gone not found; "),
+        events[0].starts_with("Failed: failed to request runs of some Stacks: Stack apps/gone not found; "),
         "{events:?}"
     );
     assert!(events[0].contains("failed to annotate Stack apps/api"), "{events:?}");

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 /// Rate at which the controller reads from all agents of a namespace, in bytes per second.
 const NAMESPACE_RATE: u32 = 4 * 1024 * 1024;
-/// Maximum burst of a namespace in bytes. The agents of a namespace send several results, which have at most 4 MiB each,
+/// Maximum burst of a namespace in bytes. The agents of a namespace can send several results of at most 4 MiB each
 /// without a delay.
 const NAMESPACE_BURST: u32 = 16 * 1024 * 1024;
 /// Number of bytes after which a connection lets other tasks run. Without this limit, a connection on which data is

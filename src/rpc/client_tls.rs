@@ -60,8 +60,8 @@ pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result
     Ok(config)
 }
 
-/// Connects to an agent and verifies its name. `limit` limits the rate at which data is read. If the agent closes the connection, the reason is stored in
-/// `close_reason`.
+/// Connects to an agent and verifies its name. `limit` limits the rate at which data is read. If the agent closes the
+/// connection, the reason is stored in `close_reason`.
 pub(super) async fn connect(
     target: SocketAddr,
     name: ServerName<'static>,

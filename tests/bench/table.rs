@@ -93,7 +93,6 @@ pub fn publish(rows: &[Row], folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns the median.
 pub fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     let middle = numbers.len() / 2;

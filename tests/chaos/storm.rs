@@ -22,8 +22,8 @@ use crate::user::{Resolution, resolve_all};
 
 /// Interval at which the simulated user checks the Stacks.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Timeout until all Stacks are Ready after the last fault. The kubelet delays the restart of a container by minutes
-/// after several restarts.
+/// Maximum time from the last fault until all Stacks are Ready. The kubelet delays the restart of a container by
+/// minutes after several restarts.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(480);
 
 /// An executed act or an observation.
@@ -86,7 +86,7 @@ impl StormResults {
         self.log.push(LogEntry { at, kind, what });
     }
 
-    /// Returns the statistics.
+    /// Checks all facts for violations, and summarizes the fault injection run.
     pub fn tally(&self) -> Tally {
         let broken: Vec<_> = self.facts.iter().flat_map(find_violations).collect();
         Tally::of(self, broken)

@@ -68,7 +68,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Runs commands in a directory with the tools of the cluster and without the settings of the user who runs the tests.
-/// Returns the standard output.
+/// Returns the standard output of the commands.
 async fn bash(directory: &Path, commands: &str) -> String {
     let mut command = tokio::process::Command::new("bash");
     command.args(["-euo", "pipefail", "-c", commands]).current_dir(directory).env_clear();

@@ -175,7 +175,7 @@ fn an_abandoned_run_is_retried_only_after_a_new_request() {
 }
 
 #[test]
-fn manual_lock_recovery_keeps_the_lock_of_a_dead_run() {
+fn manual_lock_recovery_keeps_the_lock_of_an_interrupted_run() {
     run("manual-lock", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("manual-lock", 10).files()).await;

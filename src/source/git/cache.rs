@@ -27,7 +27,7 @@ pub struct KnownArtifact {
     pub selection: Option<String>,
 }
 
-/// The parameters of a Stack for the lookup of its repository.
+/// The data about a Stack that the cache needs to look up the current commit of its repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lookup {
     /// The last reconcile request of a user for the Stack.
@@ -176,8 +176,8 @@ impl Cache {
         }
     }
 
-    /// Returns whether the cached tip satisfies all followers even if the current query fails. `requests` is the number of requests
-    /// that the query covers.
+    /// Returns whether no follower waits for the current query: the cached tip is valid and already covers the
+    /// `requests` requests that the query covers.
     pub fn is_tip_sufficient(&self, key: &Key, requests: u64) -> bool {
         let repository = self.repositories.get(key).filter(|repository| matches!(repository.tip, Some(Ok(_))));
         repository.is_some_and(|repository| repository.completed_requests >= requests)

@@ -1,4 +1,4 @@
-//! Tests for slots under load, with simulated time.
+//! Tests for slots under load, with simulated time. The documentation of the parent module defines light namespaces.
 
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -11,8 +11,8 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Starts `each` tasks per namespace. Each task receives `rate` bytes per second for up to `duration`. Returns the results of the
-/// tasks.
+/// Starts `each` tasks per namespace. Each task receives `rate` bytes per second for up to `duration`. Returns the
+/// results of the tasks.
 fn tasks(
     slots: &TaskSlots,
     namespaces: &[&str],
@@ -313,7 +313,7 @@ fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
 }
 
 #[test]
-fn the_last_task_with_more_slot_time_is_ended_for_a_light_namespace() {
+fn a_light_namespace_preempts_the_newest_task_of_a_heavier_namespace() {
     type Rows<'a> = &'a [(&'a str, u64, Option<u64>)];
     let rows: [(Rows<'_>, &str, Option<u64>); 5] = [
         (&[("a", 0, Some(20)), ("b", 1, Some(20)), ("c", 19, Some(20))], "d", Some(2)),

@@ -61,8 +61,8 @@ type Described struct {
 type file struct {
 	content   []byte
 	described Described
-	behavior Behavior
-	// left is the number of requests that still have the faults.
+	behavior  Behavior
+	// left is the number of further requests that the faults apply to.
 	left int
 }
 
