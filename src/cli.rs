@@ -116,8 +116,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "reconcile.fluxcd.io/watch=Enabled")]
     pub watch_configs_label_selector: String,
 
-    /// Comma-separated list of feature gates. With `DisableConfigWatchers=true`, changes of labeled Secrets and ConfigMaps do not start
-    /// runs.
+    /// Comma-separated list of feature gates. With `DisableConfigWatchers=true`, changes of labeled Secrets and
+    /// ConfigMaps do not start runs.
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
     pub feature_gates: Vec<String>,
 
@@ -204,8 +204,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub artifact_max_unpacked_size: u64,
 
-    /// Directory with SSH host keys (`known_hosts`) and CA certificates (`ca.crt`) for the Git repositories of all Stacks. Both files are
-    /// optional.
+    /// Directory with SSH host keys (`known_hosts`) and CA certificates (`ca.crt`) for the Git repositories of all
+    /// Stacks. Both files are optional.
     #[arg(long, default_value = "/etc/pulumi-controller/git", value_name = "DIRECTORY")]
     pub git_trust_path: PathBuf,
 
@@ -232,12 +232,12 @@ pub struct ManagerFlags {
     pub max_concurrent_runs_per_node: usize,
 
     /// Default timeout of a run, for Stacks and Updates without `spec.timeout`. The agent gracefully cancels a run that
-    /// exceeds the timeout. `0` disables the timeout.
+    /// exceeds the timeout. With `0`, only `--max-run-timeout` limits these runs.
     #[arg(long, default_value = "3h", value_name = "DURATION")]
     pub default_run_timeout: String,
 
-    /// Maximum timeout of a run. This maximum replaces a longer `spec.timeout`, and a `spec.timeout` of `0s`. `0`
-    /// disables the maximum.
+    /// Maximum timeout of a run. This maximum replaces a longer timeout, and a timeout of `0s`, which means no timeout.
+    /// `0` disables the maximum.
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub max_run_timeout: String,
 
