@@ -1,5 +1,5 @@
 //! Discovers the kinds that the API server serves, and their versions. One discovery request returns all kinds. This
-//! module caches the response. A lookup of an unknown kind repeats the request, at most once per `DISCOVERY_INTERVAL`
+//! module caches the response. If a caller asks for an unknown kind, the request is repeated, at most once per `DISCOVERY_INTERVAL`
 //! for all callers.
 
 use std::collections::{HashMap, HashSet};

@@ -1,6 +1,6 @@
 //! Cleans up after interrupted runs. Detects the pending creates that an interrupted run left in the state, and removes
-//! them if a user confirms that the resources do not exist. Removes the lock of an interrupted run whose
-//! processes have provably exited, unless a user has an interactive session in the pod.
+//! them if a user confirms that the resources do not exist. Removes the lock of an interrupted run whose processes have
+//! provably exited, unless a user has an interactive session in the pod.
 
 use std::fs::File;
 use std::io::{self, BufReader};

@@ -51,7 +51,7 @@ pub enum Action {
     WaitForSource(String, Option<Duration>),
     /// Reports that the source does not exist or is not usable. A user must change the source or the spec.
     SourceStalled(String),
-    /// Waits for the lookup of the source. The result of the lookup requeues the Stack.
+    /// Waits until the source has been looked up. The result requeues the Stack.
     AwaitSource(String),
     /// Reports that another Stack manages the same Pulumi stack and takes precedence.
     Conflict(String),

@@ -115,8 +115,8 @@ fn retry_policy(error: &FetchError) -> RetryPolicy {
     }
 }
 
-/// Waits for the lookup of the source. Keeps the conditions if they are of the current generation, because the lookup
-/// after a restart of the controller usually confirms them.
+/// Waits until the source has been looked up. Keeps the conditions if they are of the current generation, because the
+/// first lookup after a restart of the controller usually confirms them.
 pub(super) async fn await_source(
     stack: &Stack,
     message: String,

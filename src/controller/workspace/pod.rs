@@ -268,8 +268,8 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
     Value::Array(volumes)
 }
 
-/// Returns the name of a volume, which contains a hash of the name of the object. A volume name has at most 63
-/// characters and no dots, but the name of a Secret or ConfigMap can have 253 characters and contain dots.
+/// Returns the name of a volume, which contains a hash of the name of the object. A volume name is at most 63 characters
+/// long and contains no dots. The name of a Secret or ConfigMap can be 253 characters long and contain dots.
 fn volume_name(mounted: Mounted<'_>) -> String {
     let (kind, name) = match mounted {
         Mounted::Secret(name) => ("secret", name),
