@@ -1,6 +1,6 @@
 //! Discovers the kinds that the API server serves, and their versions. One discovery request returns all kinds. This
-//! module caches the response. If a caller asks for an unknown kind, the request is repeated, at most once per `DISCOVERY_INTERVAL`
-//! for all callers.
+//! module caches the response. If a caller asks for an unknown kind, the request is repeated, at most once per
+//! `DISCOVERY_INTERVAL` for all callers.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
