@@ -126,7 +126,7 @@ pub struct ManagerConfig {
     pub max_concurrent_runs_per_namespace: usize,
     /// Maximum number of concurrent runs per node.
     pub max_concurrent_runs_per_node: usize,
-    /// Default timeout of a run, in whole seconds. Zero disables the timeout.
+    /// Default timeout of a run, in whole seconds. With zero, only the maximum timeout limits the run.
     pub default_run_timeout: Duration,
     /// Maximum timeout of a run, in whole seconds. Zero disables the maximum.
     pub max_run_timeout: Duration,

@@ -48,7 +48,7 @@ pub enum WebhookResult {
     Ignored,
     /// The path is unknown, or the call is not permitted.
     Refused,
-    /// The call is valid, but the request for the run of at least one Stack failed.
+    /// The call is valid, but the controller could not request runs of some Stacks.
     Failed,
 }
 
