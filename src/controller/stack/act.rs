@@ -66,12 +66,14 @@ pub async fn act(
             requeue(stack, &State::SourceUnavailable(message), retry, context, now).await
         }
         Action::SourceStalled(message) => requeue(stack, &State::SourceStalled(message), None, context, now).await,
-        Action::Conflict(message) => report_conflict(stack, message, context, now).await,
+        Action::Conflict(message) => stall(stack, run_events::CONFLICT, State::Conflict, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
         Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
         Action::ApplyWorkspace(desired, message) => apply_workspace(observed, &desired, message, context, now).await,
         Action::WaitForWorkspace(message) => requeue(stack, &State::Working(message), None, context, now).await,
-        Action::WorkspaceFailed(message) => requeue(stack, &State::WorkspaceFailed(message), None, context, now).await,
+        Action::WorkspaceFailed(message) => {
+            stall(stack, stack_reason::WORKSPACE_FAILED, State::WorkspaceFailed, message, context, now).await
+        }
         Action::VersionTooLow(message) => requeue(stack, &State::VersionTooLow(message), None, context, now).await,
         Action::Start(current) => start(observed, &current, context, now).await,
         Action::WaitForDependencies(message, stale) => {
@@ -144,19 +146,21 @@ async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) ->
     requeue(stack, &State::Denied(message), None, context, now).await
 }
 
-/// Reports the conflict in one event, and in the conditions until the conflict is resolved.
-async fn report_conflict(
+/// Writes the state to the conditions. Publishes an event, unless the condition `Stalled` already contains the message.
+async fn stall(
     stack: &Stack,
+    reason: &'static str,
+    state: fn(String) -> State,
     message: String,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let stalled = stack.status.as_ref().and_then(|s| conditions::find(&s.conditions, conditions::STALLED));
     if stalled.is_none_or(|stalled| stalled.message != message) {
-        let event = Event::new(stack, EventKind::Warning, run_events::CONFLICT, message.as_str());
+        let event = Event::new(stack, EventKind::Warning, reason, message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }
-    requeue(stack, &State::Conflict(message), None, context, now).await
+    requeue(stack, &state(message), None, context, now).await
 }
 
 /// Deletes the Update unless its run has started. An annotation is set before the deletion, because a deletion without
