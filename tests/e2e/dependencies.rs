@@ -30,7 +30,8 @@ fn a_failed_dependency_installation_is_reported_until_the_next_source() {
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("`pulumi install` failed") && message.contains("nodejs"), "{message}");
         let events = main.until_event(stack_reason::WORKSPACE_FAILED).await;
-        let is_cause = |event: &Event| event.message.as_ref().is_some_and(|text| text.contains("`pulumi install` failed"));
+        let is_cause =
+            |event: &Event| event.message.as_ref().is_some_and(|text| text.contains("`pulumi install` failed"));
         assert!(events.iter().any(is_cause), "{events:?}");
         assert_eq!(
             main.workspace().await.status.and_then(|status| status.artifact),
