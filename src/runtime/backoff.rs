@@ -23,7 +23,7 @@ pub struct Backoff {
     min_delay: Duration,
     max_delay: Duration,
     capacity: usize,
-    /// Failures of each object. The lock is held only for short sections and never across an `await`.
+    /// Failures of each object. The lock is held only for short critical sections and never across an `.await`.
     failures: Mutex<HashMap<ObjectKey, Failures>>,
 }
 

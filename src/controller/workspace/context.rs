@@ -71,8 +71,8 @@ pub struct Context {
 /// State that is kept between reconciliations. This state only avoids or limits work, so its loss only causes
 /// additional work.
 pub struct Memory {
-    /// Version of each StatefulSet after the last apply, by namespace and name. Locked only for short sections and
-    /// never across an `.await`.
+    /// Version of each StatefulSet after the last apply, by namespace and name. The lock is held only for short
+    /// critical sections and never across an `.await`.
     applied: Mutex<HashMap<(String, String), Version>>,
     streams: FairSlots,
     /// Workspaces whose objects do not have to be read again yet.
@@ -140,7 +140,7 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
 /// twelve times, mostly after changes of the pod.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
-    /// Locked only for short sections and never across an `.await`.
+    /// The lock is held only for short critical sections and never across an `.await`.
     known: Mutex<HashMap<(String, String), Known>>,
 }
 
