@@ -6,7 +6,7 @@ use jiff::Timestamp;
 /// Maximum number of locks that a message lists.
 const MAX_LISTED_LOCKS: usize = 5;
 
-/// Lock of a stack in a DIY backend (file system or object store), which the CLI reports.
+/// Lock of a stack in a DIY backend (bucket, database or file system), which the CLI reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// URL of the lock in the backend.
