@@ -32,7 +32,8 @@ const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
 /// Time for which verified objects are not read again while the pod is ready. The deletion of an object affects only
 /// the next pod.
 const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
-/// Time for which verified objects are not read again while the pod is not ready. A missing object can be the cause.
+/// Time for which verified objects are not read again while the pod is not ready. This time is short, because a
+/// missing object can be the reason why the pod is not ready.
 const TRUSTED_AT_START: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconciliation.
