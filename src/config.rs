@@ -147,15 +147,15 @@ impl ManagerConfig {
         if flags.agent_image.is_empty() {
             return Err(unset("agent-image", "AGENT_IMAGE", "image of the controller"));
         }
-        at_least("concurrent", 1, u64::from(flags.concurrent))?;
-        at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
-        at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
+        require_at_least("concurrent", 1, u64::from(flags.concurrent))?;
+        require_at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
+        require_at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
         // By default, a namespace may occupy at most half of the run slots, rounded up.
         let runs_per_namespace =
             flags.max_concurrent_runs_per_namespace.unwrap_or_else(|| flags.max_concurrent_runs.div_ceil(2));
-        at_least("max-concurrent-runs-per-namespace", 1, runs_per_namespace as u64)?;
+        require_at_least("max-concurrent-runs-per-namespace", 1, runs_per_namespace as u64)?;
         let (default_run_timeout, max_run_timeout) = run_timeouts(&flags)?;
-        at_least("storage-size", MIN_STORAGE_SIZE, flags.storage_size)?;
+        require_at_least("storage-size", MIN_STORAGE_SIZE, flags.storage_size)?;
         let artifact_limits = artifact_limits(&flags)?;
         let watch_namespace = watch_namespace(&flags)?;
         let retry_delays = retry_delays(&flags)?;
@@ -336,8 +336,8 @@ fn run_timeout(flag: &'static str, value: &str) -> Result<Duration, ConfigError>
 
 fn artifact_limits(flags: &ManagerFlags) -> Result<artifact::Limits, ConfigError> {
     let (download_bytes, unpacked_bytes) = (flags.artifact_max_size, flags.artifact_max_unpacked_size);
-    at_least("artifact-max-size", 1, download_bytes)?;
-    at_least("artifact-max-unpacked-size", 1, unpacked_bytes)?;
+    require_at_least("artifact-max-size", 1, download_bytes)?;
+    require_at_least("artifact-max-unpacked-size", 1, unpacked_bytes)?;
     if flags.storage_size < download_bytes {
         let minimum = format!("at least --artifact-max-size={download_bytes}");
         return Err(invalid("storage-size", flags.storage_size, minimum));
@@ -351,7 +351,7 @@ fn duration(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     parsed.ok_or_else(|| invalid(flag, value, "a duration such as 35s, 750ms or 1m30s"))
 }
 
-fn at_least(flag: &'static str, minimum: u64, value: u64) -> Result<(), ConfigError> {
+fn require_at_least(flag: &'static str, minimum: u64, value: u64) -> Result<(), ConfigError> {
     if value < minimum { Err(invalid(flag, value, format!("at least {minimum}"))) } else { Ok(()) }
 }
 

@@ -183,7 +183,7 @@ pub fn stack_import(stack: &str, file: &Path) -> Vec<OsString> {
     on_stack_with_file(&["stack", "import"], stack, file)
 }
 
-/// Returns the arguments that remove all locks of a stack in a DIY backend (file system or object store).
+/// Returns the arguments that remove all locks of a stack in a DIY backend (bucket, database or file system).
 pub fn cancel(stack: &str) -> Vec<OsString> {
     on_stack(&["cancel", "--yes"], stack)
 }

@@ -15,7 +15,7 @@ use crate::api::pulumi::{NoToken, ReceiverToken};
 pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Limits and state of the calls to a receiver. The state survives a change of the StackReceiver. The locks are held
-/// only for short sections and never across an `await`.
+/// only for short critical sections and never across an `.await`.
 #[derive(Debug)]
 pub struct CallLimits {
     rate_limit: Mutex<RateLimit>,

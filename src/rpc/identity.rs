@@ -141,7 +141,7 @@ impl Authority {
 
     /// Returns whether less than a third of the validity of the authority remains.
     pub fn renewal_due(&self, now: Timestamp) -> bool {
-        parse(&self.certificate).is_ok_and(|certificate| is_due(&certificate, now))
+        parse(&self.certificate).is_ok_and(|certificate| is_renewal_due(&certificate, now))
     }
 
     /// Returns the end of the validity of the authority.
@@ -199,10 +199,10 @@ impl Authority {
 /// Returns whether less than a third of the validity of a certificate remains. Only the first certificate of a bundle
 /// is checked.
 pub fn renewal_due(certificate_pem: &str, now: Timestamp) -> Result<bool, IdentityError> {
-    Ok(is_due(&parse(&first(certificate_pem)?)?, now))
+    Ok(is_renewal_due(&parse(&first(certificate_pem)?)?, now))
 }
 
-fn is_due(certificate: &X509Certificate<'_>, now: Timestamp) -> bool {
+fn is_renewal_due(certificate: &X509Certificate<'_>, now: Timestamp) -> bool {
     let validity = certificate.validity();
     let (begin, end) = (validity.not_before.timestamp(), validity.not_after.timestamp());
     let third = end.saturating_sub(begin) / 3;

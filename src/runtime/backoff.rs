@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Default value of the flag `--min-retry-delay` in Flux.
-pub const MIN_DELAY: Duration = Duration::from_millis(750);
+pub const DEFAULT_MIN_RETRY_DELAY: Duration = Duration::from_millis(750);
 /// Default value of the flag `--max-retry-delay` in Flux.
-pub const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
+pub const DEFAULT_MAX_RETRY_DELAY: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of recorded objects. If more objects fail, the record of the object with the oldest last failure is
 /// removed.
 const MAX_OBJECTS: usize = 16 * 1024;
@@ -23,7 +23,7 @@ pub struct Backoff {
     min_delay: Duration,
     max_delay: Duration,
     capacity: usize,
-    /// Failures of each object. The lock is held only for short sections and never across an `await`.
+    /// Failures of each object. The lock is held only for short critical sections and never across an `.await`.
     failures: Mutex<HashMap<ObjectKey, Failures>>,
 }
 
@@ -35,7 +35,7 @@ struct Failures {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Backoff::new(MIN_DELAY, MAX_DELAY, MAX_OBJECTS)
+        Backoff::new(DEFAULT_MIN_RETRY_DELAY, DEFAULT_MAX_RETRY_DELAY, MAX_OBJECTS)
     }
 }
 
@@ -83,9 +83,9 @@ mod tests {
         let delays: Vec<u128> = (0..12).map(|_| backoff.failed(&key("a")).as_millis()).collect();
         let expected = [750, 1500, 3000, 6000, 12000, 24000, 48000, 96000, 192_000, 384_000, 768_000, 900_000];
         assert_eq!(delays, expected);
-        assert_eq!(backoff.failed(&key("b")), MIN_DELAY, "another object is not affected");
+        assert_eq!(backoff.failed(&key("b")), DEFAULT_MIN_RETRY_DELAY, "another object is not affected");
         backoff.forget(&key("a"));
-        assert_eq!(backoff.failed(&key("a")), MIN_DELAY);
+        assert_eq!(backoff.failed(&key("a")), DEFAULT_MIN_RETRY_DELAY);
     }
 
     #[test]
@@ -94,18 +94,18 @@ mod tests {
         for _ in 0..1000 {
             backoff.failed(&key("a"));
         }
-        assert_eq!(backoff.failed(&key("a")), MAX_DELAY);
+        assert_eq!(backoff.failed(&key("a")), DEFAULT_MAX_RETRY_DELAY);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_number_of_recorded_objects_is_bounded_and_the_oldest_is_evicted() {
-        let backoff = Backoff::new(MIN_DELAY, MAX_DELAY, 2);
+        let backoff = Backoff::new(DEFAULT_MIN_RETRY_DELAY, DEFAULT_MAX_RETRY_DELAY, 2);
         for name in ["a", "b", "c"] {
             backoff.failed(&key(name));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(backoff.failed(&key("c")), MIN_DELAY * 2);
-        assert_eq!(backoff.failed(&key("a")), MIN_DELAY, "the backoff was reset");
+        assert_eq!(backoff.failed(&key("c")), DEFAULT_MIN_RETRY_DELAY * 2);
+        assert_eq!(backoff.failed(&key("a")), DEFAULT_MIN_RETRY_DELAY, "the backoff was reset");
         assert_eq!(backoff.failures.lock().unwrap().len(), 2);
     }
 }

@@ -40,7 +40,7 @@ pub struct FairSlots(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
-    /// The lock is held only for short sections and never across an `await`.
+    /// The lock is held only for short critical sections and never across an `.await`.
     queue: Mutex<Queue>,
 }
 

@@ -43,7 +43,7 @@ pub struct IndexWriter<K: Resource<DynamicType = ()> + Clone + 'static, G> {
     is_listed: watch::Sender<bool>,
 }
 
-/// Members of each group. The lock is held only for short sections and never across an `await`.
+/// Members of each group. The lock is held only for short critical sections and never across an `.await`.
 type Groups<K, G> = Arc<RwLock<HashMap<G, HashSet<Member<K>>>>>;
 
 /// Creates both sides of an empty store. `groups_of` returns the groups of an object.

@@ -6,7 +6,7 @@
 //! renewal only later.
 //!
 //! Unlike client-go, a candidate immediately takes a Lease whose holder was an earlier process of the same container. A
-//! container is restarted only after its process has ended.
+//! container is restarted only after its process has exited.
 
 mod state;
 

@@ -99,8 +99,8 @@ pub struct ReconcileRunner {
     /// When this token is canceled, reconciliations that wait for a slot no longer start.
     end: CancellationToken,
     backoff: Backoff,
-    /// Objects that were reconciled and still exist. The lock is held only for short sections and never across an
-    /// `await`.
+    /// Objects that were reconciled and still exist. The lock is held only for short critical sections and never
+    /// across an `.await`.
     reconciled: Mutex<HashSet<ObjectKey>>,
     on_deleted: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }

@@ -27,7 +27,7 @@ struct Shared<W> {
     metrics: Metrics,
     /// Signals that the next run may be able to start.
     changed: Notify,
-    /// Open and queued runs. The lock is held only for short sections and never across an `await`.
+    /// Open and queued runs. The lock is held only for short critical sections and never across an `.await`.
     queue: Mutex<FairQueue<W>>,
 }
 

@@ -228,7 +228,7 @@ impl Drop for Wait {
     }
 }
 
-/// Locks a mutex. The caller holds the lock only briefly and never across an `await`.
+/// Locks a mutex. The caller holds the lock only for short critical sections and never across an `.await`.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -203,8 +203,8 @@ type ObjectKey = (String, String);
 /// reconciliations in progress, so they show a reconciliation that hangs. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 struct Activity {
-    /// Start times. Code holds the lock only briefly and never across an `await`. A controller without running
-    /// reconciliations remains in the map and reports zero.
+    /// Start times. The lock is held only for short critical sections and never across an `.await`. A controller without
+    /// running reconciliations remains in the map and reports zero.
     started: Arc<Mutex<BTreeMap<&'static str, HashMap<ObjectKey, Instant>>>>,
 }
 

@@ -8,7 +8,7 @@ use crate::runs::SLOW;
 const PROGRAM: &str = "name: example\nruntime: yaml\noutputs: {one: 1}\n";
 
 /// Creates a stack with the lock of a run whose CLI was killed. Returns the process ID of that CLI.
-async fn with_dead_lock(workspace: &Workspace) -> u32 {
+async fn with_lock_of_killed_cli(workspace: &Workspace) -> u32 {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
@@ -37,7 +37,7 @@ async fn lock_recovery_removes_the_lock_of_a_known_interrupted_run() {
         return;
     }
     let workspace = Workspace::start().await;
-    let cli = with_dead_lock(&workspace).await;
+    let cli = with_lock_of_killed_cli(&workspace).await;
     let manual = workspace.request(&[]).await;
     let result = workspace.run_to_end(&manual).await;
     assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
@@ -97,7 +97,7 @@ async fn the_lock_of_a_run_in_another_pod_is_removed_only_with_proof() {
         (vec![], "no evidence"),
         (
             vec![DeadRun { pid: 4712, ..dead.clone() }, DeadRun { host: "other-0".into(), ..dead.clone() }],
-            "other runs are dead",
+            "the evidence is about other runs",
         ),
         (vec![early], "the lock was created after the end of the run"),
     ] {
@@ -119,7 +119,7 @@ async fn a_stale_lock_does_not_block_clearing_pending_creates() {
         return;
     }
     let workspace = Workspace::start().await;
-    with_dead_lock(&workspace).await;
+    with_lock_of_killed_cli(&workspace).await;
     let clear = RunRequest {
         lock_recovery: true,
         pending_creates: PendingCreates::Clear.into(),

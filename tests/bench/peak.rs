@@ -59,7 +59,7 @@ pub fn run(command: &mut Command) -> Usage {
     }
 }
 
-/// Returns a process and all its descendants. A process that has ended has no descendants.
+/// Returns a process and all its descendants. A process that has exited has no descendants.
 fn with_children(process: u32) -> Vec<u32> {
     let mut found = vec![process];
     for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
@@ -69,7 +69,7 @@ fn with_children(process: u32) -> Vec<u32> {
     found
 }
 
-/// Returns the memory values of a process in MiB. The result is empty if the process has ended.
+/// Returns the memory values of a process in MiB. The result is empty if the process has exited.
 fn memory(process: u32) -> BTreeMap<String, f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let fields = status.lines().filter_map(|line| {

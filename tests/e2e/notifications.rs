@@ -14,7 +14,7 @@ fn program(value: &str, failing: &str) -> Program {
     Program::new("alerts").step("step", json!({"value": value, "failOn": failing}))
 }
 
-/// Creates an Alert for all Stacks of the scene and its Provider.
+/// Creates a Provider, and an Alert that sends the events of all Stacks of the scene to this Provider.
 async fn alert(scene: &Scene, name: &str, provider: Value) {
     let provider = json!({"metadata": {"name": name}, "spec": provider});
     scene.create_notification("Provider", provider).await;

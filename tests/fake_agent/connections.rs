@@ -44,7 +44,7 @@ pub(super) fn accept(
     let (accepted, connections) = mpsc::channel(WAITING);
     let certificates = Arc::new(Certificates { client, known: Mutex::default() });
     tasks.spawn(async move {
-        // The end of this task aborts the handshakes, and a drop of the fake agent aborts this task.
+        // When this task ends, the handshakes are aborted. When the fake agent is dropped, this task is aborted.
         let mut handshakes = JoinSet::new();
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };

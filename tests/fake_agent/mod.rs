@@ -36,7 +36,7 @@ use workspace::{Key, Workspaces};
 pub struct FakeAgent {
     workspaces: Arc<Workspaces>,
     counts: Arc<Counts>,
-    /// Cancelling this token ends all runs.
+    /// Canceling this token ends all runs.
     finished: CancellationToken,
     _tasks: JoinSet<()>,
 }

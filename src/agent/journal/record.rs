@@ -43,9 +43,10 @@ pub struct Request {
     pub process_space: String,
     /// Start time in milliseconds since 1970.
     pub started: i64,
-    /// Name and runtime of the project.
+    /// Name of the project.
     #[serde(default)]
     pub project: Option<String>,
+    /// Runtime of the project.
     #[serde(default)]
     pub runtime: Option<String>,
     /// URL of the state backend, without credentials.

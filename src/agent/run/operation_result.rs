@@ -66,10 +66,10 @@ impl OperationResult {
         let named = urns.iter().take(MAX_LISTED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = urns.len().saturating_sub(MAX_LISTED_CREATES);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let resources = if urns.len() == 1 { "a resource" } else { "resources" };
+        let (resources, them) = if urns.len() == 1 { ("a resource", "it") } else { ("resources", "them") };
         let message = format!(
-            "an earlier run was interrupted while it created {resources}, with unknown outcome: {named}{more}; the \
-             Pulumi command was not started, because the CLI could create existing resources a second time"
+            "an earlier run was interrupted while it created {resources} that may therefore exist: {named}{more}; \
+             the Pulumi command was not started, because it could create {them} a second time"
         );
         let outcome = proto::Outcome::PendingCreates;
         OperationResult { outcome, message, pending_creates: urns, ..OperationResult::default() }

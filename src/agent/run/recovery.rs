@@ -11,7 +11,7 @@ use super::operation_result::{self, OperationResult};
 use crate::agent::command::{Ended, Stdout};
 use crate::agent::journal::Reader;
 use crate::agent::{durable, interactive_session};
-use crate::pulumi::failure::lock::{DeadProcess, Lock, dead_holder, only_lock};
+use crate::pulumi::failure::lock::{ExitedProcess, Lock, exited_holder, only_lock};
 use crate::pulumi::failure::{self, FailureKind};
 use crate::pulumi::run_summary::RunSummary;
 use crate::pulumi::{arguments, state};
@@ -189,21 +189,21 @@ impl Run {
     /// has ended.
     fn lock_of_interrupted_run(&self, stderr: &str) -> Option<Lock> {
         let lock = only_lock(stderr)?;
-        let reported = self.parameters.dead_runs.as_ref()?;
-        let known: Vec<_> = reported.iter().cloned().chain(self.own_dead_processes()).collect();
-        dead_holder(&lock, &known)?;
+        let reported = self.parameters.exited_processes.as_ref()?;
+        let known: Vec<_> = reported.iter().cloned().chain(self.own_exited_processes()).collect();
+        exited_holder(&lock, &known)?;
         Some(lock)
     }
 
     /// Returns the processes of finished operations in this pod. These processes have exited, because the agent writes
     /// a result only after all processes of the operation have exited.
-    fn own_dead_processes(&self) -> Vec<DeadProcess> {
+    fn own_exited_processes(&self) -> Vec<ExitedProcess> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let mut dead = Vec::new();
+        let mut exited = Vec::new();
         for record in self.journal.finished(&self.desired.stack) {
             let Some(result) = record.result() else { continue };
             match Reader::sessions(record.clone()) {
-                Ok(pids) => dead.extend(pids.into_iter().map(|pid| DeadProcess {
+                Ok(pids) => exited.extend(pids.into_iter().map(|pid| ExitedProcess {
                     host: host.clone(),
                     pid,
                     started: record.request().started,
@@ -214,7 +214,7 @@ impl Run {
                 }
             }
         }
-        dead
+        exited
     }
 }
 

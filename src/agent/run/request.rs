@@ -3,7 +3,7 @@
 use crate::agent::cancellation::Limits;
 use crate::agent::refusal::Refusal;
 use crate::pulumi::arguments::{OperationKind, Options};
-use crate::pulumi::failure::lock::DeadProcess;
+use crate::pulumi::failure::lock::ExitedProcess;
 use crate::pulumi::stack_name::Qualified;
 use crate::rpc::proto;
 
@@ -15,7 +15,7 @@ pub struct OperationRequest {
     pub pending_creates: proto::PendingCreates,
     /// CLI processes of interrupted runs, which have provably exited. The agent may remove their locks. `None` if the
     /// agent must not remove any lock, not even the lock of an exited process in its own pod.
-    pub dead_runs: Option<Vec<DeadProcess>>,
+    pub exited_processes: Option<Vec<ExitedProcess>>,
     /// The Pulumi stack that manages the resources. A destroy of another Pulumi stack fails.
     applied_stack: Option<proto::PulumiStack>,
     options: proto::RunOptions,
@@ -37,10 +37,10 @@ impl OperationRequest {
             Refusal::Invalid(format!("unsupported value {number} for pending creates"))
         })?;
         let limits = Limits::from_seconds(request.timeout_seconds, request.idle_timeout_seconds);
-        let dead_runs = request.lock_recovery.then(|| request.dead_runs.iter().map(dead_process).collect());
+        let exited_processes = request.lock_recovery.then(|| request.dead_runs.iter().map(exited_process).collect());
         let options = request.options.clone().unwrap_or_default();
         let applied_stack = request.applied_stack.clone();
-        Ok(OperationRequest { kind, limits, pending_creates, dead_runs, applied_stack, options })
+        Ok(OperationRequest { kind, limits, pending_creates, exited_processes, applied_stack, options })
     }
 
     /// Returns whether the run must fail, without changing resources, if the resources have drifted from the state.
@@ -85,8 +85,8 @@ impl OperationRequest {
     }
 }
 
-fn dead_process(run: &proto::DeadRun) -> DeadProcess {
-    DeadProcess { host: run.host.clone(), pid: run.pid, started: run.started, ended: run.ended }
+fn exited_process(run: &proto::DeadRun) -> ExitedProcess {
+    ExitedProcess { host: run.host.clone(), pid: run.pid, started: run.started, ended: run.ended }
 }
 
 #[cfg(test)]
@@ -120,10 +120,10 @@ mod tests {
             (false, vec![dead.clone()], None),
             (false, vec![], None),
             (true, vec![], Some(vec![])),
-            (true, vec![dead.clone()], Some(vec![dead_process(&dead)])),
+            (true, vec![dead.clone()], Some(vec![exited_process(&dead)])),
         ] {
             let request = proto::RunRequest { lock_recovery, dead_runs, ..up.clone() };
-            assert_eq!(OperationRequest::of(&request).unwrap().dead_runs, expected);
+            assert_eq!(OperationRequest::of(&request).unwrap().exited_processes, expected);
         }
     }
 

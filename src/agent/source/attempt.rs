@@ -1,8 +1,8 @@
 //! Installs a source, with retries.
 //!
 //! The agent installs dependencies at the final path of the source, because virtual environments and links to local
-//! packages contain absolute paths. This step is the trial of the source. During the trial, no run starts. If the
-//! installation fails, the agent restores the previous source.
+//! packages contain absolute paths. The installation at this path is called the *trial* of the source. During the trial,
+//! no run starts. If the installation fails, the agent restores the previous source.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -76,8 +76,8 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
-    /// URNs of the resources to which the run is limited (`--target`). In a URN, `*` matches a part of a name, and `**`
-    /// matches any number of parts. Default: all resources.
+    /// URNs of the resources to which the run is limited (`--target`). In a URN, `*` matches any characters except `:`,
+    /// and `**` matches any characters. Default: all resources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub target: Vec<String>,

@@ -184,7 +184,7 @@ pub struct RunProgress {
 /// Evidence that all processes of a run have ended.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum TerminationEvidence {
-    /// The agent observed that the Pulumi CLI and all its child processes have ended.
+    /// The agent observed that the Pulumi CLI and all its child processes have exited.
     Agent,
     /// The kubelet reported that the container has ended.
     Container,

@@ -99,7 +99,9 @@ impl Extended {
 fn check_global(data: &[u8]) -> Result<(), UnpackError> {
     let renames = |key: &[u8]| matches!(key, b"path" | b"linkpath" | b"size") || key.starts_with(b"GNU.sparse.");
     match parse_records(data)?.iter().find(|(key, _)| renames(key)) {
-        Some((key, _)) => Err(malformed(&format!("must not set {} for all entries", quoted_bytes(key)))),
+        Some((key, _)) => {
+            Err(UnpackError::Broken { cause: format!("global PAX header must not set {}", quoted_bytes(key)) })
+        }
         None => Ok(()),
     }
 }

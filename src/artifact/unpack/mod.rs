@@ -184,7 +184,7 @@ impl Unpacking<'_> {
     /// Reads the rest of the stream, which must be an end-of-archive marker and zero padding. Reading to the end also
     /// verifies the gzip checksum.
     fn end(&self, mut rest: impl Read) -> Result<(), UnpackError> {
-        if self.meter.ended() {
+        if self.meter.is_at_end() {
             return Err(UnpackError::Truncated);
         }
         let mut buffer = [0; 8 * 1024];
@@ -202,7 +202,7 @@ impl Unpacking<'_> {
     /// Determines the reason for a failed read. The library reports only the error of the outermost reader, which can
     /// hide the original error.
     fn explain(&self, cause: &io::Error) -> UnpackError {
-        let error = if cause.kind() == io::ErrorKind::UnexpectedEof || self.meter.ended() {
+        let error = if cause.kind() == io::ErrorKind::UnexpectedEof || self.meter.is_at_end() {
             UnpackError::Truncated
         } else {
             UnpackError::Broken { cause: quoted(&cause.to_string()) }
@@ -239,7 +239,7 @@ enum Breach {
 struct Meter {
     compressed: Cell<u64>,
     unpacked: Cell<u64>,
-    ended: Cell<bool>,
+    is_at_end: Cell<bool>,
     breach: Cell<Option<Breach>>,
 }
 
@@ -250,8 +250,8 @@ impl Meter {
     }
 
     /// Returns whether the decompressed stream was read to its end.
-    fn ended(&self) -> bool {
-        self.ended.get()
+    fn is_at_end(&self) -> bool {
+        self.is_at_end.get()
     }
 }
 
@@ -280,7 +280,7 @@ impl<R: Read> Read for LimitedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         if count == 0 && !buffer.is_empty() {
-            self.meter.ended.set(true);
+            self.meter.is_at_end.set(true);
         }
         let unpacked = add(&self.meter.unpacked, count);
         let max_decompressed = self.meter.compressed.get().saturating_mul(self.limits.ratio);

@@ -305,7 +305,7 @@ fn unbounded_or_inconsistent_extension_headers_are_rejected() {
         (Tar::default().pax(&[("path", "a")]), "after an extension header"),
         (
             Tar::default().entry(b'g', b"global", b"", b"9 path=a\n").file("b", b""),
-            "must not set \"path\" for all entries",
+            "global PAX header must not set \"path\"",
         ),
     ];
     for (archive, message) in table {

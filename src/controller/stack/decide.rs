@@ -262,9 +262,9 @@ fn handle_duplicate(observed: &Observed) -> Option<Action> {
         return Some(Action::Conflict(message));
     }
     let message = format!(
-        "{managed}, so this Stack does not run. Change spec.stack or spec.backend, set spec.preview, or delete one of the two Stacks: \
-         a Stack that has not applied this Pulumi stack does not destroy it. This Stack runs when Stack {preceding} is deleted or \
-         manages another Pulumi stack"
+        "{managed}, so this Stack does not run. Change spec.stack or spec.backend, set spec.preview, or delete one of the two Stacks. \
+         Deleting a Stack does not destroy the Pulumi stack if that Stack has never applied it. This Stack runs when Stack \
+         {preceding} is deleted or manages another Pulumi stack"
     );
     (!stack.spec.suspend.unwrap_or_default()).then_some(Action::Conflict(message))
 }

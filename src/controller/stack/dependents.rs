@@ -60,7 +60,7 @@ pub struct Dependents {
     /// Whether references to other namespaces are ignored. If they are not ignored, a user can delay the deletion of a
     /// Stack in another namespace.
     no_cross_namespace_refs: bool,
-    /// The lock is held only for short sections and never across an `await`.
+    /// The lock is held only for short critical sections and never across an `.await`.
     state: Arc<Mutex<WatchState>>,
     requeue: mpsc::Sender<ObjectRef<Stack>>,
 }

@@ -113,9 +113,10 @@ pub fn was_removed_before(
     let removed = previous.filter(|last| is(last, UpdateKind::Destroy) && last.stack_may_be_removed == Some(true));
     let is_same = |last: &LastUpdate| last.pulumi_stack.as_ref().is_some_and(|removed| !differ(removed, looked_up));
     // The state in a file backend can be lost together with the volume of the backend.
-    let is_storage = looked_up.backend.as_ref().is_some_and(|url| !url.starts_with("http") && !url.starts_with("file"));
+    let is_bucket_or_database =
+        looked_up.backend.as_ref().is_some_and(|url| !url.starts_with("http") && !url.starts_with("file"));
     kind == UpdateKind::Destroy
-        && is_storage
+        && is_bucket_or_database
         && removed.is_some_and(is_same)
         && recorded(stack).as_ref() == Some(looked_up)
 }

@@ -224,7 +224,8 @@ async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailab
     if namespace != follower.0 && context.no_cross_namespace_refs {
         let (kind, name) = (&reference.kind.kind, &reference.name);
         return Err(Unavailable::Denied(format!(
-            "spec.fluxSource.sourceRef: {kind} {namespace}/{name} is in another namespace"
+            "spec.fluxSource.sourceRef: {kind} {namespace}/{name} is in another namespace, and \
+             --no-cross-namespace-refs is set"
         )));
     }
     let found = context.sources.find(namespace, &reference).await?;

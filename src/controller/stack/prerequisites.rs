@@ -129,11 +129,15 @@ pub fn watched_fields(stack: &Stack) -> impl Hash {
     (request, seen, ended)
 }
 
-/// Returns a message if the spec contains a dependency in another namespace. The caller checks whether such a
-/// dependency is allowed.
+/// Returns a message if the spec contains a dependency in another namespace. The caller checks whether
+/// `--no-cross-namespace-refs` is set.
 pub fn cross_namespace_reference(spec: &StackSpec, own: &str) -> Option<String> {
     let elsewhere = references(spec, own).find(|(namespace, _)| *namespace != own);
-    elsewhere.map(|(namespace, name)| format!("spec.dependsOn: Stack {namespace}/{name} is in another namespace"))
+    elsewhere.map(|(namespace, name)| {
+        format!(
+            "spec.dependsOn: Stack {namespace}/{name} is in another namespace, and --no-cross-namespace-refs is set"
+        )
+    })
 }
 
 /// Returns the name of a Stack for messages, with its namespace if the namespace differs from `own`.

@@ -44,7 +44,7 @@ struct Shared {
     requeue: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// The lock is held only for short sections and never across an `await`.
+    /// The lock is held only for short critical sections and never across an `.await`.
     watched: Mutex<HashMap<GroupKind, Watched>>,
 }
 

@@ -431,7 +431,7 @@ async fn release(observed: &Observed, context: &Context) -> Result<Next, Reconci
         failpoint::hit("update-acknowledged");
         unmark_pod(pod, context).await?;
     }
-    failpoint::hit("update-pod-released");
+    failpoint::hit("update-pod-unmarked");
     context.forget(update);
     context.writer.remove_finalizer(update, names::UPDATE_FINALIZER).await?;
     Ok(Next::Done(None))

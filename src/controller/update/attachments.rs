@@ -65,10 +65,10 @@ pub struct Attachments {
     tasks: TaskTracker,
     /// Ends the tasks on shutdown. The runs continue, and the next process attaches to them.
     end: CancellationToken,
-    // Locked only for short sections and never across an `.await`, so a std mutex is sufficient.
+    // The lock is held only for short critical sections and never across an `.await`, so a std mutex is sufficient.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
-    /// Slots of open runs, by UID of the Update. A slot is released when its run is detached. Locked only for short
-    /// sections.
+    /// Slots of open runs, by UID of the Update. A slot is released when its run is detached. The lock is held only for
+    /// short critical sections and never across an `.await`.
     slots: Arc<Mutex<HashMap<String, HeldSlot>>>,
     serials: Arc<AtomicU64>,
 }

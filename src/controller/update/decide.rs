@@ -52,7 +52,7 @@ pub enum Action {
     DeletePod(String),
     /// Record the result of the ended run in the status.
     Record(Box<RunOutcome>),
-    /// Release the pod and the Update, because the result is recorded.
+    /// Remove the metadata of the run from the pod and the finalizer from the Update, because the result is recorded.
     Release,
     /// Remove the Stack's finalizer from an Update that is being deleted, because the Stack no longer exists.
     Abandon,
@@ -327,8 +327,8 @@ fn waiting(observed: &Observed) -> Action {
     if let Err(error) = request::check(update) {
         return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, &error.to_string())));
     }
-    if let Some(ahead) = &observed.ahead {
-        return Action::Wait(update_reason::QUEUED, format!("waiting for Update {ahead} of the same Workspace"));
+    if let Some(preceding) = &observed.preceding_update {
+        return Action::Wait(update_reason::QUEUED, format!("waiting for Update {preceding} of the same Workspace"));
     }
     let Some(workspace) = &observed.workspace else {
         return Action::Wait(update_reason::WORKSPACE_NOT_FOUND, format!("Workspace {name} not found"));

@@ -30,7 +30,7 @@ pub struct Observed {
     /// State of the node of the run. Read only if the outcome of the run is unknown.
     pub node: NodeState,
     /// Name of another Update of the Workspace that runs before this Update.
-    pub ahead: Option<String>,
+    pub preceding_update: Option<String>,
     pub timeouts: RunTimeouts,
     /// State reported by the attached task.
     pub run_state: Option<RunState>,
@@ -87,7 +87,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     };
     let is_expired = deadline::end_expired(&update, context.timeouts, pod.as_ref(), now).is_some();
     let node = node(&update, pod.as_ref(), snapshot.as_ref().filter(|_| !is_expired), context).await?;
-    let ahead = ahead(&update, &context.siblings(&update));
+    let preceding_update = first_preceding_update(&update, &context.siblings(&update));
     let timeouts = context.timeouts;
     let stack = match (update.metadata.deletion_timestamp.is_some(), owner(&update)) {
         (true, Some((name, uid))) => match context.reader.get_opt::<Stack>(&namespace, &name).await? {
@@ -99,7 +99,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         _ => Owner::Lives,
     };
     let references = match (&workspace, &pod) {
-        (Some(workspace), Some(pod)) if may_be_next(&update, ahead.as_ref()) => {
+        (Some(workspace), Some(pod)) if may_be_next(&update, preceding_update.as_ref()) => {
             let desired = references(&workspace.spec, Some(&update.spec.stack_name));
             let mounted_since = pod.creation_timestamp().map(|created| created.0);
             Some(context.references.check(&namespace, &desired, mounted_since).await?)
@@ -114,7 +114,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         workspace,
         pod,
         node,
-        ahead,
+        preceding_update,
         timeouts,
         run_state,
         progress,
@@ -126,9 +126,9 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
 }
 
 /// Returns whether the run is open and not bound yet, and no other Update of its Workspace runs before it.
-fn may_be_next(update: &Update, ahead: Option<&String>) -> bool {
+fn may_be_next(update: &Update, preceding_update: Option<&String>) -> bool {
     let is_open = !update.is_complete() && update.metadata.deletion_timestamp.is_none();
-    is_open && binding(update).is_none() && ahead.is_none()
+    is_open && binding(update).is_none() && preceding_update.is_none()
 }
 
 /// Returns whether this step needs the Workspace and its pod. While the agent reports on an open run, no other evidence
@@ -178,7 +178,7 @@ fn owner(update: &Update) -> Option<(String, Option<String>)> {
 
 /// Returns the name of the first Update of the same Workspace that runs before `update`. Updates with an open run are
 /// first. The other Updates are ordered by creation time and then by name.
-fn ahead(update: &Update, all: &[Arc<Update>]) -> Option<String> {
+fn first_preceding_update(update: &Update, all: &[Arc<Update>]) -> Option<String> {
     let order = |u: &Update| (binding(u).is_none(), u.creation_timestamp(), u.name_any());
     let own = order(update);
     all.iter()
@@ -229,10 +229,10 @@ mod tests {
     #[test]
     fn an_open_run_is_first_then_updates_are_ordered_by_time_and_name() {
         let all = [update("b", 10, false), update("a", 10, false), update("old", 5, false), update("open", 20, true)];
-        assert_eq!(ahead(&all[3], &all), None);
-        assert_eq!(ahead(&all[2], &all).as_deref(), Some("open"));
-        assert_eq!(ahead(&all[0], &all[..3]).as_deref(), Some("old"));
-        assert_eq!(ahead(&all[0], &all[..2]).as_deref(), Some("a"));
-        assert_eq!(ahead(&all[1], &all[..2]), None);
+        assert_eq!(first_preceding_update(&all[3], &all), None);
+        assert_eq!(first_preceding_update(&all[2], &all).as_deref(), Some("open"));
+        assert_eq!(first_preceding_update(&all[0], &all[..3]).as_deref(), Some("old"));
+        assert_eq!(first_preceding_update(&all[0], &all[..2]).as_deref(), Some("a"));
+        assert_eq!(first_preceding_update(&all[1], &all[..2]), None);
     }
 }

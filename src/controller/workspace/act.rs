@@ -51,7 +51,7 @@ impl Act<'_> {
                 tracing::info!(pod = names::workspace_pod(&name), uid, "deleting pod");
                 writer.delete::<Pod>(&namespace, &names::workspace_pod(&name), Some(&uid)).await?;
             }
-            Action::ReleasePod => self.release_pod(&namespace, &name).await?,
+            Action::RemovePodFinalizer => self.remove_pod_finalizer(&namespace, &name).await?,
             Action::Fetch => return self.fetch().await,
             Action::PutSource { artifact } => return Box::pin(self.put_source(&artifact)).await,
             Action::DeleteStatefulSet => {
@@ -202,7 +202,7 @@ impl Act<'_> {
         }
     }
 
-    async fn release_pod(&self, namespace: &str, name: &str) -> Result<(), ReconcileError> {
+    async fn remove_pod_finalizer(&self, namespace: &str, name: &str) -> Result<(), ReconcileError> {
         let pod = self.context.reader.get_opt::<Pod>(namespace, &names::workspace_pod(name)).await?;
         if let Some(pod) = pod {
             self.context.writer.remove_finalizer(&pod, names::RUN_FINALIZER).await?;

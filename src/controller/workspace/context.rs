@@ -32,7 +32,8 @@ const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
 /// Time for which verified objects are not read again while the pod is ready. The deletion of an object affects only
 /// the next pod.
 const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
-/// Time for which verified objects are not read again while the pod is not ready. A missing object can be the cause.
+/// Time for which verified objects are not read again while the pod is not ready. This time is short, because a
+/// missing object can be the reason why the pod is not ready.
 const TRUSTED_AT_START: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconciliation.
@@ -71,8 +72,8 @@ pub struct Context {
 /// State that is kept between reconciliations. This state only avoids or limits work, so its loss only causes
 /// additional work.
 pub struct Memory {
-    /// Version of each StatefulSet after the last apply, by namespace and name. Locked only for short sections and
-    /// never across an `.await`.
+    /// Version of each StatefulSet after the last apply, by namespace and name. The lock is held only for short
+    /// critical sections and never across an `.await`.
     applied: Mutex<HashMap<(String, String), Version>>,
     streams: FairSlots,
     /// Workspaces whose objects do not have to be read again yet.
@@ -140,7 +141,7 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
 /// twelve times, mostly after changes of the pod.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
-    /// Locked only for short sections and never across an `.await`.
+    /// The lock is held only for short critical sections and never across an `.await`.
     known: Mutex<HashMap<(String, String), Known>>,
 }
 

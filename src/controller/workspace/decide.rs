@@ -46,7 +46,7 @@ pub(super) enum Action {
         uid: String,
     },
     /// Remove the finalizer of a completed run from a pod that is being deleted.
-    ReleasePod,
+    RemovePodFinalizer,
     /// Put the bytes of the requested source into the store.
     Fetch,
     /// Send the source to the agent.
@@ -262,7 +262,7 @@ fn is_unreachable_for_long(observed: &Observed, now: Timestamp) -> bool {
 fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Action {
     match observed.open_run() {
         Some(run) if pod.held => Action::Report(Report::pod_waits_for_run(why, &pod.name, &run)),
-        None if pod.held && !pod.running => Action::ReleasePod,
+        None if pod.held && !pod.running => Action::RemovePodFinalizer,
         _ => Action::Report(Report::pod_terminating(why, &pod.name)),
     }
 }

@@ -46,7 +46,8 @@ pub struct InputWatch(Arc<Shared>);
 
 struct Shared {
     requeue: mpsc::Sender<ObjectRef<Workspace>>,
-    /// Objects that each Workspace mounts. Locked only for short sections and never across an `.await`.
+    /// Objects that each Workspace mounts. The lock is held only for short critical sections and never across an
+    /// `.await`.
     mounts: Mutex<HashMap<Key, Mounts>>,
 }
 

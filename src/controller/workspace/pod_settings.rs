@@ -7,7 +7,7 @@ use super::pod_security;
 use super::spec_error::SpecError;
 
 /// ServiceAccount of a pod that does not set a ServiceAccount.
-const DEFAULT_ACCOUNT: &str = "default";
+const DEFAULT_SERVICE_ACCOUNT: &str = "default";
 /// Labels with which network policies and Services usually select pods, and the prefix of further such labels.
 const SELECTOR_LABELS: [&str; 3] = ["app", "control-plane", "k8s-app"];
 const SELECTOR_PREFIX: &str = "app.kubernetes.io/";
@@ -67,7 +67,7 @@ impl PodRestrictions {
         let named = |account: &&str| !account.is_empty();
         // If `serviceAccountName` is empty, Kubernetes uses the deprecated field `serviceAccount`.
         let account = field("serviceAccountName").filter(named).or_else(|| field("serviceAccount").filter(named));
-        let account = account.unwrap_or(DEFAULT_ACCOUNT);
+        let account = account.unwrap_or(DEFAULT_SERVICE_ACCOUNT);
         let is_allowed = |allowed: &String| match allowed.split_once('/') {
             Some((of, name)) => of == namespace && name == account,
             None => allowed == account,

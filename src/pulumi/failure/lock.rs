@@ -6,7 +6,7 @@ use jiff::Timestamp;
 /// Maximum number of locks that a message lists.
 const MAX_LISTED_LOCKS: usize = 5;
 
-/// Lock of a stack in a DIY backend (file system or object store), which the CLI reports.
+/// Lock of a stack in a DIY backend (bucket, database or file system), which the CLI reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// URL of the lock in the backend.
@@ -20,7 +20,7 @@ pub struct Lock {
 
 /// A CLI process that has provably exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadProcess {
+pub struct ExitedProcess {
     /// Host name, which is equal to the host name in a lock of the process.
     pub host: String,
     pub pid: u32,
@@ -63,11 +63,11 @@ fn reported_lock_count(stderr: &str) -> Option<u32> {
     rest.split_once(" lock(s)")?.0.parse().ok()
 }
 
-/// Returns the dead process that provably created the lock. The host and the process ID in the lock are those of the
+/// Returns the exited process that provably created the lock. The host and the process ID in the lock are those of the
 /// process, and the lock was created during the lifetime of the process.
-pub fn dead_holder<'a>(lock: &Lock, dead: &'a [DeadProcess]) -> Option<&'a DeadProcess> {
+pub fn exited_holder<'a>(lock: &Lock, exited: &'a [ExitedProcess]) -> Option<&'a ExitedProcess> {
     let time = lock.time.parse::<Timestamp>().ok()?.as_millisecond();
-    dead.iter().find(|process| {
+    exited.iter().find(|process| {
         // The CLI rounds the time of the lock down to whole seconds.
         let earliest = process.started - process.started.rem_euclid(1000);
         lock.host == process.host && lock.pid == process.pid && (earliest..=process.ended).contains(&time)

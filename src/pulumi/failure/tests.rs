@@ -208,7 +208,7 @@ fn an_existing_stack_error_is_distinguished_from_other_errors() {
 }
 
 #[test]
-fn the_failure_message_is_bounded_without_control_characters() {
+fn the_failure_message_is_bounded_and_has_no_control_characters() {
     let stderr = format!("error: \u{1b}[31m{}\u{7}\u{0}end\n", "x".repeat(100_000));
     let message = classify(exited(1), "", &stderr, &RunSummary::default()).message;
     assert!(message.len() <= MAX_MESSAGE && message.starts_with("xxx") && message.ends_with("xend"));

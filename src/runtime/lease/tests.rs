@@ -165,7 +165,7 @@ async fn a_lease_is_acquired_only_if_unchanged_for_its_whole_duration() {
             35_000,
             Step::Take,
         ),
-        ("held by an ended process of this container", Some(spec("pod_1_x", 35)), 0, Step::Take),
+        ("held by an exited process of this container", Some(spec("pod_1_x", 35)), 0, Step::Take),
         ("held by another pod with the same name", Some(spec("pod_2_x", 35)), 0, Step::Wait),
     ];
     let me = Identity { container: Some("pod_1_".to_owned()), ..identity_of("me") };

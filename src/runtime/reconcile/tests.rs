@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::auto::Workspace;
-use crate::runtime::backoff::{Backoff, MIN_DELAY};
+use crate::runtime::backoff::{Backoff, DEFAULT_MIN_RETRY_DELAY};
 use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner};
 use crate::runtime::writes::{AttemptedWrite, WriteError};
 use crate::telemetry::metrics::Metrics;
@@ -41,9 +41,9 @@ async fn the_result_of_a_reconciliation_determines_the_next_reconciliation() {
         (Ok(Outcome::After(SOON)), Action::requeue(SOON), "requeue_after"),
         (Err(ReconcileError::stalled("invalid spec")), Action::await_change(), "error"),
         (Err(ReconcileError::waiting("the pod", SOON)), Action::requeue(SOON), "requeue_after"),
-        (Err(ReconcileError::transient("connection refused")), Action::requeue(MIN_DELAY), "error"),
-        (Err(refused(403).into()), Action::requeue(MIN_DELAY), "error"),
-        (Err(refused(409).into()), Action::requeue(MIN_DELAY), "requeue_after"),
+        (Err(ReconcileError::transient("connection refused")), Action::requeue(DEFAULT_MIN_RETRY_DELAY), "error"),
+        (Err(refused(403).into()), Action::requeue(DEFAULT_MIN_RETRY_DELAY), "error"),
+        (Err(refused(409).into()), Action::requeue(DEFAULT_MIN_RETRY_DELAY), "requeue_after"),
     ];
     for (end, expected, result) in cases {
         let (runner, metrics) = runner();
@@ -135,10 +135,10 @@ async fn stalled_errors_are_terminal_and_the_backoff_is_configurable() {
 async fn a_panic_is_counted_and_backed_off_and_affects_no_other_object() {
     let (runner, metrics) = runner();
     let panicking = async || runner.run(&workspace("web"), async { panic!("test panic") }).await;
-    assert_eq!(panicking().await, Ok(Action::requeue(MIN_DELAY)));
-    assert_eq!(panicking().await, Ok(Action::requeue(MIN_DELAY * 2)));
+    assert_eq!(panicking().await, Ok(Action::requeue(DEFAULT_MIN_RETRY_DELAY)));
+    assert_eq!(panicking().await, Ok(Action::requeue(DEFAULT_MIN_RETRY_DELAY * 2)));
     let other = runner.run(&workspace("other"), async { Err(ReconcileError::transient("connection refused")) }).await;
-    assert_eq!(other, Ok(Action::requeue(MIN_DELAY)));
+    assert_eq!(other, Ok(Action::requeue(DEFAULT_MIN_RETRY_DELAY)));
     let text = metrics.encode().unwrap();
     assert!(text.contains("controller_runtime_reconcile_panics_total{controller=\"workspace\"} 2"), "{text}");
     assert!(text.contains("controller_runtime_active_workers{controller=\"workspace\"} 0"), "{text}");
@@ -148,7 +148,7 @@ async fn a_panic_is_counted_and_backed_off_and_affects_no_other_object() {
 async fn a_hanging_reconciliation_times_out() {
     let (runner, _) = runner();
     let action = runner.run(&workspace("web"), std::future::pending()).await;
-    assert_eq!(action, Ok(Action::requeue(MIN_DELAY)));
+    assert_eq!(action, Ok(Action::requeue(DEFAULT_MIN_RETRY_DELAY)));
 }
 
 #[tokio::test]
@@ -157,9 +157,9 @@ async fn a_successful_reconciliation_resets_the_backoff() {
     let fail =
         async || runner.run(&workspace("web"), async { Err(ReconcileError::transient("connection refused")) }).await;
     fail().await.unwrap();
-    assert_eq!(fail().await, Ok(Action::requeue(MIN_DELAY * 2)));
+    assert_eq!(fail().await, Ok(Action::requeue(DEFAULT_MIN_RETRY_DELAY * 2)));
     runner.run(&workspace("web"), async { Ok(Outcome::Settled) }).await.unwrap();
-    assert_eq!(fail().await, Ok(Action::requeue(MIN_DELAY)));
+    assert_eq!(fail().await, Ok(Action::requeue(DEFAULT_MIN_RETRY_DELAY)));
 }
 
 #[tokio::test]
@@ -174,5 +174,5 @@ async fn a_deleted_object_leaves_no_metrics_or_backoff() {
     let known = |name: &str| text.contains(&format!("name=\"{name}\""));
     assert_eq!([known("one"), known("two"), known("three")], [false, false, true]);
     let again = runner.run(&workspace("two"), async { Err(ReconcileError::transient("connection refused")) }).await;
-    assert_eq!(again, Ok(Action::requeue(MIN_DELAY)));
+    assert_eq!(again, Ok(Action::requeue(DEFAULT_MIN_RETRY_DELAY)));
 }

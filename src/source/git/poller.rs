@@ -61,7 +61,7 @@ pub(super) struct Shared {
     pub(super) requeue: mpsc::Sender<Follower>,
     pub(super) tasks: TaskTracker,
     pub(super) end: CancellationToken,
-    /// Locked only for short critical sections, and never across an await point.
+    /// The lock is held only for short critical sections and never across an `.await`.
     pub(super) cache: Mutex<Cache>,
 }
 

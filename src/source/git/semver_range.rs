@@ -75,7 +75,7 @@ impl SemverRange {
     }
 
     fn contains(&self, version: &Version) -> bool {
-        self.alternatives.iter().any(|range| fits(range, version))
+        self.alternatives.iter().any(|range| range_contains(range, version))
     }
 }
 
@@ -127,7 +127,7 @@ fn has_wildcard(value: &str) -> bool {
 
 /// Returns whether `version` is in `range`. As in Flux, pre-releases are in the range only if at least one bound of the
 /// range is a pre-release. The range then includes all pre-releases within the bounds.
-fn fits(range: &VersionReq, version: &Version) -> bool {
+fn range_contains(range: &VersionReq, version: &Version) -> bool {
     if version.pre.is_empty() || range.comparators.iter().all(|comparator| comparator.pre.is_empty()) {
         return range.matches(version);
     }

@@ -121,7 +121,7 @@ struct Shared {
     limits: Limits,
     /// Enforces the limit of each namespace.
     shares: FairSlots,
-    /// The common slots. Locked only for short critical sections, and never across an await point.
+    /// The common slots. The lock is held only for short critical sections and never across an `.await`.
     common: Mutex<Common>,
 }
 

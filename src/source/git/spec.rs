@@ -97,12 +97,12 @@ impl fmt::Debug for Value {
 }
 
 impl RepositorySpec {
-    /// Parses the repository fields of a Stack. Returns `None` if none of these fields is set.
+    /// Converts the repository fields of a Stack. Returns `None` if none of these fields is set.
     ///
     /// # Errors
     /// Returns the reason why the fields are invalid.
     pub fn of_stack(spec: &StackSpec, namespace: &str) -> Result<Option<Self>, String> {
-        has_git_fields(spec).then(|| parse(spec, namespace)).transpose()
+        has_git_fields(spec).then(|| repository_spec(spec, namespace)).transpose()
     }
 }
 
@@ -126,7 +126,7 @@ pub fn field(spec: &StackSpec) -> Option<&'static str> {
     fields.into_iter().find(|(_, is_given)| *is_given).map(|(field, _)| field)
 }
 
-fn parse(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, String> {
+fn repository_spec(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, String> {
     let objects = [("fluxSource", spec.flux_source.is_some()), ("programRef", spec.program_ref.is_some())];
     if let (Some(one), Some((other, _))) = (field(spec), objects.into_iter().find(|(_, is_given)| *is_given)) {
         return Err(exclusive(one, other));

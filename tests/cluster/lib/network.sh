@@ -20,7 +20,7 @@ END
     in_network bash -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
 }
 
-# After the last process has ended, only the name of the namespace remains. Its deletion also deletes the interfaces.
+# After the last process has exited, only the name of the namespace remains. Its deletion also deletes the interfaces.
 remove_network() {
     [[ ! -e /run/netns/$cluster_name ]] || ip netns delete "$cluster_name"
 }

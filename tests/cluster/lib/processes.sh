@@ -129,7 +129,7 @@ remove_cgroups() {
     local hierarchy
     for hierarchy in $(cgroup_hierarchies); do
         [[ -d $hierarchy/$cluster_name ]] || continue
-        # A cgroup remains busy for a moment after its last process has ended.
+        # A cgroup remains busy for a moment after its last process has exited.
         wait_for 10 "the cgroup $hierarchy/$cluster_name to become empty" "find $hierarchy/$cluster_name -type d" \
             remove_cgroup "$hierarchy/$cluster_name"
     done

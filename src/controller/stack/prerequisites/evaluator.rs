@@ -79,7 +79,7 @@ struct Shared {
     requeue: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// The lock is held only for short sections and never across an `await`.
+    /// The lock is held only for short critical sections and never across an `.await`.
     cache: Mutex<ResultCache>,
 }
 
@@ -96,7 +96,7 @@ struct ClassSlots {
     cheap: FairSlots,
     expensive: FairSlots,
     /// Namespaces with a recent expensive evaluation, and the time until which they are expensive. The lock is held
-    /// only for short sections and never across an `await`.
+    /// only for short critical sections and never across an `.await`.
     expensive_until: Mutex<HashMap<String, Instant>>,
 }
 

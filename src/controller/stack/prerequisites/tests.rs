@@ -158,7 +158,8 @@ fn prerequisites_and_dependencies_are_read_from_the_spec() {
         expected.map(|(namespace, name, rule)| ((namespace.to_owned(), name.to_owned()), rule))
     );
     let elsewhere = cross_namespace_reference(&spec, "apps");
-    assert_eq!(elsewhere.as_deref(), Some("spec.dependsOn: Stack base/c is in another namespace"));
+    let expected = "spec.dependsOn: Stack base/c is in another namespace, and --no-cross-namespace-refs is set";
+    assert_eq!(elsewhere.as_deref(), Some(expected));
     assert_eq!(cross_namespace_reference(&StackSpec { depends_on: Vec::new(), ..spec }, "apps"), None);
 }
 

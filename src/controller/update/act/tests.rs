@@ -91,7 +91,7 @@ fn observed(update: Value, pod: Option<Value>) -> Observed {
         workspace: None,
         pod: pod.map(|pod| serde_json::from_value(pod).unwrap()),
         node: NodeState::NotRead,
-        ahead: None,
+        preceding_update: None,
         timeouts: RunTimeouts::default(),
         run_state: None,
         progress: None,

@@ -71,7 +71,7 @@ fn observed(update: Update) -> Observed {
         workspace: Some(workspace()),
         pod: Some(pod("pod-uid")),
         node: NodeState::NotRead,
-        ahead: None,
+        preceding_update: None,
         timeouts: RunTimeouts::default(),
         run_state: None,
         progress: None,

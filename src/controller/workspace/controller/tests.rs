@@ -1,4 +1,4 @@
-//! Tests that a pod with an open run is not released while the cache of Updates is incomplete or stale.
+//! Tests that the finalizer of a pod with an open run is not removed while the cache of Updates is incomplete or stale.
 
 mod apply_conflicts;
 
@@ -136,7 +136,7 @@ fn start(cached: FakeResponse, live: Vec<Value>) -> (Log, tokio::task::JoinHandl
     (log, task)
 }
 
-fn released(log: &Log) -> bool {
+fn is_finalizer_removed(log: &Log) -> bool {
     log.verbs().iter().any(|verb| verb == "PATCH /api/v1/namespaces/apps/pods/web-workspace-0")
 }
 
@@ -161,10 +161,10 @@ async fn no_pod_finalizer_is_removed_before_the_update_cache_is_synced() {
     let (log, task) = start(held, Vec::new());
     until("started", &log, |log| log.verbs().iter().any(|verb| verb.ends_with("v1alpha1/workspaces"))).await;
     tokio::time::sleep(WHILE).await;
-    assert!(!released(&log) && written_statuses(&log).is_empty(), "{:?}", log.verbs());
+    assert!(!is_finalizer_removed(&log) && written_statuses(&log).is_empty(), "{:?}", log.verbs());
     let_out.send_replace(true);
     until("waiting for the run", &log, |log| written_statuses(log).contains("by-hand")).await;
-    assert!(!released(&log), "{:?}", log.verbs());
+    assert!(!is_finalizer_removed(&log), "{:?}", log.verbs());
     task.abort();
 }
 
@@ -173,10 +173,10 @@ async fn updates_are_read_from_the_api_before_a_pod_finalizer_is_removed() {
     for (name, cached) in [("behind", vec![update(false)]), ("without the Update", Vec::new())] {
         let (log, task) = start(list(&cached), vec![update(true)]);
         until("waiting for the run", &log, |log| written_statuses(log).contains("by-hand")).await;
-        assert!(!released(&log), "a cache that is {name}: {:?}", log.verbs());
+        assert!(!is_finalizer_removed(&log), "a cache that is {name}: {:?}", log.verbs());
         task.abort();
     }
     let (log, task) = start(list(&[update(false)]), Vec::new());
-    until("released", &log, released).await;
+    until("removing the finalizer", &log, is_finalizer_removed).await;
     task.abort();
 }

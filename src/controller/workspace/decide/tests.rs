@@ -342,7 +342,7 @@ fn a_terminating_pod_loses_its_finalizer_when_no_run_is_open() {
             },
             Is::Report(State::Working, reason::ROLLING_UPDATE, "waiting for run app-12 to end"),
         ),
-        ("held by an ended run", |o| going(o, true, false), Is::Action(Action::ReleasePod)),
+        ("held by an ended run", |o| going(o, true, false), Is::Action(Action::RemovePodFinalizer)),
         (
             "held and still running",
             |o| going(o, true, true),

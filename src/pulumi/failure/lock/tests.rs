@@ -28,15 +28,15 @@ fn millisecond(time: &str) -> i64 {
 }
 
 #[test]
-fn an_ended_process_holds_a_lock_only_if_every_field_matches() {
-    let dead = |host: &str, pid, started, ended| DeadProcess {
+fn a_lock_belongs_to_an_exited_process_only_if_every_field_matches() {
+    let exited = |host: &str, pid, started, ended| ExitedProcess {
         host: host.into(),
         pid,
         started: millisecond(started),
         ended: millisecond(ended),
     };
-    let ours = dead("web-0", 42, "2026-11-21T10:00:00.700Z", "2026-11-21T10:05:00.200Z");
-    let earlier = dead("web-0", 41, "2026-11-21T09:00:00Z", "2026-11-21T09:05:00Z");
+    let ours = exited("web-0", 42, "2026-11-21T10:00:00.700Z", "2026-11-21T10:05:00.200Z");
+    let earlier = exited("web-0", 41, "2026-11-21T09:00:00Z", "2026-11-21T09:05:00Z");
     let (during, host) = ("2026-11-21T10:02:00Z", "web-0");
     let table = [
         (error(1, &[(host, 42, during)]), true),
@@ -62,21 +62,21 @@ fn an_ended_process_holds_a_lock_only_if_every_field_matches() {
         (format!("  s3://a.json: created by pulumi@{host} (pid 42) at {during}\n"), false),
     ];
     let known = [earlier, ours.clone()];
-    for (stderr, is_dead) in table {
+    for (stderr, is_ours) in table {
         let lock = only_lock(&stderr);
-        let holder = lock.as_ref().and_then(|lock| dead_holder(lock, &known));
-        assert_eq!(holder, is_dead.then_some(&ours), "{stderr}");
+        let holder = lock.as_ref().and_then(|lock| exited_holder(lock, &known));
+        assert_eq!(holder, is_ours.then_some(&ours), "{stderr}");
     }
     let lock = only_lock(&error(1, &[(host, 42, during)])).expect("lock in the message");
-    assert_eq!(dead_holder(&lock, &[]), None, "no known process holds the lock");
+    assert_eq!(exited_holder(&lock, &[]), None, "no known process holds the lock");
 }
 
 proptest! {
     #[test]
     fn arbitrary_lock_errors_never_cause_a_panic(stderr in "(the stack is currently locked by | lock\\(s\\)|: created by |@| \\(pid |\\) at |[0-9]|.|\\n){0,30}", started in any::<i64>()) {
-        let dead = DeadProcess { host: String::new(), pid: 1, started, ended: i64::MAX };
+        let exited = ExitedProcess { host: String::new(), pid: 1, started, ended: i64::MAX };
         if let Some(lock) = only_lock(&stderr) {
-            let _ = dead_holder(&lock, &[dead]);
+            let _ = exited_holder(&lock, &[exited]);
         }
     }
 }

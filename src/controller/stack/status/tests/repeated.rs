@@ -95,7 +95,7 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
 }
 
 #[test]
-fn only_a_storage_backend_proves_that_a_stack_was_removed() {
+fn only_a_bucket_or_database_proves_that_a_stack_was_removed() {
     for (backend, expected) in [(Some("s3://a"), true), (Some("https://api.pulumi.com"), false), (None, false)] {
         let looked_up = PulumiStack { backend: backend.map(str::to_owned), ..here() };
         let previous = LastUpdate {

@@ -104,7 +104,7 @@ fn the_condition_of_a_waiting_run_states_the_reason() {
         Observed { workspace: Some(workspace), ..new() }
     };
     let rows = [
-        (Observed { ahead: Some("app-0".to_owned()), ..new() }, "Queued: waiting for Update app-0"),
+        (Observed { preceding_update: Some("app-0".to_owned()), ..new() }, "Queued: waiting for Update app-0"),
         (Observed { workspace: None, ..new() }, "WorkspaceNotFound: Workspace app not found"),
         (changed(|w| w.metadata.generation = Some(2)), "WorkspaceNotReady: Workspace app is not ready"),
         (
