@@ -38,7 +38,7 @@ pub enum Role {
     Bootstrap(BootstrapFlags),
     /// Receive the source before user-defined init containers start. Runs in an init container of a workspace pod.
     Fetch(FetchFlags),
-    /// Start a program for the agent in a workspace pod. Internal.
+    /// Start a program on behalf of the agent in a workspace pod. Internal.
     #[command(hide = true)]
     Launch(LaunchFlags),
     /// Evaluate a CEL expression from stdin. Runs in a child process of the manager. Internal.

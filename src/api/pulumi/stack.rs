@@ -277,7 +277,7 @@ pub struct StackSpec {
     pub priority: Option<i32>,
 
     /// Maximum duration of a run, such as `1h30m`. A longer run is canceled gracefully and counts as failed. The flag
-    /// `--max-run-timeout` of the controller is the upper limit. With `0s`, only this flag limits the run. Default: the
+    /// `--max-run-timeout` of the controller is the upper limit. If this field is `0s`, only the flag limits the run. Default: the
     /// flag `--default-run-timeout` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]

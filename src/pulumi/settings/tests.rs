@@ -213,7 +213,7 @@ fn a_json_project_gets_json_settings() {
 }
 
 #[test]
-fn errors_name_config_keys_that_the_cli_would_misread() {
+fn errors_contain_config_keys_that_the_cli_would_misread() {
     let table = [
         (json!({"a": null}), "config key \"a\" is null: set a value or remove the key"),
         (json!({"a:b:c": 1}), "invalid config key \"a:b:c\": must have the form `<name>` or `<namespace>:<name>`"),
