@@ -52,11 +52,11 @@ own_node_run() {
     exec_in_network env "${environment[@]}" "PATH=$(path_with_tools)" "$@"
 }
 
-# Prints a PATH that starts with kubectl, pulumi, its language host and the test provider, in the versions of the
+# Prints a PATH that starts with kubectl, helm, pulumi, its language host and the test provider, in the versions of the
 # cluster.
 path_with_tools() {
     local part
-    for part in kubernetes pulumi pulumi-language-yaml services; do
+    for part in kubernetes helm pulumi pulumi-language-yaml services; do
         printf '%s:' "${part_binaries[$part]}"
     done
     printf '%s' "$PATH"
