@@ -1,0 +1,111 @@
+//! The values of the Helm chart: `values.yaml`, its schema, and the table in the README of the chart.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::{expect_between, root};
+
+const CHART: &str = "deploy/chart";
+
+/// Markers around the table of values.
+const VALUES: [&str; 2] = ["<!-- values: generated from values.yaml by `make generate` -->\n", "<!-- /values -->\n"];
+
+fn read(file: &str) -> Result<String> {
+    let path = root().join(CHART).join(file);
+    std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Returns the paths in `values.yaml` that have a comment starting with `# -- `, and the comments. A path is a list of
+/// keys.
+fn documented(text: &str) -> Vec<(Vec<String>, String)> {
+    let mut found = Vec::new();
+    let mut keys: Vec<(usize, String)> = Vec::new();
+    let mut comment: Option<String> = None;
+    for line in text.lines() {
+        let content = line.trim_start();
+        let indent = line.len() - content.len();
+        if let Some(start) = content.strip_prefix("# -- ") {
+            comment = Some(start.to_owned());
+        } else if let Some(more) = content.strip_prefix("# ") {
+            if let Some(comment) = &mut comment {
+                comment.push(' ');
+                comment.push_str(more);
+            }
+        } else if let Some((key, _)) = content.split_once(':').filter(|_| !content.starts_with('-')) {
+            keys.retain(|(other, _)| *other < indent);
+            keys.push((indent, key.to_owned()));
+            if let Some(comment) = comment.take() {
+                found.push((keys.iter().map(|(_, key)| key.clone()).collect(), comment));
+            }
+        }
+    }
+    found
+}
+
+/// Returns the paths of the values that have no comment. A comment on an object also covers the fields of the object.
+fn undocumented(value: &Value, path: &[String], documented: &[(Vec<String>, String)]) -> Vec<String> {
+    if documented.iter().any(|(other, _)| other == path) {
+        return Vec::new();
+    }
+    match value.as_object() {
+        Some(fields) if !fields.is_empty() => {
+            let paths = fields.iter().map(|(key, value)| (value, [path, std::slice::from_ref(key)].concat()));
+            paths.flat_map(|(value, path)| undocumented(value, &path, documented)).collect()
+        }
+        _ => vec![path.join(".")],
+    }
+}
+
+/// Returns the properties in the schema that have no value, and the values that have no property.
+fn mismatches(schema: &Value, part: &Value, value: &Value, path: &str) -> Vec<String> {
+    let part = match part["$ref"].as_str().and_then(|reference| reference.strip_prefix('#')) {
+        Some(pointer) => schema.pointer(pointer).unwrap_or(&Value::Null),
+        None => part,
+    };
+    let (Some(properties), Some(fields)) = (part["properties"].as_object(), value.as_object()) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for name in properties.keys().filter(|name| !fields.contains_key(*name)) {
+        found.push(format!("values.yaml does not contain {path}{name}"));
+    }
+    for (name, value) in fields {
+        match properties.get(name) {
+            Some(property) => found.extend(mismatches(schema, property, value, &format!("{path}{name}."))),
+            None => found.push(format!("values.schema.json does not contain {path}{name}")),
+        }
+    }
+    if part["additionalProperties"] != false {
+        found.push(format!("values.schema.json allows additional properties of {path}"));
+    }
+    found
+}
+
+#[test]
+fn the_documented_values_match_the_chart() -> Result<()> {
+    let text = read("values.yaml")?;
+    let values: Value = serde_saphyr::from_str(&text)?;
+    let documented = documented(&text);
+    let missing = undocumented(&values, &[], &documented);
+    anyhow::ensure!(
+        missing.is_empty(),
+        "these values in values.yaml have no comment that starts with `# -- `: {missing:?}"
+    );
+    let mut table = "| value | default | description |\n|---|---|---|\n".to_owned();
+    for (path, comment) in documented {
+        let default = values.pointer(&format!("/{}", path.join("/"))).context(path.join("."))?;
+        let cells = [format!("`{}`", path.join(".")), format!("`{default}`"), comment];
+        table.push_str(&format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | ")));
+    }
+    expect_between(&root().join(CHART).join("README.md"), VALUES, &table)
+}
+
+#[test]
+fn the_values_schema_has_exactly_the_values() -> Result<()> {
+    let schema: Value = serde_json::from_str(&read("values.schema.json")?)?;
+    let mut values: Value = serde_saphyr::from_str(&read("values.yaml")?)?;
+    // A parent chart can set this value.
+    values["global"] = Value::Object(Default::default());
+    assert_eq!(mismatches(&schema, &schema, &values, ""), Vec::<String>::new());
+    Ok(())
+}
