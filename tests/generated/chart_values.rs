@@ -1,6 +1,8 @@
 //! The values of the Helm chart: `values.yaml`, its schema, and the table in the README of the chart.
 
 use anyhow::{Context, Result};
+use clap::CommandFactory;
+use pulumi_controller::cli::CommandLine;
 use serde_json::Value;
 
 use super::{expect_between, root};
@@ -107,5 +109,27 @@ fn the_values_schema_has_exactly_the_values() -> Result<()> {
     // A parent chart can set this value.
     values["global"] = Value::Object(Default::default());
     assert_eq!(mismatches(&schema, &schema, &values, ""), Vec::<String>::new());
+    Ok(())
+}
+
+/// Returns the flag and its default in a comment such as "Log level (`--log-level`). Default: `info`".
+fn documented_default(comment: &str) -> Option<(&str, &str)> {
+    let (flag, rest) = comment.split_once("(`--")?.1.split_once("`)")?;
+    let default = rest.split_once("Default: ")?.1.split(" (").next()?;
+    (!default.contains(' ')).then(|| (flag, default.trim_matches('`')))
+}
+
+#[test]
+fn the_documented_defaults_are_those_of_the_flags() -> Result<()> {
+    let command = CommandLine::command();
+    let manager = command.find_subcommand("manager").context("the command line has no subcommand manager")?;
+    let documented = documented(&read("values.yaml")?);
+    let defaults: Vec<_> = documented.iter().filter_map(|(_, comment)| documented_default(comment)).collect();
+    assert!(defaults.len() >= 10, "{defaults:?}");
+    for (name, default) in defaults {
+        let flag =
+            manager.get_arguments().find(|flag| flag.get_long() == Some(name)).with_context(|| name.to_owned())?;
+        assert_eq!(flag.get_default_values(), [default], "--{name}");
+    }
     Ok(())
 }
