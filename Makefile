@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-down test test-all generate image manifests chart fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
 
-help: ## list the targets
+help: ## list all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 demo: ## show on a test cluster how a Git push starts a Pulumi update (root; 35 minutes the first time)
@@ -36,13 +36,13 @@ fmt: ## format the code
 clippy: ## lint the code, with warnings as errors
 	@tests/run clippy
 
-unit: ## run the unit tests, and check generated files and module dependencies
+unit: ## run the unit tests, and check the generated files and the module imports
 	@tests/run unit
 
-services: ## test the services of the test cluster
+services: ## run the tests of the test services (Go)
 	@tests/run services
 
-deny: ## check licenses, advisories and sources of dependencies
+deny: ## check the licenses, security advisories and sources of all dependencies
 	@tests/deny
 
 fuzz: ## fuzz each target for a minute (nightly Rust, cargo-fuzz); FUZZ_SECONDS sets the duration
@@ -54,7 +54,7 @@ e2e: ## run the end-to-end tests on a test cluster (root)
 chaos: ## inject faults for ten minutes and check for lost and repeated runs (root); CHAOS_SEED selects the faults, CHAOS_SECONDS sets the duration
 	@CHAOS_SECONDS=$${CHAOS_SECONDS:-600} tests/run install chaos
 
-bench: ## measure speed, memory and size against their budgets (root); BENCH="path cold" selects measures
+bench: ## measure speed, memory and size against their budgets (root); BENCH="path cold" selects benchmarks
 	@tests/bench/run $(BENCH)
 
 tools: ## build the programs of the test cluster into the cache

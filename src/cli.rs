@@ -95,7 +95,7 @@ pub struct ManagerFlags {
     #[command(flatten)]
     pub log: LogFlags,
 
-    /// Number of concurrent reconciliations per kind. The number for Workspaces is fixed.
+    /// Maximum number of concurrent reconciliations per kind. The maximum for Workspaces is fixed.
     #[arg(long, default_value_t = 4)]
     pub concurrent: u16,
 
@@ -121,8 +121,8 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
     pub feature_gates: Vec<String>,
 
-    /// Maximum random deviation of the interval of a Stack, in percent. The deviation distributes the runs over time.
-    /// `0` disables the deviation.
+    /// Maximum random deviation from the interval of a Stack, in percent. The deviation distributes the runs of
+    /// different Stacks over time. `0` disables the deviation.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..100), value_name = "PERCENT")]
     pub interval_jitter_percentage: u8,
 
@@ -146,9 +146,9 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub no_cross_namespace_refs: bool,
 
-    /// Source kinds whose artifacts have the same content if they have the same revision. A new digest of the same
-    /// revision then does not start a run. The format is `KIND` for the source kinds of Flux, and `KIND.GROUP` for
-    /// other kinds. The revision must contain a checksum. If the list is empty, every new digest starts a run.
+    /// Source kinds whose artifacts have the same content if they have the same revision. For these kinds, a new digest
+    /// of the same revision does not start a run. The format is `KIND` for the source kinds of Flux, and `KIND.GROUP`
+    /// for other kinds. The revision must contain a checksum. If the list is empty, every new digest starts a run.
     #[arg(long, value_delimiter = ',', default_value = "GitRepository", value_name = "KINDS")]
     pub same_revision_kinds: Vec<String>,
 
@@ -165,8 +165,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "35s", value_name = "DURATION")]
     pub leader_election_lease_duration: String,
 
-    /// Time in which the leader must renew the Lease. If the leader does not renew the Lease in this time, it stops
-    /// writing and exits.
+    /// Time within which the leader must renew the Lease. Otherwise, the leader stops writing and exits.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub leader_election_renew_deadline: String,
 
@@ -191,8 +190,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "/data")]
     pub storage_path: PathBuf,
 
-    /// Maximum size of the artifact storage, in bytes. In addition, the volume must have space for three concurrent Git
-    /// fetches. Each fetch requires up to 592 MiB plus the maximum artifact size.
+    /// Maximum size of the artifact storage, in bytes. The volume must also have space for three concurrent Git
+    /// fetches, each of which requires up to 592 MiB plus the maximum artifact size.
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub storage_size: u64,
 
@@ -219,7 +218,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "pulumi/pulumi:latest-nonroot", value_name = "IMAGE")]
     pub default_workspace_image: String,
 
-    /// Maximum number of concurrent Pulumi runs.
+    /// Maximum number of concurrent runs.
     #[arg(long, default_value_t = 10)]
     pub max_concurrent_runs: usize,
 
@@ -227,8 +226,8 @@ pub struct ManagerFlags {
     #[arg(long)]
     pub max_concurrent_runs_per_namespace: Option<usize>,
 
-    /// Maximum number of concurrent runs per node. A namespace may use at most half of these runs. A run uses about one
-    /// CPU for most of its duration.
+    /// Maximum number of concurrent runs per node. One namespace may have at most half of these runs, rounded up. A run
+    /// uses about one CPU for most of its duration.
     #[arg(long, default_value_t = 6)]
     pub max_concurrent_runs_per_node: usize,
 
@@ -237,12 +236,13 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "3h", value_name = "DURATION")]
     pub default_run_timeout: String,
 
-    /// Maximum timeout of a run. Replaces a longer `spec.timeout`, and a `spec.timeout` of `0s`. `0` disables the
-    /// maximum.
+    /// Maximum timeout of a run. This maximum replaces a longer `spec.timeout`, and a `spec.timeout` of `0s`. `0`
+    /// disables the maximum.
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub max_run_timeout: String,
 
-    /// Additional hosts from which artifacts may be fetched. Services in the namespace of the controller are always allowed.
+    /// Additional hosts from which the controller may fetch artifacts. Services in the namespace of the controller are
+    /// always allowed.
     #[arg(long, value_delimiter = ',', value_name = "HOST")]
     pub artifact_hosts: Vec<String>,
 
@@ -250,12 +250,13 @@ pub struct ManagerFlags {
     #[arg(long, env = "RUNTIME_NAMESPACE", default_value = "", hide_default_value = true)]
     pub runtime_namespace: String,
 
-    /// Host that replaces the host in artifact URLs, except the URLs of source-watcher. For a controller outside the
-    /// cluster.
+    /// Host that replaces the host in artifact URLs, except the URLs of source-watcher. Set this flag if the controller
+    /// runs outside the cluster.
     #[arg(long, env = "SOURCE_CONTROLLER_LOCALHOST", value_name = "HOST:PORT")]
     pub source_controller_localhost: Option<String>,
 
-    /// Host that replaces the host in the artifact URLs of source-watcher. For a controller outside the cluster.
+    /// Host that replaces the host in the artifact URLs of source-watcher. Set this flag if the controller runs outside
+    /// the cluster.
     #[arg(long, env = "SOURCE_WATCHER_LOCALHOST", value_name = "HOST:PORT")]
     pub source_watcher_localhost: Option<String>,
 }

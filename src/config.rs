@@ -32,9 +32,9 @@ pub const TASKS_END: Duration = Duration::from_secs(2);
 /// the Lease.
 pub const LEASE_RETRY_JITTER: f64 = 0.2;
 /// Name of the Lease if the controller has no label selector.
-const LEASE: &str = "pulumi-controller-leader-election";
+const DEFAULT_LEASE_NAME: &str = "pulumi-controller-leader-election";
 /// Minimum size of the artifact storage, in bytes.
-const SMALLEST_STORAGE: u64 = 16 * 1024 * 1024;
+const MIN_STORAGE_SIZE: u64 = 16 * 1024 * 1024;
 
 /// Invalid flag or environment variable. The message contains its name and the valid values.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -150,12 +150,12 @@ impl ManagerConfig {
         at_least("concurrent", 1, u64::from(flags.concurrent))?;
         at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
         at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
-        // The default prevents a namespace from occupying all run slots.
+        // By default, a namespace may occupy at most half of the run slots, rounded up.
         let runs_per_namespace =
             flags.max_concurrent_runs_per_namespace.unwrap_or_else(|| flags.max_concurrent_runs.div_ceil(2));
         at_least("max-concurrent-runs-per-namespace", 1, runs_per_namespace as u64)?;
         let (default_run_timeout, max_run_timeout) = run_timeouts(&flags)?;
-        at_least("storage-size", SMALLEST_STORAGE, flags.storage_size)?;
+        at_least("storage-size", MIN_STORAGE_SIZE, flags.storage_size)?;
         let artifact_limits = artifact_limits(&flags)?;
         let watch_namespace = watch_namespace(&flags)?;
         let retry_delays = retry_delays(&flags)?;
@@ -292,10 +292,10 @@ fn leader_election(flags: &ManagerFlags) -> Result<LeaderElection, ConfigError> 
 /// Returns the name of the Lease. As in Flux, controllers of different shards have different Leases.
 fn lease_name(selector: &str) -> String {
     if selector.is_empty() {
-        return LEASE.to_owned();
+        return DEFAULT_LEASE_NAME.to_owned();
     }
     let hash = hex::encode(Sha256::digest(selector));
-    format!("{LEASE}-{}", hash.get(..8).unwrap_or_default())
+    format!("{DEFAULT_LEASE_NAME}-{}", hash.get(..8).unwrap_or_default())
 }
 
 fn retry_delays(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigError> {

@@ -50,8 +50,8 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let tasks = TaskTracker::new();
     serve_endpoints(&config, &metrics, is_ready, &tasks, &end).await?;
     let client = client::connect(metrics.clone()).await?;
-    let (store, fetcher) = artifacts(&config)?;
-    let receivers_known = take_webhooks(&config, &client, &metrics, &tasks, &end).await?;
+    let (store, fetcher) = open_artifacts(&config)?;
+    let receivers_listed = serve_webhooks(&config, &client, &metrics, &tasks, &end).await?;
     let subprocess = Subprocess::of_this_binary();
     // Waits for matching CustomResourceDefinitions before the replica becomes ready. Until then, a rollout keeps the
     // old replica, which matches the installed definitions.
@@ -62,7 +62,7 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     // A replica must become ready before it is the leader, because during a rollout, the old replica releases the Lease
     // only after the new replica is ready.
     tasks.spawn(async move {
-        receivers_known.await;
+        receivers_listed.await;
         ready.send_replace(true);
     });
     let (mut elector, leadership) = match &config.leader_election {
@@ -154,7 +154,7 @@ async fn serve_endpoints(
 
 /// Serves webhooks if they are enabled. The returned future completes when this replica can accept webhook calls, or
 /// after a timeout.
-async fn take_webhooks(
+async fn serve_webhooks(
     config: &ManagerConfig,
     client: &Client,
     metrics: &Metrics,
@@ -178,8 +178,8 @@ async fn take_webhooks(
         }
     };
     Ok(async move {
-        if let Some(known) = started {
-            known.await;
+        if let Some(listed) = started {
+            listed.await;
         }
     })
 }
@@ -189,7 +189,7 @@ fn scope(config: &ManagerConfig) -> Scope {
 }
 
 /// Opens the artifact store and creates the fetcher that uses it.
-fn artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
+fn open_artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     let store = Store::open(&config.storage_path, config.storage_size)?;
     git::prepare(&git_work(config))?;
     let mut hosts = AllowedHosts::services_of(&config.runtime_namespace, CLUSTER_DOMAIN);

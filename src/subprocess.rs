@@ -28,7 +28,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of the header in bytes.
 const MAX_HEADER: u64 = 4 * 1024;
 /// OOM score adjustment of the child. The kernel kills the child before the parent.
-const FIRST_TO_BE_KILLED: &str = "1000";
+const OOM_SCORE_ADJUSTMENT: &str = "1000";
 
 /// Resource limits of a child process. The parent enforces `wall` and `response`, and the kernel enforces all other
 /// limits.
@@ -79,13 +79,13 @@ pub struct Subprocess {
 /// Reason why the child did not return a response.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("memory limit of {} exceeded", quantity(*limit))]
+    #[error("memory limit of {} exceeded", format_bytes(*limit))]
     Memory { limit: u64 },
     #[error("CPU time limit of {} s exceeded", limit.as_secs())]
     Cpu { limit: Duration },
-    #[error("file size limit of {} exceeded", quantity(*limit))]
+    #[error("file size limit of {} exceeded", format_bytes(*limit))]
     FileSize { limit: u64 },
-    #[error("response size limit of {} exceeded", quantity(*limit))]
+    #[error("response size limit of {} exceeded", format_bytes(*limit))]
     Response { limit: u64 },
     #[error("timed out after {} s", limit.as_secs())]
     Time { limit: Duration },
@@ -101,7 +101,7 @@ pub enum Failure {
 
 impl Failure {
     /// Returns whether the input caused the failure, so that a retry with the same input would fail again.
-    pub fn is_of_input(&self) -> bool {
+    pub fn is_caused_by_input(&self) -> bool {
         matches!(
             self,
             Failure::Memory { .. } | Failure::Cpu { .. } | Failure::FileSize { .. } | Failure::Response { .. }
@@ -115,8 +115,8 @@ impl Subprocess {
         Self { program: OWN_BINARY.into() }
     }
 
-    /// Creates an instance that starts children from another binary. For tests, because a test binary does not
-    /// implement the roles.
+    /// Creates an instance that starts children from another binary. Tests need this function, because a test binary
+    /// does not implement the roles.
     pub fn of(program: PathBuf) -> Self {
         Self { program }
     }
@@ -249,10 +249,14 @@ fn after_colon(error_output: &str) -> String {
     }
 }
 
-/// Formats bytes as a Kubernetes quantity.
-fn quantity(bytes: u64) -> String {
+/// Formats a number of bytes for a message.
+fn format_bytes(bytes: u64) -> String {
     const MEBIBYTE: u64 = 1 << 20;
-    if bytes.is_multiple_of(MEBIBYTE) { format!("{}Mi", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }
+    if bytes > 0 && bytes.is_multiple_of(MEBIBYTE) {
+        format!("{}Mi", bytes / MEBIBYTE)
+    } else {
+        format!("{bytes} bytes")
+    }
 }
 
 /// Applies the limits that the parent has sent, and returns a reader of the input after the limits. Must be called
@@ -273,7 +277,7 @@ pub fn confined_input() -> io::Result<impl Read> {
 }
 
 fn apply_limits(limits: &Limits) -> io::Result<()> {
-    std::fs::write("/proc/self/oom_score_adj", FIRST_TO_BE_KILLED)?;
+    std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT)?;
     set_no_new_privs(true)?;
     // Disables debuggers and core dumps, because the memory can contain credentials.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;

@@ -40,8 +40,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Agents and controllers of other versions use the released protocol. The regeneration adds new elements to the file.
-/// If an element was removed or changed, the test fails and the file stays unchanged.
+/// Agents and controllers of other versions use the released protocol. With `REGENERATE=1`, this test adds
+/// new elements to the file. If an element was removed or changed, the test fails without changing the file.
 #[test]
 fn the_released_descriptor_set_matches_the_proto() -> Result<()> {
     let protos = root().join("src/rpc/protos");

@@ -31,7 +31,7 @@ pub fn bootstrap(to: &Path) -> Result<(), BootstrapError> {
 }
 
 /// Creates `project` as a symbolic link to an empty directory. Keeps `project` if it is already a directory or a link
-/// to a directory. Replaces a dangling link, because the container cannot start with it.
+/// to a directory. Replaces a dangling link, because the container cannot start without its working directory.
 pub fn make_project(project: &Path) -> Result<(), BootstrapError> {
     let make = || {
         if project.is_dir() {

@@ -105,12 +105,13 @@ impl CancelRequest {
     pub fn escalate(&mut self, now: Instant, grace: Duration) {
         let forced_at = if self.called { now } else { now + grace };
         self.called = true;
-        self.end(Cause::Requested, now, forced_at);
+        self.cancel(Cause::Requested, now, forced_at);
     }
 
-    /// Cancels gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled gracefully, its
-    /// cause and time do not change. If a time of the forced cancellation is already set, the earlier time applies.
-    pub fn end(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
+    /// Cancels gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled gracefully, the
+    /// cause and the time of this cancellation do not change. If a time of the forced cancellation is already set, the
+    /// earlier time applies.
+    pub fn cancel(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
         self.graceful_at.get_or_insert(now);
         self.forced_at = Some(self.forced_at.map_or(forced_at, |earlier| earlier.min(forced_at)));
@@ -194,14 +195,14 @@ impl Cancellation {
         }
     }
 
-    /// Returns whether the second SIGINT or a SIGKILL has been sent, so that the outcome of resource operations can be
+    /// Returns whether the second SIGINT or a SIGKILL has been sent. The outcome of resource operations can then be
     /// unknown.
     pub fn was_forced(&self) -> bool {
         matches!(self.sent, Sent::Second { .. } | Sent::Kill)
     }
 
     /// Returns the signal that the caller must send now, if any, and records it as sent.
-    pub fn due(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
+    pub fn next_signal(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
         let has_passed = |at: Option<Instant>, grace: Duration| at.is_some_and(|at| now >= at + grace);
         let (sent, step) = match self.sent {
             Sent::Nothing if has_passed(cancel_request.graceful_at, self.sigint_delay()) => {
@@ -256,7 +257,7 @@ impl Liveness {
     }
 
     /// Returns the time since the last activity.
-    pub fn silent(&self) -> Duration {
+    pub fn idle_time(&self) -> Duration {
         self.since_begin().saturating_sub(Duration::from_millis(self.last.load(Ordering::Relaxed)))
     }
 

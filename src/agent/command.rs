@@ -10,7 +10,6 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdout};
 use tokio::sync::OnceCell;
@@ -20,7 +19,7 @@ use zeroize::Zeroizing;
 use super::environment;
 use super::layout::Layout;
 use super::output::{self, PodLog, Tail};
-use super::processes::{Family, MARKER};
+use super::processes::{MARKER, RunProcesses};
 use crate::pulumi::arguments;
 use crate::pulumi::failure::exit::Exit;
 
@@ -110,7 +109,7 @@ pub struct Ended {
 
 impl Ended {
     /// Describes the exit status for a message.
-    pub fn how(&self) -> String {
+    pub fn describe_exit(&self) -> String {
         match (self.exit.code, self.exit.signal) {
             (Some(code), _) => format!("exit code {code}"),
             (None, Some(signal)) => format!("ended by signal {signal}"),
@@ -122,28 +121,28 @@ impl Ended {
 impl Call<'_> {
     /// Runs the call until all its processes have exited. Kills the processes if the call exceeds `limit`.
     pub async fn run(&self) -> Result<Ended, CallError> {
-        match tokio::time::timeout(self.limit, self.run_unlimited()).await {
+        match tokio::time::timeout(self.limit, self.run_without_timeout()).await {
             Ok(ended) => ended,
             Err(_) => {
-                self.end().await.map_err(CallError::Wait)?;
+                self.kill().await;
                 Err(CallError::Timeout(self.limit))
             }
         }
     }
 
     /// Kills all processes of the call and waits until they have exited.
-    pub async fn end(&self) -> io::Result<()> {
-        let family = Family::new(self.operation, Vec::new());
-        family.signal(Signal::KILL)?;
-        family.end().await
+    pub async fn kill(&self) {
+        let family = RunProcesses::new(self.operation, Vec::new());
+        family.kill().await;
+        family.end().await;
     }
 
-    async fn run_unlimited(&self) -> Result<Ended, CallError> {
+    async fn run_without_timeout(&self) -> Result<Ended, CallError> {
         let stdin = if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
         let mut child = spawn(&self.arguments, self.directory, self.environment, self.operation, stdin)
             .map_err(CallError::Start)?;
         child.id().into_iter().for_each(self.begun);
-        let family = Family::new(self.operation, child.id().into_iter().collect());
+        let family = RunProcesses::new(self.operation, child.id().into_iter().collect());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             // A write error is ignored: a CLI that does not read its input reports its own error.
@@ -166,7 +165,7 @@ impl Call<'_> {
         };
         let ending = async {
             let status = child.wait().await?;
-            family.end().await?;
+            family.end().await;
             Ok::<ExitStatus, io::Error>(status)
         };
         let mut reading = std::pin::pin!(async {
@@ -217,7 +216,7 @@ impl CliVersion {
 
     /// Queries the version after a random delay between `after` and twice `after`. The query costs about a third of a
     /// small run, so it must neither slow down a new pod nor run in all pods simultaneously.
-    pub async fn find_later(&self, after: Duration) {
+    pub async fn query_later(&self, after: Duration) {
         tokio::time::sleep(after.mul_f64(1.0 + fastrand::f64())).await;
         self.get().await;
     }
@@ -231,7 +230,7 @@ impl CliVersion {
         let finder = self.clone();
         // The query runs in a separate task, so that it continues after the timeout of the caller. The cell runs only
         // one query at a time.
-        let finding = self.tasks.spawn(async move { finder.found.get_or_try_init(|| finder.find()).await.cloned() });
+        let finding = self.tasks.spawn(async move { finder.found.get_or_try_init(|| finder.query()).await.cloned() });
         match tokio::time::timeout(VERSION_ANSWER_TIMEOUT, finding).await {
             Ok(Ok(Ok(version))) => version,
             Ok(Ok(Err(error))) => {
@@ -242,7 +241,7 @@ impl CliVersion {
         }
     }
 
-    async fn find(&self) -> Result<String, CallError> {
+    async fn query(&self) -> Result<String, CallError> {
         let environment = match environment::build(&self.layout, &[]) {
             Ok(environment) => environment,
             Err(error) => return Err(CallError::Start(io::Error::other(error))),
@@ -260,7 +259,7 @@ impl CliVersion {
         };
         let ended = call.run().await?;
         if !ended.exit.success() {
-            tracing::warn!(how = ended.how(), "the image has no working CLI");
+            tracing::warn!(how = ended.describe_exit(), "the image has no working CLI");
             return Ok(String::new());
         }
         let printed = String::from_utf8_lossy(&ended.captured);

@@ -12,7 +12,7 @@ const OWNER_ALL: u32 = 0o700;
 /// whole file system.
 const MAX_SYNCS: usize = 256;
 /// Number of concurrent syncs. A file system with a journal combines concurrent syncs into one commit.
-const SYNCS_AT_ONCE: usize = 8;
+const CONCURRENT_SYNCS: usize = 8;
 
 /// Replaces a file atomically: writes and syncs a temporary file, then renames it to `path`. Only the owner can read
 /// the file.
@@ -29,8 +29,8 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
 /// Syncs all files and directories of a tree to the disk. For a large tree, syncs the whole file system, which is
 /// faster than a sync of each file.
 pub fn sync_tree(tree: &Path) -> io::Result<()> {
-    let Some(paths) = few_paths(tree)? else { return sync_filesystem(tree) };
-    let share = paths.len().div_ceil(SYNCS_AT_ONCE).max(1);
+    let Some(paths) = paths_to_sync(tree)? else { return sync_filesystem(tree) };
+    let share = paths.len().div_ceil(CONCURRENT_SYNCS).max(1);
     std::thread::scope(|scope| {
         let sync_all = |paths: &[PathBuf]| paths.iter().try_for_each(|path| File::open(path)?.sync_all());
         let syncs: Vec<_> = paths.chunks(share).map(|paths| scope.spawn(move || sync_all(paths))).collect();
@@ -48,7 +48,7 @@ pub fn sync_filesystem(path: &Path) -> io::Result<()> {
 
 /// Returns the files and directories of a tree, or `None` if the tree has more than [`MAX_SYNCS`]. Omits symbolic
 /// links, because a sync of their directory includes them.
-fn few_paths(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
+fn paths_to_sync(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     let mut paths = vec![tree.to_owned()];
     let mut directories = vec![tree.to_owned()];
     while let Some(directory) = directories.pop() {
@@ -78,10 +78,10 @@ pub fn sync_directory(directory: &Path) -> io::Result<()> {
 /// Removes a file, a symbolic link or a directory tree, including directories without write permission. Succeeds if
 /// `path` does not exist.
 pub fn remove(path: &Path) -> io::Result<()> {
-    match remove_as_it_is(path) {
+    match try_remove(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             permit_removal(path)?;
-            remove_as_it_is(path)
+            try_remove(path)
         }
         removed => removed,
     }
@@ -110,7 +110,7 @@ fn permit_removal(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn remove_as_it_is(path: &Path) -> io::Result<()> {
+fn try_remove(path: &Path) -> io::Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
         Ok(_) => std::fs::remove_file(path),
@@ -123,7 +123,7 @@ fn remove_as_it_is(path: &Path) -> io::Result<()> {
 }
 
 /// Returns the text of a file, or `None` if the file does not exist.
-pub fn read_if_there(path: &Path) -> io::Result<Option<String>> {
+pub fn read_if_exists(path: &Path) -> io::Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -141,7 +141,7 @@ mod tests {
         let path = directory.path().join("record");
         write_atomically(&path, b"one").unwrap();
         write_atomically(&path, b"two").unwrap();
-        assert_eq!(read_if_there(&path).unwrap().as_deref(), Some("two"));
+        assert_eq!(read_if_exists(&path).unwrap().as_deref(), Some("two"));
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
@@ -152,14 +152,14 @@ mod tests {
         std::fs::create_dir_all(tree.join("inner")).unwrap();
         std::fs::write(tree.join("inner/file"), "content").unwrap();
         std::os::unix::fs::symlink("/nonexistent", tree.join("broken")).unwrap();
-        let mut few = few_paths(&tree).unwrap().unwrap();
+        let mut few = paths_to_sync(&tree).unwrap().unwrap();
         few.sort();
         assert_eq!(few, [tree.clone(), tree.join("inner"), tree.join("inner/file")]);
         sync_tree(&tree).unwrap();
         for number in 0..MAX_SYNCS {
             std::fs::write(tree.join(format!("{number}")), "").unwrap();
         }
-        assert_eq!(few_paths(&tree).unwrap(), None);
+        assert_eq!(paths_to_sync(&tree).unwrap(), None);
         sync_tree(&tree).unwrap();
         assert_eq!(sync_tree(&tree.join("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }

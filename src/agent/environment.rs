@@ -1,5 +1,5 @@
 //! Environment of the CLI: its variables, including variables from mounted files and init containers, and the selected
-//! state backend. Each run builds the environment again, so that it uses rotated credentials.
+//! state backend. The agent builds the environment for each run, so that each run uses the current credentials.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use super::mounts;
 use super::redactor::Redactor;
 use super::refusal::Refusal;
 use crate::pulumi::backend::{self, API_VARIABLE, PULUMI_CLOUD, URL_VARIABLE};
-use crate::pulumi::cli::{engine_environment, is_scrubbed};
+use crate::pulumi::cli::{engine_environment, must_be_removed};
 use crate::pulumi::project::Project;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
@@ -59,15 +59,15 @@ impl Environment {
     }
 
     /// Adds a requested variable, which overrides an earlier variable of the same name.
-    fn take(&mut self, layout: &Layout, variable: &EnvironmentVariable) -> Result<(), Refusal> {
+    fn add_variable(&mut self, layout: &Layout, variable: &EnvironmentVariable) -> Result<(), Refusal> {
         let EnvironmentVariable { name, source } = variable;
         match source {
             Some(Source::Value(value)) => self.set(name, value.into()),
-            Some(Source::File(file)) => self.set_from(layout, name, Path::new(file)),
+            Some(Source::File(file)) => self.set_from_file(layout, name, Path::new(file)),
             Some(Source::Directory(directory)) => {
                 for file in all_keys(layout, Path::new(directory))? {
                     let key = file.file_name().unwrap_or_default().to_string_lossy();
-                    self.set_from(layout, &format!("{name}{key}"), &file)?;
+                    self.set_from_file(layout, &format!("{name}{key}"), &file)?;
                 }
                 Ok(())
             }
@@ -76,7 +76,7 @@ impl Environment {
     }
 
     /// Adds variables from init containers, for example tokens. The container's own variables take precedence.
-    fn take_env_file(&mut self, layout: &Layout) -> Result<(), Refusal> {
+    fn add_env_file(&mut self, layout: &Layout) -> Result<(), Refusal> {
         for (name, value) in read_env_file(&layout.env_file())? {
             if !self.variables.contains_key(OsStr::new(&name)) {
                 self.secrets.push(Zeroizing::new(value.clone()));
@@ -86,7 +86,7 @@ impl Environment {
         Ok(())
     }
 
-    fn set_from(&mut self, layout: &Layout, name: &str, file: &Path) -> Result<(), Refusal> {
+    fn set_from_file(&mut self, layout: &Layout, name: &str, file: &Path) -> Result<(), Refusal> {
         let value = read_value(&format!("environment variable {name}"), file, layout)?;
         // The agent does not redact values of ConfigMaps, because they are not secret and often common words such as
         // `true`.
@@ -106,11 +106,11 @@ impl Environment {
     }
 }
 
-/// Returns the files of all keys of a mounted Secret or ConfigMap. An empty directory means that the object has no
-/// keys, because [`mounts::wait`] has already waited for all objects with keys.
+/// Returns the files of all keys of a mounted Secret or ConfigMap. An empty directory is not an error: the object has
+/// no keys, because [`mounts::wait`] waits for all objects with keys.
 fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> {
     if !directory.join("..data").exists() {
-        let object = mounts::described(layout, directory);
+        let object = mounts::describe(layout, directory);
         return Err(Refusal::Precondition(format!(
             "failed to read environment variables from all keys of {object}: {} is not mounted",
             directory.display()
@@ -126,11 +126,11 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     // mounted Secret.
     let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
     environment.variables.extend(std::env::vars_os());
-    environment.take_env_file(layout)?;
+    environment.add_env_file(layout)?;
     for variable in desired {
-        environment.take(layout, variable)?;
+        environment.add_variable(layout, variable)?;
     }
-    environment.variables.retain(|name, _| !is_scrubbed(name));
+    environment.variables.retain(|name, _| !must_be_removed(name));
     let home = home(layout, environment.variables.get(OsStr::new("HOME")))?;
     let user = environment.variables.get(OsStr::new("USER")).and_then(|user| user.to_str());
     let user = user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER).to_owned();
@@ -165,7 +165,7 @@ fn valid_name(name: &str) -> Result<&str, Refusal> {
 
 /// Reads a value from a file. `what` describes the value in error messages.
 pub fn read_value(what: &str, file: &Path, layout: &Layout) -> Result<OsString, Refusal> {
-    let source = described(file, layout);
+    let source = describe(file, layout);
     let refused = |reason: String| Refusal::Precondition(format!("failed to read {what} from {source}: {reason}"));
     let missing = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => refused(missing_reason(file, layout)),
@@ -184,10 +184,10 @@ fn is_mounted(file: &Path, layout: &Layout) -> bool {
 }
 
 /// Describes a file for a message. A mounted file is described as a key of its Secret or ConfigMap.
-fn described(file: &Path, layout: &Layout) -> String {
+fn describe(file: &Path, layout: &Layout) -> String {
     match (file.parent(), file.file_name()) {
         (Some(parent), Some(key)) if is_mounted(file, layout) => {
-            format!("key {:?} of {}", key.to_string_lossy(), mounts::described(layout, parent))
+            format!("key {:?} of {}", key.to_string_lossy(), mounts::describe(layout, parent))
         }
         _ => format!("file {}", file.display()),
     }
@@ -253,7 +253,7 @@ fn parse_error(error: &dotenvy::Error, text: &str) -> String {
     let dotenvy::Error::LineParse(line, _) = error else { return error.to_string() };
     let number = text.lines().position(|other| other.contains(line.trim())).map(|index| index + 1);
     let which = number.map_or_else(|| "a line".to_owned(), |number| format!("line {number}"));
-    format!("{which} is not of the form NAME=value; enclose a value with spaces or quotes in single quotes")
+    format!("{which} must have the form NAME=value: enclose a value with spaces or quotes in single quotes")
 }
 
 /// The field of the CLI's credentials file that contains the state backend of the last login.

@@ -30,10 +30,10 @@ use crate::rpc::server_tls::TlsAcceptor;
 
 /// Maximum size in bytes of a request, which contains at most one chunk of an archive.
 const MAX_REQUEST: usize = 1024 * 1024;
-const STREAMS_AT_ONCE: u32 = 16;
+const MAX_CONCURRENT_STREAMS: u32 = 16;
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Maximum time that the server waits for the client to receive the last reply before it exits.
-const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+/// Maximum time from the last reply to the exit of the server. The client receives the reply in this time.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Configuration of the `fetch` role.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
         .context("failed to start the async runtime")?;
     let fetched = runtime.block_on(run(config));
     // Limits the time for which blocking tasks can delay the exit.
-    runtime.shutdown_timeout(CLOSE_LIMIT);
+    runtime.shutdown_timeout(CLOSE_TIMEOUT);
     fetched
 }
 
@@ -70,7 +70,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
         TcpListener::bind(config.address).await.with_context(|| format!("failed to listen on {}", config.address))?;
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
-        .max_concurrent_streams(STREAMS_AT_ONCE)
+        .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
         .serve_with_incoming_shutdown(
             AgentServer::new(service).max_decoding_message_size(MAX_REQUEST),
             acceptor.incoming(listener),
@@ -80,7 +80,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
     // The timeout prevents a client with an open connection from delaying the start of the pod.
     let closing = async {
         done.cancelled().await;
-        tokio::time::sleep(CLOSE_LIMIT).await;
+        tokio::time::sleep(CLOSE_TIMEOUT).await;
     };
     tokio::select! {
         served = server => served.context("failed to serve gRPC")?,

@@ -30,8 +30,8 @@ enum InitError {
 }
 
 /// Maximum number of times that this process continues a stopped agent. A program runs as the same user as the agent,
-/// so it could stop the agent repeatedly and thereby disable the timeout of the run. If the agent is stopped again,
-/// this process kills the agent, which ends the container and the run.
+/// so it could stop the agent repeatedly and thereby disable the timeout of the run. If the agent is stopped more
+/// often, this process kills the agent, which ends the container and the run.
 const MAX_STOPS: u32 = 100;
 
 /// Argument that makes this executable run as the agent instead of as init.

@@ -14,7 +14,7 @@ const CLI: &str = "pulumi";
 /// Options of the CLI that set its working directory.
 const DIRECTORY_OPTIONS: [&str; 2] = ["-C", "--cwd"];
 /// Process ID of the first process in a PID namespace.
-const FIRST: u32 = 1;
+const INIT_PID: u32 = 1;
 
 /// Processes among which the agent searches for interactive sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +29,12 @@ enum Space {
 pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusal> {
     // The parent of the agent is init: see `agent::init`. If init has process ID 1, the container has its own PID
     // namespace.
-    let space = if std::os::unix::process::parent_id() == FIRST { Space::Own } else { Space::Shared };
+    let space = if std::os::unix::process::parent_id() == INIT_PID { Space::Own } else { Space::Shared };
     let share = std::fs::canonicalize(layout.root()).unwrap_or_else(|_| layout.root().to_owned());
     let failed = "failed to find interactive sessions in the pod";
     let mut sessions = Vec::new();
     for process in processes::living().map_err(Refusal::system(failed))? {
-        if let Some(command) = interactive_command(&process, space, &share) {
+        if let Some(command) = interactive_command(&process, space, &share).map_err(Refusal::system(failed))? {
             sessions.push((process, command));
         }
     }
@@ -45,27 +45,27 @@ pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusa
 }
 
 /// Describes a session for a message.
-pub fn described(session: &proto::InteractiveSession) -> String {
+pub fn describe(session: &proto::InteractiveSession) -> String {
     let since = jiff::Timestamp::from_millisecond(session.since)
         .map_or_else(|_| String::new(), |since| format!(", since {}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
     format!("interactive session in the pod: `{}` (process {}{since})", session.command, session.pid)
 }
 
 /// Returns the CLI command without its arguments if a user runs the CLI in this process, and `None` otherwise.
-fn interactive_command(process: &Process, space: Space, share: &Path) -> Option<String> {
+fn interactive_command(process: &Process, space: Space, share: &Path) -> io::Result<Option<String>> {
     let arguments = arguments(process.pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
     if !is_cli(&process.name, &program, arguments.first().map(String::as_str)) {
-        return None;
+        return Ok(None);
     }
     // If the CLI is a script, the command line contains the interpreter before the name of the CLI.
     let own_name = arguments.iter().position(|argument| is_called_cli(argument)).unwrap_or_default();
     let given = arguments.get(own_name + 1..).unwrap_or_default();
-    let command = cli::command_in_words(given.iter().map(String::as_str))?;
+    let Some(command) = cli::command_in_words(given.iter().map(String::as_str)) else { return Ok(None) };
     let directory = processes::working_directory(process.pid);
     let is_here = space == Space::Own || directory.is_some_and(|from| works_in(share, &from, given));
     // Calls `belongs_to_operation` last, because it is the most expensive check.
-    (is_here && !processes::belongs_to_operation(process.pid)).then_some(command)
+    Ok((is_here && !processes::belongs_to_operation(process.pid)?).then_some(command))
 }
 
 /// Returns whether a process is the CLI and not one of its plugins. Also returns `true` for a script with the name of
@@ -160,6 +160,6 @@ mod tests {
     fn an_interactive_session_is_described_by_command_pid_and_start_time() {
         let session = proto::InteractiveSession { command: "pulumi import".into(), pid: 42, since: 0 };
         let description = "interactive session in the pod: `pulumi import` (process 42, since 1970-01-01T00:00:00Z)";
-        assert_eq!(described(&session), description);
+        assert_eq!(describe(&session), description);
     }
 }

@@ -19,18 +19,18 @@ const NO_LIMIT: u64 = 1 << 62;
 
 /// Returns how many processes of this container the kernel has killed because of insufficient memory, or 0 if the
 /// number is unknown.
-pub fn kills() -> u64 {
-    kills_in(Path::new(CONTROL_GROUP))
+pub fn kill_count() -> u64 {
+    kill_count_in(Path::new(CONTROL_GROUP))
 }
 
-/// Describes the kills since [`kills`] returned `before`, and the memory limit of the container. Returns `None` if the
-/// kernel has killed no further process.
+/// Describes the kills since [`kill_count`] returned `before`, and the memory limit of the container. Returns `None` if
+/// the kernel has killed no further process.
 pub fn killed_since(before: u64) -> Option<String> {
     describe(Path::new(CONTROL_GROUP), before)
 }
 
 fn describe(control_group: &Path, before: u64) -> Option<String> {
-    let killed = kills_in(control_group).checked_sub(before).filter(|killed| *killed > 0)?;
+    let killed = kill_count_in(control_group).checked_sub(before).filter(|killed| *killed > 0)?;
     let processes = if killed == 1 { "a process was".to_owned() } else { format!("{killed} processes were") };
     let limit = match limit_in(control_group) {
         Some(limit) => format!("the container reached its memory limit of {}", quantity(limit)),
@@ -39,7 +39,7 @@ fn describe(control_group: &Path, before: u64) -> Option<String> {
     Some(format!("OOMKilled: {processes} killed because {limit} ({MORE_MEMORY})"))
 }
 
-fn kills_in(control_group: &Path) -> u64 {
+fn kill_count_in(control_group: &Path) -> u64 {
     let counts = FILES.iter().filter_map(|(counts, _)| std::fs::read_to_string(control_group.join(counts)).ok());
     let count = |text: String| {
         text.lines().find_map(|line| line.strip_prefix("oom_kill ").and_then(|count| count.trim().parse().ok()))

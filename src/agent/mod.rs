@@ -23,6 +23,7 @@ mod output;
 mod processes;
 mod redactor;
 mod refusal;
+mod resource_limits;
 mod run;
 mod serve;
 mod service;

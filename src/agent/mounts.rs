@@ -1,8 +1,8 @@
 //! Secrets and ConfigMaps that the pod mounts. Each object has a directory with one file for each key.
 //!
-//! [`Inputs`] computes keyed hashes to detect changes: one hash of all files that contain configuration values, and one
-//! hash of each directory. A hash reveals nothing about the contents. [`Inputs`] reads the files again only after a
-//! change.
+//! [`InputHasher`] computes keyed hashes to detect changes: one hash of all files that contain configuration values,
+//! and one hash of each directory. A hash reveals nothing about the contents. [`InputHasher`] reads the files again
+//! only after a change.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -40,7 +40,7 @@ pub async fn wait(layout: &Layout, directories: &[String], limit: Duration) -> R
             return Ok(());
         };
         if Instant::now() >= end {
-            let object = described(layout, empty);
+            let object = describe(layout, empty);
             let directory = empty.display();
             return Err(Refusal::Precondition(format!(
                 "{object} is not mounted at {directory} after {}s: check the kubelet of the pod's node, and whether \
@@ -60,7 +60,7 @@ pub fn keys(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the kind and name of the object that is mounted at a directory.
-pub fn described(layout: &Layout, directory: &Path) -> String {
+pub fn describe(layout: &Layout, directory: &Path) -> String {
     for (kind, root) in [("Secret", layout.secrets()), ("ConfigMap", layout.config_maps())] {
         if let Ok(name) = directory.strip_prefix(root) {
             return format!("{kind} {:?}", name.to_string_lossy());
@@ -90,7 +90,7 @@ pub struct Hashes {
 }
 
 /// Computes keyed hashes of mounted Secrets and ConfigMaps.
-pub struct Inputs {
+pub struct InputHasher {
     /// File with the hash key, which all pods of the Workspace share. Only a client with the key can use a hash to test
     /// guesses of a value.
     key_file: PathBuf,
@@ -106,10 +106,10 @@ struct Hashed {
     hashes: Hashes,
 }
 
-impl Inputs {
-    /// Creates `Inputs` that use the key in the directory of the agent's certificate.
+impl InputHasher {
+    /// Creates a hasher that uses the key in the directory of the agent's certificate.
     pub fn new(tls_directory: &Path, watch: FileWatch) -> Self {
-        Inputs { key_file: tls_directory.join(INPUTS_KEY_FILE), watch, last: Cached::default() }
+        InputHasher { key_file: tls_directory.join(INPUTS_KEY_FILE), watch, last: Cached::default() }
     }
 
     /// Returns the hashes of the current contents of these files and directories. Reads them only if one of them may have changed.
@@ -138,7 +138,7 @@ impl Inputs {
             Ok(Some(key)) if key.len() >= MIN_KEY => key,
             other => {
                 let found = other.map(|key| key.map(|key| key.len()));
-                tracing::warn!(file = %self.key_file.display(), ?found, "no valid key: changes of Secrets and ConfigMaps are not detected");
+                tracing::warn!(file = %self.key_file.display(), ?found, "no valid hash key: changes of Secrets and ConfigMaps are not detected");
                 return Hashes::default();
             }
         };

@@ -15,7 +15,7 @@ use super::environment::{self, Environment};
 use super::interactive_session;
 use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request};
 use super::layout::Layout;
-use super::processes::{self, Family};
+use super::processes::{self, RunProcesses};
 use super::refusal::Refusal;
 use super::run::{OperationRequest, Run};
 use super::settings::{self, Settings};
@@ -103,8 +103,8 @@ impl Operations {
             let request = record.request();
             if request.process_space == self.identity.process_space {
                 let sessions = Reader::sessions(record.clone()).unwrap_or_default();
-                let family = Family::new(&request.id, sessions);
-                family.end().await.map_err(Refusal::system("failed to end the remaining processes of an operation"))?;
+                let family = RunProcesses::new(&request.id, sessions);
+                family.end().await;
             }
             tracing::warn!(operation = request.id, "operation interrupted by a restart of the agent");
             let result = proto::Result {
@@ -116,7 +116,7 @@ impl Operations {
                 started: request.started,
                 ended: journal::now(),
                 interrupted: true,
-                ..reported_stack(request)
+                ..result_with_stack_of(request)
             };
             self.journal.finish(&record, result);
         }
@@ -147,12 +147,12 @@ impl Operations {
         let mut environment = environment::build(&self.layout, &request.environment)?;
         let config = settings::resolve_config(&self.layout, &mut environment, &desired)?;
         if let Some(session) = interactive_session::find(&self.layout)? {
-            return Ok(Admission::Held(interactive_session::described(&session)));
+            return Ok(Admission::Held(interactive_session::describe(&session)));
         }
         let (cancel_request, _) = watch::channel(CancelRequest::default());
         let record = self.begin(&request, &desired, &environment, &cancel_request)?;
         // The termination of the pod can begin after this call acquires the lock and before it registers the operation.
-        self.end_if_terminated();
+        self.cancel_if_terminated();
         let select = *lock(&self.selected) != Some(desired.stack.clone());
         let (layout, settings) = (self.layout.clone(), self.settings.clone());
         let (journal, cancellation_grace, liveness) =
@@ -182,7 +182,7 @@ impl Operations {
     /// the request.
     fn knows(&self, request: &proto::RunRequest) -> Result<bool, Refusal> {
         let Some(record) = self.journal.find(&request.id) else { return Ok(false) };
-        same_content(&record, request).map(|()| true)
+        check_same_content(&record, request).map(|()| true)
     }
 
     /// Registers an operation as the running operation and writes it to the journal.
@@ -220,7 +220,7 @@ impl Operations {
                     "internal error in the agent: the run was interrupted; no process of the run is left".to_owned();
                 let outcome = proto::Outcome::Interrupted.into();
                 let (started, ended) = (request.started, journal::now());
-                proto::Result { outcome, message, started, ended, interrupted: true, ..reported_stack(request) }
+                proto::Result { outcome, message, started, ended, interrupted: true, ..result_with_stack_of(request) }
             }
         };
         if run.select
@@ -255,22 +255,22 @@ impl Operations {
     pub fn terminate(&self) {
         *lock(&self.forced_at) = Some(Instant::now() + self.cancellation_grace);
         self.workspace_lock.terminate();
-        self.end_if_terminated();
+        self.cancel_if_terminated();
     }
 
-    fn end_if_terminated(&self) {
+    fn cancel_if_terminated(&self) {
         let Some(forced_at) = *lock(&self.forced_at) else { return };
         if let Some(open) = lock(&self.open).as_ref() {
             tracing::info!(operation = open.id, "canceling the operation: the pod is terminating");
             open.cancel_request
-                .send_modify(|cancel_request| cancel_request.end(Cause::Terminated, Instant::now(), forced_at));
+                .send_modify(|cancel_request| cancel_request.cancel(Cause::Terminated, Instant::now(), forced_at));
         }
     }
 
     fn refuse_other_agent(&self, request: &proto::RunRequest) -> Result<(), Refusal> {
         for (what, desired, found) in [
             ("another pod", &request.pod_uid, &self.identity.pod_uid),
-            ("another start of the agent", &request.start_id, &self.identity.start_id),
+            ("another instance of the agent", &request.start_id, &self.identity.start_id),
         ] {
             if desired != found {
                 return Err(Refusal::Precondition(format!(
@@ -330,7 +330,7 @@ impl Operations {
 
 /// Returns a result with the project and the state backend of the request, for a run that did not report them. The
 /// controller needs both to determine the stack whose resources the run has changed.
-fn reported_stack(request: &Request) -> proto::Result {
+fn result_with_stack_of(request: &Request) -> proto::Result {
     let runtime = request.runtime.clone().unwrap_or_default();
     let project = request.project.clone().map(|name| proto::Project { name, runtime });
     proto::Result { project, backend: request.backend.clone().unwrap_or_default(), ..proto::Result::default() }
@@ -359,14 +359,14 @@ fn verified_settings(request: &proto::RunRequest) -> Result<proto::Settings, Ref
 }
 
 /// Returns an error if a request differs from the operation with the same ID in the journal.
-fn same_content(record: &JournalRecord, request: &proto::RunRequest) -> Result<(), Refusal> {
+fn check_same_content(record: &JournalRecord, request: &proto::RunRequest) -> Result<(), Refusal> {
     let known = record.request();
     let artifact = request.artifact.clone().unwrap_or_default();
     let differs = [
         ("kind", known.kind != request.kind),
         ("artifact", (&known.digest, &known.directory) != (&artifact.digest, &artifact.directory)),
         ("settings digest", known.settings_digest != request.settings_digest),
-        ("refresh", known.refresh != request.refresh),
+        ("value of refresh", known.refresh != request.refresh),
     ];
     match differs.iter().find(|(_, differs)| *differs) {
         None => Ok(()),
@@ -408,7 +408,7 @@ mod tests {
         let (sender, cancel_request) = watch::channel(CancelRequest::default());
         *lock(&operations.open) = Some(RunningOperation { id: "late".into(), cancel_request: sender });
         assert!(!cancel_request.borrow().is_requested());
-        operations.end_if_terminated();
+        operations.cancel_if_terminated();
         assert!(cancel_request.borrow().is_requested());
         assert!(cancel_request.borrow().forced_at.is_some_and(|forced_at| forced_at <= latest));
     }

@@ -12,6 +12,8 @@ use rustix::process::{Pid, Resource, Signal};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep};
 
+use super::resource_limits::{Failures, RETRY_INTERVAL};
+
 /// Environment variable with the ID of the operation, set for every process of a run. Identifies processes that have
 /// created their own process session.
 pub const MARKER: &str = "PULUMI_CONTROLLER_OPERATION";
@@ -27,14 +29,16 @@ const LIMIT_NAME: &str = "Max realtime timeout";
 const MARKED: u64 = 0x5043 << OPERATION_BITS;
 const OPERATION_BITS: u32 = 44;
 
-/// Time for which the agent waits, after the CLI has exited, until the remaining processes of the run exit without a
-/// signal.
-const SETTLE: Duration = Duration::from_secs(2);
+/// Time for which the remaining processes of the run can exit on their own after the CLI has exited, before the agent
+/// sends SIGTERM.
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 /// Time between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 /// Interval at which the agent repeats SIGKILL and logs the remaining processes.
 const KILL_INTERVAL: Duration = Duration::from_secs(10);
+/// Name of the operation in log messages.
+const LIST_PROCESSES: &str = "list the processes of a run";
 /// Exit code of shells for a program that cannot be started.
 const NOT_STARTED: u8 = 127;
 
@@ -58,11 +62,21 @@ pub fn living() -> io::Result<Vec<Process>> {
         if !is_process {
             continue;
         }
-        // The process can exit between the read of the directory and the read of the file.
-        let Ok(stat) = std::fs::read(Path::new("/proc").join(&name).join("stat")) else { continue };
+        let Some(stat) = read_file(&Path::new("/proc").join(&name).join("stat"))? else { continue };
         processes.extend(parse_stat(&String::from_utf8_lossy(&stat)));
     }
     Ok(processes)
+}
+
+/// Reads a file of a process. Returns `None` if the process has exited or runs as another user. All other errors must
+/// not hide a process, for example if the agent has no free file descriptor.
+fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match std::fs::read(path) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(None),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Parses the content of `/proc/<pid>/stat`. Returns `None` for zombies and dead processes.
@@ -117,31 +131,33 @@ fn limit_of(operation: &str) -> u64 {
 }
 
 /// Returns whether a process is part of an operation, including operations of other agents.
-pub fn belongs_to_operation(pid: u32) -> bool {
-    limit(pid).is_some_and(|limit| limit >> OPERATION_BITS == MARKED >> OPERATION_BITS)
-        || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))
+pub fn belongs_to_operation(pid: u32) -> io::Result<bool> {
+    let is_limited = limit(pid)?.is_some_and(|limit| limit >> OPERATION_BITS == MARKED >> OPERATION_BITS);
+    Ok(is_limited || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))?)
 }
 
-/// The processes of one run.
+/// The processes of one run or installation.
 #[derive(Clone, Debug)]
-pub struct Family {
+pub struct RunProcesses {
     operation: String,
     sessions: Vec<u32>,
 }
 
-impl Family {
+impl RunProcesses {
     pub fn new(operation: &str, sessions: Vec<u32>) -> Self {
-        Family { operation: operation.to_owned(), sessions }
+        RunProcesses { operation: operation.to_owned(), sessions }
     }
 
     /// Returns the processes that are in a process session of the run or are marked with the operation.
     pub fn living(&self) -> io::Result<Vec<Process>> {
         let own = std::process::id();
-        let mut processes = living()?;
-        processes.retain(|process| {
-            process.pid != own && (self.sessions.contains(&process.session) || is_marked(process.pid, &self.operation))
-        });
-        Ok(processes)
+        let mut found = Vec::new();
+        for process in living()?.into_iter().filter(|process| process.pid != own) {
+            if self.sessions.contains(&process.session) || is_marked(process.pid, &self.operation)? {
+                found.push(process);
+            }
+        }
+        Ok(found)
     }
 
     /// Sends a signal to all processes of the run.
@@ -152,11 +168,30 @@ impl Family {
         Ok(())
     }
 
+    /// Sends SIGKILL to all processes of the run. Retries if the processes cannot be listed, and exits the agent if this
+    /// fails permanently.
+    pub async fn kill(&self) {
+        let mut failures = Failures::default();
+        while let Err(error) = self.signal(Signal::KILL) {
+            failures.record(LIST_PROCESSES, &error);
+            sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Waits until all processes of the run have exited. Retries if the processes cannot be listed, and exits the agent
+    /// if this fails permanently, because the agent must not report a result while a process is alive.
+    pub async fn end(&self) {
+        let mut failures = Failures::default();
+        while let Err(error) = self.try_end().await {
+            failures.record(LIST_PROCESSES, &error);
+            sleep(RETRY_INTERVAL).await;
+        }
+    }
+
     /// Waits until all processes of the run have exited: first without a signal, then after SIGTERM, then with repeated
-    /// SIGKILLs. Waits without a timeout, because the agent must not report a result while a process is alive. Logs the
-    /// remaining processes.
-    pub async fn end(&self) -> io::Result<()> {
-        if self.exited_within(SETTLE).await? {
+    /// SIGKILLs. Waits without a timeout. Logs the remaining processes.
+    async fn try_end(&self) -> io::Result<()> {
+        if self.exited_within(SETTLE_TIME).await? {
             return Ok(());
         }
         tracing::warn!(operation = self.operation, left = ?self.living()?, "ending the remaining processes of the run");
@@ -199,19 +234,20 @@ pub fn send(pid: u32, signal: Signal) {
     }
 }
 
-fn is_marked(pid: u32, operation: &str) -> bool {
+fn is_marked(pid: u32, operation: &str) -> io::Result<bool> {
     let mark = format!("{MARKER}={operation}");
-    limit(pid) == Some(limit_of(operation)) || has_variable(pid, |variable| variable == mark.as_bytes())
+    Ok(limit(pid)? == Some(limit_of(operation)) || has_variable(pid, |variable| variable == mark.as_bytes())?)
 }
 
-fn has_variable(pid: u32, is_meant: impl Fn(&[u8]) -> bool) -> bool {
-    let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else { return false };
-    environment.split(|byte| *byte == 0).any(is_meant)
+fn has_variable(pid: u32, is_meant: impl Fn(&[u8]) -> bool) -> io::Result<bool> {
+    let environment = read_file(Path::new(&format!("/proc/{pid}/environ")))?.unwrap_or_default();
+    Ok(environment.split(|byte| *byte == 0).any(is_meant))
 }
 
 /// Returns the value of [`LIMIT`] for a process, which is a mark if its upper bits are those of [`MARKED`].
-fn limit(pid: u32) -> Option<u64> {
-    parse_limit(&std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
+fn limit(pid: u32) -> io::Result<Option<u64>> {
+    let limits = read_file(Path::new(&format!("/proc/{pid}/limits")))?.unwrap_or_default();
+    Ok(parse_limit(&String::from_utf8_lossy(&limits)))
 }
 
 fn parse_limit(limits: &str) -> Option<u64> {
@@ -291,7 +327,7 @@ mod tests {
             .env(MARKER, &operation)
             .spawn()
             .unwrap();
-        let family = Family::new(&operation, Vec::new());
+        let family = RunProcesses::new(&operation, Vec::new());
         // During `execve`, the environment of the process is unreadable, and the process cannot be found.
         let found = async {
             while family.living().unwrap().is_empty() {
@@ -299,8 +335,7 @@ mod tests {
             }
         };
         tokio::time::timeout(Duration::from_secs(10), found).await.expect("the child process is found");
-        let (ended, _) = tokio::join!(family.end(), child.wait());
-        ended.unwrap();
+        let ((), _) = tokio::join!(family.end(), child.wait());
         assert_eq!(family.living().unwrap(), Vec::new());
     }
 }

@@ -35,8 +35,8 @@ impl Redactor {
             values
                 .extend(shown.filter(|value| value.len() >= MIN_LENGTH).map(|value| Zeroizing::new(value.to_owned())));
             if whole.len() >= MIN_LENGTH {
-                values.extend(encoded(secret));
-                values.extend(encoded(whole));
+                values.extend(encodings(secret));
+                values.extend(encodings(whole));
             }
         }
         values.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.as_str().cmp(other.as_str())));
@@ -64,17 +64,17 @@ impl Redactor {
 }
 
 /// Returns a value in all encodings that the agent redacts.
-fn encoded(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
+fn encodings(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
     let base64 = [STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD].map(|engine| engine.encode(value));
-    let inner =
-        (0..GROUP).flat_map(|offset| [STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|engine| inner(&engine, value, offset)));
-    base64.into_iter().chain(inner.flatten()).chain(json(value)).map(Zeroizing::new)
+    let inner = (0..GROUP)
+        .flat_map(|offset| [STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|engine| base64_inside(&engine, value, offset)));
+    base64.into_iter().chain(inner.flatten()).chain(json_escaped(value)).map(Zeroizing::new)
 }
 
 /// Returns the characters that encode a value inside a longer base64 text, for example a password in a basic
 /// authentication header. `offset` is the position of the value within a group of three bytes. Omits characters that
 /// also depend on the text around the value.
-fn inner(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
+fn base64_inside(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     let skipped = (GROUP - offset) % GROUP;
     let whole = value.as_bytes().get(skipped..)?;
     let groups = whole.get(..whole.len() - whole.len() % GROUP)?;
@@ -83,7 +83,7 @@ fn inner(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
 
 /// Returns the escaped forms of a value in a JSON string: the form of most programs, and the form of Go programs such
 /// as the CLI. Omits forms that are equal to the value.
-fn json(value: &str) -> impl Iterator<Item = String> {
+fn json_escaped(value: &str) -> impl Iterator<Item = String> {
     let quoted = serde_json::to_string(value).unwrap_or_default();
     let plain = quoted.trim_start_matches('"').strip_suffix('"').unwrap_or_default().to_owned();
     let go = plain.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_redacted_in_any_output() {
+    fn secrets_and_their_lines_are_redacted_unless_they_are_too_short() {
         let redactor =
             Redactor::new(["hunter22", "hunter22-longer", "abc", "first line\n  second line\n}", "padded\n"]);
         for (text, expected) in [
@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn base64_text_around_a_secret_reveals_little_of_the_secret(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
+        fn redacted_base64_text_reveals_little_of_a_secret(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
             for engine in [STANDARD, URL_SAFE_NO_PAD] {
                 let shown = Redactor::new([value.as_str()]).redact(&engine.encode(format!("{before}{value}{after}")));
                 prop_assert!(shown.contains(REPLACEMENT), "{}", shown);

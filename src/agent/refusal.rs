@@ -15,7 +15,7 @@ pub enum Refusal {
     Precondition(String),
     #[error("operation {0} not found in the journal")]
     UnknownOperation(String),
-    /// The received source does not have the size or the digest in its header.
+    /// The size or the digest of the received source differs from the header.
     #[error("{0}")]
     DataLoss(String),
     #[error("{0}")]

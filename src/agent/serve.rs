@@ -22,8 +22,9 @@ use super::cancellation;
 use super::install;
 use super::journal::{Journal, JournalRecord};
 use super::layout::Layout;
-use super::mounts::Inputs;
+use super::mounts::InputHasher;
 use super::operations::{Identity, Operations};
+use super::resource_limits::{Failures, RETRY_INTERVAL};
 use super::service::Service;
 use super::settings::Settings;
 use super::source::Source;
@@ -37,19 +38,18 @@ const WORKERS: usize = 2;
 const BLOCKING_THREADS: usize = 8;
 /// Maximum size in bytes of a gRPC message, which can contain the settings and the environment of a run.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
-const STREAMS_AT_ONCE: u32 = 64;
+const MAX_CONCURRENT_STREAMS: u32 = 64;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Maximum time that the agent waits for unfinished calls before it exits.
-const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a readiness request, including its response.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent readiness requests. Further connections wait in the backlog of the listener.
-const MAX_READINESS_REQUESTS: usize = 8;
+const MAX_CONCURRENT_READINESS_REQUESTS: usize = 8;
 /// Maximum size of a readiness request in bytes.
-const MAX_READINESS_REQUEST: usize = 2048;
-const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+const MAX_READINESS_REQUEST_BYTES: usize = 2048;
 /// Maximum time that the agent waits until the controller has recorded the results.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
+const RECORD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a termination message in bytes, set by Kubernetes.
 const MAX_TERMINATION_MESSAGE: usize = 4096;
 /// Maximum size in bytes of the message of a result. JSON escapes can enlarge each byte to six bytes, and the
@@ -88,7 +88,7 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
         .context("failed to start the async runtime")?;
     let served = runtime.block_on(run(config));
     // Limits the time for which blocking tasks can delay the exit.
-    runtime.shutdown_timeout(CLOSE_LIMIT);
+    runtime.shutdown_timeout(CLOSE_TIMEOUT);
     served
 }
 
@@ -97,9 +97,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let mut sigterm = signal(SignalKind::terminate()).context("failed to register a handler for SIGTERM")?;
     let mut sigint = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let stop = CancellationToken::new();
-    install::end_leftovers(&Layout::new(&config.share))
-        .await
-        .context("failed to end the remaining processes of an installation")?;
+    install::end_leftover_processes(&Layout::new(&config.share)).await;
     let operations = Arc::new(open(config, &stop)?);
     operations.recover().await?;
     operations.source.resume();
@@ -114,17 +112,17 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let health = serve_readiness(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
     // Uses a separate tracker, because the shutdown must not wait for the version query.
     let (source, after) = (operations.source.clone(), config.version_after);
-    TaskTracker::new().spawn(async move { source.version.find_later(after).await });
+    TaskTracker::new().spawn(async move { source.version.query_later(after).await });
     let service = AgentServer::new(Service {
         operations: operations.clone(),
-        inputs: Arc::new(Inputs::new(&config.tls_directory, watch)),
+        inputs: Arc::new(InputHasher::new(&config.tls_directory, watch)),
     })
     .max_decoding_message_size(MAX_REQUEST)
     .max_encoding_message_size(MAX_REQUEST);
     let close = CancellationToken::new();
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
-        .max_concurrent_streams(STREAMS_AT_ONCE)
+        .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
         .serve_with_incoming_shutdown(service, acceptor.incoming(listener), close.clone().cancelled_owned());
     tracing::info!(
         address = %config.address, pod = config.pod_name, start = operations.identity.start_id, "agent ready"
@@ -138,12 +136,12 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
         stop.cancel();
         terminate(&operations, config.termination_grace, &config.termination_log).await;
         close.cancel();
-        tokio::time::sleep(CLOSE_LIMIT).await;
+        tokio::time::sleep(CLOSE_TIMEOUT).await;
     };
     tokio::select! {
         served = server => served.context("failed to serve gRPC"),
         () = health => anyhow::bail!("the readiness endpoint stopped"),
-        // After the limit, drops the unfinished calls.
+        // After the timeout, drops the unfinished calls.
         () = ending => Ok(()),
     }
 }
@@ -163,11 +161,13 @@ fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operat
 /// Serves the readiness endpoint until the future is dropped. The endpoint uses HTTP without TLS on a separate port,
 /// has a single path and limits the size of requests. Calls `is_ready` for each connection.
 async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
-    let permits = Arc::new(Semaphore::new(MAX_READINESS_REQUESTS));
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_READINESS_REQUESTS));
+    let mut failures = Failures::default();
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
+                failures.reset();
                 let ready = is_ready();
                 tasks.spawn(async move {
                     // An error affects only this client.
@@ -176,8 +176,8 @@ async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: im
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "failed to accept a readiness connection");
-                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
+                failures.record("accept a readiness connection", &error);
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
     }
@@ -188,7 +188,7 @@ async fn serve_readiness_request(mut stream: TcpStream, ready: bool) -> std::io:
     let mut buffer = [0; 512];
     while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
         let length = stream.read(&mut buffer).await?;
-        if length == 0 || request.len() + length > MAX_READINESS_REQUEST {
+        if length == 0 || request.len() + length > MAX_READINESS_REQUEST_BYTES {
             return Ok(());
         }
         request.extend_from_slice(buffer.get(..length).unwrap_or_default());
@@ -221,7 +221,7 @@ struct TerminationMessage<'a> {
 }
 
 /// Cancels the running operation and waits for its end, for at most `grace` minus the reserved part. Then waits at most
-/// [`CLOSE_TIMEOUT`] until the controller has recorded all results.
+/// [`RECORD_TIMEOUT`] until the controller has recorded all results.
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();
@@ -234,12 +234,15 @@ async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     if let Err(error) = std::fs::write(log, termination_message(last)) {
         tracing::warn!(path = %log.display(), %error, "failed to write the termination message");
     }
-    tracing::info!(operations = pending.len(), "waiting for results to be recorded");
-    let end = Instant::now() + CLOSE_TIMEOUT;
+    tracing::info!(operations = pending.len(), "waiting for the controller to record the results");
+    let end = Instant::now() + RECORD_TIMEOUT;
     for record in &pending {
         let mut state = record.watch();
         if timeout_at(end, state.wait_for(|state| state.acknowledged)).await.is_err() {
-            tracing::warn!(operation = record.request().id, "timed out waiting for the result to be recorded");
+            tracing::warn!(
+                operation = record.request().id,
+                "timed out waiting for the controller to record the result"
+            );
             return;
         }
     }

@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::interactive_session;
 use super::journal::{Item, Reader};
-use super::mounts::{self, Inputs};
+use super::mounts::{self, InputHasher};
 use super::operations::{Admission, Operations};
 use super::refusal::Refusal;
 use crate::rpc::proto;
@@ -19,13 +19,13 @@ use crate::rpc::protocol::PROTOCOL_VERSION;
 
 /// Maximum time that a run waits until the kubelet has mounted the objects to which the run refers. A short time
 /// suffices, because the controller triggers a sync of the pod before it starts the run.
-const MOUNT_LIMIT: Duration = Duration::from_secs(20);
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The gRPC service. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
     pub operations: Arc<Operations>,
-    pub inputs: Arc<Inputs>,
+    pub inputs: Arc<InputHasher>,
 }
 
 type Replies = Pin<Box<dyn Stream<Item = Result<proto::AttachReply, Status>> + Send>>;
@@ -78,7 +78,7 @@ impl Agent for Service {
     async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
         let request = request.into_inner();
         if self.operations.journal.find(&request.id).is_none() {
-            mounts::wait(&self.operations.layout, &request.required_directories, MOUNT_LIMIT).await?;
+            mounts::wait(&self.operations.layout, &request.required_directories, MOUNT_TIMEOUT).await?;
         }
         let (inputs, files) = (self.inputs.clone(), request.config_files.clone());
         let hashes = tokio::task::spawn_blocking(move || inputs.hashes(&files, &[])).await.unwrap_or_default();

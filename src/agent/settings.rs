@@ -1,6 +1,6 @@
 //! Resolves the configuration values of a run, and maintains the settings file of the stack. The agent rebuilds the
-//! file when the settings file in the source or the received settings change. The rebuilt file contains no settings of
-//! an earlier request that are missing from the received settings.
+//! file when the settings file in the source or the received settings change. The rebuilt file omits settings of
+//! earlier requests that the received settings no longer contain.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -121,7 +121,7 @@ impl Settings {
     }
 
     /// Writes the settings file unless it is up to date. Returns the keys of the secret values that the CLI must write
-    /// to the file. The caller confirms each of these keys with [`Settings::has_secret`].
+    /// to the file. The caller confirms each of these keys with [`Settings::record_secret`].
     pub fn apply(&self, desired: &Desired<'_>, current_source: &CurrentSource) -> Result<Vec<String>, ApplyError> {
         let mut written = self.written();
         let project = Project::read(&self.layout.workspace())?;
@@ -151,7 +151,7 @@ impl Settings {
     }
 
     /// Records that a secret is in the settings file.
-    pub fn has_secret(&self, key: &str) -> Result<(), ApplyError> {
+    pub fn record_secret(&self, key: &str) -> Result<(), ApplyError> {
         let mut written = self.written();
         let now = written.clone().map(|mut now| {
             now.missing_secrets.retain(|missing| missing != key);
@@ -160,8 +160,8 @@ impl Settings {
         self.record(&mut written, now)
     }
 
-    /// Keeps a copy of the settings file before the source is replaced, because the next settings file needs its
-    /// encryption header. Only logs errors, because the next source may fix the cause of the error.
+    /// Keeps a copy of the settings file before the source is replaced, because the next settings file needs the
+    /// encryption header of this file. Only logs errors, because the next source may fix the cause of the error.
     pub fn keep(&self, current_source: Option<&CurrentSource>) {
         let Some(written) = self.written().clone() else { return };
         // If the last settings were written to an earlier source, the current source contains no file that the CLI has
@@ -176,7 +176,7 @@ impl Settings {
 
     fn keep_file(&self, written: &Written) -> Result<(), ApplyError> {
         let path = self.layout.workspace().join(&written.file);
-        let Some(text) = durable::read_if_there(&path).map_err(failed("read", &path))? else { return Ok(()) };
+        let Some(text) = durable::read_if_exists(&path).map_err(failed("read", &path))? else { return Ok(()) };
         let kept = self.kept(&written.file);
         if let Some(directory) = kept.parent() {
             std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
@@ -190,7 +190,7 @@ impl Settings {
         let directory = self.layout.settings().join("originals");
         let of_tree = directory.join(tree);
         let kept = of_tree.join(flat_name(file));
-        if let Some(kept) = durable::read_if_there(&kept).map_err(failed("read", &kept))? {
+        if let Some(kept) = durable::read_if_exists(&kept).map_err(failed("read", &kept))? {
             return serde_json::from_str(&kept).map_err(|error| failed("read", &of_tree)(error.into()));
         }
         if !of_tree.is_dir() {
@@ -198,7 +198,7 @@ impl Settings {
             durable::remove(&directory).map_err(failed("remove", &directory))?;
             std::fs::create_dir_all(&of_tree).map_err(failed("create", &of_tree))?;
         }
-        let original = durable::read_if_there(path).map_err(failed("read", path))?;
+        let original = durable::read_if_exists(path).map_err(failed("read", path))?;
         let text = serde_json::to_vec(&original).map_err(|error| failed("write", &kept)(error.into()))?;
         durable::write_atomically(&kept, &text).map_err(failed("write", &kept))?;
         Ok(original)
@@ -235,7 +235,7 @@ impl Settings {
 }
 
 fn read_or_warn(path: &Path) -> Option<String> {
-    durable::read_if_there(path).unwrap_or_else(|error| {
+    durable::read_if_exists(path).unwrap_or_else(|error| {
         tracing::warn!(path = %path.display(), %error, "failed to read the stack settings file");
         None
     })
@@ -263,7 +263,7 @@ pub fn resolve_config(
     for item in &desired.config {
         let value = value(layout, environment, item)?;
         if item.secret {
-            environment.secrets.extend(texts(&value).into_iter().map(Zeroizing::new));
+            environment.secrets.extend(strings_in(&value).into_iter().map(Zeroizing::new));
         }
         entries.push(Entry { key: item.key.clone(), value, is_path: item.path, is_secret: item.secret });
     }
@@ -285,27 +285,27 @@ fn value(layout: &Layout, environment: &Environment, item: &proto::ConfigItem) -
         };
         return typed(&what, value.ok_or_else(missing)?.to_owned(), item.json);
     }
-    serde_json::from_str(&item.value).map_err(|error| Refusal::Invalid(not_json(&what, &error)))
+    serde_json::from_str(&item.value).map_err(|error| Refusal::Invalid(json_error(&what, &error)))
 }
 
 fn typed(what: &str, text: String, is_json: bool) -> Result<Value, Refusal> {
     if !is_json {
         return Ok(Value::String(text));
     }
-    serde_json::from_str(&text).map_err(|error| Refusal::Precondition(not_json(what, &error)))
+    serde_json::from_str(&text).map_err(|error| Refusal::Precondition(json_error(what, &error)))
 }
 
 /// Describes a JSON error. Omits the text, which can contain a secret.
-fn not_json(what: &str, error: &serde_json::Error) -> String {
+fn json_error(what: &str, error: &serde_json::Error) -> String {
     format!("the value of {what} is not valid JSON: error at line {}, column {}", error.line(), error.column())
 }
 
 /// Returns all strings in a JSON value.
-fn texts(value: &Value) -> Vec<String> {
+fn strings_in(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => vec![text.clone()],
-        Value::Array(values) => values.iter().flat_map(texts).collect(),
-        Value::Object(values) => values.values().flat_map(texts).collect(),
+        Value::Array(values) => values.iter().flat_map(strings_in).collect(),
+        Value::Object(values) => values.values().flat_map(strings_in).collect(),
         _ => Vec::new(),
     }
 }

@@ -49,8 +49,7 @@ pub mod program_reason {
     pub const SPEC_INVALID: &str = "SpecInvalid";
 }
 
-/// Reasons of the conditions and events of a StackReceiver. They are the reasons of the Flux Receiver, with one
-/// addition.
+/// Reasons of the conditions and events of a StackReceiver. They are the reasons of the Flux Receiver, with additions.
 pub mod receiver_reason {
     pub const SUCCEEDED: &str = "Succeeded";
     pub const FAILED: &str = "Failed";
@@ -126,7 +125,7 @@ const MAX_MESSAGE: usize = 32768;
 
 /// Content of a condition to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim<'a> {
+pub struct ConditionUpdate<'a> {
     pub kind: &'a str,
     pub status: Status,
     pub reason: &'a str,
@@ -153,18 +152,18 @@ impl Status {
 
 /// Adds or replaces a condition. The transition time changes only with the status, as the Kubernetes API conventions
 /// require.
-pub fn set(conditions: &mut Vec<Condition>, claim: &Claim<'_>, generation: i64, now: Timestamp) {
-    let message = shorten(claim.message, MAX_MESSAGE);
-    let status = claim.status.as_str();
+pub fn set(conditions: &mut Vec<Condition>, update: &ConditionUpdate<'_>, generation: i64, now: Timestamp) {
+    let message = shorten(update.message, MAX_MESSAGE);
+    let status = update.status.as_str();
     let transition = |old: Option<&Condition>| match old {
         Some(old) if old.status == status => old.last_transition_time.clone(),
         _ => Time(now),
     };
-    let position = conditions.iter().position(|c| c.type_ == claim.kind);
+    let position = conditions.iter().position(|c| c.type_ == update.kind);
     let condition = Condition {
-        type_: claim.kind.to_owned(),
+        type_: update.kind.to_owned(),
         status: status.to_owned(),
-        reason: claim.reason.to_owned(),
+        reason: update.reason.to_owned(),
         message,
         observed_generation: Some(generation),
         last_transition_time: transition(position.and_then(|p| conditions.get(p))),
@@ -212,8 +211,8 @@ mod tests {
         Timestamp::from_second(second).expect("timestamp in range")
     }
 
-    fn ready(status: Status, message: &str) -> Claim<'_> {
-        Claim { kind: READY, status, reason: "Reason", message }
+    fn ready(status: Status, message: &str) -> ConditionUpdate<'_> {
+        ConditionUpdate { kind: READY, status, reason: "Reason", message }
     }
 
     #[test]

@@ -25,8 +25,9 @@ pub fn api_versions() -> BTreeSet<(String, String)> {
     [of::<Stack>(), of::<Program>(), of::<StackReceiver>(), of::<Workspace>(), of::<Update>()].into()
 }
 
-/// Completes a CustomResourceDefinition. New objects get the status `observedGeneration: -1`. Without this default,
-/// tools that wait for readiness report a new object as ready before its first reconciliation.
+/// Adds the parts that the derive macro does not generate. The default status of new objects is
+/// `observedGeneration: -1`. Without this default, tools that wait for readiness report a new object as ready before its
+/// first reconciliation.
 fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     // Prevents Flux from replacing `${...}` in descriptions with variables.
     crd.metadata

@@ -40,9 +40,9 @@ pub const RUN_OPEN: &str = "open";
 /// Label of the Secret with the outputs of a run. The value is the name of the Update.
 pub const LABEL_UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 
-/// Annotation of a Stack whose new value requests a run.
+/// Annotation of a Stack. A new value requests a run.
 pub const ANNOTATION_RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
-/// Flux annotation whose new value requests a reconciliation. On a Stack, it also requests a run.
+/// Flux annotation. A new value requests a reconciliation. On a Stack, a new value also requests a run.
 pub const ANNOTATION_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
 /// Flux annotation that forces a run regardless of the result of the last run. Its value must equal the value of
 /// `requestedAt`.
@@ -128,7 +128,7 @@ pub fn outputs_secret(update: &str) -> String {
 
 /// Number of hexadecimal digits at the end of the name of an Update that a Stack creates.
 pub const UPDATE_HASH_LENGTH: usize = 11;
-/// Number of these digits that encode the attempt. The encoded number wraps around to 0.
+/// Number of these digits that encode the attempt. After the maximum, the encoded number starts at 0 again.
 const ATTEMPT_DIGITS: usize = 5;
 
 /// Returns the name of an Update that a Stack creates. The name depends only on the UID of the Stack and the attempt,
@@ -152,7 +152,7 @@ pub fn is_object_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label)
 }
 
-/// Returns the path of a webhook. The path is computed as in Flux.
+/// Returns the path of a webhook. Flux computes the path of a Receiver in the same way.
 pub fn webhook_path(token: &[u8], name: &str, namespace: &str) -> String {
     let digest = Sha256::new().chain_update(token).chain_update(name).chain_update(namespace).finalize();
     format!("/hook/{}", hex::encode(digest))

@@ -11,7 +11,7 @@ pub enum Decision {
     Abandon,
 }
 
-/// Decision, and the name of the Update to which it applies.
+/// Decision of a user about the run of the Update with this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution<'a> {
     pub update: &'a str,

@@ -232,8 +232,8 @@ fn digest(algorithm: Algorithm, hash: &[u8]) -> Digest {
     Digest { algorithm, hex: hex::encode(hash) }
 }
 
-/// A source that the workspace pod already contains. Each in-pod source has a fixed digest, because other code
-/// identifies artifacts by their digests.
+/// A source that the workspace pod already contains. Each in-pod source has a fixed digest, because the controller and
+/// the agent identify every source by a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPod {
     /// A directory of the container image. Its path is relative to the root of the image.

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_for_a_directory_outside_the_root_names_the_directory() {
+    fn the_error_for_an_invalid_directory_states_the_reason() {
         let long = "a/".repeat(600);
         let table = [
             ("/a", "directory \"/a\" must be relative"),

@@ -42,7 +42,7 @@ pub enum PackError {
     Kind { path: PathBuf },
     #[error("failed to pack {path}: limit of {limit} entries exceeded")]
     TooManyEntries { path: PathBuf, limit: u64 },
-    #[error("failed to pack: files exceed the limit of {limit} bytes")]
+    #[error("failed to pack: the files exceed the limit of {limit} bytes in total (--artifact-max-unpacked-size)")]
     TooManyBytes { limit: u64 },
     #[error("failed to write {path} to the archive: {cause}")]
     Write { path: PathBuf, cause: io::Error },
@@ -140,7 +140,7 @@ impl<W: Write> Packing<'_, W> {
         let metadata = file.metadata().map_err(failed)?;
         let size = metadata.len();
         let mut header = header(EntryType::Regular, mode(&metadata), size);
-        let mut content = Counted { inner: file.take(size), count: 0 };
+        let mut content = CountingReader { inner: file.take(size), count: 0 };
         let written = self.builder.append_data(&mut header, relative, &mut content);
         written.map_err(|cause| PackError::Write { path: path.to_owned(), cause })?;
         if content.count != size {
@@ -168,12 +168,12 @@ fn mode(metadata: &Metadata) -> u32 {
 }
 
 /// A reader that counts bytes. The count detects a file that shrinks after its header is written.
-struct Counted<R> {
+struct CountingReader<R> {
     inner: R,
     count: u64,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         self.count = self.count.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));

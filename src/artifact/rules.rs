@@ -233,8 +233,8 @@ mod tests {
 
     #[test]
     fn the_error_for_a_link_out_of_the_archive_states_the_reason() {
-        type RunOutcome = Result<(), LinkError>;
-        let table: [(&[u8], &[u8], RunOutcome); 15] = [
+        type CheckResult = Result<(), LinkError>;
+        let table: [(&[u8], &[u8], CheckResult); 15] = [
             (b"l", b"a", Ok(())),
             (b"l", b".", Ok(())),
             (b"l", b"./a/b", Ok(())),

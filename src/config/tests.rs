@@ -38,7 +38,7 @@ fn the_configuration_defaults_match_flux() {
 }
 
 #[test]
-fn a_namespace_gets_half_of_the_run_slots_by_default() {
+fn by_default_a_namespace_gets_half_of_the_run_slots_rounded_up() {
     let of = |argument: &str| with(argument).unwrap().max_concurrent_runs_per_namespace;
     assert_eq!(config(&NEEDED).unwrap().max_concurrent_runs_per_namespace, 5);
     assert_eq!((of("--max-concurrent-runs=1"), of("--max-concurrent-runs=7")), (1, 4));
@@ -122,7 +122,7 @@ fn each_shard_has_its_own_lease() {
         config.leader_election.unwrap().lease_name
     };
     assert_eq!(name(""), "pulumi-controller-leader-election");
-    // printf '%s' 'sharding.fluxcd.io/key=shard1' | sha256sum | cut -c 1-8
+    // The suffix is the output of `printf '%s' 'sharding.fluxcd.io/key=shard1' | sha256sum | cut -c 1-8`.
     assert_eq!(name("sharding.fluxcd.io/key=shard1"), "pulumi-controller-leader-election-73fdc1be");
     assert_ne!(name("sharding.fluxcd.io/key=shard2"), name("sharding.fluxcd.io/key=shard1"));
 }

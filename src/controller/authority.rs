@@ -67,8 +67,8 @@ pub struct CaRotator {
     metrics: Metrics,
     agents: Agents,
     clients: Vec<Issued>,
-    in_force: watch::Sender<Arc<Generations>>,
-    /// Last reported error. The same error is not reported again in the next pass.
+    active: watch::Sender<Arc<Generations>>,
+    /// Last reported error, or `None` after a success. The same error is reported only once.
     error: Option<String>,
 }
 
@@ -86,8 +86,8 @@ impl CaRotator {
         let clients = generations.issue_clients(now)?;
         let agents = Agents::new(&clients, generations.bundle_pem())?;
         metrics.authority(generations.current().expiry(), true);
-        let (in_force, _) = watch::channel(Arc::new(generations));
-        Ok(CaRotator { store, events, metrics, agents, clients, in_force, error: None })
+        let (active, _) = watch::channel(Arc::new(generations));
+        Ok(CaRotator { store, events, metrics, agents, clients, active, error: None })
     }
 
     /// Returns the client for connections to all agents. It uses the active certificates of the controller.
@@ -97,7 +97,7 @@ impl CaRotator {
 
     /// Returns a receiver for the active CA generations.
     pub fn authority(&self) -> watch::Receiver<Arc<Generations>> {
-        self.in_force.subscribe()
+        self.active.subscribe()
     }
 
     /// Returns the client certificates that the controller presents to agents.
@@ -117,9 +117,10 @@ impl CaRotator {
         }
     }
 
-    /// Performs one pass. If the pass fails, the active CA does not change.
+    /// Performs one pass: reads the Secret, performs the due steps, and reports errors. After an error, the active CA
+    /// does not change.
     async fn refresh(&mut self, now: Timestamp) {
-        let known = self.in_force.borrow().clone();
+        let known = self.active.borrow().clone();
         let (good, error, secret) = match self.store.settle(Some(&known), now).await {
             Ok(Settled::Good(generations)) => (Some(generations), None, None),
             Ok(Settled::Bad { reason, secret }) => {
@@ -130,16 +131,16 @@ impl CaRotator {
         };
         self.report(error, secret);
         let generations = good.map_or(known, Arc::new);
-        if let Err(error) = self.put_in_force(generations, now) {
+        if let Err(error) = self.activate(generations, now) {
             self.report(Some(chain(&error)), None);
         }
-        self.metrics.authority(self.in_force.borrow().current().expiry(), self.error.is_none());
+        self.metrics.authority(self.active.borrow().current().expiry(), self.error.is_none());
     }
 
     /// Replaces the client certificates, and then publishes the CA generations. With this order, the controller can
     /// call the agents of the Workspaces that receive the new CA after the publication.
-    fn put_in_force(&mut self, generations: Arc<Generations>, now: Timestamp) -> Result<(), AuthorityError> {
-        let is_new = *generations != **self.in_force.borrow();
+    fn activate(&mut self, generations: Arc<Generations>, now: Timestamp) -> Result<(), AuthorityError> {
+        let is_new = *generations != **self.active.borrow();
         let is_due = |client: &Issued| identity::renewal_due(&client.certificate_pem, now).unwrap_or(true);
         if is_new || self.clients.iter().any(is_due) {
             let clients = generations.issue_clients(now)?;
@@ -149,7 +150,7 @@ impl CaRotator {
         if is_new {
             let (next, previous) = (generations.next().is_some(), generations.previous().is_some());
             tracing::info!(secret = SECRET, next, previous, "certificate authority changed");
-            self.in_force.send_replace(generations);
+            self.active.send_replace(generations);
         }
         Ok(())
     }
@@ -165,7 +166,7 @@ impl CaRotator {
                     self.events.publish(Event::new(&*secret, EventKind::Warning, "AuthorityUnusable", message));
                 }
             }
-            None => tracing::info!(secret = SECRET, "certificate authority Secret is valid again"),
+            None => tracing::info!(secret = SECRET, "certificate authority is up to date again"),
         }
         self.error = error;
     }
@@ -192,7 +193,7 @@ impl SecretStore {
                 }
                 (action, Found::Usable { generations, .. }, Some(secret)) => {
                     tracing::info!(?action, "updating the certificate authority");
-                    let desired = after(action, generations, known, now)?;
+                    let desired = generations_after(action, generations, known, now)?;
                     self.change(&desired, &secret).await
                 }
                 (_, _, _) => self.create(known, now).await,
@@ -225,7 +226,7 @@ impl SecretStore {
 }
 
 /// Returns the CA generations that `action` stores in the Secret.
-fn after(
+fn generations_after(
     action: &Action,
     found: &Generations,
     known: Option<&Generations>,

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::{Store as Reflected, store::Writer as StoreWriter};
 
-use crate::api::conditions::{self, Claim, READY, STALLED, Status, program_reason};
+use crate::api::conditions::{self, ConditionUpdate, READY, STALLED, Status, program_reason};
 use crate::api::pulumi::{Program, ProgramArtifact, ProgramSpec, ProgramStatus};
 use crate::artifact::Digest;
 use crate::runtime::controller::Start;
@@ -20,7 +20,7 @@ use crate::runtime::writes::Writer;
 use crate::source::program;
 use crate::telemetry::metrics::Metrics;
 
-/// Dependencies of a Program reconcile.
+/// Dependencies of a Program reconciliation.
 #[derive(Clone)]
 pub struct Context {
     pub reader: Reader,
@@ -42,8 +42,8 @@ pub async fn controller(start: Start<StoreWriter<Program>>, context: Arc<Context
     start.run(strip_unused_fields, |_| (), |controller| controller, reconcile, context).await;
 }
 
-/// Removes the spec and the status. The cache is used only to count Programs, and each reconcile reads its Program from
-/// the API.
+/// Removes the spec and the status. The cache is used only to count Programs, and each reconciliation reads its Program
+/// from the API.
 fn strip_unused_fields(program: &mut Program) {
     program.program = ProgramSpec::default();
     program.status = None;
@@ -51,7 +51,7 @@ fn strip_unused_fields(program: &mut Program) {
 
 /// Reconciles one Program. No other object is read or written.
 async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
-    context.metrics.programs(context.programs.len());
+    context.metrics.set_program_count(context.programs.len());
     let namespace = program.namespace().unwrap_or_default();
     let live = context.reader.get_opt::<Program>(&namespace, &program.name_any()).await?;
     let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
@@ -116,13 +116,13 @@ fn status_after(program: &Program, action: &Action, now: Timestamp) -> ProgramSt
         }
         Action::Refuse(problems) => (Status::False, program_reason::SPEC_INVALID, problems.clone()),
     };
-    let claim = Claim { kind: READY, status: is_ready, reason, message: &message };
-    conditions::set(&mut status.conditions, &claim, generation, now);
+    let condition = ConditionUpdate { kind: READY, status: is_ready, reason, message: &message };
+    conditions::set(&mut status.conditions, &condition, generation, now);
     match is_ready {
         Status::True => conditions::remove(&mut status.conditions, STALLED),
         _ => conditions::set(
             &mut status.conditions,
-            &Claim { kind: STALLED, status: Status::True, ..claim },
+            &ConditionUpdate { kind: STALLED, status: Status::True, ..condition },
             generation,
             now,
         ),

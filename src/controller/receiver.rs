@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::runtime::reflector::store::Writer as StoreWriter;
 
-use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, receiver_reason};
+use crate::api::conditions::{self, ConditionUpdate, READY, RECONCILING, STALLED, Status, receiver_reason};
 use crate::api::duration;
 use crate::api::names::ANNOTATION_REQUESTED_AT;
 use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver, StackReceiverStatus};
@@ -21,7 +21,7 @@ use crate::runtime::reads::{ReadError, Reader};
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::Writer;
 
-/// Dependencies of a StackReceiver reconcile.
+/// Dependencies of a StackReceiver reconciliation.
 #[derive(Clone)]
 pub struct Context {
     pub reader: Reader,
@@ -42,7 +42,7 @@ pub async fn controller(start: Start<StoreWriter<StackReceiver>>, context: Arc<C
     start.run(strip_unused_fields, |_| (), |controller| controller, reconcile, context).await;
 }
 
-/// Removes the fields that the cache does not need. Each reconcile reads its StackReceiver from the API.
+/// Removes the fields that the cache does not need. Each reconciliation reads its StackReceiver from the API.
 fn strip_unused_fields(receiver: &mut StackReceiver) {
     receiver.spec.resources.clear();
     receiver.status = None;
@@ -99,7 +99,7 @@ fn announce(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Eve
 const TOKEN_RETRY: Duration = Duration::from_secs(30);
 /// Minimum requeue interval in seconds. It limits the number of reads of the Secret.
 const MIN_INTERVAL: u64 = 10;
-/// Requeue interval in seconds if `spec.interval` is invalid. The schema rejects invalid values.
+/// Requeue interval in seconds if `spec.interval` is invalid. Normally, the schema rejects such a value.
 const DEFAULT_INTERVAL: u64 = 600;
 
 /// Next action for a StackReceiver.
@@ -155,8 +155,8 @@ fn status_after(receiver: &StackReceiver, action: &Action, now: Timestamp) -> St
         Action::Leave | Action::NotServed | Action::Await { .. } => None,
     };
     let mut set = |kind, status_of_kind, reason| {
-        let claim = Claim { kind, status: status_of_kind, reason, message: &message };
-        conditions::set(&mut status.conditions, &claim, generation, now);
+        let condition = ConditionUpdate { kind, status: status_of_kind, reason, message: &message };
+        conditions::set(&mut status.conditions, &condition, generation, now);
     };
     set(READY, is_ready, reason);
     match action {

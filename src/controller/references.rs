@@ -22,8 +22,8 @@ pub use poll::{Poll, Reference, ReferencedKind, Waiter};
 
 /// Maximum number of concurrent reads for a run.
 const MAX_CONCURRENT_READS: usize = 8;
-/// Maximum number of missing objects in a message.
-const MAX_NAMED: usize = 5;
+/// Maximum number of missing objects that a message lists.
+const MAX_LISTED: usize = 5;
 /// Maximum time in which the kubelet mounts a change of a Secret or ConfigMap. The kubelet syncs each pod about once a
 /// minute, and the entries of its cache are at most one minute old.
 const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
@@ -41,15 +41,15 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Returns a message with the missing objects, or `None` if all objects exist.
-    pub fn waits_for(&self, namespace: &str) -> Option<String> {
+    /// Returns a message that lists the missing objects, or `None` if all objects exist.
+    pub fn missing_message(&self, namespace: &str) -> Option<String> {
         let first = self.missing.first()?;
         let named = |reference: &Reference| format!("{} {:?} ({})", reference.kind, reference.name, reference.referrer);
         if self.missing.len() == 1 {
             return Some(format!("waiting for {}: not found in namespace {namespace}", named(first)));
         }
-        let named: Vec<String> = self.missing.iter().take(MAX_NAMED).map(named).collect();
-        let more = match self.missing.len().saturating_sub(MAX_NAMED) {
+        let named: Vec<String> = self.missing.iter().take(MAX_LISTED).map(named).collect();
+        let more = match self.missing.len().saturating_sub(MAX_LISTED) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
@@ -101,9 +101,9 @@ impl References {
 
     /// Registers `waiter`, which is requeued when one of the missing objects exists. The registration expires, so the
     /// caller must repeat this call while `waiter` waits.
-    pub fn wait(&self, namespace: &str, missing: &[Reference], waiter: &Waiter) {
+    pub fn register(&self, namespace: &str, missing: &[Reference], waiter: &Waiter) {
         for reference in missing {
-            self.poll.wait(namespace, reference.kind, &reference.name, waiter);
+            self.poll.register(namespace, reference.kind, &reference.name, waiter);
         }
     }
 }
@@ -119,8 +119,8 @@ struct Observation {
 enum Presence {
     Missing,
     Empty,
-    /// The object has keys, or the controller is not allowed to read it. In the latter case, the agent rejects a run
-    /// whose mounted directory is empty.
+    /// The object has keys, or the controller is not allowed to read it. In the latter case, the agent rejects the run
+    /// if the mounted directory of the object is empty.
     HasKeys,
 }
 
@@ -152,12 +152,12 @@ where
             let presence = if is_empty { Presence::Empty } else { Presence::HasKeys };
             Ok(Observation { presence, is_recent: is_recent(&found.metadata, mounted_since, Timestamp::now()) })
         }
-        // This check is not required for safety: the agent rejects a run whose mounted directory is empty.
+        // This check is optional, because the agent rejects a run if a mounted directory is empty.
         Err(error) if error.is_forbidden() => {
             tracing::warn!(
                 %error,
-                "failed to check a referenced object; grant `get` on Secrets and ConfigMaps: until then, runs are rejected \
-                 while its mounted directory is empty"
+                "failed to check a referenced object; grant `get` on Secrets and ConfigMaps: until then, the agent rejects \
+                 a run if the mounted directory of the object is empty"
             );
             Ok(Observation { presence: Presence::HasKeys, is_recent: false })
         }
@@ -165,8 +165,8 @@ where
     }
 }
 
-/// Returns whether an object has changed so recently that a pod that exists since `mounted_since` may not have mounted
-/// the change yet.
+/// Returns whether an object has changed so recently that a pod created at `mounted_since` may not have mounted the
+/// change yet.
 fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Timestamp) -> bool {
     let changes = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
     let changed = changes.chain(metadata.creation_timestamp.as_ref()).map(|time| time.0).max();
@@ -174,8 +174,8 @@ fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Times
     changed.is_none_or(|changed| mounted_since.is_none_or(|since| changed >= since) && !is_old(changed))
 }
 
-/// Makes the kubelet update the mounted Secrets and ConfigMaps of a pod by a change of an annotation. After such a
-/// change, the kubelet syncs the pod immediately. Otherwise, it syncs the pod about once a minute.
+/// Makes the kubelet update the mounted Secrets and ConfigMaps of a pod by changing an annotation of the pod. After
+/// such a change, the kubelet syncs the pod immediately. Otherwise, it syncs the pod about once a minute.
 pub async fn request_mounts(pod: &Pod, writer: &Writer, now: Timestamp) -> Result<(), WriteError> {
     let annotations = json!({names::ANNOTATION_MOUNTS_REQUESTED: now.to_string()});
     let namespace = pod.namespace().unwrap_or_default();
@@ -196,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_each_missing_object_and_the_fields_that_use_it() {
+    fn the_message_lists_the_first_missing_objects_and_their_referrers() {
         let secret = reference(ReferencedKind::Secret, "aws", "envFrom");
         let map = |number: usize| reference(ReferencedKind::ConfigMap, &format!("m{number}"), "config key size");
-        let with = |missing: Vec<Reference>| Checked { missing, ..Checked::default() }.waits_for("apps");
+        let with = |missing: Vec<Reference>| Checked { missing, ..Checked::default() }.missing_message("apps");
         assert_eq!(with(Vec::new()), None);
         assert_eq!(
             with(vec![secret.clone()]).as_deref(),

@@ -201,13 +201,13 @@ impl Wiring<'_> {
         });
         let metrics = parts.metrics.clone();
         let runner = self.default_runner::<Stack>("stack-controller").on_deleted(move |gone| {
-            metrics.stacks(known_stacks.store().len());
+            metrics.set_stack_count(known_stacks.store().len());
             duplicates.forget(gone);
             git.forget(gone);
         });
         let followers = followers.map(move |(namespace, name)| {
-            // Enqueues the Workspace, which may wait for the artifact. An error is ignored, because the Workspace is
-            // also requeued periodically.
+            // The Workspace of the Stack is also enqueued, because it may wait for the artifact. An error is ignored,
+            // because the Workspace is also requeued periodically.
             drop(requeue_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
             ObjectRef::new(&name).within(&namespace)
         });
@@ -313,7 +313,7 @@ impl Wiring<'_> {
         });
         let metrics = parts.metrics.clone();
         let runner = self.default_runner::<Program>("program-controller");
-        let runner = runner.on_deleted(move |_| metrics.programs(known.len()));
+        let runner = runner.on_deleted(move |_| metrics.set_program_count(known.len()));
         program::controller(self.start(store, runner), context).await;
     }
 

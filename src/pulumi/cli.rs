@@ -36,7 +36,7 @@ pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> 
 
 /// Returns whether the caller must remove a variable from the environment of the CLI. A variable `PULUMI_OPTION_<FLAG>`
 /// would set a flag that the controller does not expect.
-pub fn is_scrubbed(name: &OsStr) -> bool {
+pub fn must_be_removed(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(OPTION_PREFIX) && KEPT_OPTIONS.iter().all(|kept| name != *kept)
 }
 
@@ -61,7 +61,7 @@ const GROUPS: [(&str, &str); 11] = [
 const COMMANDS: &str = "about ai cancel completion console convert convert-trace destroy dn down help import install login \
                         logout logs new pre preview refresh replay-events template up update version watch whoami";
 /// Commands that only print information about the CLI itself.
-const HARMLESS: [&str; 3] = ["completion", "help", "version"];
+const INFORMATIONAL_COMMANDS: [&str; 3] = ["completion", "help", "version"];
 const CLI: &str = "pulumi";
 
 /// Returns the command in an argument list, such as `pulumi config set`. Returns `None` if the command only prints
@@ -70,7 +70,7 @@ pub fn command_in_words<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Opt
     let mut arguments = arguments.into_iter().peekable();
     // Recognizes these commands only as the first argument, because a word after an option can be a value, such as the
     // name of a stack.
-    if arguments.peek().is_some_and(|first| HARMLESS.contains(first)) {
+    if arguments.peek().is_some_and(|first| INFORMATIONAL_COMMANDS.contains(first)) {
         return None;
     }
     // If the value of an option is equal to a command name, the result contains this value. A command name is not
@@ -135,7 +135,7 @@ mod tests {
             ("MY_PULUMI_OPTION_STACK", false),
         ];
         for (name, expected) in table {
-            assert_eq!(is_scrubbed(OsStr::new(name)), expected, "{name}");
+            assert_eq!(must_be_removed(OsStr::new(name)), expected, "{name}");
         }
     }
 

@@ -38,11 +38,11 @@ pub struct EngineEvent {
 pub enum EventKind {
     /// The engine has loaded the program and starts the steps of the run. Diagnostics may precede this event.
     Prelude,
-    /// A step on a resource started.
+    /// A step on a resource has started.
     ResourcePre(ResourceStep),
-    /// A step on a resource is complete.
+    /// A step on a resource has succeeded.
     ResourceOutputs(ResourceStep),
-    /// A step on a resource failed.
+    /// A step on a resource has failed.
     ResourceFailed(ResourceStep),
     /// Message of the engine, a provider or the program.
     Diagnostic(Diagnostic),
@@ -295,7 +295,7 @@ pub const MAXIMUM_LINE: usize = 16 * 1024 * 1024;
 pub struct LineSplitter {
     limit: usize,
     /// The last line, which is incomplete.
-    begun: Vec<u8>,
+    partial_line: Vec<u8>,
     /// Whether the current line is too long. The splitter skips the rest of the line.
     skipping: bool,
 }
@@ -309,7 +309,7 @@ impl Default for LineSplitter {
 impl LineSplitter {
     /// Creates a splitter. `limit` is the maximum length of a line in bytes.
     pub fn new(limit: usize) -> Self {
-        LineSplitter { limit, begun: Vec::new(), skipping: false }
+        LineSplitter { limit, partial_line: Vec::new(), skipping: false }
     }
 
     /// Adds bytes of the file. Returns the lines that are complete after this call, without newlines and without empty
@@ -324,8 +324,8 @@ impl LineSplitter {
             if pieces.peek().is_none() {
                 break; // The newline of the last piece is missing.
             }
-            if !self.skipping && !self.begun.is_empty() {
-                lines.push(Ok(std::mem::take(&mut self.begun)));
+            if !self.skipping && !self.partial_line.is_empty() {
+                lines.push(Ok(std::mem::take(&mut self.partial_line)));
             }
             self.skipping = false;
         }
@@ -336,12 +336,12 @@ impl LineSplitter {
         if self.skipping {
             return Ok(());
         }
-        if self.begun.len().saturating_add(piece.len()) > self.limit {
-            self.begun = Vec::new();
+        if self.partial_line.len().saturating_add(piece.len()) > self.limit {
+            self.partial_line = Vec::new();
             self.skipping = true;
             return Err(EventError::Oversized { limit: self.limit });
         }
-        self.begun.extend_from_slice(piece);
+        self.partial_line.extend_from_slice(piece);
         Ok(())
     }
 }

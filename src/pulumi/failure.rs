@@ -59,7 +59,7 @@ pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSumma
     let kind = kind(exit, &stderr, run);
     let cause = cause::lines(exit, stdout_tail, stderr_tail, &stderr, run);
     let message = match &kind {
-        FailureKind::Conflict { holders } if !holders.is_empty() => lock::locked(holders),
+        FailureKind::Conflict { holders } if !holders.is_empty() => lock::lock_message(holders),
         FailureKind::Killed { signal } => with_cause(&format!("the Pulumi CLI was killed by signal {signal}"), &cause),
         FailureKind::Canceled => with_cause(CANCELED, &cause),
         _ => advice::with(&cause.join("\n")),

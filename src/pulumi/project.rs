@@ -166,7 +166,7 @@ pub fn yaml_program(name: &str, sections: &[(&str, Value)]) -> String {
 }
 
 /// Returns a project file with only a name and a runtime.
-pub fn head(name: &str, runtime: &str) -> String {
+pub fn minimal_project_file(name: &str, runtime: &str) -> String {
     project_file(name, runtime, &[])
 }
 

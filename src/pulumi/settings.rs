@@ -25,12 +25,12 @@ const SECURE: &str = "secure";
 pub enum SettingsError {
     #[error("invalid settings file of the stack in the source: {reason}")]
     Original { reason: String },
-    #[error("config key {key:?} is null; set a value or remove the key")]
+    #[error("config key {key:?} is null: set a value or remove the key")]
     Null { key: String },
     #[error("invalid config key {key:?}: {reason}")]
     Key { key: String, reason: String },
     #[error(
-        "config key {key:?} contains an object whose only key is \"secure\", which the CLI treats as an encrypted value; rename this key"
+        "config key {key:?} contains an object whose only key is \"secure\", which the CLI treats as an encrypted value: rename this key"
     )]
     Secure { key: String },
     #[error("failed to write the settings file of the stack: {reason}")]
@@ -113,7 +113,7 @@ pub fn rebuild(
         merge_config(&mut document, project, values)?;
     }
     set_paths(&mut document, project, config, &mut secrets)?;
-    import(&mut document, environments)?;
+    add_environments(&mut document, environments)?;
     let text = match format {
         Format::Yaml | Format::Yml => document::to_yaml(&document),
         Format::Json => {
@@ -336,7 +336,7 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
 
 /// Adds environments to the field `environment` of a document. The field is a list of names, or an inline definition
 /// with the list `imports`.
-fn import(document: &mut Mapping, environments: &[String]) -> Result<(), SettingsError> {
+fn add_environments(document: &mut Mapping, environments: &[String]) -> Result<(), SettingsError> {
     if environments.is_empty() {
         return Ok(());
     }

@@ -14,8 +14,8 @@ use crate::api::pulumi::{NoToken, ReceiverToken};
 /// Minimum interval between the events of a receiver. Prevents callers from flooding the API with events.
 pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Limits and state of the calls to a receiver. The state survives a change of the StackReceiver. Code holds the lock
-/// only briefly and never across an `await`.
+/// Limits and state of the calls to a receiver. The state survives a change of the StackReceiver. The locks are held
+/// only for short sections and never across an `await`.
 #[derive(Debug)]
 pub struct CallLimits {
     rate_limit: Mutex<RateLimit>,
@@ -129,12 +129,12 @@ impl TokenReads {
     }
 }
 
-/// Maximum number of rejected calls that wait for their response simultaneously. Equals half of the connections of the
-/// listener, so rejected calls cannot occupy all connections.
+/// Maximum number of rejected calls whose responses are delayed at the same time. The listener accepts twice as many
+/// connections, so rejected calls cannot occupy all connections.
 const MAX_DELAYED_REFUSALS: usize = 64;
 
-/// Delays the responses to rejected calls. If too many rejected calls wait, the handler responds to further rejected
-/// calls immediately.
+/// Delays the responses to rejected calls. While the maximum number of responses is delayed, the handler responds to
+/// further rejected calls immediately.
 #[derive(Debug)]
 pub struct DelayedRefusals(Semaphore);
 
@@ -145,7 +145,7 @@ impl Default for DelayedRefusals {
 }
 
 impl DelayedRefusals {
-    /// Waits until this time, or returns immediately if too many rejected calls wait.
+    /// Waits until this time, or returns immediately if the maximum number of responses is already delayed.
     pub async fn wait_until(&self, response: Instant) {
         if let Ok(_permit) = self.0.try_acquire() {
             tokio::time::sleep_until(response).await;
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn concurrent_calls_share_one_read_that_starts_after_them() {
+    async fn concurrent_calls_share_one_read_that_starts_after_their_arrival() {
         let (reads, count) = (TokenReads::default(), Arc::new(AtomicUsize::new(0)));
         let read = || {
             let (reads, count) = (reads.clone(), count.clone());

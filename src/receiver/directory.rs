@@ -105,7 +105,7 @@ mod tests {
             "spec": {"type": "generic", "secretRef": {"name": "hook"}, "resources": [{"name": "web"}]},
             "status": {"webhookPath": path},
         });
-        crate::runtime::fake_api::merge(&mut object, &change);
+        crate::runtime::fake_api::apply_json_merge_patch(&mut object, &change);
         serde_json::from_value(object).expect("a StackReceiver")
     }
 

@@ -198,10 +198,10 @@ fn plain(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// Maximum number of concurrent requests.
-const MAX_CONCURRENT: usize = 8;
+/// Maximum number of Stacks that are annotated at the same time for one call.
+const MAX_CONCURRENT_ANNOTATIONS: usize = 8;
 /// Maximum number of errors in a message. The message contains the number of further errors.
-const MAX_NAMED_ERRORS: usize = 3;
+const MAX_LISTED_ERRORS: usize = 3;
 
 /// Reason why the request for a run failed.
 #[derive(Debug, Error)]
@@ -238,7 +238,7 @@ async fn request_runs(reader: &Reader, writer: &Writer, receiver: &StackReceiver
     let request = &request;
     let results: Vec<_> = futures::stream::iter(stacks.into_values())
         .map(|stack| async move { writer.annotate(&stack, request).await })
-        .buffer_unordered(MAX_CONCURRENT)
+        .buffer_unordered(MAX_CONCURRENT_ANNOTATIONS)
         .collect()
         .await;
     let all = results.len();
@@ -252,7 +252,7 @@ async fn find_stacks(
     namespace: &str,
     resource: &ReceiverResource,
 ) -> Result<Vec<PartialObjectMeta<Stack>>, RequestError> {
-    let Some(name) = resource.one() else {
+    let Some(name) = resource.stack_name() else {
         // The schema requires labels. Without this check, an empty selector would match all Stacks.
         if resource.match_labels.is_empty() {
             return Ok(Vec::new());
@@ -266,10 +266,10 @@ async fn find_stacks(
 }
 
 fn problem(errors: &[RequestError]) -> Option<String> {
-    let named: Vec<String> = errors.iter().take(MAX_NAMED_ERRORS).map(|error| chain(error)).collect();
-    let others = match errors.len().saturating_sub(MAX_NAMED_ERRORS) {
+    let listed: Vec<String> = errors.iter().take(MAX_LISTED_ERRORS).map(|error| chain(error)).collect();
+    let others = match errors.len().saturating_sub(MAX_LISTED_ERRORS) {
         0 => String::new(),
-        number => format!(", and {number} others"),
+        number => format!("; and {number} more"),
     };
-    (!named.is_empty()).then(|| named.join("; ") + &others)
+    (!listed.is_empty()).then(|| listed.join("; ") + &others)
 }

@@ -1,6 +1,7 @@
 //! Authentication of webhook calls, and selection of the events that trigger runs. This module performs no I/O.
 //!
-//! Processes bodies in pieces as they arrive, so that many large bodies need little memory.
+//! The pieces of a body are processed as they arrive, so that many concurrent calls with large bodies need little
+//! memory.
 
 use axum::http::HeaderMap;
 use hmac::{Hmac, KeyInit, Mac};
@@ -24,9 +25,9 @@ pub enum Fault {
     Missing(&'static str),
     #[error("header {0} must have the form <hash>=<signature in hexadecimal digits>")]
     Malformed(&'static str),
-    #[error("header {0} has an unsupported hash algorithm; sign with sha256 or sha512")]
+    #[error("header {0} has an unsupported hash algorithm; sign with sha256")]
     Hash(&'static str),
-    #[error("header {0} does not match the token and the body; check that the caller uses the token in the Secret")]
+    #[error("header {0} is not valid for this token and body; check that the caller uses the token in the Secret")]
     Wrong(&'static str),
     #[error("the path is derived from an earlier token; use the path in status.webhookPath")]
     OldPath,

@@ -247,7 +247,7 @@ async fn a_signed_push_requests_runs_of_the_matching_stacks() {
     assert_eq!(server.requested(), ["web"]);
     assert!(is_ok(&server.call(&path("push"), &[hub, ("X-GitHub-Event", "ping")], BODY).await));
     assert!(is_ok(&server.call(&path("push"), &[hub, ("X-GitHub-Event", "issues")], BODY).await));
-    assert_eq!(server.requested(), ["web"], "a ping and another event run nothing");
+    assert_eq!(server.requested(), ["web"], "a ping and an event of another type request no run");
     assert!(is_ok(&server.call(&path("many"), &[("X-Signature", &signature)], BODY).await));
     assert_eq!(server.requested(), ["api", "web", "web", "worker"], "each Stack once, although one matches twice");
     let lab = [("X-Gitlab-Token", "s3cret"), ("X-Gitlab-Event", "Push Hook")];
@@ -284,22 +284,22 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     }
     assert_eq!(server.requested(), Vec::<String>::new());
     assert_eq!(server.counted("refused"), 8);
-    // Each receiver has only one event, although the calls to `push` were rejected for three reasons, because callers
-    // must not control the number of events.
+    // A receiver has only one event, although several calls to `push` were rejected, because callers must not control
+    // the number of events.
     let mut events = server.wait_for_events(2).await;
     events.sort();
     assert_eq!(
         events,
         [
             "ValidationFailed: webhook call rejected: Secret apps/gone not found; create it with the key `token`",
-            "ValidationFailed: webhook call rejected: header X-Hub-Signature-256 does not match the token and the \
+            "ValidationFailed: webhook call rejected: header X-Hub-Signature-256 is not valid for this token and \
              body; check that the caller uses the token in the Secret",
         ]
     );
 }
 
 #[tokio::test]
-async fn a_rotated_token_takes_effect_immediately_and_revokes_the_old_path() {
+async fn a_rotated_token_takes_effect_immediately_and_revokes_the_old_token() {
     let receivers = vec![receiver("push", json!({"type": "github"})), receiver("plain", json!({"type": "generic"}))];
     let server = Server::start(world(receivers)).await;
     server.world.lock().unwrap().token = Some("another".to_owned());
@@ -312,7 +312,7 @@ async fn a_rotated_token_takes_effect_immediately_and_revokes_the_old_path() {
 }
 
 #[tokio::test]
-async fn rate_limited_calls_get_the_generic_response_and_share_secret_reads() {
+async fn rate_limited_calls_look_like_unknown_paths_and_share_secret_reads() {
     let server = Server::start(world(vec![receiver("plain", json!({"type": "generic"}))])).await;
     let path = path("plain");
     let calls = futures::future::join_all((0..40).map(|_| server.call(&path, &[], ""))).await;
@@ -352,7 +352,7 @@ async fn a_failed_run_request_returns_500_and_does_not_block_other_requests() {
     let server = Server::start(world).await;
     let response = server.call(&path("many"), &[], "").await;
     assert!(response.starts_with("HTTP/1.1 500 "), "{response}");
-    assert_eq!(server.requested(), ["api", "web", "worker"], "every Stack was requested");
+    assert_eq!(server.requested(), ["api", "web", "worker"], "a run of every Stack was requested");
     let events = server.wait_for_events(1).await;
     assert!(
         events[0].starts_with("Failed: failed to request the run of at least one Stack: Stack apps/gone not found; "),

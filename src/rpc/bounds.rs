@@ -19,14 +19,15 @@ const MAX_OUTPUT: usize = 64 * 1024;
 const MAX_LINK: usize = 2 * 1024;
 /// Maximum number of engine operations in the changes of a result. The engine has about twenty operations.
 const MAX_OPERATIONS: usize = 32;
-/// Maximum number of resources in a list, and of lock holders in a list.
-const MAX_NAMED: usize = 50;
+/// Maximum number of pending creates and maximum number of lock holders in a result.
+const MAX_LISTED: usize = 50;
 /// Latest valid time in milliseconds since 1970: the start of the year 2100. The Kubernetes API rejects
 /// times in the distant future.
 const LATEST: i64 = 4_102_444_800_000;
 
-/// Truncates a status reply. `requested` contains the directories in the request.
-pub(super) fn status(reply: &mut StatusReply, requested: &[String]) {
+/// Truncates a status reply. Removes the directories that are not in `requested`, which contains the directories in the
+/// request.
+pub(super) fn truncate_status(reply: &mut StatusReply, requested: &[String]) {
     for word in [
         &mut reply.agent_version,
         &mut reply.pulumi_version,
@@ -42,36 +43,36 @@ pub(super) fn status(reply: &mut StatusReply, requested: &[String]) {
         reply.config_inputs.clear();
     }
     reply.mounted_inputs.retain(|directory, word| requested.contains(directory) && word.len() <= MAX_WORD);
-    reply.artifact.iter_mut().for_each(artifact);
+    reply.artifact.iter_mut().for_each(truncate_artifact);
     if let Some(candidate) = &mut reply.candidate {
-        candidate.artifact.iter_mut().for_each(artifact);
+        candidate.artifact.iter_mut().for_each(truncate_artifact);
         cut(&mut candidate.doing, MAX_TEXT);
         cut(&mut candidate.failure, MAX_TEXT);
     }
     if let Some(session) = &mut reply.interactive_session {
         cut(&mut session.command, MAX_LINE);
-        time(&mut session.since);
+        clear_invalid_time(&mut session.since);
     }
 }
 
-pub(super) fn run(reply: &mut RunReply) {
+pub(super) fn truncate_run_reply(reply: &mut RunReply) {
     cut(&mut reply.held, MAX_TEXT);
 }
 
-pub(super) fn drain(reply: &mut DrainReply) {
+pub(super) fn truncate_drain_reply(reply: &mut DrainReply) {
     cut(&mut reply.open_operation, MAX_WORD);
 }
 
-pub(super) fn attached(reply: &mut AttachReply) {
+pub(super) fn truncate_attach_reply(reply: &mut AttachReply) {
     match &mut reply.part {
-        Some(Part::Progress(part)) => progress(part),
-        Some(Part::Result(ended)) => result(ended),
+        Some(Part::Progress(part)) => truncate_progress(part),
+        Some(Part::Result(ended)) => truncate_result(ended),
         None => {}
     }
 }
 
-fn progress(progress: &mut Progress) {
-    time(&mut progress.time);
+fn truncate_progress(progress: &mut Progress) {
+    clear_invalid_time(&mut progress.time);
     match &mut progress.event {
         Some(Event::Resource(step)) => {
             cut(&mut step.urn, MAX_LINE);
@@ -82,16 +83,16 @@ fn progress(progress: &mut Progress) {
             cut(&mut diagnostic.urn, MAX_LINE);
             cut(&mut diagnostic.message, MAX_TEXT);
         }
-        Some(Event::Idle(idle)) => time(&mut idle.since),
+        Some(Event::Idle(idle)) => clear_invalid_time(&mut idle.since),
         Some(Event::Started(_)) | None => {}
     }
 }
 
 /// Truncates a result except its outputs. The outputs are written to a Secret, whose size the API server limits.
-fn result(result: &mut Result) {
+fn truncate_result(result: &mut Result) {
     cut(&mut result.message, MAX_TEXT);
-    time(&mut result.started);
-    time(&mut result.ended);
+    clear_invalid_time(&mut result.started);
+    clear_invalid_time(&mut result.ended);
     let changes = std::mem::take(&mut result.changes);
     let known = changes.into_iter().filter(|(word, _)| is_operation(word));
     result.changes = known.take(MAX_OPERATIONS).collect();
@@ -100,11 +101,11 @@ fn result(result: &mut Result) {
     }
     let begin = result.last_output.len().saturating_sub(MAX_OUTPUT);
     result.last_output.drain(..result.last_output.ceil_char_boundary(begin));
-    result.holders.truncate(MAX_NAMED);
+    result.holders.truncate(MAX_LISTED);
     for holder in &mut result.holders {
         [&mut holder.user, &mut holder.host, &mut holder.time].into_iter().for_each(|word| cut(word, MAX_WORD));
     }
-    result.pending_creates.truncate(MAX_NAMED);
+    result.pending_creates.truncate(MAX_LISTED);
     result.pending_creates.iter_mut().for_each(|urn| cut(urn, MAX_LINE));
     if result.config_inputs.len() > MAX_WORD {
         result.config_inputs.clear();
@@ -115,7 +116,7 @@ fn result(result: &mut Result) {
     }
 }
 
-fn artifact(artifact: &mut Artifact) {
+fn truncate_artifact(artifact: &mut Artifact) {
     cut(&mut artifact.digest, 2 * MAX_WORD);
     cut(&mut artifact.directory, MAX_LINE);
 }
@@ -132,7 +133,7 @@ fn is_link(link: &str) -> bool {
 }
 
 /// Replaces an invalid time with 0.
-fn time(milliseconds: &mut i64) {
+fn clear_invalid_time(milliseconds: &mut i64) {
     if !(0..=LATEST).contains(milliseconds) {
         *milliseconds = 0;
     }
@@ -182,7 +183,7 @@ mod tests {
             protocol_version: 1,
             mounted_inputs: directories.chain([("/mnt/requested".to_owned(), "word".to_owned())]).collect(),
         };
-        status(&mut reply, &["/mnt/requested".to_owned(), "/mnt/7".to_owned()]);
+        truncate_status(&mut reply, &["/mnt/requested".to_owned(), "/mnt/7".to_owned()]);
         assert!(reply.encoded_len() < 40 * 1024, "{} bytes", reply.encoded_len());
         assert_eq!(
             reply.mounted_inputs.into_iter().collect::<Vec<_>>(),
@@ -207,7 +208,7 @@ mod tests {
             project: Some(proto::Project { name: long(), runtime: long() }),
             ..proto::Result::default()
         };
-        result(&mut reply);
+        truncate_result(&mut reply);
         assert!(reply.encoded_len() < 400 * 1024, "{} bytes", reply.encoded_len());
         assert_eq!((reply.started, reply.ended, reply.changes.len()), (0, 0, MAX_OPERATIONS));
         assert!(reply.permalink.is_empty() && reply.last_output.ends_with("\nlast"));
@@ -225,7 +226,7 @@ mod tests {
             ..proto::Result::default()
         };
         let before = reply.clone();
-        result(&mut reply);
+        truncate_result(&mut reply);
         assert_eq!(reply, before);
         for link in ["javascript:alert(1)", "not a link", "https://a b", "ftp://x"] {
             assert!(!is_link(link), "{link}");
@@ -244,7 +245,7 @@ mod tests {
             let mut reply = AttachReply {
                 part: Some(Part::Progress(Progress { sequence: 1, time: i64::MAX, event: Some(event) })),
             };
-            attached(&mut reply);
+            truncate_attach_reply(&mut reply);
             assert!(reply.encoded_len() < 16 * 1024, "{} bytes", reply.encoded_len());
         }
     }

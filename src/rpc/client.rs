@@ -17,7 +17,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 pub use super::client_tls::ClientIdentityError;
+use super::byte_rate::NamespaceRates;
 use super::client_tls::{self, CloseReason};
+use super::unary_channel::UnaryChannel;
 use crate::rpc::bounds;
 use crate::rpc::identity::Issued;
 use crate::rpc::proto;
@@ -65,24 +67,24 @@ pub struct Sending(Arc<watch::Sender<Sent>>);
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     bytes: u64,
-    is_all: bool,
+    is_complete: bool,
 }
 
 impl Sending {
     /// Waits until the connection has accepted all bytes.
     pub async fn done(&self) {
         // The wait cannot fail, because `self` owns the sender.
-        let _ = self.0.subscribe().wait_for(|sent| sent.is_all).await;
+        let _ = self.0.subscribe().wait_for(|sent| sent.is_complete).await;
     }
 
-    /// Waits until the stream is slower than `rate`, and then returns an error. After the complete stream is sent,
-    /// never returns.
+    /// Waits until the stream is slower than `rate`, and then returns an error. Never returns if the complete stream is
+    /// sent.
     async fn too_slow(&self, call: &'static str, rate: Rate) -> RpcError {
         loop {
             let before = self.0.borrow().bytes;
             tokio::time::sleep(rate.within).await;
             let sent = *self.0.borrow();
-            if sent.is_all {
+            if sent.is_complete {
                 std::future::pending::<()>().await;
             }
             let received = sent.bytes.saturating_sub(before);
@@ -97,21 +99,32 @@ impl Sending {
 
     fn record(&self, bytes: usize) {
         self.0.send_modify(|sent| match bytes {
-            0 => sent.is_all = true,
+            0 => sent.is_complete = true,
             bytes => sent.bytes += bytes as u64,
         });
     }
 }
 
-/// Error of a call.
+/// Value of [`RpcError::call`] if the connection failed before a call.
+const CONNECT: &str = "connect";
+
+/// Error of a connection or of a call.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("failed to call {call} of the agent: {message} ({code:?})")]
+#[error("{}: {message} ({code:?})", failed_action(call))]
 pub struct RpcError {
-    /// Name of the called method.
+    /// Name of the called method, or `connect`.
     pub call: &'static str,
     pub code: Code,
     /// Truncated message of the agent or of the network.
     pub message: String,
+}
+
+fn failed_action(call: &str) -> String {
+    if call == CONNECT {
+        "failed to connect to the agent".to_owned()
+    } else {
+        format!("failed to call {call} of the agent")
+    }
 }
 
 impl RpcError {
@@ -184,7 +197,7 @@ impl RpcError {
     }
 
     fn status(call: &'static str, status: &Status) -> Self {
-        // Errors of broken connections have different codes, but their source is always a transport error.
+        // Errors of broken connections have various codes, but their source is always a transport error.
         let broken = std::error::Error::source(status).is_some();
         let code = if broken { Code::Unavailable } else { status.code() };
         match std::error::Error::source(status) {
@@ -210,12 +223,15 @@ pub struct AgentAddress {
     pub ip: IpAddr,
     pub port: u16,
     pub server_name: String,
+    /// Namespace of the pod. The agents of a namespace share a rate limit.
+    pub namespace: String,
 }
 
 /// Factory of connections to agents. The connections use the identity of the controller. Cheap to clone.
 #[derive(Clone)]
 pub struct Agents {
     tls: Arc<ArcSwap<ClientConfig>>,
+    rates: NamespaceRates,
 }
 
 impl Agents {
@@ -223,7 +239,7 @@ impl Agents {
     /// certificates). A connection presents the first client certificate that the agent accepts.
     pub fn new(clients: &[Issued], authorities_pem: &str) -> Result<Self, ClientIdentityError> {
         let config = client_tls::configuration(clients, authorities_pem)?;
-        Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)) })
+        Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)), rates: NamespaceRates::default() })
     }
 
     /// Uses these certificates for new connections of this factory and all its clones. Open connections do not change.
@@ -234,7 +250,7 @@ impl Agents {
 
     /// Connects to an agent. The connection is closed when the client and all its streams are dropped.
     pub async fn connect(&self, address: &AgentAddress) -> Result<AgentClient, RpcError> {
-        let call = "Connect";
+        let call = CONNECT;
         let name = ServerName::try_from(address.server_name.clone())
             .map_err(|_| RpcError::new(call, Code::InvalidArgument, "the server name is not a valid DNS name"))?;
         let endpoint = Endpoint::from_shared(format!("http://{}", address.server_name))
@@ -246,10 +262,12 @@ impl Agents {
             .keep_alive_while_idle(true);
         let (tls, target) = (self.tls.clone(), SocketAddr::new(address.ip, address.port));
         let close_reason = CloseReason::default();
-        let reason = close_reason.clone();
+        let (reason, rates, namespace) = (close_reason.clone(), self.rates.clone(), address.namespace.clone());
         let connector = tower::service_fn(move |_| {
             let (tls, name, reason) = (tls.load_full(), name.clone(), reason.clone());
-            async move { client_tls::connect(target, name, tls, reason).await.map(TokioIo::new) }
+            let (rates, namespace) = (rates.clone(), namespace.clone());
+            let limit = move |stream| rates.limit(&namespace, stream);
+            async move { client_tls::connect(target, name, tls, limit, reason).await.map(TokioIo::new) }
         });
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector));
         let channel = match connecting.await {
@@ -262,14 +280,19 @@ impl Agents {
                 return Err(RpcError::new(call, Code::Unavailable, &message));
             }
         };
-        Ok(AgentClient { calls: Calls::new(channel).max_decoding_message_size(MAX_REPLY), close_reason })
+        let streams = Calls::new(channel.clone()).max_decoding_message_size(MAX_RESULT);
+        let calls = Calls::new(UnaryChannel(channel)).max_decoding_message_size(MAX_REPLY);
+        Ok(AgentClient { calls, streams, close_reason })
     }
 }
 
 /// Connection to one agent. Cheap to clone.
 #[derive(Clone)]
 pub struct AgentClient {
-    calls: Calls<Channel>,
+    /// Calls with one reply message.
+    calls: Calls<UnaryChannel>,
+    /// Calls whose reply is a stream of messages.
+    streams: Calls<Channel>,
     close_reason: CloseReason,
 }
 
@@ -284,7 +307,7 @@ impl AgentClient {
         let mut calls = self.calls.clone();
         let requested = request.mounted_directories.clone();
         let mut reply = unary(&self.close_reason, "Status", CALL_TIMEOUT, calls.status(request)).await?;
-        bounds::status(&mut reply, &requested);
+        bounds::truncate_status(&mut reply, &requested);
         Ok(reply)
     }
 
@@ -304,13 +327,13 @@ impl AgentClient {
         self.put_source_at(header, reader, sending, MIN_RATE).await
     }
 
-    /// Sends a source in the same way as [`AgentClient::put_source`], with the minimum rate `least`.
+    /// Sends a source in the same way as [`AgentClient::put_source`], with the minimum rate `min_rate`.
     pub(super) async fn put_source_at<R>(
         &self,
         header: proto::SourceHeader,
         reader: R,
         sending: &Sending,
-        least: Rate,
+        min_rate: Rate,
     ) -> Result<proto::PutSourceReply, RpcError>
     where
         R: AsyncRead + Send + Unpin + 'static,
@@ -321,7 +344,7 @@ impl AgentClient {
         let mut calls = self.calls.clone();
         let reply = tokio::select! {
             reply = unary(&self.close_reason, call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)) => reply,
-            error = sending.too_slow(call, least) => Err(error),
+            error = sending.too_slow(call, min_rate) => Err(error),
         };
         let broken = broken.lock().ok().and_then(|mut error| error.take());
         match broken {
@@ -334,15 +357,15 @@ impl AgentClient {
     pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.close_reason, "Run", RUN_TIMEOUT, calls.run(request)).await?;
-        bounds::run(&mut reply);
+        bounds::truncate_run_reply(&mut reply);
         Ok(reply)
     }
 
     /// Streams the progress of an operation from the sequence number `from`, followed by the result of the operation.
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
-        let mut calls = self.calls.clone().max_decoding_message_size(MAX_RESULT);
+        let mut streams = self.streams.clone();
         let request = proto::AttachRequest { id: id.to_owned(), from };
-        let stream = unary(&self.close_reason, "Attach", CALL_TIMEOUT, calls.attach(request)).await?;
+        let stream = unary(&self.close_reason, "Attach", CALL_TIMEOUT, streams.attach(request)).await?;
         Ok(Attachment { stream, close_reason: self.close_reason.clone() })
     }
 
@@ -364,7 +387,7 @@ impl AgentClient {
     pub async fn drain(&self) -> Result<proto::DrainReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.close_reason, "Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await?;
-        bounds::drain(&mut reply);
+        bounds::truncate_drain_reply(&mut reply);
         Ok(reply)
     }
 }
@@ -382,7 +405,7 @@ impl Attachment {
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
         let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.close_reason))?;
-        next.iter_mut().for_each(bounds::attached);
+        next.iter_mut().for_each(bounds::truncate_attach_reply);
         Ok(next)
     }
 }

@@ -1,9 +1,9 @@
 //! TLS 1.3 on the side of the controller. The controller verifies that an agent serves the expected Workspace, and
 //! presents a client certificate of a certificate authority that the agent trusts.
 //!
-//! During a rotation of the authority, some pods still have the old files. The controller therefore has a client
-//! certificate from the current authority and one from the previous authority. In the handshake, an agent lists the
-//! authorities that it trusts.
+//! During a rotation of the authority, some pods still have the certificate files of the previous authority. The
+//! controller therefore has a client certificate from the current authority and one from the previous authority. In the
+//! handshake, an agent lists the authorities that it trusts.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use super::byte_rate::LimitedStream;
 use super::handshake;
 use crate::rpc::identity::{self, IdentityError, Issued};
 
@@ -59,18 +60,19 @@ pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result
     Ok(config)
 }
 
-/// Connects to an agent and verifies its name. If the agent closes the connection, the reason is stored in
+/// Connects to an agent and verifies its name. `limit` limits the rate at which data is read. If the agent closes the connection, the reason is stored in
 /// `close_reason`.
 pub(super) async fn connect(
     target: SocketAddr,
     name: ServerName<'static>,
     tls: Arc<ClientConfig>,
+    limit: impl FnOnce(TcpStream) -> LimitedStream,
     close_reason: CloseReason,
 ) -> io::Result<AgentStream> {
     close_reason.set(None);
     let stream = TcpStream::connect(target).await?;
     stream.set_nodelay(true)?;
-    let connected = tokio_rustls::TlsConnector::from(tls).connect(name, stream).await;
+    let connected = tokio_rustls::TlsConnector::from(tls).connect(name, limit(stream)).await;
     connected.map(|stream| AgentStream { stream, close_reason }).map_err(|error| handshake::explain(error, "agent"))
 }
 
@@ -128,7 +130,7 @@ impl ResolvesClientCert for Identities {
 /// Connection to an agent. An agent can reject the client certificate after the handshake of the client has completed.
 /// The first read then fails, and its error contains the reason.
 pub(super) struct AgentStream {
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<LimitedStream>,
     close_reason: CloseReason,
 }
 

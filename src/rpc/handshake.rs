@@ -61,7 +61,8 @@ impl ClientCertVerifier for ControllerClientVerifier {
 
 /// Advice in errors that can occur after a rotation of the authority, because the kubelet updates the mounted files
 /// with a delay.
-const KUBELET_DELAY: &str = "after a change of the authority, the kubelet updates the pod within two minutes";
+const KUBELET_DELAY: &str =
+    "after a rotation of the authority, the kubelet updates the certificate files in the pod within two minutes";
 
 /// Returns the error with a message for users. `peer` is the other side of the connection: `agent` or `client`.
 pub(super) fn explain(error: io::Error, peer: &str) -> io::Error {
@@ -94,7 +95,7 @@ fn certificate_message(reason: &CertificateError, peer: &str) -> String {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("the {peer}'s certificate is for another workspace: {reason}")
         }
-        // If a trusted authority has the same name but another key than the issuer, the error is a bad signature.
+        // If a trusted authority has the same name as the issuer but another key, the error is a bad signature.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             format!("the {peer}'s certificate is signed by an untrusted authority; {KUBELET_DELAY}")
         }

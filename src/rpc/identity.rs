@@ -24,7 +24,7 @@ pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Validity of a server or client certificate.
 pub const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-/// Time by which the validity of a certificate begins before its creation, for hosts whose clocks are behind.
+/// The validity of a certificate begins this long before its creation, because the clocks of other hosts can be behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
 /// Organization in the name of a generated authority.
 const ORGANIZATION: &str = "pulumi-controller";
@@ -38,7 +38,7 @@ pub enum IdentityError {
         "failed to read the authority's private key: must be PKCS#8 (\"BEGIN PRIVATE KEY\") with ECDSA, Ed25519 or RSA"
     )]
     ReadKey { source: rcgen::Error },
-    #[error("the certificate of the private key is not a CA certificate (CA:TRUE, keyCertSign)")]
+    #[error("the certificate that matches the private key is not a CA certificate (CA:TRUE, keyCertSign)")]
     NoAuthority,
     #[error("no certificate of the authority matches its private key")]
     ForeignKey,

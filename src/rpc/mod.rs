@@ -5,6 +5,7 @@
 //! starts no processes.
 
 mod bounds;
+pub mod byte_rate;
 pub mod client;
 mod client_tls;
 mod handshake;
@@ -23,3 +24,4 @@ pub mod proto {
 }
 pub mod protocol;
 pub mod server_tls;
+mod unary_channel;

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest, Settings};
 
 /// Protocol version of this agent. If a new field of a run request changes the behavior of a run, increase the version,
-/// and return it from [`needed`] for requests that contain the field.
+/// and return it from [`required_version`] for requests that contain the field.
 ///
 /// Version 2: a destroy fails if the backend does not contain the Pulumi stack.
 ///
@@ -18,10 +18,10 @@ use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest, Setti
 /// Version 4: a destroy fails if its Pulumi stack is not the applied stack.
 pub const PROTOCOL_VERSION: u32 = 4;
 /// Minimum protocol version of an agent that waits until Secrets and ConfigMaps are mounted.
-pub const REQUIRED_DIRECTORIES: u32 = 3;
+pub const MOUNT_WAIT_VERSION: u32 = 3;
 
 /// Returns the minimum protocol version of an agent for this run.
-pub fn needed(request: &RunRequest) -> u32 {
+pub fn required_version(request: &RunRequest) -> u32 {
     if request.kind() == OperationKind::Destroy {
         return if request.applied_stack.is_some() { 4 } else { 2 };
     }

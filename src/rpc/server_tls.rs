@@ -1,5 +1,5 @@
-//! TLS 1.3 on the side of the agent. The agent requires the client certificate of the controller. The files of the
-//! agent can change at any time.
+//! TLS 1.3 on the side of the agent. The agent requires the client certificate of the controller. The certificate files
+//! of the agent can change at any time.
 //!
 //! Before each connection, the agent checks whether the files have changed. If the directory cannot be watched, the
 //! agent reads the files for each connection. These reads are cheap, because the controller connects rarely.
@@ -307,8 +307,8 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Closes a connection so that the client receives the alert with the reason. To prevent that the operating system
-/// resets the connection and discards the alert, reads the remaining bytes of the client first.
+/// Closes a connection so that the client receives the alert with the reason. First reads the remaining bytes of the
+/// client. Otherwise, the operating system would reset the connection and discard the alert.
 async fn close_after_alert(mut stream: TcpStream) {
     let listening = async {
         stream.shutdown().await?;

@@ -63,7 +63,7 @@ impl Backoff {
         delay
     }
 
-    /// Resets the delay of an object after a successful reconcile or after the deletion of the object.
+    /// Resets the delay of an object after a successful reconciliation or after the deletion of the object.
     pub fn forget(&self, key: &ObjectKey) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_failure_count_is_bounded_and_the_oldest_is_evicted() {
+    async fn the_number_of_recorded_objects_is_bounded_and_the_oldest_is_evicted() {
         let backoff = Backoff::new(MIN_DELAY, MAX_DELAY, 2);
         for name in ["a", "b", "c"] {
             backoff.failed(&key(name));

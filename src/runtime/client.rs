@@ -17,27 +17,27 @@ use crate::telemetry::metrics::Metrics;
 pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
     let config = Config::infer().await?;
     let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
-    let counted = layer_fn(|inner| Counted { inner, host: host.clone(), metrics: metrics.clone() });
+    let counted = layer_fn(|inner| CountingService { inner, host: host.clone(), metrics: metrics.clone() });
     Ok(ClientBuilder::try_from(config)?.with_layer(&counted).build())
 }
 
 /// Error during the creation of a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("failed to find the API server: no ServiceAccount is mounted and no kubeconfig exists")]
+    #[error("failed to find the API server: no valid ServiceAccount is mounted, and no valid kubeconfig exists")]
     Config(#[from] kube::config::InferConfigError),
     #[error("failed to create a client for the API server")]
     Client(#[from] kube::Error),
 }
 
 /// Middleware that counts the requests by response code.
-struct Counted<S> {
+struct CountingService<S> {
     inner: S,
     host: Arc<str>,
     metrics: Metrics,
 }
 
-impl<S, B> Service<Request<Body>> for Counted<S>
+impl<S, B> Service<Request<Body>> for CountingService<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -78,7 +78,8 @@ mod tests {
             }
         };
         for path in ["/a", "/b", "/broken"] {
-            let counted = Counted { inner: service_fn(respond), host: "api:6443".into(), metrics: metrics.clone() };
+            let counted =
+                CountingService { inner: service_fn(respond), host: "api:6443".into(), metrics: metrics.clone() };
             let request = Request::get(path).body(Body::empty()).unwrap();
             assert_eq!(counted.oneshot(request).await.is_ok(), path != "/broken");
         }

@@ -29,7 +29,8 @@ pub struct Start<S> {
     /// Store that receives all objects in `scope`.
     pub store: S,
     pub runner: Arc<ReconcileRunner>,
-    /// When this token is canceled, no further reconcile starts. The controller ends after the reconciles in progress.
+    /// When this token is canceled, no further reconciliation starts. The controller ends after the reconciliations in
+    /// progress.
     pub end: CancellationToken,
 }
 
@@ -42,7 +43,8 @@ impl<S> Debug for Start<S> {
 impl<S> Start<S> {
     /// Runs the controller until `end` is canceled.
     ///
-    /// For `strip` and `on_event`, see [`watch::changes`]. `triggers` adds further streams that trigger reconciles.
+    /// For `strip` and `on_event`, see [`watch::changes`]. `triggers` adds further streams that trigger
+    /// reconciliations.
     pub async fn run<K, C, R>(
         self,
         strip: impl Fn(&mut K) + Send + 'static,
@@ -70,8 +72,8 @@ impl<S> Start<S> {
                 move |object, context| {
                     let runner = runner.clone();
                     let target = object.clone();
-                    // The reconcile is boxed only when it starts. All due reconciles wait here for a slot, so a waiting
-                    // future must be small.
+                    // The reconciliation is boxed only when it starts. All due reconciliations wait here for a slot, so
+                    // a waiting future must be small.
                     let work = async move { Box::pin(reconcile(target, context)).await };
                     async move { runner.run(object.as_ref(), work).await }
                 },
@@ -79,7 +81,8 @@ impl<S> Start<S> {
                 context,
             )
             .for_each(|result| async move {
-                // The object was deleted or is part of another shard, or a watch failed and is retried.
+                // These errors are expected: the object was deleted or is part of another shard, or a watch failed and
+                // is retried.
                 if let Err(error) = result {
                     tracing::debug!(kind = %K::kind(&()), error = &error as &dyn std::error::Error, "controller");
                 }

@@ -1,6 +1,6 @@
-//! Events of objects, which are sent to the Kubernetes API and to Flux notification-controller. Reconciles queue events
-//! without waiting, and one task delivers the queued events. Each destination has a bounded queue, so that a slow
-//! notification-controller neither delays nor displaces events for the API.
+//! Events of objects, which are sent to the Kubernetes API and to Flux notification-controller. Reconciliations queue
+//! events without waiting, and one task delivers the queued events. Each destination has a bounded queue, so that a
+//! slow notification-controller neither delays nor displaces events for the API.
 
 mod kubernetes;
 mod notifications;
@@ -31,14 +31,14 @@ pub struct EventTask {
 }
 
 impl Events {
-    /// Creates the queue of the API and the task that delivers its events. The caller must run the task. `component` is
-    /// the name of the controller, and `instance` is the name of its pod.
+    /// Creates the queue of events for the Kubernetes API, and the task that delivers these events. The caller must run
+    /// the task. `component` is the name of the controller, and `instance` is the name of its pod.
     pub fn new(writer: Writer, component: &str, instance: &str, metrics: Metrics) -> (Events, EventTask) {
         Self::with_notifications(writer, None, component, instance, metrics)
     }
 
-    /// Creates the same queue and task as [`Events::new`], and a second queue whose events the same task posts to
-    /// notification-controller.
+    /// Creates the same queue and task as [`Events::new`]. If `controller` is set, also creates a second queue, whose
+    /// events the task posts to notification-controller.
     pub fn with_notifications(
         writer: Writer,
         controller: Option<NotificationController>,

@@ -106,7 +106,7 @@ impl<W> FairQueue<W> {
         FairQueue { limits, open, reserved, queue: Queue::default(), reservations: 0 }
     }
 
-    /// Opens a run if a slot is free for it. Otherwise, queues the run. When the run may start,
+    /// Assigns a slot to a run if one is free. Otherwise, queues the run. When the run may start,
     /// [`FairQueue::next_requeue`] returns `key`.
     pub fn request(&mut self, run: &Run, key: W, now: Instant) -> Result<(), Full> {
         let is_reserved = self.reserved.get(&run.uid).is_some_and(|reserved| reserved.run.node == run.node);
@@ -125,11 +125,12 @@ impl<W> FairQueue<W> {
         Err(self.full_reason(run))
     }
 
-    /// Opens a run regardless of the limits. The run has a reserved slot, or it was opened before this process started.
+    /// Assigns a slot to a run regardless of the limits. The run has a reserved slot, or it started before this
+    /// process.
     pub fn adopt(&mut self, run: &Run, now: Instant) {
         self.forget(&run.uid);
-        let opened = || Open { namespace: run.namespace.clone(), node: run.node.clone(), permits: 0 };
-        self.open.entry(run.uid.clone()).or_insert_with(opened).permits += 1;
+        let new = || Open { namespace: run.namespace.clone(), node: run.node.clone(), permits: 0 };
+        self.open.entry(run.uid.clone()).or_insert_with(new).permits += 1;
         // The run may have had a reserved slot on another node. This slot is now free for a queued run.
         self.reserve(now);
     }
@@ -154,8 +155,8 @@ impl<W> FairQueue<W> {
     /// Returns the `key` of the next run that may start. Each `key` is returned once.
     pub fn next_requeue(&mut self, now: Instant) -> Option<W> {
         self.reserve(now);
-        let unaware = self.reserved.values_mut().filter(|reserved| reserved.key.is_some());
-        unaware.min_by_key(|reserved| reserved.number)?.key.take()
+        let not_requeued = self.reserved.values_mut().filter(|reserved| reserved.key.is_some());
+        not_requeued.min_by_key(|reserved| reserved.number)?.key.take()
     }
 
     /// Returns the time at which the next reservation expires.

@@ -114,7 +114,7 @@ async fn read(request: Request<Body>) -> RecordedRequest {
 }
 
 /// Applies a JSON merge patch (RFC 7386) in the same way as the API server.
-pub(crate) fn merge(target: &mut Value, patch: &Value) {
+pub(crate) fn apply_json_merge_patch(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
         return;
@@ -127,7 +127,7 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
         if value.is_null() {
             target.remove(key);
         } else {
-            merge(target.entry(key.clone()).or_insert(Value::Null), value);
+            apply_json_merge_patch(target.entry(key.clone()).or_insert(Value::Null), value);
         }
     }
 }

@@ -13,12 +13,12 @@ const APPLY: &str = "Apply";
 const UPDATE: &str = "Update";
 
 /// Returns whether the operator still manages fields of an object.
-pub fn is_due<K: Resource>(object: &K) -> bool {
+pub fn is_managed_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(is_operators)
 }
 
-/// Returns whether the operator has applied more of an object than its status. If so, the operator has created the
-/// object and maintains it.
+/// Returns whether the operator has applied fields of an object other than its status. If so, the operator has created
+/// the object and maintains it.
 pub fn is_applied_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(|entry| is_operators(entry) && is_apply(entry) && !is_of_subresource(entry))
 }
@@ -26,7 +26,7 @@ pub fn is_applied_by_operator<K: Resource>(object: &K) -> bool {
 /// Returns the managed fields after the replacement of the operator by this controller as field manager. Returns `None`
 /// if the operator manages no field.
 pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
-    if !is_due(object) {
+    if !is_managed_by_operator(object) {
         return None;
     }
     let mut kept: Vec<ManagedFieldsEntry> = Vec::new();
@@ -126,7 +126,7 @@ mod tests {
     fn left<K: DeserializeOwned>(list: &str) -> Vec<K> {
         let list: Value = serde_saphyr::from_str(list).expect("valid YAML");
         let items = list["items"].as_array().expect("is a list").clone();
-        items.into_iter().map(|item| serde_json::from_value(item).expect("valid field manager entry")).collect()
+        items.into_iter().map(|item| serde_json::from_value(item).expect("valid object")).collect()
     }
 
     macro_rules! left {
@@ -148,7 +148,7 @@ mod tests {
     fn all_fields_managed_by_pko_are_taken_over() {
         let ours = "pulumi-controller";
         for stack in left::<Stack>(left!("stacks")) {
-            assert!(is_due(&stack) && !is_applied_by_operator(&stack), "{stack:?}");
+            assert!(is_managed_by_operator(&stack) && !is_applied_by_operator(&stack), "{stack:?}");
             let update = format!("{ours} Update ");
             let expected = [format!("{ours} Update status"), "kubectl-client-side-apply Update ".to_owned(), update];
             assert_eq!(managers(&stack), expected);
@@ -204,7 +204,7 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"managedFields": managed}})).expect("valid Service")
         };
         for manager in ["pulumi-controller", "pulumi-kubernetes-operator-fork", "kubectl", ""] {
-            assert!(!is_due(&with(manager)) && managed_fields(&with(manager)).is_none(), "{manager}");
+            assert!(!is_managed_by_operator(&with(manager)) && managed_fields(&with(manager)).is_none(), "{manager}");
         }
         assert!(managed_fields(&Service::default()).is_none());
     }

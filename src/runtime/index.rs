@@ -19,9 +19,9 @@ use tokio::sync::watch;
 
 use crate::runtime::reconcile::ReconcileError;
 
-/// Maximum time for which a reconcile waits for the caches. The reconcile then ends and releases its slot.
+/// Maximum time for which a reconciliation waits for the caches. The reconciliation then ends and releases its slot.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Requeue interval after a reconcile has waited for [`WAIT_TIMEOUT`].
+/// Requeue interval after a reconciliation has waited for [`WAIT_TIMEOUT`].
 const WAIT_REQUEUE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Function that returns the groups of an object. An object can be in any number of groups.

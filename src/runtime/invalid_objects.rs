@@ -1,4 +1,4 @@
-//! Reports objects that cannot be parsed, in their conditions and as events. Such an object triggers no reconcile.
+//! Reports objects that cannot be parsed, in their conditions and as events. Such an object triggers no reconciliation.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::api::conditions::{self, Claim, READY, STALLED, Status, stack_reason};
+use crate::api::conditions::{self, ConditionUpdate, READY, STALLED, Status, stack_reason};
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::tolerant_watcher::ParseError;
 use crate::runtime::writes::{Object, Writer};
@@ -156,8 +156,8 @@ fn status(kind: &str, message: &str, generation: i64) -> Option<Value> {
     for (kind, status, reason) in
         [(READY, Status::False, not_ready), (STALLED, Status::True, stack_reason::SPEC_INVALID)]
     {
-        let claim = Claim { kind, status, reason, message };
-        conditions::set(&mut written, &claim, generation, Timestamp::now());
+        let condition = ConditionUpdate { kind, status, reason, message };
+        conditions::set(&mut written, &condition, generation, Timestamp::now());
     }
     Some(json!({ "conditions": written, "observedGeneration": generation }))
 }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failed_report_about_an_invalid_object_is_repeated_a_few_times() {
+    async fn reports_of_an_invalid_object_are_retried_up_to_the_maximum() {
         let (client, log) = client(|_| FakeResponse::refusal(500, "InternalError"));
         let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), Metrics::default());
         let (events, _task) = Events::new(writer.clone(), "controller", "pod", Metrics::default());
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_report_about_a_deleted_object_is_not_repeated() {
+    async fn a_failed_report_of_a_deleted_object_is_not_retried() {
         let (client, log) = client(|_| FakeResponse::refusal(404, "NotFound"));
         reported::<Stack>(client, &[1]).await;
         assert_eq!(log.all().len(), 1);

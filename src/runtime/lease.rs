@@ -30,9 +30,9 @@ use crate::telemetry::chain;
 use crate::telemetry::metrics::Metrics;
 
 pub use state::Identity;
-use state::{Observation, Step, decide, desired};
+use state::{Observation, Step, decide, next_lease_spec};
 
-/// Timeout of the request that releases the Lease.
+/// Timeout of the release of the Lease.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// `leaseDurationSeconds` of a released Lease, as in client-go.
 const RELEASED_SECONDS: i32 = 1;
@@ -115,7 +115,7 @@ impl Elector {
     pub async fn acquire(&mut self) {
         let mut logged: Option<String> = None;
         loop {
-            match self.attempt().await {
+            match self.try_acquire_or_renew().await {
                 Ok(Some(started)) => return self.allow_writes_since(started),
                 Ok(None) => {
                     let holder = self.seen.as_ref().and_then(Observation::holder).map(str::to_owned);
@@ -145,7 +145,7 @@ impl Elector {
             }
             let attempt = tokio::select! {
                 () = stop.cancelled() => return Ok(self),
-                attempt = tokio::time::timeout_at(deadline, self.attempt()) => attempt,
+                attempt = tokio::time::timeout_at(deadline, self.try_acquire_or_renew()) => attempt,
             };
             match attempt {
                 Ok(Ok(Some(started))) => self.allow_writes_since(started),
@@ -184,7 +184,7 @@ impl Elector {
 
     /// Makes one attempt to acquire or renew the Lease. Returns the start time of the request, or `None` if another
     /// candidate holds the Lease.
-    pub(super) async fn attempt(&mut self) -> Result<Option<Instant>, LeaseError> {
+    pub(super) async fn try_acquire_or_renew(&mut self) -> Result<Option<Instant>, LeaseError> {
         if !self.must_read {
             match self.step().await {
                 // Another client has changed or deleted the Lease. This candidate may still be the holder.
@@ -207,10 +207,10 @@ impl Elector {
             self.must_read = true;
             return Ok(None);
         }
-        // The caller can drop this future before the response arrives, so the flag is set before the request.
+        // The caller can drop this future before the response arrives, so `must_read` is set before the request.
         self.must_read = true;
         let before = self.seen.as_ref().map(Observation::spec).unwrap_or_default();
-        let spec = desired(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
+        let spec = next_lease_spec(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
         let granted = match self.seen.clone() {
             Some(seen) => self.write(&seen, &spec).await?,
             None => match self.writer.create(&self.new_lease(spec)).await? {
@@ -291,7 +291,7 @@ impl Term {
     /// Starts the term of an elector that has acquired the Lease.
     pub fn begin(elector: Elector) -> Self {
         let stop = CancellationToken::new();
-        // A separate task renews the Lease, so that renewals do not wait for reconciles.
+        // A separate task renews the Lease, so that renewals do not wait for reconciliations.
         let renewing = tokio::spawn(elector.hold(stop.clone()));
         Term { renewing, stop }
     }

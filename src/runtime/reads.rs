@@ -97,7 +97,7 @@ impl Reader {
             return Ok(None);
         }
         let what = || format!("read the metadata of {} {namespace}/{name}", K::kind(&()));
-        self.call(what, row_opt::<K>(&self.client, namespace, name)).await
+        self.call(what, get_row_opt::<K>(&self.client, namespace, name)).await
     }
 
     /// Returns a cluster-scoped object, or `None` if it does not exist.
@@ -239,7 +239,7 @@ impl Table {
 }
 
 /// Returns the row of an object, or `None` if the object does not exist.
-async fn row_opt<K>(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<Row>>
+async fn get_row_opt<K>(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<Row>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
 {

@@ -1,5 +1,5 @@
-//! Executes reconciles with fair slots for namespaces, a log span, a timeout, a panic guard and metrics. Converts the
-//! result of each reconcile to a requeue.
+//! Executes reconciliations with fair slots for namespaces, a log span, a timeout, a panic guard and metrics. Converts
+//! the result of each reconciliation to a requeue.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -28,19 +28,19 @@ use crate::telemetry::reconciles::ReconcileResult;
 
 /// Limit that is not reached in practice.
 const UNLIMITED: usize = 1 << 20;
-/// Requeue interval of an object if too many reconciles of its namespace already wait for a slot.
+/// Requeue interval of an object if too many reconciliations of its namespace already wait for a slot.
 const BUSY_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Result of a successful reconcile.
+/// Result of a successful reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The object is not requeued. The next change triggers a reconcile.
+    /// The object is not requeued. The next change triggers a reconciliation.
     Settled,
-    /// The object is requeued after this time. A change can trigger a reconcile earlier.
+    /// The object is requeued after this time. A change can trigger a reconciliation earlier.
     After(Duration),
 }
 
-/// Reason why a reconcile did not succeed. The reason determines when the object is requeued.
+/// Reason why a reconciliation did not succeed. The reason determines when the object is requeued.
 #[derive(Debug, Error)]
 pub enum ReconcileError {
     /// No progress is possible until the object changes. The object is not requeued.
@@ -80,7 +80,7 @@ impl From<ReadError> for ReconcileError {
     }
 }
 
-/// Result of a reconcile, which can also be a panic or a timeout.
+/// Result of a reconciliation, which can also be a panic or a timeout.
 enum End {
     Outcome(Outcome),
     Error(ReconcileError),
@@ -88,7 +88,7 @@ enum End {
     Timeout,
 }
 
-/// Executes the reconciles of one controller.
+/// Executes the reconciliations of one controller.
 pub struct ReconcileRunner {
     controller: &'static str,
     kind: &'static str,
@@ -96,10 +96,11 @@ pub struct ReconcileRunner {
     timeout: Duration,
     metrics: Metrics,
     slots: FairSlots,
-    /// When this token is canceled, reconciles that wait for a slot no longer start.
+    /// When this token is canceled, reconciliations that wait for a slot no longer start.
     end: CancellationToken,
     backoff: Backoff,
-    /// Objects that were reconciled. The lock is held only for short sections and never across an `await`.
+    /// Objects that were reconciled and still exist. The lock is held only for short sections and never across an
+    /// `await`.
     reconciled: Mutex<HashSet<ObjectKey>>,
     on_deleted: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
@@ -112,7 +113,7 @@ impl fmt::Debug for ReconcileRunner {
 
 impl ReconcileRunner {
     /// Creates a runner. `controller` is the name of the controller in logs and metrics. `timeout` applies to each
-    /// reconcile.
+    /// reconciliation.
     pub fn new<K>(controller: &'static str, timeout: Duration, metrics: Metrics) -> Self
     where
         K: Resource<DynamicType = ()>,
@@ -138,8 +139,8 @@ impl ReconcileRunner {
         ReconcileRunner { on_deleted: Box::new(callback), ..self }
     }
 
-    /// Limits the number of concurrent reconciles in total and per namespace, so that slow reconciles of a namespace do
-    /// not delay other namespaces. After `end` is canceled, no reconcile starts.
+    /// Limits the number of concurrent reconciliations in total and per namespace, so that slow reconciliations of a
+    /// namespace do not delay other namespaces. After `end` is canceled, no reconciliation starts.
     #[must_use]
     pub fn with_slots(self, total: usize, per_namespace: usize, end: CancellationToken) -> Self {
         // Each object waits for at most one slot, so the number of waiting callers is already limited.
@@ -153,8 +154,8 @@ impl ReconcileRunner {
         ReconcileRunner { backoff, ..self }
     }
 
-    /// Executes one reconcile of `object` and returns the next action. Errors, panics and timeouts also result in an
-    /// action.
+    /// Executes one reconciliation of `object` and returns the next action. Errors, panics and timeouts also result in
+    /// an action.
     pub async fn run<K: Resource>(
         &self,
         object: &K,
@@ -179,7 +180,7 @@ impl ReconcileRunner {
         self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
         self.metrics.reconciles().started(self.controller, &key);
         let started = Instant::now();
-        // The future is boxed, because reconciles are large and one task holds the futures of all reconciles.
+        // The future is boxed, because reconciliations are large and one task holds the futures of all reconciliations.
         let work = Box::pin(tokio::time::timeout(self.timeout, work).instrument(span.clone()));
         let end = match AssertUnwindSafe(work).catch_unwind().await {
             Ok(Ok(Ok(outcome))) => End::Outcome(outcome),
@@ -189,7 +190,7 @@ impl ReconcileRunner {
         };
         let (action, result) = span.in_scope(|| self.conclude(&key, end));
         self.metrics.reconciles().ended(self.controller, (self.kind, &key.0, &key.1), result, started.elapsed());
-        // The object was deleted during the reconcile, possibly by the reconcile itself.
+        // The object was deleted during the reconciliation, possibly by the reconciliation itself.
         if !self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
             self.forget_key(&key);
         }
@@ -231,13 +232,13 @@ impl ReconcileRunner {
             End::Timeout => {
                 let delay = self.backoff.failed(key);
                 let error = format!("timed out after {} s", self.timeout.as_secs());
-                tracing::error!(error, retry_in = ?delay, "reconcile failed");
+                tracing::error!(error, retry_in = ?delay, "reconciliation failed");
                 (Action::requeue(delay), ReconcileResult::Error)
             }
             End::Panic(payload) => {
                 self.metrics.reconciles().panicked(self.controller);
                 let delay = self.backoff.failed(key);
-                tracing::error!(error = panic_message(&*payload), retry_in = ?delay, "reconcile panicked");
+                tracing::error!(error = panic_message(&*payload), retry_in = ?delay, "reconciliation panicked");
                 (Action::requeue(delay), ReconcileResult::Error)
             }
         }
@@ -248,12 +249,12 @@ impl ReconcileRunner {
             ReconcileError::Stalled { reason } => {
                 self.backoff.forget(key);
                 self.metrics.reconciles().stalled(self.controller);
-                tracing::error!(error = reason, "reconcile stalled until the object changes");
+                tracing::error!(error = reason, "reconciliation stalled until the object changes");
                 (Action::await_change(), ReconcileResult::Error)
             }
             ReconcileError::Waiting { on, after } => {
                 self.backoff.forget(key);
-                tracing::debug!(on, retry_in = ?after, "reconcile waiting");
+                tracing::debug!(on, retry_in = ?after, "reconciliation waiting");
                 (Action::requeue(*after), ReconcileResult::RequeueAfter)
             }
             ReconcileError::Transient(source) => {
@@ -261,10 +262,10 @@ impl ReconcileRunner {
                 // A conflict and a loss of leadership are expected. They are retried with backoff, and are not reported
                 // as failures.
                 if is_expected(&**source) {
-                    tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconcile");
+                    tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconciliation");
                     return (Action::requeue(delay), ReconcileResult::RequeueAfter);
                 }
-                tracing::error!(error = chain(&**source), retry_in = ?delay, "reconcile failed");
+                tracing::error!(error = chain(&**source), retry_in = ?delay, "reconciliation failed");
                 (Action::requeue(delay), ReconcileResult::Error)
             }
         }

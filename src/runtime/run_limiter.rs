@@ -68,7 +68,7 @@ impl<W> RunLimiter<W> {
         granted.map(|()| self.permit(run))
     }
 
-    /// Acquires a slot for a run that was opened before a restart. The run counts toward the limits, but is never
+    /// Acquires a slot for a run that started before this process. The run counts toward the limits, but is never
     /// rejected.
     pub fn adopt(&self, run: &Run) -> Permit<W> {
         let mut queue = self.shared.lock();

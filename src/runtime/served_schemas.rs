@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_secs(3);
 /// Minimum interval between two log messages about the same problem.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of missing fields in the message about a CustomResourceDefinition.
-const MAX_FIELDS: usize = 5;
+const MAX_LISTED_FIELDS: usize = 5;
 /// Schema keyword with which the API server keeps fields that are not in the schema.
 const PRESERVE_UNKNOWN_FIELDS: &str = "x-kubernetes-preserve-unknown-fields";
 /// Command-line argument that selects the role of the child process.
@@ -92,7 +92,7 @@ async fn until_complete_by(
                     return;
                 }
                 Ok(problems) => format!(
-                    "{}; apply the CustomResourceDefinitions of this version: until then, this process is not ready and does not become leader",
+                    "{}: apply the CustomResourceDefinitions of this version; until then, this process is not ready and does not become the leader",
                     problems.join("; ")
                 ),
                 Err(error) => format!("failed to compare the served schemas with this version: {error}"),
@@ -106,7 +106,7 @@ async fn until_complete_by(
         };
         let is_logged = logged.as_ref().is_some_and(|(text, at)| *text == problem && at.elapsed() < LOG_INTERVAL);
         if !is_logged {
-            tracing::error!(problem, "CustomResourceDefinitions do not match this version");
+            tracing::error!(problem, "failed to verify that the CustomResourceDefinitions match this version");
             logged = Some((problem, Instant::now()));
         }
         tokio::time::sleep(INTERVAL).await;
@@ -135,8 +135,8 @@ fn problems(served: &[Served]) -> io::Result<Vec<String>> {
                 let missing = missing_fields(ours, served);
                 if !missing.is_empty() {
                     problems.push(format!(
-                        "CustomResourceDefinition {name} is older than this controller: missing fields {}",
-                        named(&missing)
+                        "CustomResourceDefinition {name} is older than this controller and lacks {}",
+                        list_fields(&missing)
                     ));
                 }
             }
@@ -185,10 +185,10 @@ fn schema_of<'a>(document: &'a Value, kind: &str) -> Option<&'a Value> {
     })
 }
 
-fn named(missing: &[String]) -> String {
-    let more = missing.len().saturating_sub(MAX_FIELDS);
-    let named = missing.iter().take(MAX_FIELDS).cloned().collect::<Vec<_>>().join(", ");
-    if more == 0 { named } else { format!("{named} and {more} more fields") }
+fn list_fields(missing: &[String]) -> String {
+    let more = missing.len().saturating_sub(MAX_LISTED_FIELDS);
+    let listed = missing.iter().take(MAX_LISTED_FIELDS).cloned().collect::<Vec<_>>().join(", ");
+    if more == 0 { listed } else { format!("{listed} and {more} more") }
 }
 
 /// Returns the paths of the fields in `spec` and `status` that the served schema does not contain.

@@ -1,8 +1,8 @@
-//! Changes of watched objects that trigger a reconcile.
+//! Changes of watched objects that trigger a reconciliation.
 //!
 //! For the kinds that the controller owns, changes of the spec, the finalizers, the deletion timestamp and the request
-//! annotations trigger a reconcile. Changes of the status do not, because the controller writes the status itself. For
-//! other kinds, such as pods, a filter compares the relevant state of each object.
+//! annotations trigger a reconciliation. Changes of the status do not, because the controller writes the status itself.
+//! For other kinds, such as pods, a filter compares the relevant state of each object.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -29,7 +29,7 @@ use crate::runtime::index::StoreWriter;
 use crate::runtime::reconcile::ReconcileRunner;
 use crate::runtime::tolerant_watcher::{ParseError, Tolerant, watcher_with};
 
-/// Annotations that trigger a reconcile when their value changes.
+/// Annotations that trigger a reconciliation when their value changes.
 const REQUEST_ANNOTATIONS: [&str; 6] = [
     ANNOTATION_CANCEL,
     ANNOTATION_RECONCILIATION_REQUEST,
@@ -50,13 +50,13 @@ const CACHED_LABELS: [&str; 7] = [
     LABEL_UPDATE_NAME,
 ];
 
-/// Returns a stream of the objects whose change triggers a reconcile, for `Controller::for_stream`. `store` receives
-/// all objects. `runner` removes the state of deleted objects.
+/// Returns a stream of the objects whose change triggers a reconciliation, for `Controller::for_stream`. `store`
+/// receives all objects. `runner` removes the state of deleted objects.
 ///
-/// A reconcile reads its object from the API, so the store needs only the fields that lookups use. `strip` removes all
-/// other fields of the spec and the status. With thousands of objects, these fields would use most of the memory of the
-/// controller. `on_invalid` receives each object that cannot be parsed. `on_event` receives each event after the store
-/// has applied it.
+/// A reconciliation reads its object from the API, so the store needs only the fields that lookups use. `strip` removes
+/// all other fields of the spec and the status. With thousands of objects, these fields would use most of the memory of
+/// the controller. `on_invalid` receives each object that cannot be parsed. `on_event` receives each event after the
+/// store has applied it.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
@@ -113,8 +113,8 @@ pub fn strip_metadata<K: Resource>(object: &mut K) {
 /// Removes the fields from the status of an Update that show neither the state of its run nor the locks of its run.
 pub fn strip_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
-        // Without `status.run`, this condition shows that the operator started the run, or that the run waits for
-        // references. In the latter case, the agent must be able to check that the references are mounted.
+        // Without `status.run`, the condition `Progressing` shows that the operator started the run, or that the run
+        // waits for references. In the latter case, the agent must be able to check that the references are mounted.
         let is_kept = |condition: &Condition| match condition.type_.as_str() {
             COMPLETE => true,
             PROGRESSING => {

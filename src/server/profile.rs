@@ -44,14 +44,14 @@ pub enum ProfileError {
 }
 
 /// Lock that permits only one profile at a time, because the process has only one profiling timer.
-type Turn = Arc<Mutex<()>>;
+type ProfileLock = Arc<Mutex<()>>;
 
 /// Returns the router of the profile endpoint.
 pub fn router() -> Router {
-    Router::new().route("/debug/pprof/profile", get(show)).with_state(Turn::default())
+    Router::new().route("/debug/pprof/profile", get(show)).with_state(ProfileLock::default())
 }
 
-async fn show(State(turn): State<Turn>, RawQuery(query): RawQuery) -> Response {
+async fn show(State(turn): State<ProfileLock>, RawQuery(query): RawQuery) -> Response {
     match profile(&turn, query.as_deref().unwrap_or_default()).await {
         Ok(bytes) => ([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
         Err(error) => {
@@ -67,7 +67,7 @@ async fn show(State(turn): State<Turn>, RawQuery(query): RawQuery) -> Response {
 
 /// Takes a profile for the requested duration. Dropping the future, for example when the client disconnects, stops the
 /// profiler.
-async fn profile(turn: &Turn, query: &str) -> Result<Vec<u8>, ProfileError> {
+async fn profile(turn: &ProfileLock, query: &str) -> Result<Vec<u8>, ProfileError> {
     let duration = seconds(query)?;
     let _turn = turn.try_lock().map_err(|_| ProfileError::Busy)?;
     let guard = pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).build()?;
@@ -168,7 +168,7 @@ struct Function {
 }
 
 /// A sampled stack of a thread.
-struct Seen<'a> {
+struct SampledStack<'a> {
     thread: &'a str,
     /// Functions of the stack, from the innermost to the outermost.
     functions: Vec<String>,
@@ -181,7 +181,7 @@ fn encode(report: &Report) -> io::Result<Vec<u8>> {
     for (frames, times) in &report.data {
         let functions = frames.frames.iter().flatten().map(pprof::Symbol::name).collect();
         let times = i64::try_from(*times).unwrap_or(i64::MAX);
-        profile.add(&Seen { thread: &frames.thread_name, functions, times });
+        profile.add(&SampledStack { thread: &frames.thread_name, functions, times });
     }
     let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
     let mut profile = profile.profile;
@@ -214,7 +214,7 @@ impl Builder {
         builder
     }
 
-    fn add(&mut self, seen: &Seen<'_>) {
+    fn add(&mut self, seen: &SampledStack<'_>) {
         let location_id = seen.functions.iter().map(|name| self.function(name)).collect();
         let value = vec![seen.times, seen.times.saturating_mul(self.profile.period)];
         let label = vec![Label { key: self.text("thread"), str: self.text(seen.thread) }];
@@ -268,7 +268,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_one_profile_is_taken_at_a_time() {
-        let turn = Turn::default();
+        let turn = ProfileLock::default();
         let _taken = turn.try_lock().unwrap();
         assert!(matches!(profile(&turn, "seconds=1").await, Err(ProfileError::Busy)));
     }
@@ -277,8 +277,8 @@ mod tests {
     fn a_profile_lists_each_function_once_and_counts_its_time() {
         let mut builder = Builder::new(10_000_000);
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        builder.add(&Seen { thread: "worker", functions: names(&["parse", "read", "main"]), times: 3 });
-        builder.add(&Seen { thread: "worker", functions: names(&["read", "main"]), times: 1 });
+        builder.add(&SampledStack { thread: "worker", functions: names(&["parse", "read", "main"]), times: 3 });
+        builder.add(&SampledStack { thread: "worker", functions: names(&["read", "main"]), times: 1 });
         let profile = Profile::decode(builder.profile.encode_to_vec().as_slice()).unwrap();
         let text = |index: i64| profile.string_table[usize::try_from(index).unwrap()].as_str();
         let name = |location: &u64| {

@@ -101,8 +101,8 @@ pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
 /// Returns the error for a missing permission of the controller. `message` is the error message of the API server.
 pub fn missing_permission(resource: &ApiResource, message: &str) -> Unavailable {
     Unavailable::Stalled(format!(
-        "controller is not allowed to read {}: {message}: grant it get, list and watch on {}.{} in a ClusterRole with the label \
-         {LABEL_SOURCE_READER}: \"true\"",
+        "controller is not allowed to read {}: {message}: grant the controller get, list and watch on {}.{} in a \
+         ClusterRole with the label {LABEL_SOURCE_READER}: \"true\"",
         resource.kind, resource.plural, resource.group
     ))
 }
@@ -153,7 +153,9 @@ impl Sources {
             Ok(Err(Error::Api(status))) if status.code == 404 => {
                 self.kinds.invalidate().await;
                 let served = &resource.api_version;
-                let message = format!("failed to read {what}: {served} no longer serves its kind; repeating discovery");
+                let message = format!(
+                    "failed to read {what}: API server no longer serves this kind in {served}; repeating discovery"
+                );
                 return Err(Unavailable::NotYet(message));
             }
             Ok(Err(Error::Api(status))) if status.code == 403 => {

@@ -13,7 +13,7 @@ use crate::source::{Origin, Resolved};
 #[derive(Debug, thiserror::Error)]
 pub enum InlineSourceError {
     #[error("{one} and {other} are mutually exclusive: remove one of them")]
-    Two { one: &'static str, other: &'static str },
+    MutuallyExclusive { one: &'static str, other: &'static str },
     #[error("{0} is missing")]
     Missing(&'static str),
     #[error("{field}: {error}")]
@@ -79,7 +79,7 @@ impl InlineSource {
     fn check_one(&self) -> Result<(), InlineSourceError> {
         let mut set = self.set_fields();
         match (set.next(), set.next()) {
-            (Some(one), Some(other)) => Err(InlineSourceError::Two { one, other }),
+            (Some(one), Some(other)) => Err(InlineSourceError::MutuallyExclusive { one, other }),
             _ => Ok(()),
         }
     }
@@ -88,21 +88,21 @@ impl InlineSource {
     pub fn resolve(&self) -> Result<Option<Resolved>, InlineSourceError> {
         self.check_one()?;
         if let Some(flux) = &self.flux {
-            return archive(flux).map(Some);
+            return from_flux(flux).map(Some);
         }
         if let Some(local) = &self.local {
-            return in_image(local).map(Some);
+            return from_image(local).map(Some);
         }
-        self.project_info.as_ref().map(head).transpose()
+        self.project_info.as_ref().map(from_project_info).transpose()
     }
 }
 
 /// Returns the source that init containers provide.
 pub fn from_init_containers() -> Resolved {
-    in_pod(InPod::InitContainers, Directory::root())
+    resolve_in_pod(InPod::InitContainers, Directory::root())
 }
 
-fn in_pod(source: InPod, directory: Directory) -> Resolved {
+fn resolve_in_pod(source: InPod, directory: Directory) -> Resolved {
     // The source has no revision. As in the Pulumi Kubernetes Operator, the field is then empty.
     Resolved {
         origin: Origin::InPod,
@@ -114,7 +114,7 @@ fn in_pod(source: InPod, directory: Directory) -> Resolved {
     }
 }
 
-fn archive(flux: &FluxArtifact) -> Result<Resolved, InlineSourceError> {
+fn from_flux(flux: &FluxArtifact) -> Result<Resolved, InlineSourceError> {
     if flux.url.is_empty() {
         return Err(InlineSourceError::Missing("flux.url"));
     }
@@ -129,22 +129,22 @@ fn archive(flux: &FluxArtifact) -> Result<Resolved, InlineSourceError> {
     })
 }
 
-fn in_image(local: &LocalDirectory) -> Result<Resolved, InlineSourceError> {
+fn from_image(local: &LocalDirectory) -> Result<Resolved, InlineSourceError> {
     let from_root = local.dir.trim_start_matches('/').parse::<Directory>();
     let directory = from_root.map_err(|error| InlineSourceError::Directory { field: "local.dir", error })?;
     if directory.is_root() {
         return Err(InlineSourceError::Missing("local.dir"));
     }
-    Ok(in_pod(InPod::Image, directory))
+    Ok(resolve_in_pod(InPod::Image, directory))
 }
 
-fn head(info: &ProjectInfo) -> Result<Resolved, InlineSourceError> {
+fn from_project_info(info: &ProjectInfo) -> Result<Resolved, InlineSourceError> {
     for (field, value) in [("projectInfo.name", &info.name), ("projectInfo.runtime", &info.runtime)] {
         if value.is_empty() {
             return Err(InlineSourceError::Missing(field));
         }
     }
-    let bytes = pack_file(PROJECT_FILE, project::head(&info.name, &info.runtime).as_bytes())?;
+    let bytes = pack_file(PROJECT_FILE, project::minimal_project_file(&info.name, &info.runtime).as_bytes())?;
     let digest = Digest::of(&bytes);
     Ok(Resolved {
         origin: Origin::Made(bytes.into()),

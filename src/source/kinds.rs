@@ -23,10 +23,10 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 /// Verbs that a kind must support to be a source.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 /// Maximum number of kinds of a group in a message.
-const NAMED_KINDS: usize = 8;
+const MAX_LISTED_KINDS: usize = 8;
 /// Maximum number of missing kinds in the log. Further missing kinds are visible only in the status of the Stacks that
 /// refer to them.
-const MISSING_KINDS: usize = 256;
+const MAX_LOGGED_KINDS: usize = 256;
 
 /// A group and kind, without a version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -132,7 +132,7 @@ impl Kinds {
                 return;
             }
         };
-        tracing::debug!(failure, "failed to discover the kinds of the API server");
+        tracing::debug!(failure, "failed to discover the API resources of the cluster");
         table.failure = Some(failure);
     }
 }
@@ -144,7 +144,7 @@ impl Table {
         if self.served.contains_key(kind) {
             return self.missing.remove(kind).then_some(KindChange::Served);
         }
-        let is_known = self.failure.is_none() && self.missing.len() < MISSING_KINDS;
+        let is_known = self.failure.is_none() && self.missing.len() < MAX_LOGGED_KINDS;
         (is_known && self.missing.insert(kind.clone())).then_some(KindChange::Missing)
     }
 
@@ -169,13 +169,13 @@ impl Table {
         let mut kinds: Vec<&str> =
             self.served.keys().filter(|k| k.group == kind.group).map(|k| k.kind.as_str()).collect();
         kinds.sort_unstable();
-        kinds.truncate(NAMED_KINDS);
+        kinds.truncate(MAX_LISTED_KINDS);
         let instead = match kinds.as_slice() {
-            [] => "it serves no kinds of this group".to_owned(),
-            kinds => format!("it serves the kinds {} of this group", kinds.join(", ")),
+            [] => "no kinds of this group are served".to_owned(),
+            kinds => format!("served kinds of this group: {}", kinds.join(", ")),
         };
         Unavailable::Stalled(format!(
-            "API server does not serve {kind}: install its CustomResourceDefinition; {instead}"
+            "API server does not serve {kind}: install its CustomResourceDefinition ({instead})"
         ))
     }
 }
@@ -188,7 +188,7 @@ fn served(list: APIGroupDiscoveryList) -> HashMap<GroupKind, Served> {
         for version in group.versions {
             let version_name = version.version.unwrap_or_default();
             for found in version.resources {
-                if let Some((kind, served)) = one(&group_name, &version_name, found) {
+                if let Some((kind, served)) = served_kind(&group_name, &version_name, found) {
                     kinds.entry(kind).or_insert(served);
                 }
             }
@@ -197,7 +197,7 @@ fn served(list: APIGroupDiscoveryList) -> HashMap<GroupKind, Served> {
     kinds
 }
 
-fn one(group: &str, version: &str, found: APIResourceDiscovery) -> Option<(GroupKind, Served)> {
+fn served_kind(group: &str, version: &str, found: APIResourceDiscovery) -> Option<(GroupKind, Served)> {
     let kind = found.response_kind?.kind?;
     let resource = ApiResource {
         group: group.to_owned(),

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_has_one_source_and_is_requeued_only_by_its_changes() {
+    fn a_stack_has_one_source_object_and_follows_only_its_changes() {
         let bucket = GroupKind::new(flux::GROUP, "Bucket");
         let rows = [
             (flux(None, "Bucket", "app"), None, Some((&bucket, "app"))),

@@ -11,7 +11,7 @@ pub struct Resolved {
     pub origin: Origin,
     /// The revision of the source, for example `main@sha1:…`.
     pub revision: String,
-    /// The revision from which the artifact was built, if the source reports it. For example, the Git commit of an
+    /// The revision from which the artifact was built, if the source reports it: for example, the Git commit of an
     /// artifact in a registry.
     pub origin_revision: Option<String>,
     /// The digest of the archive.

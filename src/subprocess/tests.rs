@@ -45,7 +45,7 @@ async fn the_error_of_a_failed_child_names_the_exceeded_limit() {
     let short = Limits { wall: Duration::from_millis(300), ..LIMITS };
     let rows = [
         ("kill -XCPU $$", LIMITS, "CPU time limit of 1 s exceeded"),
-        ("kill -XFSZ $$", LIMITS, "file size limit of 0Mi exceeded"),
+        ("kill -XFSZ $$", LIMITS, "file size limit of 0 bytes exceeded"),
         ("echo 'memory allocation of 9 bytes failed' >&2; kill -ABRT $$", LIMITS, "memory limit of 64Mi exceeded"),
         ("kill -ABRT $$", LIMITS, "exited without a response"),
         ("kill -KILL $$", LIMITS, "the process was killed"),

@@ -229,7 +229,7 @@ impl Metrics {
     }
 
     /// Sets the number of Stacks.
-    pub fn stacks(&self, count: usize) {
+    pub fn set_stack_count(&self, count: usize) {
         self.stacks_active.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
@@ -239,7 +239,7 @@ impl Metrics {
     }
 
     /// Sets the number of Programs.
-    pub fn programs(&self, count: usize) {
+    pub fn set_program_count(&self, count: usize) {
         self.programs_active.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 

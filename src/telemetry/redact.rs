@@ -1,4 +1,4 @@
-//! Redaction of secrets in output: credentials in URLs.
+//! Redacts credentials in the URLs of a text.
 
 use std::borrow::Cow;
 use std::io;

@@ -228,7 +228,7 @@ mod tests {
         assert!(runs.oldest.age(at(100)) < f64::EPSILON);
         runs.count(1, 2, Some(at(40)));
         assert!((runs.oldest.age(at(100)) - 60.0).abs() < f64::EPSILON);
-        assert!(runs.oldest.age(at(10)) < f64::EPSILON, "a clock that was set back");
+        assert!(runs.oldest.age(at(10)) < f64::EPSILON, "the age is not negative after the clock was set back");
         runs.count(1, 0, None);
         assert!(runs.oldest.age(at(100)) < f64::EPSILON);
     }

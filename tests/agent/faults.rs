@@ -1,6 +1,7 @@
 //! Tests crashes of the CLI, the agent and the container. After each crash, no child process is left, and each run has
 //! a result.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pulumi_controller::rpc::proto::{Outcome, RunRequest};
@@ -111,6 +112,36 @@ async fn a_stopped_agent_is_resumed_and_killed_after_repeated_stops() {
     };
     let (code, ()) = tokio::join!(workspace.wait_for_exit(), stop());
     assert_eq!(code, Some(128 + 9), "the first process kills the agent and exits");
+}
+
+/// Ends after three seconds. Its orphan continues.
+const LEAVES_ORPHAN: &str = "case \"$*\" in *up*) (setsid sleep 1000 &); sleep 3; exit 1;; esac";
+
+#[tokio::test]
+async fn an_agent_that_cannot_list_processes_exits_without_a_result() {
+    if !has_programs("an_agent_that_cannot_list_processes_exits_without_a_result", &["prlimit"]) {
+        return;
+    }
+    let mut workspace = Workspace::start_with(Some(LEAVES_ORPHAN), &[]).await;
+    workspace.put("name: example\nruntime: yaml\n").await;
+    let request = workspace.request(&[]).await;
+    workspace.run(&request).await.unwrap();
+    let agent = workspace.agent_pid();
+    let end = Instant::now() + TEST_TIMEOUT;
+    while descendants(agent).len() < 2 {
+        assert!(Instant::now() < end, "descendants of the agent: {:?}", descendants(agent));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let left = descendants(workspace.init_pid());
+    let lowered = Command::new("prlimit").args(["--pid", &agent.to_string(), "--nofile=3:3"]).status().unwrap();
+    assert!(lowered.success());
+    assert_eq!(workspace.wait_for_exit().await, Some(71), "{}", workspace.log());
+    workspace.start_agent().await;
+    let (result, _) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), Outcome::Interrupted, "{}", result.message);
+    let states = processes();
+    let left: Vec<_> = left.iter().filter(|pid| states.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
+    assert!(left.is_empty(), "processes of the run: {left:?}");
 }
 
 /// Starts three orphans: a short-lived process, a long-lived process, and a long-lived process with an empty

@@ -30,7 +30,7 @@ pub const TOKEN: &str = "token-that-nobody-may-see";
 
 const PASSPHRASE: &str = "correct horse";
 
-/// Reports whether the Pulumi CLI, its YAML language host and the test provider are on the `PATH`.
+/// Returns whether the Pulumi CLI, its YAML language host and the test provider are on the `PATH`.
 pub fn has_pulumi(test: &str) -> bool {
     has_programs(test, &["pulumi", "pulumi-language-yaml", "pulumi-resource-testing"])
 }
@@ -194,7 +194,7 @@ impl Workspace {
 
     async fn try_connect(&self) -> Result<AgentClient, RpcError> {
         let address =
-            AgentAddress { ip: self.address.ip(), port: self.address.port(), server_name: SERVER_NAME.to_owned() };
+            AgentAddress { ip: self.address.ip(), port: self.address.port(), server_name: SERVER_NAME.to_owned(), namespace: "apps".to_owned() };
         self.agents.connect(&address).await
     }
 

@@ -53,62 +53,62 @@ fn status_request(files: &[String]) -> StatusRequest {
     StatusRequest { config_files: files.to_vec(), ..StatusRequest::default() }
 }
 
-async fn config_digest(workspace: &Workspace, files: &[String]) -> String {
+async fn config_hash(workspace: &Workspace, files: &[String]) -> String {
     workspace.connect().await.status_with_inputs(status_request(files)).await.unwrap().config_inputs
 }
 
 #[tokio::test]
-async fn a_change_to_any_key_of_a_mounted_secret_changes_its_digest() {
+async fn a_change_to_any_key_of_a_mounted_secret_changes_its_hash() {
     let workspace = Workspace::start().await;
     let mut secret = Mount::new(workspace.path("secrets/aws"));
     let mut map = Mount::new(workspace.path("secrets/map"));
     let directories = [&secret, &map].map(|mount| mount.directory.display().to_string());
     let requests = StatusRequest { mounted_directories: directories.to_vec(), ..StatusRequest::default() };
-    let digests = async || {
+    let hashes = async || {
         let reply = workspace.connect().await.status_with_inputs(requests.clone()).await.unwrap();
         directories.clone().map(|directory| reply.mounted_inputs.get(&directory).cloned().unwrap_or_default())
     };
     secret.replace(&[("id", "one"), ("secret", "one")]);
     map.replace(&[("region", "eu")]);
-    let [first, region] = digests().await;
+    let [first, region] = hashes().await;
     assert_eq!((first.len(), region.len()), (64, 64));
-    assert_eq!(digests().await, [first.clone(), region.clone()]);
+    assert_eq!(hashes().await, [first.clone(), region.clone()]);
     secret.replace(&[("id", "one"), ("secret", "two")]);
-    let [second, same] = digests().await;
+    let [second, same] = hashes().await;
     assert_ne!(second, first);
-    assert_eq!(same, region, "each input has its own digest");
+    assert_eq!(same, region, "each input has its own hash");
     secret.replace(&[("id", "one"), ("secret", "one")]);
-    assert_eq!(digests().await, [first, region], "a reverted input has its previous digest");
+    assert_eq!(hashes().await, [first, region], "a reverted input has its previous hash");
 }
 
 #[tokio::test]
-async fn only_changes_to_config_inputs_change_the_config_digest() {
+async fn only_changes_to_config_inputs_change_the_config_hash() {
     let mut workspace = Workspace::start().await;
     let mut secret = Mount::new(workspace.path("secrets/keys"));
     let mut map = Mount::new(workspace.path("secrets/map"));
     let files = [secret.file("token"), map.file("greeting")];
-    assert_eq!(config_digest(&workspace, &[]).await, "", "without inputs there is no digest");
-    let absent = config_digest(&workspace, &files).await;
+    assert_eq!(config_hash(&workspace, &[]).await, "", "without inputs there is no hash");
+    let absent = config_hash(&workspace, &files).await;
     assert_eq!(absent.len(), 64);
     secret.replace(&[("token", "one"), ("other", "one")]);
     map.replace(&[("greeting", "hello")]);
-    let first = config_digest(&workspace, &files).await;
+    let first = config_hash(&workspace, &files).await;
     assert_ne!(first, absent, "the key exists now");
-    assert_eq!(config_digest(&workspace, &files).await, first);
+    assert_eq!(config_hash(&workspace, &files).await, first);
     secret.replace(&[("token", "one"), ("other", "two")]);
-    assert_eq!(config_digest(&workspace, &files).await, first, "no configuration refers to the other key");
+    assert_eq!(config_hash(&workspace, &files).await, first, "no configuration refers to the other key");
     secret.replace(&[("token", "two"), ("other", "two")]);
-    let second = config_digest(&workspace, &files).await;
+    let second = config_hash(&workspace, &files).await;
     assert_ne!(second, first);
     map.replace(&[("greeting", "good morning")]);
-    let third = config_digest(&workspace, &files).await;
+    let third = config_hash(&workspace, &files).await;
     assert!(third != second && third != first);
 
     workspace.terminate();
     workspace.wait_for_exit().await;
     map.replace(&[("greeting", "hello")]);
     workspace.start_agent().await;
-    assert_eq!(config_digest(&workspace, &files).await, second, "changes while the agent was down are detected");
+    assert_eq!(config_hash(&workspace, &files).await, second, "changes while the agent was down are detected");
 }
 
 #[tokio::test]
@@ -141,8 +141,8 @@ async fn a_run_waits_until_its_referenced_inputs_are_mounted() {
 }
 
 #[tokio::test]
-async fn a_run_uses_the_new_value_after_an_input_digest_change() {
-    if !has_pulumi("a_run_uses_the_new_value_after_an_input_digest_change") {
+async fn a_run_uses_the_new_value_after_the_hash_of_the_inputs_has_changed() {
+    if !has_pulumi("a_run_uses_the_new_value_after_the_hash_of_the_inputs_has_changed") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -161,31 +161,31 @@ async fn a_run_uses_the_new_value_after_an_input_digest_change() {
         outputs(&result)["result"].0.to_owned()
     };
     map.replace(&[("greeting", "hello")]);
-    let before = config_digest(&workspace, &files).await;
+    let before = config_hash(&workspace, &files).await;
     assert_eq!(run().await, "\"hello\"");
-    assert_eq!(config_digest(&workspace, &files).await, before, "a run changes no input digest");
+    assert_eq!(config_hash(&workspace, &files).await, before, "a run does not change the hash of the inputs");
     map.replace(&[("greeting", "good morning")]);
-    assert_ne!(config_digest(&workspace, &files).await, before);
+    assert_ne!(config_hash(&workspace, &files).await, before);
     assert_eq!(run().await, "\"good morning\"");
 }
 
 #[tokio::test]
-async fn the_result_has_the_digest_of_the_config_inputs_of_the_run() {
+async fn the_result_contains_the_hash_of_the_config_inputs_of_the_run() {
     let workspace = Workspace::start_with(Some("true"), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
     let mut map = Mount::new(workspace.path("secrets/map"));
     map.replace(&[]);
     let files = vec![map.file("size")];
-    let absent = config_digest(&workspace, &files).await;
+    let absent = config_hash(&workspace, &files).await;
     map.replace(&[("size", "big")]);
     let request = RunRequest { config_files: files.clone(), ..workspace.request(&[]).await };
     workspace.run(&request).await.unwrap();
     map.replace(&[("size", "small")]);
     let read = workspace.result(&request.id).await.0.config_inputs;
-    let now = config_digest(&workspace, &files).await;
+    let now = config_hash(&workspace, &files).await;
     assert!(read.len() == 64 && read != absent && read != now, "{read} {absent} {now}");
     map.replace(&[("size", "big")]);
-    assert_eq!(config_digest(&workspace, &files).await, read);
+    assert_eq!(config_hash(&workspace, &files).await, read);
 
     let without = RunRequest { id: uuid::Uuid::new_v4().to_string(), config_files: Vec::new(), ..request };
     workspace.run(&without).await.unwrap();

@@ -87,7 +87,9 @@ async fn an_installation_waits_until_its_referenced_inputs_are_mounted() {
     let sending = Sending::default();
     workspace.connect().await.put_source(header, std::io::Cursor::new(archive), &sending).await.unwrap();
     workspace
-        .until("waiting for the input", |status| status.candidate.as_ref().is_some_and(|c| c.doing.contains("mounted")))
+        .until("the agent waits for the input", |status| {
+            status.candidate.as_ref().is_some_and(|c| c.doing.contains("mounted"))
+        })
         .await;
     assert_eq!(fake_cli.installs(), 0);
     fs::write(directory.join("token"), "value").unwrap();
@@ -188,7 +190,11 @@ async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
     let program = ["venv/bin/pads"];
     let pinned = ("requirements.txt", "pads==1.0.0\nother==1.0.0\n");
     workspace.deliver(&[PYTHON, pinned]).await.unwrap();
-    assert_eq!(printed(&workspace, "workspace", &program), "1.0.0", "installed programs run in the directory");
+    assert_eq!(
+        printed(&workspace, "workspace", &program),
+        "1.0.0",
+        "the programs of the virtual environment can be run"
+    );
     let before = inode(&workspace, "venv");
 
     workspace.deliver(&[PYTHON, pinned, ("__main__.py", "1")]).await.unwrap();
@@ -254,7 +260,7 @@ const ENDLESS: &str =
     "[ -f endless ] || { mkdir -p node_modules; exit 0; }; echo half >node_modules/half; (sleep 1000 & wait)";
 
 /// Installs a source with dependencies, and then sends a source whose installation never ends.
-async fn installing(fake_cli: &FakeCli) -> (Workspace, proto::Artifact) {
+async fn start_endless_installation(fake_cli: &FakeCli) -> (Workspace, proto::Artifact) {
     let workspace = fake_cli.start().await;
     let good = workspace.deliver(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]).await.unwrap();
     let (artifact, bytes) =
@@ -290,7 +296,7 @@ fn installers(workspace: &Workspace) -> Vec<u32> {
 #[tokio::test]
 async fn killing_the_agent_during_an_installation_keeps_the_old_source() {
     let fake_cli = FakeCli::new(ENDLESS);
-    let (mut workspace, good) = installing(&fake_cli).await;
+    let (mut workspace, good) = start_endless_installation(&fake_cli).await;
     let source = fs::metadata(workspace.path("share/source")).unwrap().ino();
     assert!(!installers(&workspace).is_empty());
     signal(workspace.agent_pid(), "KILL");
@@ -309,7 +315,7 @@ async fn killing_the_agent_during_an_installation_keeps_the_old_source() {
 #[tokio::test]
 async fn sigterm_during_an_installation_restores_the_old_source() {
     let fake_cli = FakeCli::new(ENDLESS);
-    let (mut workspace, good) = installing(&fake_cli).await;
+    let (mut workspace, good) = start_endless_installation(&fake_cli).await;
     workspace.terminate();
     assert_eq!(workspace.wait_for_exit().await, Some(0));
     assert_eq!(installers(&workspace), Vec::<u32>::new());
@@ -321,14 +327,14 @@ async fn sigterm_during_an_installation_restores_the_old_source() {
 #[tokio::test]
 async fn a_new_source_cancels_the_installation_of_the_previous_source() {
     let fake_cli = FakeCli::new(ENDLESS);
-    let (workspace, good) = installing(&fake_cli).await;
+    let (workspace, good) = start_endless_installation(&fake_cli).await;
     let newer = workspace.deliver(&[YAML]).await.unwrap();
     assert_eq!(workspace.status().await.artifact, Some(newer));
     assert_eq!(installers(&workspace), Vec::<u32>::new());
     drop(workspace);
 
     let fake_cli = FakeCli::new(ENDLESS);
-    let (workspace, back) = installing(&fake_cli).await;
+    let (workspace, back) = start_endless_installation(&fake_cli).await;
     let (_, bytes) = archive(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]);
     assert_eq!(back, good);
     assert!(workspace.put_archive(back.clone(), bytes).await.unwrap(), "the previous source is installed again");

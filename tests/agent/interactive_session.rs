@@ -55,8 +55,8 @@ async fn informational_and_agent_cli_calls_are_not_interactive_sessions() {
 }
 
 #[tokio::test]
-async fn a_session_in_its_own_container_is_detected_in_any_directory() {
-    let test = "a_session_in_its_own_container_is_detected_in_any_directory";
+async fn a_session_in_the_container_of_the_agent_is_detected_in_any_directory() {
+    let test = "a_session_in_the_container_of_the_agent_is_detected_in_any_directory";
     if !has_programs(test, &["unshare", "nsenter"]) {
         return;
     }
@@ -109,7 +109,7 @@ async fn no_lock_is_removed_during_an_interactive_session() {
     assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
     assert!(
         !workspace.path("home/removed").exists()
-            && workspace.log().contains("keeping the lock of a dead run: interactive session in the pod")
+            && workspace.log().contains("keeping the lock of a run that has ended: interactive session in the pod")
     );
     assert!(session.is_running(), "the end of the run does not end the session");
 

@@ -47,7 +47,7 @@ async fn the_lock_of_a_known_dead_run_is_removed_if_lock_recovery_is_enabled() {
     let automatic = RunRequest { lock_recovery: true, ..workspace.request(&[]).await };
     let result = workspace.run_to_end(&automatic).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
-    assert!(workspace.log().contains("removed the lock of a dead run"));
+    assert!(workspace.log().contains("removed the lock of a run that has ended"));
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
 }
 
@@ -99,7 +99,7 @@ async fn the_lock_of_a_run_in_another_pod_is_removed_only_with_proof() {
             vec![DeadRun { pid: 4712, ..dead.clone() }, DeadRun { host: "other-0".into(), ..dead.clone() }],
             "other runs are dead",
         ),
-        (vec![early], "the lock is younger than the run"),
+        (vec![early], "the lock was created after the end of the run"),
     ] {
         assert_eq!(run(dead_runs).await, Outcome::Conflict, "{why}");
         assert_eq!(workspace.locks().len(), 1, "{why}");

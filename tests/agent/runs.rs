@@ -107,7 +107,7 @@ async fn another_run_is_rejected_until_the_open_run_is_canceled() {
     assert!(refusal.is_refusal() && refusal.message.contains(&request.id), "{refusal}");
     let changed = proto::RunRequest { refresh: true, ..request.clone() };
     let refusal = workspace.run(&changed).await.unwrap_err();
-    assert!(refusal.message.contains("different refresh"), "{refusal}");
+    assert!(refusal.message.contains("different value of refresh"), "{refusal}");
     let (next, archive) = crate::harness::archive(&[("Pulumi.yaml", OUTPUTS)]);
     let refusal = workspace.put_archive(next, archive).await.unwrap_err();
     assert!(refusal.message.contains(&request.id), "{refusal}");
@@ -181,7 +181,7 @@ async fn a_run_is_rejected_unless_its_pod_agent_and_inputs_match() {
     let missing = workspace.path("secrets/not-there").to_str().unwrap().to_owned();
     for (request, words) in [
         (proto::RunRequest { pod_uid: "other".into(), ..good.clone() }, vec!["another pod", "other"]),
-        (proto::RunRequest { start_id: "other".into(), ..good.clone() }, vec!["another start of the agent"]),
+        (proto::RunRequest { start_id: "other".into(), ..good.clone() }, vec!["another instance of the agent"]),
         (
             proto::RunRequest { artifact: artifact("sha256:12", ""), ..good.clone() },
             vec!["another source", "sha256:12"],

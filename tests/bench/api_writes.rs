@@ -26,7 +26,7 @@ impl ApiWrites {
         ApiWrites { path, read }
     }
 
-    /// Returns the number of writes since the last call by verb and resource, such as `patch stacks/status`. Skips the
+    /// Returns the number of writes since the last call, by verb and resource, such as `patch stacks/status`. Skips the
     /// controller's lease.
     pub fn take_new(&mut self) -> BTreeMap<String, usize> {
         let mut file = File::open(&self.path).expect("the audit log is readable");

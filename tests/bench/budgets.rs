@@ -1,5 +1,5 @@
-//! End-to-end measures and their budgets, on the test cluster with the installed controller. `make bench` runs them;
-//! docs/performance.md explains the measures.
+//! End-to-end benchmarks and their budgets, on the test cluster with the installed controller. `make bench` runs them;
+//! docs/performance.md explains the benchmarks.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -53,8 +53,8 @@ use futures::FutureExt;
 use crate::harness::run_alone;
 use crate::table::{Row, publish};
 
-/// The names of all measures in order.
-const MEASURES: [&str; 12] = [
+/// The names of all benchmarks in order.
+const BENCHMARKS: [&str; 12] = [
     "size",
     "parts",
     "shallow",
@@ -77,21 +77,21 @@ fn main() {
     {
         return shallow::fetch(url, Path::new(folder));
     }
-    if let Some(unknown) = expected.iter().find(|name| !MEASURES.contains(&name.as_str())) {
-        println!("unknown measure {unknown:?}: must be one of {}", MEASURES.join(" "));
+    if let Some(unknown) = expected.iter().find(|name| !BENCHMARKS.contains(&name.as_str())) {
+        println!("unknown benchmark {unknown:?}: must be one of {}", BENCHMARKS.join(" "));
         std::process::exit(2);
     }
     if expected.is_empty() {
-        expected = MEASURES.map(str::to_owned).into();
+        expected = BENCHMARKS.map(str::to_owned).into();
     }
     let folder = PathBuf::from(std::env::var("BENCH_FOLDER").unwrap_or_else(|_| "target/bench".to_owned()));
     let mut rows = Vec::new();
     run_alone(async || {
-        for (number, measure) in
-            MEASURES.iter().filter(|measure| expected.iter().any(|name| name == *measure)).enumerate()
+        for (number, benchmark) in
+            BENCHMARKS.iter().filter(|benchmark| expected.iter().any(|name| name == *benchmark)).enumerate()
         {
-            println!("\n===== measure {} of {}: {measure}", number + 1, expected.len());
-            rows.extend(measured(measure, &expected, &folder).await);
+            println!("\n===== benchmark {} of {}: {benchmark}", number + 1, expected.len());
+            rows.extend(run(benchmark, &expected, &folder).await);
         }
     });
     if let Err(error) = publish(&rows, &folder) {
@@ -104,11 +104,11 @@ fn main() {
     }
 }
 
-/// Runs a measure. A failure of the measure does not stop the other measures.
-async fn measured(measure: &str, expected: &[String], folder: &Path) -> Vec<Row> {
+/// Runs a benchmark. A failure of the benchmark does not stop the other benchmarks.
+async fn run(benchmark: &str, expected: &[String], folder: &Path) -> Vec<Row> {
     let with_rest = expected.iter().any(|name| name == "rest");
     let result = AssertUnwindSafe(async {
-        match measure {
+        match benchmark {
             "size" => vec![size::measure()],
             "parts" => parts_result::measure(),
             "shallow" => shallow::measure(folder).await,
@@ -118,7 +118,7 @@ async fn measured(measure: &str, expected: &[String], folder: &Path) -> Vec<Row>
             "languages" => languages::measure().await,
             "tenants" => tenants::measure().await,
             "crowd" => crowd::measure(with_rest).await,
-            // The measure `crowd` includes the measure `rest` with the same Stacks.
+            // The benchmark `crowd` includes the benchmark `rest` with the same Stacks.
             "rest" if !expected.iter().any(|name| name == "crowd") => crowd::measure(true).await,
             "rest" => Vec::new(),
             "followers" => followers::measure().await,
@@ -127,5 +127,5 @@ async fn measured(measure: &str, expected: &[String], folder: &Path) -> Vec<Row>
     })
     .catch_unwind()
     .await;
-    result.unwrap_or_else(|_| vec![Row::of(measure, "", "failed, see above", Some(false))])
+    result.unwrap_or_else(|_| vec![Row::of(benchmark, "", "failed, see above", Some(false))])
 }

@@ -126,14 +126,14 @@ async fn until_versions_are_reported(scene: &Scene) {
     wait_until("the version of the CLI in the status of each Workspace", WaitLimit::Long, async || {
         match scene.list::<Workspace>().await.iter().filter(|workspace| is_unknown(workspace)).count() {
             0 => Poll::Found(()),
-            unknown => Poll::NotYet(format!("{unknown} are unknown")),
+            unknown => Poll::NotYet(format!("Workspaces without a version: {unknown}")),
         }
     })
     .await;
 }
 
-/// Returns the duration of the measure at rest in seconds. The environment variable `BENCH_REST_SECONDS` overrides the
-/// default, for work on the benchmark.
+/// Returns the duration of the measurement at rest in seconds. The environment variable `BENCH_REST_SECONDS` overrides
+/// the default, for work on the benchmark.
 pub fn rest_seconds(default: u64) -> u64 {
     std::env::var("BENCH_REST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }

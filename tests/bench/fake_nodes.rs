@@ -17,12 +17,12 @@ use crate::progress::until_count;
 const NAME: &str = "fake0";
 /// Key of the label, the annotation and the taint of fake nodes. KWOK manages the nodes with this annotation.
 const FAKE_NODE_KEY: &str = "kwok.x-k8s.io/node";
-const LIMIT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Environment variable with the IP address of fake pods.
 const ADDRESS: &str = "FAKE_POD_ADDRESS";
 
-/// Reports whether the cluster manages fake nodes.
+/// Returns whether the cluster manages fake nodes.
 #[allow(dead_code, reason = "only the end-to-end tests are skipped")]
 pub fn are_available() -> bool {
     std::env::var_os(ADDRESS).is_some()
@@ -45,7 +45,7 @@ pub async fn create(client: &Client) {
     if api_call("reading the fake node", nodes.get_opt(NAME)).await.is_none() {
         api_call("creating the fake node", nodes.create(&PostParams::default(), &node)).await;
     }
-    until_count("the fake node is ready", 1, LIMIT, async || {
+    until_count("the fake node is ready", 1, TIMEOUT, async || {
         let node = api_call("reading the fake node", nodes.get(NAME)).await;
         let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let ready = conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True").count();

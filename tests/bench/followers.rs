@@ -30,13 +30,13 @@ const PUSHES_PER_MESSAGE: usize = 50;
 const MIN_INTERVAL: u64 = 60;
 /// Requests per poll: one for the capabilities of the server, one for the reference of the branch.
 const REQUESTS_PER_POLL: usize = 2;
-const REMOVE_LIMIT: Duration = Duration::from_secs(900);
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Counters of the read requests to the Git server of the tests.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct RequestCounts {
     repositories: usize,
-    conversations: usize,
+    sessions: usize,
     requests: usize,
 }
 
@@ -50,7 +50,7 @@ pub async fn measure() -> Vec<Row> {
         let mut scene = Scene::new("bench-followers").await;
         scene.timeline.end();
         let outcome = AssertUnwindSafe(measure_repositories(&scene, repositories, &fake_agent)).catch_unwind().await;
-        // The Stacks are also removed after a failure, because later measures must not include them.
+        // The Stacks are also removed after a failure, because later measurements must not include them.
         remove(scene).await;
         rows.extend(outcome.unwrap_or_else(|failure| resume_unwind(failure)));
     }
@@ -93,7 +93,7 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     let rest = at_rest(process, &mut writes).await;
     let after = request_counts(scene).await;
     assert_eq!(after.repositories, repositories, "every repository is polled");
-    let polls = after.conversations - before.conversations;
+    let polls = after.sessions - before.sessions;
     let requests = after.requests - before.requests;
     println!("{:.1} MiB; {polls} polls, {requests} requests in {seconds} s", rest.memory);
     let number: usize = rest.written.values().sum();
@@ -142,7 +142,7 @@ async fn remove(scene: Scene) {
         .buffer_unordered(CONCURRENCY)
         .for_each(|_| std::future::ready(()))
         .await;
-    until_count("Stacks are deleted", STACKS, REMOVE_LIMIT, async || {
+    until_count("Stacks are deleted", STACKS, REMOVE_TIMEOUT, async || {
         let left = api_call("counting Stacks", stacks.list_metadata(&ListParams::default().limit(1))).await;
         let more = left.metadata.remaining_item_count.and_then(|more| usize::try_from(more).ok()).unwrap_or_default();
         (STACKS.saturating_sub(left.items.len() + more), String::new())

@@ -49,8 +49,8 @@ async fn poll(scene: &Scene) -> Row {
     let mut steps = steps(&runs, STEPS_TO_EXEC);
     steps[0].name = FIRST_STEP.to_owned();
     let (to_exec, to_end) = (total(&runs, STEPS_TO_EXEC), total(&runs, STEPS.len()));
-    let measure = "reconcile request for a pushed commit → exec of `pulumi up`, warm";
-    Row::of(measure, "", format!("{to_exec:.2} s"), None).with_steps(steps).with_note(format!(
+    let name = "reconcile request for a pushed commit → exec of `pulumi up`, warm";
+    Row::of(name, "", format!("{to_exec:.2} s"), None).with_steps(steps).with_note(format!(
         "Update finished after {to_end:.2} s; commit and push took {:.2} s before the request; medians of {ROUNDS}",
         median(pushes)
     ))

@@ -5,13 +5,12 @@ use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
+use crate::harness::languages::{IMAGE, registry_variables};
 use crate::harness::{File, Scene, in_scene};
 use crate::moments::{Moment, Moments, now};
 use crate::path::{PULUMI_UP, Pod, STEPS, moments_of, steps, total};
 use crate::table::{Row, median};
 
-const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
-const REGISTRY: &str = "http://packages.test-services";
 const ROUNDS: usize = 5;
 /// Maximum overhead in seconds for a commit that changes only code.
 const CODE_BUDGET: f64 = 0.5;
@@ -185,9 +184,9 @@ async fn bare_change(pod: &Pod, language: &Language, text: &str, more: bool, ins
 
 fn row(language: &Language, change: &str, runs: &[Vec<Moment>], bare: f64, budget: f64) -> Row {
     let to_end = total(runs, STEPS.len());
-    let measure = format!("{}: artifact in status → Update finished, changed {change}", language.name);
+    let row_name = format!("{}: artifact in status → Update finished, changed {change}", language.name);
     Row::of(
-        &measure,
+        &row_name,
         format!("bare ({bare:.2} s) + {budget} s"),
         format!("{to_end:.2} s"),
         Some(to_end < bare + budget),
@@ -198,17 +197,9 @@ fn row(language: &Language, change: &str, runs: &[Vec<Moment>], bare: f64, budge
 
 /// Returns the Stack with the image of the language runtimes and the registry of the test cluster.
 fn with_registry(mut stack: Stack) -> Stack {
-    let variables = [
-        ("NPM_CONFIG_REGISTRY", format!("{REGISTRY}/npm/")),
-        ("PIP_INDEX_URL", format!("{REGISTRY}/pypi/simple/")),
-        ("PIP_TRUSTED_HOST", "packages.test-services".to_owned()),
-        ("GOPROXY", format!("{REGISTRY}/go")),
-        ("GOSUMDB", "off".to_owned()),
-    ];
-    let env: Vec<Value> = variables.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
     if let Some(template) = &mut stack.spec.workspace_template {
         template["spec"]["image"] = json!(IMAGE);
-        template["spec"]["env"] = json!(env);
+        template["spec"]["env"] = registry_variables();
     }
     stack
 }

@@ -35,14 +35,14 @@ const MAX_RUNS: usize = 1_000;
 const RECONCILED: usize = 500;
 /// Number of concurrent creations.
 pub const CONCURRENCY: usize = 16;
-/// Additional timeout per Stack until all Stacks are Ready. The minimum timeout is `MIN_LIMIT`.
-const LIMIT_PER_STACK: Duration = Duration::from_secs(2);
-const MIN_LIMIT: Duration = Duration::from_secs(180);
+/// Additional timeout per Stack until all Stacks are Ready. The minimum timeout is `MIN_TIMEOUT`.
+const TIMEOUT_PER_STACK: Duration = Duration::from_secs(2);
+const MIN_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time without writes after which the controller counts as idle, and the timeout until this happens.
 pub const QUIET: Duration = Duration::from_secs(30);
 pub const QUIET_TIMEOUT: Duration = Duration::from_secs(600);
-/// Duration of the measure at rest in seconds, longer than the interval at which the controller queries the agent of an
-/// idle Stack.
+/// Duration of the measurement at rest in seconds, longer than the interval at which the controller queries the agent
+/// of an idle Stack.
 pub const REST_SECONDS: u64 = 150;
 
 pub async fn measure() -> Vec<Row> {
@@ -104,10 +104,10 @@ fn budgets() -> Vec<(usize, f64)> {
     }
 }
 
-/// Restarts the controller, so its memory does not include earlier measures.
+/// Restarts the controller, so its memory does not include the objects of earlier measurements.
 pub async fn restart(scene: &Scene) {
     let before = Controller::new(&scene.client).kill().await;
-    until_count("the controller has restarted", 1, MIN_LIMIT, async || {
+    until_count("the controller has restarted", 1, MIN_TIMEOUT, async || {
         let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(scene.client.clone(), "flux-system");
         let gone = api_call("listing pods", pods.list(&Default::default())).await;
         (usize::from(gone.items.iter().all(|pod| pod.uid().as_ref() != Some(&before))), String::new())
@@ -125,7 +125,7 @@ pub async fn run(
     numbers: std::ops::Range<usize>,
 ) -> String {
     let (stacks, began) = (numbers.end, Instant::now());
-    let limit = MIN_LIMIT + LIMIT_PER_STACK * u32::try_from(numbers.len()).expect("a small number");
+    let limit = MIN_TIMEOUT + TIMEOUT_PER_STACK * u32::try_from(numbers.len()).expect("a small number");
     let mut writes = ApiWrites::from_now();
     tokio::join!(
         create(scene, stack_of, numbers.clone()),
@@ -153,7 +153,7 @@ async fn copy(scene: &Scene, fake_agent: &FakeAgent, numbers: std::ops::Range<us
 /// Stacks, the first reconciliations take more than an hour because of the load on the API server.
 async fn measure_reconciled(scene: &Scene, fake_agent: &FakeAgent, stacks: usize, budget: f64) -> Row {
     let (before, runs) = (fake_agent.workspaces(), fake_agent.runs());
-    until_count("Workspaces are reconciled", RECONCILED, MIN_LIMIT, async || {
+    until_count("Workspaces are reconciled", RECONCILED, MIN_TIMEOUT, async || {
         (fake_agent.workspaces() - before, fake_agent.calls())
     })
     .await;

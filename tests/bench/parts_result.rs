@@ -16,19 +16,19 @@ pub fn measure() -> Vec<Row> {
 
 /// Returns the row for the lookups. Larger tables cause more cache misses of the CPU. A scan of all objects would take
 /// a hundred times as long.
-fn lookups(measure: &str) -> Row {
+fn lookups(name: &str) -> Row {
     let (few, many) = (median("lookups", "few"), median("lookups", "many"));
     let ratio = many / few;
-    Row::of(measure, "10 × those with 100 Stacks".to_owned(), format!("{ratio:.1} ×"), Some(ratio <= 10.0))
+    Row::of(name, "10 × the time with 100 Stacks".to_owned(), format!("{ratio:.1} ×"), Some(ratio <= 10.0))
         .with_note(format!("{:.0} µs, {:.0} µs", many / 1e3, few / 1e3))
 }
 
 /// Returns a row whose budget is the time of the tool.
-fn row(measure: &str, group: &str, tool: &str) -> Row {
+fn row(name: &str, group: &str, tool: &str) -> Row {
     let (ours, theirs) = (median(group, "ours"), median(group, "tool"));
     let ratio = ours / theirs;
     let measured = format!("{ratio:.2} × `{tool}`");
-    Row::of(measure, format!("1 × `{tool}`"), measured, Some(ratio <= 1.0)).with_note(format!(
+    Row::of(name, format!("1 × `{tool}`"), measured, Some(ratio <= 1.0)).with_note(format!(
         "{:.1} ms, `{tool}` {:.1} ms",
         ours / 1e6,
         theirs / 1e6

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Sampling interval, short compared with the duration of the command and long compared with the time for one sample.
 const PAUSE: Duration = Duration::from_millis(4);
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Resource usage. Memory is in MiB.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,9 +51,9 @@ pub fn run(command: &mut Command) -> Usage {
             usage.seconds = began.elapsed().as_secs_f64();
             return usage;
         }
-        if began.elapsed() > LIMIT {
+        if began.elapsed() > TIMEOUT {
             drop(child.kill());
-            panic!("{command:?} did not end within {LIMIT:?}");
+            panic!("{command:?} did not end within {TIMEOUT:?}");
         }
         sleep(PAUSE);
     }

@@ -17,7 +17,7 @@ pub async fn until_count(what: &str, expected: usize, limit: Duration, count: im
             println!("{what}: all {expected} after {:.1} s", began.elapsed().as_secs_f64());
             return;
         }
-        assert!(began.elapsed() < limit, "waited {limit:?} for {what}: {found} of {expected}; {state}");
+        assert!(began.elapsed() < limit, "timed out after {limit:?}: {what}: {found} of {expected}; {state}");
         if reported.elapsed() >= MESSAGE_INTERVAL {
             reported = Instant::now();
             println!("{what}: {found} of {expected} after {:.0} s; {state}", began.elapsed().as_secs_f64());

@@ -52,10 +52,10 @@ pub async fn measure(folder: &Path) -> Vec<Row> {
 }
 
 fn rows(rounds: &[Round]) -> Vec<Row> {
-    let row = |measure: &str, usages: Vec<Usage>| {
+    let row = |name: &str, usages: Vec<Usage>| {
         let seconds = median(usages.iter().map(|usage| usage.seconds).collect());
         let most = usages.into_iter().fold(Usage::default(), Usage::then);
-        Row::of(measure, "", format!("{seconds:.2} s, {:.1} MiB", most.anonymous), None).with_note(format!(
+        Row::of(name, "", format!("{seconds:.2} s, {:.1} MiB", most.anonymous), None).with_note(format!(
             "peak memory of the largest process, including mapped files (VmHWM): {:.1} MiB",
             most.largest
         ))
@@ -101,7 +101,7 @@ fn fetched_by_git(scratch: &TempDir, url: &str) -> Usage {
     run(&mut git(scratch.path(), &["fetch", "--quiet", "--depth", "1", url, "main"]))
 }
 
-/// Packs the commit with `git`, without compression like the controller. Returns the resource usage.
+/// Packs the commit with `git`, without compression, as the controller does. Returns the resource usage.
 fn packed_by_git(scratch: &TempDir) -> Usage {
     let archive: PathBuf = scratch.path().join("artifact.tar.gz");
     let output = format!("--output={}", archive.display());

@@ -6,10 +6,10 @@ use std::path::Path;
 /// A row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    pub measure: String,
+    pub name: String,
     pub budget: String,
     pub measured: String,
-    /// Whether the budget is met, or `None` if the measure has no budget.
+    /// Whether the budget is met, or `None` if the row has no budget.
     pub met: Option<bool>,
     /// Steps whose durations add up to the measured value.
     pub steps: Vec<Step>,
@@ -17,7 +17,7 @@ pub struct Row {
     pub notes: Vec<String>,
 }
 
-/// A step of a measure.
+/// A step of a measurement.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub name: String,
@@ -26,13 +26,13 @@ pub struct Step {
 
 impl Row {
     /// Returns a row for a duration in seconds that must be below the budget.
-    pub fn seconds(measure: &str, measured: f64, budget: f64) -> Row {
-        Row::of(measure, format!("{budget} s"), format!("{measured:.2} s"), Some(measured < budget))
+    pub fn seconds(name: &str, measured: f64, budget: f64) -> Row {
+        Row::of(name, format!("{budget} s"), format!("{measured:.2} s"), Some(measured < budget))
     }
 
-    pub fn of(measure: &str, budget: impl Into<String>, measured: impl Into<String>, met: Option<bool>) -> Row {
+    pub fn of(name: &str, budget: impl Into<String>, measured: impl Into<String>, met: Option<bool>) -> Row {
         Row {
-            measure: measure.to_owned(),
+            name: name.to_owned(),
             budget: budget.into(),
             measured: measured.into(),
             met,
@@ -58,7 +58,7 @@ pub fn markdown(rows: &[Row]) -> String {
     let line = |text: &mut String, cells: [&str; 4]| {
         let _ = writeln!(text, "| {:<72} | {:>22} | {:>18} | {:<6} |", cells[0], cells[1], cells[2], cells[3]);
     };
-    line(&mut text, ["measure", "budget", "measured", ""]);
+    line(&mut text, ["measurement", "budget", "result", ""]);
     line(&mut text, ["---", "---", "---", "---"]);
     for row in rows {
         let result = match row.met {
@@ -66,10 +66,10 @@ pub fn markdown(rows: &[Row]) -> String {
             Some(false) => "MISSED",
             None => "",
         };
-        line(&mut text, [&row.measure, &row.budget, &row.measured, result]);
+        line(&mut text, [&row.name, &row.budget, &row.measured, result]);
     }
     for row in rows.iter().filter(|row| !row.steps.is_empty() || !row.notes.is_empty()) {
-        let _ = writeln!(text, "\n{}:\n", row.measure);
+        let _ = writeln!(text, "\n{}:\n", row.name);
         let total: f64 = row.steps.iter().map(|step| step.seconds).sum();
         for Step { name, seconds } in &row.steps {
             let share = if total > 0.0 { 100.0 * seconds / total } else { 0.0 };

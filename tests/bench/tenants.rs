@@ -1,4 +1,4 @@
-//! Measures how much a tenant delays the runs of another namespace. The measure covers the controller's part of the
+//! Measures how much a tenant delays the runs of another namespace. The measurement covers the controller's part of the
 //! warm path, without and with an attack by a tenant that has the role `edit`.
 
 use std::time::Duration;

@@ -29,7 +29,7 @@ const RUN_TIME: Duration = Duration::from_secs(3600);
 /// Number of concurrent creations.
 const CONCURRENCY: usize = 16;
 /// Timeout for a step of all five hundred Stacks.
-const LIMIT: Duration = Duration::from_secs(400);
+const TIMEOUT: Duration = Duration::from_secs(400);
 /// Name prefix of the Stacks with the fake agent.
 const PREFIX: &str = "many-";
 
@@ -77,9 +77,9 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     let served = create_source(scene).await;
     tokio::join!(
         create(scene, &served),
-        until_count("runs are open", RUNS, LIMIT, async || (runs.open(), fake_agent.calls())),
+        until_count("runs are open", RUNS, TIMEOUT, async || (runs.open(), fake_agent.calls())),
     );
-    until_count("runs are attached", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
+    until_count("runs are attached", RUNS, TIMEOUT, async || (fake_agent.attached(), fake_agent.calls())).await;
     let second = prompt_source.push(&with_text("two").files()).await;
     prompt.until_applied(&second).await;
     assert_eq!(runs.open(), RUNS, "a change of another Stack ran while all runs were open");
@@ -88,17 +88,17 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     controller.kill().await;
     controller.until_available().await;
     let again = || usize::try_from(fake_agent.attachments() - followed).unwrap_or(usize::MAX);
-    until_count("runs are attached again", RUNS, LIMIT, async || (again(), fake_agent.calls())).await;
-    until_count("runs are attached", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
+    until_count("runs are attached again", RUNS, TIMEOUT, async || (again(), fake_agent.calls())).await;
+    until_count("runs are attached", RUNS, TIMEOUT, async || (fake_agent.attached(), fake_agent.calls())).await;
     assert_eq!(runs.open(), RUNS, "no run ended when the controller restarted");
     let third = prompt_source.push(&with_text("three").files()).await;
     prompt.until_applied(&third).await;
 
     fake_agent.finish_all();
-    until_count("runs have ended", RUNS, LIMIT, async || (runs.ended(), fake_agent.calls())).await;
+    until_count("runs have ended", RUNS, TIMEOUT, async || (runs.ended(), fake_agent.calls())).await;
     let acknowledged = || usize::try_from(fake_agent.acknowledged()).unwrap_or(usize::MAX);
-    until_count("results are acknowledged", RUNS, LIMIT, async || (acknowledged(), fake_agent.calls())).await;
-    until_count("Stacks are Ready", RUNS, LIMIT, async || (ready(scene).await, String::new())).await;
+    until_count("results are acknowledged", RUNS, TIMEOUT, async || (acknowledged(), fake_agent.calls())).await;
+    until_count("Stacks are Ready", RUNS, TIMEOUT, async || (ready(scene).await, String::new())).await;
     assert_eq!(runs.recorded_twice(), Vec::<String>::new(), "each result is recorded once");
     assert_eq!((fake_agent.runs(), fake_agent.acknowledged()), (RUNS as u64, RUNS as u64), "each run started once");
     remove(scene).await;
@@ -144,7 +144,7 @@ async fn remove(scene: &Scene) {
         .buffer_unordered(CONCURRENCY)
         .for_each(|()| std::future::ready(()))
         .await;
-    until_count("all Stacks are deleted", 1, LIMIT, async || {
+    until_count("all Stacks are deleted", 1, TIMEOUT, async || {
         let left = scene.list::<Stack>().await.len();
         (usize::from(left == 0), format!("{left} Stacks remain"))
     })

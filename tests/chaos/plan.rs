@@ -41,7 +41,7 @@ const FAULT_INTERVALS: std::ops::Range<u64> = 2_000..6_000;
 pub const API_SERVER_AWAY: Duration = Duration::from_secs(20);
 
 impl Kind {
-    /// Reports whether the act is a fault, not a change by the user.
+    /// Returns whether the act is a fault, not a change by the user.
     pub fn is_fault(self) -> bool {
         !matches!(self, Kind::PushRevision | Kind::RecreateStack)
     }
@@ -62,7 +62,7 @@ impl fmt::Display for Kind {
             Kind::DeletePod => "deletion of a pod",
             Kind::ForceDeletePod => "forced deletion of a pod",
             Kind::KillAgent => "kill of an agent",
-            Kind::KillPulumi => "`pulumi` killed",
+            Kind::KillPulumi => "kill of `pulumi`",
             Kind::KillProvider => "kill of a provider",
             Kind::StopApiServer => "API server outage of 20 s",
         })

@@ -50,7 +50,7 @@ fn open(pid: i32, pods: &BTreeMap<String, String>, role: Role) -> Option<Process
     has_role(&text("cmdline"), role).then(|| Process { pid, handle, owner: owner.clone() })
 }
 
-/// Reports whether a command line matches a role. NUL characters separate its words.
+/// Returns whether a command line matches a role. NUL characters separate its words.
 fn has_role(command: &str, role: Role) -> bool {
     let words: Vec<&str> = command.split('\0').collect();
     let program = words.first().and_then(|program| program.rsplit('/').next()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Executes the acts at their planned times, resolves Stacks as a user would, and then waits until all Stacks are
-//! Ready.
+//! Executes the acts at their planned times, makes the decisions for waiting Stacks as a user would, and then waits
+//! until all Stacks are Ready.
 
 use std::time::Duration;
 
@@ -138,9 +138,8 @@ async fn settle(stage: &mut Stage<'_>, results: &mut StormResults) {
         if last_report.elapsed() > Duration::from_secs(15) {
             last_report = Instant::now();
             println!(
-                "{:7.2} s after the last fault, {} Stacks are not Ready at the latest revision: {open:?}",
-                begin.elapsed().as_secs_f64(),
-                open.len()
+                "{:7.2} s after the last fault, Stacks that are not Ready at the latest revision: {open:?}",
+                begin.elapsed().as_secs_f64()
             );
         }
         sleep(POLL_INTERVAL).await;

@@ -38,7 +38,7 @@ fn a_failing_stack_is_retried_indefinitely_without_stalling() {
         let source = scene.source("app").await;
         source.push(&Program::new("backoff").step("step", json!({"failOn": "create"})).files()).await;
         let mut stack = scene.stack("main", &source);
-        // The minimum backoff: 10 s after each failure.
+        // The controller increases this value to the minimum, so each backoff is 10 s.
         stack.spec.retry_max_backoff_duration_seconds = Some(1);
         let main = scene.start(stack).await;
         let failed = main

@@ -101,7 +101,7 @@ pub async fn until_stalled(scene: &Scene, name: &str, words: &[&str]) -> Workspa
     until_workspace(scene, name, &what, WaitLimit::Run, is_stalled).await
 }
 
-/// Reports whether the status is current and contains this condition, with a message that contains all `words`.
+/// Returns whether the status is current and contains this condition, with a message that contains all `words`.
 pub fn condition_is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bool {
     let Some(found) = &workspace.status else { return false };
     found.observed_generation == workspace.metadata.generation

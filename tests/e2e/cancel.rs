@@ -114,7 +114,7 @@ fn a_queued_run_can_be_canceled() {
         main.annotate(ANNOTATION_CANCEL, "now").await;
         let canceled = main.until("to be canceled", WaitLimit::Reaction, is_canceled).await;
         let message = condition(&canceled, READY).map(|ready| ready.message.clone()).unwrap_or_default();
-        assert_eq!(message, "canceled before it started");
+        assert_eq!(message, "the run was canceled before it started");
         until_update(scene, "ahead", "to have ended", WaitLimit::Run, Update::is_complete).await;
         main.annotate(ANNOTATION_REQUESTED_AT, "again").await;
         main.until_applied(&commit).await;

@@ -259,6 +259,7 @@ async fn address(stack: &StackHandle<'_>, scene: &Scene) -> AgentAddress {
         ip: ip.parse().expect("an address"),
         port: names::AGENT_PORT,
         server_name: workspace_server_name(&stack.name, &scene.namespace),
+        namespace: scene.namespace.clone(),
     }
 }
 

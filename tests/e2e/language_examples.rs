@@ -5,21 +5,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::harness::languages::{IMAGE, registry_variables};
 use crate::harness::{Environment, File, Scene, run};
 
-/// Image with the language runtimes.
-const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
-/// Environment variables of a Workspace that select the registry in the cluster, because pods of the test cluster have
-/// no access to the internet.
-const REGISTRY: &str = "      env:
-        - {name: NPM_CONFIG_REGISTRY, value: http://packages.test-services/npm/}
-        - {name: PIP_INDEX_URL, value: http://packages.test-services/pypi/simple/}
-        - {name: PIP_TRUSTED_HOST, value: packages.test-services}
-        - {name: GOPROXY, value: http://packages.test-services/go}
-        - {name: GOSUMDB, value: 'off'}";
-
 /// Timeout for the commands in one block, longer than the timeouts in the READMEs.
-const BLOCK_LIMIT: Duration = Duration::from_secs(960);
+const BLOCK_TIMEOUT: Duration = Duration::from_secs(960);
 
 /// Commands that the test skips, because the scene creates and deletes the namespace.
 const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete namespace "];
@@ -95,9 +85,9 @@ async fn bash(directory: &Path, commands: &str) -> String {
         ("GIT_COMMITTER_EMAIL", "test@example.com"),
     ];
     command.envs(git).stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(BLOCK_LIMIT, command.output())
+    let output = tokio::time::timeout(BLOCK_TIMEOUT, command.output())
         .await
-        .unwrap_or_else(|_| panic!("these commands did not end within {BLOCK_LIMIT:?}:\n{commands}"))
+        .unwrap_or_else(|_| panic!("these commands did not end within {BLOCK_TIMEOUT:?}:\n{commands}"))
         .unwrap_or_else(|error| panic!("bash failed to start: {error}"));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "these commands failed:\n{commands}\n{error}");
@@ -125,7 +115,7 @@ async fn run_readme(scene: &Scene, language: &str) {
     edit(&example.join("secret.yaml"), &credentials);
     // Each run of the test has its own state.
     let backend = environment.s3_backend_url.replacen('?', &format!("/{}?", scene.namespace), 1);
-    let image = format!("      image: {IMAGE}\n{REGISTRY}");
+    let image = format!("      image: {IMAGE}\n      env: {}", registry_variables());
     let stack =
         [("s3://network-state?region=eu-central-1", &*backend), ("      image: pulumi/pulumi:latest-nonroot", &*image)];
     edit(&example.join("stack.yaml"), &stack);

@@ -242,7 +242,7 @@ async fn until_program(
     .await
 }
 
-/// Reports whether the condition for the current generation of the Program has this status and reason.
+/// Returns whether the condition for the current generation of the Program has this status and reason.
 fn reports(program: &ProgramObject, kind: &str, status: &str, reason: &str) -> bool {
     let conditions = program.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions::find(conditions, kind).is_some_and(|condition| {

@@ -14,7 +14,7 @@ use crate::harness::{Poll, Program, Scene, Source, StackHandle, WaitLimit, condi
 
 /// Maximum time in seconds from the creation of the last object to the start of the run. The goal is 5, but a busy
 /// machine needs more. Without a change of the pod, the kubelet retries only after 60 to 90 seconds.
-const START_LIMIT: i64 = 15;
+const MAX_START_SECONDS: i64 = 15;
 
 /// Returns a Stack that reads the address of the provider log from a Secret and its region from a ConfigMap. Every run
 /// needs the address.
@@ -71,7 +71,7 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
         scene.create::<Secret>(secret).await;
         main.until_applied(&commit).await;
         let seconds = started_after(&main, created).await;
-        assert!(seconds <= START_LIMIT, "the run started {seconds} s after the Secret was created");
+        assert!(seconds <= MAX_START_SECONDS, "the run started {seconds} s after the Secret was created");
         assert_eq!(main.updates().await.len(), 1, "no run failed before");
         assert_eq!(main.log.operations().await, once(&["create step"]), "the run has its environment variables");
         assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
@@ -106,7 +106,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         })
         .await;
         let seconds = started_after(&main, created).await;
-        assert!(seconds <= START_LIMIT, "the run started {seconds} s after the Secret was created");
+        assert!(seconds <= MAX_START_SECONDS, "the run started {seconds} s after the Secret was created");
 
         main.change(json!({"spec": {"configRef": {"size": {"name": "sizes", "key": "size"}}}})).await;
         until_reported(&main, &["waiting for ConfigMap \"sizes\" (config key size)"]).await;

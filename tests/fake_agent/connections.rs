@@ -31,7 +31,7 @@ use tonic::transport::server::Connected;
 use super::workspace::Key;
 
 /// Timeout for a TLS handshake.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(20);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of accepted connections that wait for the gRPC server.
 const WAITING: usize = 256;
 
@@ -51,7 +51,7 @@ pub(super) fn accept(
             while handshakes.try_join_next().is_some() {}
             let (certificates, accepted) = (certificates.clone(), accepted.clone());
             handshakes.spawn(async move {
-                match timeout(HANDSHAKE_LIMIT, certificates.handshake(stream)).await {
+                match timeout(HANDSHAKE_TIMEOUT, certificates.handshake(stream)).await {
                     Ok(Ok(connection)) => drop(accepted.send(Ok(connection)).await),
                     Ok(Err(error)) => println!("connection to the fake agent failed: {error:#}"),
                     Err(_) => println!("connection to the fake agent failed: TLS handshake timed out"),

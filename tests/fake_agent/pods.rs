@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::workspace::Key;
 
 /// Timeout for the initial list.
-const LIST_LIMIT: Duration = Duration::from_secs(60);
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) enum Pods {
     /// Pods of the cluster.
@@ -35,7 +35,7 @@ impl Pods {
             .modify(|pod| pod.managed_fields_mut().clear())
             .reflect(writer);
         tasks.spawn(pods.for_each(|_| std::future::ready(())));
-        timeout(LIST_LIMIT, store.wait_until_ready())
+        timeout(LIST_TIMEOUT, store.wait_until_ready())
             .await
             .context("listing the workspace pods timed out")?
             .context("the watch on pods ended")?;

@@ -285,7 +285,10 @@ async fn until_ended(controller: &Controller, slow: &[StackSource], ended: &mut 
         if ended.len() >= count {
             return;
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "{count} fetches to be ended, not {ended:?}: {errors:?}");
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "expected {count} ended fetches, found {ended:?}: {errors:?}"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -383,7 +386,7 @@ async fn slow_patterns_are_rejected_only_for_the_stack_that_defines_them() {
     assert!(
         message
             .as_ref()
-            .is_err_and(|message| message.contains("matching the patterns against all files exceeds the limit")),
+            .is_err_and(|message| message.contains("matching the patterns against all files takes too many steps")),
         "{message:?}"
     );
 }

@@ -142,7 +142,7 @@ async fn oversized_content_is_rejected_and_the_last_good_artifact_is_kept() {
     repository.git(&["reset", "--quiet", "--soft", "HEAD~1"]);
     repository.commit();
     let error = controller.resolve_now(&fields, "two").await.expect_err("a file is too large");
-    assert!(error.contains("file or list of all objects exceeds the limit of 262144 bytes"), "{error}");
+    assert!(error.contains("Git object (usually a file) exceeds the limit of 262144 bytes"), "{error}");
     assert!(controller.store.contains(&good.digest));
     let left = std::fs::read_dir(controller.directory.path().join("work")).unwrap().count();
     assert_eq!(left, 0, "temporary files are removed");

@@ -21,7 +21,7 @@ pub fn read(folder: &str) -> Vec<(String, Value)> {
     manifests
 }
 
-/// Reports whether `found` contains everything in `written`. Additional fields in `found` are allowed.
+/// Returns whether `found` contains everything in `written`. Additional fields in `found` are allowed.
 pub fn covers(found: &Value, written: &Value) -> bool {
     match (found, written) {
         (Value::Object(found), Value::Object(written)) => {

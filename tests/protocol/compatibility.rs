@@ -61,8 +61,8 @@ fn enum_values(values: &EnumDescriptor, now: &EnumDescriptor, broken: &mut Vec<S
     for value in values.values() {
         let found = now.get_value(value.number()).map(|found| found.name().to_owned());
         if found.as_deref() != Some(value.name()) {
-            let now = found.unwrap_or_else(|| "nothing".to_owned());
-            broken.push(format!("{}: {} was {} and is {now}", values.full_name(), value.number(), value.name()));
+            let now = found.unwrap_or_else(|| "not defined".to_owned());
+            broken.push(format!("{}: {} was {} and is now {now}", values.full_name(), value.number(), value.name()));
         }
     }
 }

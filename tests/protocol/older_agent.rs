@@ -19,7 +19,7 @@ const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
 const RUN_TIME: Duration = Duration::from_millis(200);
 /// Timeout of a whole run.
-const LIMIT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An agent and a client that is connected to it.
 struct Pair {
@@ -46,7 +46,7 @@ async fn pair(is_older: bool) -> Pair {
     let fake_agent = FakeAgent::alone(listener, tls.path(), POD_UID, behavior).expect("a fake agent");
     let client = authority.issue_client(now).expect("a certificate of the controller");
     let agents = Agents::new(&[client], authority.certificate_pem()).expect("an identity");
-    let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: SERVER_NAME.to_owned() };
+    let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: SERVER_NAME.to_owned(), namespace: "apps".to_owned() };
     let client = agents.connect(&address).await.expect("the agent responds");
     Pair { fake_agent, client, _tls: tls }
 }
@@ -114,7 +114,7 @@ async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
         assert_eq!(unknown, ("", 0, 0, false), "unknown fields are empty");
         assert_eq!((pair.fake_agent.runs(), pair.fake_agent.acknowledged()), (1, 1));
     };
-    tokio::time::timeout(LIMIT, whole).await.expect("the test ends within the timeout");
+    tokio::time::timeout(TIMEOUT, whole).await.expect("the test ends within the timeout");
 }
 
 /// A current agent must support the features that the other test uses.
@@ -129,5 +129,5 @@ async fn a_current_agent_reports_fields_that_an_older_agent_lacks() {
         assert_eq!(result.outcome(), proto::Outcome::Succeeded);
         assert!(result.last_output.contains("unchanged"), "{result:?}");
     };
-    tokio::time::timeout(LIMIT, whole).await.expect("the test ends within the timeout");
+    tokio::time::timeout(TIMEOUT, whole).await.expect("the test ends within the timeout");
 }

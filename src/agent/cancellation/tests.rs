@@ -21,7 +21,7 @@ fn sent_with(calls: &[u32], began: Option<u32>, observe: impl Fn(&mut Cancellati
             cancellation.engine_began();
         }
         observe(&mut cancellation, second, now);
-        while let Some(step) = cancellation.due(&cancel_request, now) {
+        while let Some(step) = cancellation.next_signal(&cancel_request, now) {
             steps.push((second, step));
         }
     }
@@ -53,7 +53,7 @@ fn sent_while_idle(idle: &std::ops::Range<u32>, calls: &[u32]) -> Vec<(u32, Step
 }
 
 #[test]
-fn an_idle_cli_gets_the_second_interrupt_but_not_sigkill_earlier() {
+fn an_idle_cli_gets_the_second_sigint_earlier_but_not_the_sigkill() {
     use Step::{Interrupt, Kill};
     for (idle, calls, expected) in [
         (0..200, &[][..], vec![]),
@@ -72,10 +72,10 @@ fn a_cancellation_is_forced_only_after_the_grace_period() {
     let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
     cancellation.engine_began();
     cancel_request.escalate(start, GRACE_PERIOD);
-    assert_eq!(cancellation.due(&cancel_request, start), Some(Step::Interrupt));
-    assert_eq!(cancellation.due(&cancel_request, start + GRACE_PERIOD - SECOND), None);
+    assert_eq!(cancellation.next_signal(&cancel_request, start), Some(Step::Interrupt));
+    assert_eq!(cancellation.next_signal(&cancel_request, start + GRACE_PERIOD - SECOND), None);
     assert!(!cancellation.was_forced());
-    assert_eq!(cancellation.due(&cancel_request, start + GRACE_PERIOD), Some(Step::Interrupt));
+    assert_eq!(cancellation.next_signal(&cancel_request, start + GRACE_PERIOD), Some(Step::Interrupt));
     assert!(cancellation.was_forced());
 }
 
@@ -86,8 +86,8 @@ fn a_later_cause_does_not_revert_an_earlier_cancellation() {
     let timeout = Cause::Timeout(SECOND);
     type Call = fn(&mut CancelRequest, Instant);
     let ask: Call = |cancel_request, now| cancel_request.escalate(now, GRACE_PERIOD);
-    let terminate: Call = |cancel_request, now| cancel_request.end(Cause::Terminated, now, now + SECOND * 400);
-    let late: Call = |cancel_request, now| cancel_request.end(Cause::Timeout(SECOND), now, now + GRACE_PERIOD);
+    let terminate: Call = |cancel_request, now| cancel_request.cancel(Cause::Terminated, now, now + SECOND * 400);
+    let late: Call = |cancel_request, now| cancel_request.cancel(Cause::Timeout(SECOND), now, now + GRACE_PERIOD);
     for (calls, cause, forced_at) in [
         (vec![ask], Cause::Requested, later(60)),
         (vec![ask, ask], Cause::Requested, later(1)),
@@ -109,7 +109,7 @@ fn a_later_cause_does_not_revert_an_earlier_cancellation() {
 }
 
 #[test]
-fn a_run_ends_after_timeout_or_idle_timeout_with_an_earlier_idle_warning() {
+fn each_timeout_ends_a_run_and_an_idle_run_is_reported_earlier() {
     let limits = Limits::from_seconds(600, 60);
     let seconds = Duration::from_secs;
     for (limits, since_begin, silent, exceeded, is_idle) in [

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::agent::durable;
 
 /// Returns the elements of `paths` that are directories in the source.
-pub fn present(source: &Path, paths: &[PathBuf]) -> Vec<PathBuf> {
+pub fn existing_directories(source: &Path, paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().filter(|path| is_directory(&source.join(path))).cloned().collect()
 }
 
@@ -190,7 +190,7 @@ mod tests {
             move_all(from.path(), to.path(), &paths).unwrap();
             assert_eq!(fs::metadata(to.path().join("node_modules")).unwrap().ino(), inode);
         }
-        assert_eq!(present(to.path(), &paths), [PathBuf::from("node_modules")]);
-        assert!(present(from.path(), &paths).is_empty());
+        assert_eq!(existing_directories(to.path(), &paths), [PathBuf::from("node_modules")]);
+        assert!(existing_directories(from.path(), &paths).is_empty());
     }
 }

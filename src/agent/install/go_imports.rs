@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::pulumi::install::{Files, Subject, go};
+use crate::pulumi::install::{Files, ProjectInSource, go};
 
 /// Maximum number of directory entries in a module.
 const MAX_ENTRIES: usize = 20_000;
@@ -14,10 +14,14 @@ const MAX_IMPORTS_BYTES: u64 = 256 * 1024;
 
 /// Returns the imports of all Go files in the module of a project. Returns an empty set if the project is not a Go
 /// project or has no `go.mod`.
-pub(super) fn of_module(tree: &Path, subject: Subject<'_>, files: &Files) -> io::Result<BTreeSet<String>> {
+pub(super) fn of_module(
+    tree: &Path,
+    project_in_source: ProjectInSource<'_>,
+    files: &Files,
+) -> io::Result<BTreeSet<String>> {
     let has_module = |directory: &&PathBuf| files.contains_key(&directory.join("go.mod"));
-    let directories = subject.directories();
-    match directories.iter().find(has_module).filter(|_| subject.project.runtime == "go") {
+    let directories = project_in_source.directories();
+    match directories.iter().find(has_module).filter(|_| project_in_source.project.runtime == "go") {
         Some(root) => in_directory(&tree.join(root)),
         None => Ok(BTreeSet::new()),
     }
@@ -31,7 +35,7 @@ fn in_directory(root: &Path) -> io::Result<BTreeSet<String>> {
             let entry = entry?;
             entries += 1;
             if entries > MAX_ENTRIES {
-                return Err(io::Error::other(format!("the module has more than {MAX_ENTRIES} files")));
+                return Err(io::Error::other(format!("the module has more than {MAX_ENTRIES} files and directories")));
             }
             let (kind, name) = (entry.file_type()?, entry.file_name());
             let is_go_file = Path::new(&name).extension().is_some_and(|extension| extension == "go");

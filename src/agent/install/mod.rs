@@ -14,11 +14,11 @@ use super::command::{Call, CallError, Stdout};
 use super::environment;
 use super::layout::Layout;
 use super::output::PodLog;
-use super::processes::Family;
+use super::processes::RunProcesses;
 use super::refusal::Refusal;
 use crate::artifact::Directory;
 use crate::pulumi::failure::installation;
-use crate::pulumi::install::{Files, Plan, Subject};
+use crate::pulumi::install::{Files, InstallPlan, ProjectInSource};
 use crate::pulumi::project::Project;
 use crate::pulumi::{arguments, install as pulumi_install};
 use crate::rpc::proto::EnvironmentVariable;
@@ -71,7 +71,7 @@ pub async fn install(
     let ended = tokio::select! {
         ended = call.run() => ended?,
         () = stop.cancelled() => {
-            call.end().await.map_err(CallError::Wait)?;
+            call.kill().await;
             return Err(InstallError::Stopped);
         }
     };
@@ -79,12 +79,12 @@ pub async fn install(
         return Ok(());
     }
     let message = installation::message(&ended.stdout.text(), &ended.stderr.text());
-    Err(InstallError::Failed(if message.is_empty() { ended.how() } else { message }))
+    Err(InstallError::Failed(if message.is_empty() { ended.describe_exit() } else { message }))
 }
 
 /// Ends the processes of an installation that a previous agent started.
-pub async fn end_leftovers(layout: &Layout) -> io::Result<()> {
-    Family::new(&operation(layout), Vec::new()).end().await
+pub async fn end_leftover_processes(layout: &Layout) {
+    RunProcesses::new(&operation(layout), Vec::new()).end().await;
 }
 
 /// Returns the ID that marks the processes of an installation. A workspace runs at most one installation at a time.
@@ -94,11 +94,11 @@ fn operation(layout: &Layout) -> String {
 
 /// Plans the installation for a project in an unpacked source. `cli` is the version of the CLI, or empty if the version
 /// is unknown.
-pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) -> Plan {
-    let subject = Subject { project, directory: Path::new(directory.as_str()) };
+pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) -> InstallPlan {
+    let project_in_source = ProjectInSource { project, directory: Path::new(directory.as_str()) };
     let mut files = Files::new();
     let mut unreadable = None;
-    for path in pulumi_install::files(subject) {
+    for path in pulumi_install::files(project_in_source) {
         match read(&tree.join(&path)) {
             Ok(Some(content)) => {
                 files.insert(path, content);
@@ -107,19 +107,19 @@ pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) ->
             Err(error) => unreadable = Some(format!("failed to read {}: {error}", path.display())),
         }
     }
-    let imports = match go_imports::of_module(tree, subject, &files) {
+    let imports = match go_imports::of_module(tree, project_in_source, &files) {
         Ok(imports) => imports,
         Err(error) => {
             unreadable = Some(format!("failed to read the imports of the Go files: {error}"));
             BTreeSet::new()
         }
     };
-    let mut plan = pulumi_install::plan(subject, &files, &imports, cli);
+    let mut plan = pulumi_install::plan(project_in_source, &files, &imports, cli);
     // A directory that the new source itself contains is not taken from the previous source.
     plan.trees.retain(|path| {
         !exists(&tree.join(path)) && path.parent().is_none_or(|parent| is_directory(&tree.join(parent)))
     });
-    plan.never_skipped = unreadable.or(plan.never_skipped);
+    plan.reinstall_reason = unreadable.or(plan.reinstall_reason);
     plan
 }
 
@@ -149,7 +149,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 mod tests {
     use super::*;
 
-    fn planned(files: &[&str]) -> Plan {
+    fn planned(files: &[&str]) -> InstallPlan {
         let tree = tempfile::tempdir().unwrap();
         for path in files {
             let path = tree.path().join(path);
@@ -163,12 +163,12 @@ mod tests {
     #[test]
     fn install_inputs_are_read_up_to_the_root_and_vendored_trees_are_kept() {
         let alone = planned(&["infra/package.json", "package-lock.json"]);
-        assert_eq!(alone.never_skipped, None);
+        assert_eq!(alone.reinstall_reason, None);
         assert_eq!(alone.trees, [Path::new("infra/node_modules"), Path::new("node_modules")]);
         let vendored = planned(&["infra/package.json", "package-lock.json", "infra/node_modules/a/package.json"]);
         assert_eq!(vendored.trees, [Path::new("node_modules")]);
         let odd = planned(&["infra/package.json", "package-lock.json/inner"]);
-        assert!(odd.never_skipped.is_some_and(|why| why.contains("failed to read package-lock.json")));
+        assert!(odd.reinstall_reason.is_some_and(|why| why.contains("failed to read package-lock.json")));
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
         let key = || {
             let project = Project::parse(Path::new("Pulumi.yaml"), "name: a\nruntime: go").unwrap();
             let plan = plan(tree.path(), &"infra".parse().unwrap(), &project, "v3.259.0");
-            assert_eq!(plan.never_skipped, None);
+            assert_eq!(plan.reinstall_reason, None);
             plan.installed.key
         };
         write("go.mod", "module a");

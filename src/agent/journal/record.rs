@@ -64,7 +64,7 @@ pub struct State {
     pub acknowledged: bool,
 }
 
-/// One operation. Its run writes the record, and any number of readers read it.
+/// Record of one operation. The run of the operation writes the record, and any number of readers read the record.
 pub struct JournalRecord {
     request: Request,
     directory: PathBuf,
@@ -94,7 +94,10 @@ impl JournalRecord {
         let request: Request = serde_json::from_slice(&std::fs::read(directory.join(REQUEST))?)?;
         let named = directory.file_name().is_some_and(|name| name == request.id.as_str());
         if !named {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "request has another ID"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the ID in the request differs from the directory name",
+            ));
         }
         let result = read_result(&directory.join(RESULT)).unwrap_or_else(|error| {
             tracing::error!(operation = request.id, %error, "failed to read the result of the operation");
@@ -123,7 +126,8 @@ impl JournalRecord {
         self.directory.join(EVENT_LOG)
     }
 
-    /// Returns the path of the exported state of the stack, which exists only while the operation inspects it.
+    /// Returns the path of the file with the exported state of the stack. The file exists only while the operation
+    /// inspects the state.
     pub fn state_file(&self) -> PathBuf {
         self.directory.join(STATE)
     }
@@ -160,7 +164,11 @@ impl JournalRecord {
             }
             Err(error) if !writer.lossy => {
                 writer.lossy = true;
-                tracing::error!(operation = self.request.id, %error, "failed to write progress; the run continues without it");
+                tracing::error!(
+                    operation = self.request.id,
+                    %error,
+                    "failed to write progress; the run continues without progress reports"
+                );
             }
             Err(_) => {}
         }

@@ -62,7 +62,7 @@ impl Place {
 
     fn hash(&self, names: &[&str]) -> String {
         let files: Vec<String> = names.iter().map(|name| self.0.path().join(name).display().to_string()).collect();
-        Inputs::new(self.0.path(), FileWatch::new()).hashes(&files, &[]).files.unwrap_or_default()
+        InputHasher::new(self.0.path(), FileWatch::new()).hashes(&files, &[]).files.unwrap_or_default()
     }
 }
 
@@ -99,7 +99,7 @@ fn mounted_files_are_read_again_only_after_they_change() {
     let target = outside.path().join("target");
     std::fs::write(&target, "one").unwrap();
     std::os::unix::fs::symlink(&target, place.0.path().join("key")).unwrap();
-    let inputs = Inputs::new(place.0.path(), FileWatch::new());
+    let inputs = InputHasher::new(place.0.path(), FileWatch::new());
     let files = [place.0.path().join("key").display().to_string()];
     let hash = || inputs.hashes(&files, &[]).files.unwrap();
     let before = hash();
@@ -126,7 +126,7 @@ fn a_directory_hash_changes_with_each_of_its_keys() {
     let place = Place::new(KEY);
     let directory = place.0.path().join("aws");
     let requested = [directory.display().to_string(), place.0.path().join("gone").display().to_string()];
-    let hashes = || Inputs::new(place.0.path(), FileWatch::new()).hashes(&[], &requested).directories;
+    let hashes = || InputHasher::new(place.0.path(), FileWatch::new()).hashes(&[], &requested).directories;
     assert!(hashes().is_empty(), "the Secret is not mounted");
     std::fs::create_dir(&directory).unwrap();
     let mut seen = Vec::new();

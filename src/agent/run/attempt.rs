@@ -10,12 +10,12 @@ use tokio::process::Child;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::context::{AttemptError, Run};
-use super::ending::bounded;
+use super::operation_result::first_bytes;
 use crate::agent::cancellation::{Cancellation, Step};
 use crate::agent::command;
 use crate::agent::durable;
 use crate::agent::output::{self, EventLog, Tail};
-use crate::agent::processes::{self, Family};
+use crate::agent::processes::{self, RunProcesses};
 use crate::pulumi::console;
 use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep};
 use crate::pulumi::failure::exit::Exit;
@@ -77,7 +77,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     let mut child = command::spawn(&arguments, &run.layout.program(), &run.environment.variables, id, Stdio::null())
         .map_err(AttemptError::Start)?;
     let session = child.id();
-    let family = Family::new(id, session.into_iter().collect());
+    let family = RunProcesses::new(id, session.into_iter().collect());
     if let Some(pid) = session {
         run.record.append(progress::Event::Started(proto::Started { pid }));
     }
@@ -129,7 +129,7 @@ async fn join_output<T>(
 /// Monitors a process of the CLI.
 struct Watch<'a> {
     run: &'a Run,
-    family: &'a Family,
+    family: &'a RunProcesses,
     events: Events<'a>,
     cancellation: Cancellation,
     /// Whether the current period without activity is already reported.
@@ -148,11 +148,11 @@ impl Watch<'_> {
                 _ = poll.tick() => {
                     self.events.read();
                     self.report_idle();
-                    self.cancel(pid)?;
+                    self.cancel(pid).await;
                 }
             }
         };
-        self.family.end().await.map_err(AttemptError::Processes)?;
+        self.family.end().await;
         while self.events.read() {
             tokio::task::yield_now().await;
         }
@@ -162,7 +162,7 @@ impl Watch<'_> {
     /// Reports each period without activity only once.
     fn report_idle(&mut self) {
         let was_idle =
-            std::mem::replace(&mut self.is_idle, self.run.parameters.limits.is_idle(self.run.liveness.silent()));
+            std::mem::replace(&mut self.is_idle, self.run.parameters.limits.is_idle(self.run.liveness.idle_time()));
         if self.is_idle && !was_idle {
             tracing::warn!(operation = self.run.record.request().id, "run idle: no progress and no output");
             let since = self.run.liveness.last_time();
@@ -170,24 +170,23 @@ impl Watch<'_> {
         }
     }
 
-    fn cancel(&mut self, pid: Option<u32>) -> Result<(), AttemptError> {
-        self.run.end_at_limits(self.run.liveness.silent());
+    async fn cancel(&mut self, pid: Option<u32>) {
+        self.run.cancel_at_timeouts(self.run.liveness.idle_time());
         if self.events.summary.began() {
             self.cancellation.engine_began();
             self.cancellation.observe_operations(self.events.summary.has_operations_in_flight(), Instant::now());
         }
         let cancel_request = *self.run.cancel_request.borrow();
         let operation = &self.run.record.request().id;
-        match self.cancellation.due(&cancel_request, Instant::now()) {
-            None => Ok(()),
+        match self.cancellation.next_signal(&cancel_request, Instant::now()) {
+            None => {}
             Some(Step::Interrupt) => {
                 tracing::info!(operation, "interrupting the CLI");
                 pid.into_iter().for_each(|pid| processes::send(pid, Signal::INT));
-                Ok(())
             }
             Some(Step::Kill) => {
                 tracing::warn!(operation, "killing all processes of the run");
-                self.family.signal(Signal::KILL).map_err(AttemptError::Processes)
+                self.family.kill().await;
             }
         }
     }
@@ -237,8 +236,8 @@ impl<'a> Events<'a> {
     fn progress(&self, event: &EngineEvent) -> Option<progress::Event> {
         let step = |step: &ResourceStep, state: StepState| {
             Some(progress::Event::Resource(proto::ResourceStep {
-                urn: bounded(&step.urn, MAX_URN),
-                operation: bounded(&step.operation, MAX_URN),
+                urn: first_bytes(&step.urn, MAX_URN),
+                operation: first_bytes(&step.operation, MAX_URN),
                 state: state.into(),
             }))
         };
@@ -249,8 +248,8 @@ impl<'a> Events<'a> {
             EventKind::Diagnostic(diagnostic) if is_kept(diagnostic) => {
                 Some(progress::Event::Diagnostic(proto::Diagnostic {
                     severity: diagnostic.severity.clone(),
-                    urn: bounded(&diagnostic.urn, MAX_URN),
-                    message: bounded(&diagnostic.message, MAX_DIAGNOSTIC),
+                    urn: first_bytes(&diagnostic.urn, MAX_URN),
+                    message: first_bytes(&diagnostic.message, MAX_DIAGNOSTIC),
                 }))
             }
             _ => None,

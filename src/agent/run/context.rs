@@ -17,7 +17,7 @@ use crate::agent::environment::Environment;
 use crate::agent::journal::{Journal, JournalRecord};
 use crate::agent::layout::Layout;
 use crate::agent::output::PodLog;
-use crate::agent::processes::Family;
+use crate::agent::processes::RunProcesses;
 use crate::agent::redactor::Redactor;
 use crate::agent::settings::{ApplyError, Settings};
 use crate::agent::source::CurrentSource;
@@ -27,7 +27,7 @@ use crate::pulumi::state::StateError;
 use crate::rpc::proto::{self, progress};
 
 /// Timeout of a call of the CLI other than the run itself.
-const CALL_LIMIT: Duration = Duration::from_secs(120);
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum size in bytes of a state that the agent changes. A change requires two copies of the state in memory; a
 /// state that the agent only reads can be larger.
 pub(super) const MAX_CHANGED: u64 = 64 * 1024 * 1024;
@@ -56,7 +56,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the message. Appends the cause if the run was canceled for a reason other than a `Cancel` call.
+    /// Returns the message. If the run was canceled for a reason other than a `Cancel` call, the returned message
+    /// starts with this reason.
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
@@ -91,7 +92,7 @@ impl Run {
             directory: &self.directory(),
             environment: &self.environment.variables,
             operation: &self.record.request().id,
-            limit: CALL_LIMIT,
+            limit: CALL_TIMEOUT,
             log: self.log(),
             stdin,
             stdout,
@@ -113,27 +114,25 @@ impl Run {
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.end_at_limits(Duration::ZERO);
+        self.cancel_at_timeouts(Duration::ZERO);
         self.cancel_request.borrow().is_requested()
     }
 
     /// Cancels the run if it has exceeded one of its timeouts. `silent` is the time since the last activity of the
     /// processes.
-    pub(super) fn end_at_limits(&self, silent: Duration) {
+    pub(super) fn cancel_at_timeouts(&self, silent: Duration) {
         let Some(cause) = self.parameters.limits.exceeded(self.liveness.since_begin(), silent) else { return };
         if self.cancel_request.borrow().is_requested() {
             return;
         }
         tracing::warn!(operation = self.record.request().id, ?cause, "canceling the run");
         let now = Instant::now();
-        self.cancel_request.send_modify(|cancel_request| cancel_request.end(cause, now, now + self.cancellation_grace));
+        self.cancel_request
+            .send_modify(|cancel_request| cancel_request.cancel(cause, now, now + self.cancellation_grace));
     }
 
     pub async fn end_processes(&self) {
-        let id = &self.record.request().id;
-        if let Err(error) = Family::new(id, Vec::new()).end().await {
-            tracing::error!(operation = id, %error, "failed to find the processes of the run");
-        }
+        RunProcesses::new(&self.record.request().id, Vec::new()).end().await;
     }
 }
 
@@ -145,7 +144,7 @@ pub(super) enum RunError {
     Attempt(#[from] AttemptError),
     #[error("failed to {action}: {error}")]
     Call { action: &'static str, error: CallError },
-    #[error("failed to process pending creates; nothing was run: {0}")]
+    #[error("nothing was run: failed to process pending creates: {0}")]
     State(StateFileError),
 }
 
@@ -155,8 +154,6 @@ pub(super) enum AttemptError {
     Start(io::Error),
     #[error("failed to wait for the CLI: {0}")]
     Wait(io::Error),
-    #[error("failed to find the processes of the run: {0}")]
-    Processes(io::Error),
     #[error("failed to prepare the event log: {0}")]
     EventLog(io::Error),
 }

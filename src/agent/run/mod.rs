@@ -2,7 +2,7 @@
 
 mod attempt;
 mod context;
-mod ending;
+mod operation_result;
 mod recovery;
 mod request;
 mod stack;
@@ -23,7 +23,7 @@ use crate::rpc::proto::{self, PendingCreates};
 
 use attempt::Attempt;
 use context::{AttemptError, RunError};
-use ending::Ending;
+use operation_result::OperationResult;
 
 pub use context::Run;
 pub use request::OperationRequest;
@@ -41,30 +41,34 @@ enum RevealError {
 impl Run {
     /// Runs the operation to completion. Converts an error into a result.
     pub async fn execute(&self) -> proto::Result {
-        let killed_before = memory::kills();
-        let mut ending = match self.perform().await {
-            Ok(ending) => ending,
+        let killed_before = memory::kill_count();
+        let mut operation_result = match self.perform().await {
+            Ok(operation_result) => operation_result,
             Err(error) => {
                 self.end_processes().await;
                 let outcome = if self.is_cancelled() { proto::Outcome::Canceled } else { proto::Outcome::Failed };
-                Ending { outcome, ..Ending::failed(self.with_cause(&advice::with(&error.to_string()))) }
+                OperationResult {
+                    outcome,
+                    ..OperationResult::failed(self.with_cause(&advice::with(&error.to_string())))
+                }
             }
         };
         // Earlier pending creates remain unresolved until the engine starts.
         let was_in_doubt = self.parameters.pending_creates != PendingCreates::Unspecified;
-        ending.interrupted |= was_in_doubt && !ending.engine_began && ending.outcome != proto::Outcome::Succeeded;
-        ending.pod_terminated = ending.outcome != proto::Outcome::Succeeded
+        operation_result.interrupted |=
+            was_in_doubt && !operation_result.engine_began && operation_result.outcome != proto::Outcome::Succeeded;
+        operation_result.pod_terminated = operation_result.outcome != proto::Outcome::Succeeded
             && self.cancel_request.borrow().cause == Some(Cause::Terminated);
-        if ending.outcome != proto::Outcome::Succeeded
+        if operation_result.outcome != proto::Outcome::Succeeded
             && let Some(why) = memory::killed_since(killed_before)
         {
-            ending.message = format!("{why}: {}", ending.message);
+            operation_result.message = format!("{why}: {}", operation_result.message);
         }
-        let result = ending.into_result(&self.redactor(), self.record.request().started);
+        let result = operation_result.into_result(&self.redactor(), self.record.request().started);
         let project = Project::read(&self.directory()).ok();
-        let backend = ending::bounded(
+        let backend = operation_result::first_bytes(
             &environment::backend_url(&self.environment, project.as_ref()).unwrap_or_default(),
-            ending::MAX_NAME,
+            operation_result::MAX_NAME,
         );
         let project = project.map(|project| proto::Project { name: project.name, runtime: project.runtime });
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
@@ -78,16 +82,16 @@ impl Run {
         self.parameters.destroys_another(&Qualified { name: &self.desired.stack, project, backend: backend.as_deref() })
     }
 
-    async fn perform(&self) -> Result<Ending, RunError> {
+    async fn perform(&self) -> Result<OperationResult, RunError> {
         if self.parameters.kind == OperationKind::Destroy && self.destroys_another() {
-            return Ok(Ending::another_stack(&self.desired.stack));
+            return Ok(OperationResult::another_stack(&self.desired.stack));
         }
         let missing_secrets = self.settings.apply(&self.desired_settings(), &self.current_source)?;
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
         }
-        if let Some(ending) = self.settle_pending_creates().await? {
-            return Ok(ending);
+        if let Some(operation_result) = self.settle_pending_creates().await? {
+            return Ok(operation_result);
         }
         if self.select && self.is_forward() && !self.is_cancelled() {
             self.select().await;
@@ -95,11 +99,11 @@ impl Run {
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
         }
-        if let Some(ending) = self.encrypt(&missing_secrets).await? {
-            return Ok(ending);
+        if let Some(operation_result) = self.encrypt(&missing_secrets).await? {
+            return Ok(operation_result);
         }
-        if let Some(ending) = self.drift().await? {
-            return Ok(ending);
+        if let Some(operation_result) = self.check_drift().await? {
+            return Ok(operation_result);
         }
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
@@ -109,20 +113,21 @@ impl Run {
             return Ok(self.conclude(first).await);
         }
         if self.parameters.kind == OperationKind::Destroy {
-            let ending = Ending::stack_not_found(&self.desired.stack);
-            return Ok(ending.after(&first.stdout, &first.stderr));
+            let operation_result = OperationResult::stack_not_found(&self.desired.stack);
+            return Ok(operation_result.with_last_output(&first.stdout, &first.stderr));
         }
         if !self.parameters.creates_stack() {
             let stack = &self.desired.stack;
-            return Ok(Ending::failed(format!(
-                "stack {stack} not found in the backend, and this run must not create it"
+            return Ok(OperationResult::failed(format!(
+                "stack {stack} not found in the backend, and this run must not create it: create the stack, or correct \
+                 the stack name or the backend"
             )));
         }
         if self.is_cancelled() {
             return Ok(self.canceled("before the stack was created"));
         }
-        if let Some(ending) = self.init().await? {
-            return Ok(ending);
+        if let Some(operation_result) = self.init().await? {
+            return Ok(operation_result);
         }
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
@@ -145,10 +150,10 @@ impl Run {
     /// lock), removes the lock and runs a second attempt.
     async fn unlocked_attempt(&self) -> Result<Attempt, AttemptError> {
         let first = self.attempt().await?;
-        if !first.is_locked_out() || self.is_cancelled() || !self.removed_dead_lock(&first.stderr.text()).await {
+        if !first.is_locked_out() || self.is_cancelled() || !self.remove_dead_lock(&first.stderr.text()).await {
             return Ok(first);
         }
-        // A canceled run returns the first attempt, including the lock that blocked it.
+        // A canceled run returns the first attempt, including the lock that blocked this attempt.
         if self.is_cancelled() { Ok(first) } else { self.attempt().await }
     }
 
@@ -156,9 +161,9 @@ impl Run {
         self.attempt_at(self.parameters.kind).await
     }
 
-    /// Returns an ending if the run must fail on drift and the resources have drifted from the state. The check does
+    /// Returns a result if the run must fail on drift and the resources have drifted from the state. The check does
     /// not change the state, so the next run detects the drift again.
-    async fn drift(&self) -> Result<Option<Ending>, RunError> {
+    async fn check_drift(&self) -> Result<Option<OperationResult>, RunError> {
         if !self.parameters.expects_no_drift() {
             return Ok(None);
         }
@@ -166,8 +171,8 @@ impl Run {
         if attempt.exit.success() || attempt.is_stack_missing() {
             return Ok(None);
         }
-        let ending = self.conclude(attempt).await;
-        Ok(Some(Ending { interrupted: false, engine_began: false, ..ending }))
+        let operation_result = self.conclude(attempt).await;
+        Ok(Some(OperationResult { interrupted: false, engine_began: false, ..operation_result }))
     }
 
     async fn attempt_at(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
@@ -184,22 +189,23 @@ impl Run {
         attempt::run(self, arguments::arguments(&operation)).await
     }
 
-    /// Converts a completed attempt into the ending of the operation.
-    async fn conclude(&self, attempt: Attempt) -> Ending {
-        let ending = if attempt.exit.success() { self.success(&attempt).await } else { self.failure(&attempt) };
-        let ending = Ending {
+    /// Converts a completed attempt into the result of the operation.
+    async fn conclude(&self, attempt: Attempt) -> OperationResult {
+        let operation_result =
+            if attempt.exit.success() { self.success(&attempt).await } else { self.failure(&attempt) };
+        let operation_result = OperationResult {
             changes: attempt.changes(),
             // A preview leaves no pending operations, because it does not change resources.
             interrupted: self.parameters.kind != OperationKind::Preview && attempt.is_interrupted(),
             engine_began: attempt.summary.began(),
-            ..ending.after(&attempt.stdout, &attempt.stderr)
+            ..operation_result.with_last_output(&attempt.stdout, &attempt.stderr)
         };
-        Ending { permalink: attempt.permalink, ..ending }
+        OperationResult { permalink: attempt.permalink, ..operation_result }
     }
 
-    async fn success(&self, attempt: &Attempt) -> Ending {
+    async fn success(&self, attempt: &Attempt) -> OperationResult {
         if self.parameters.kind != OperationKind::Up {
-            return Ending::succeeded("");
+            return OperationResult::succeeded("");
         }
         let reported = attempt.summary.outputs().unwrap_or_default();
         let (outputs, message) = match self.reveal(reported).await {
@@ -209,25 +215,30 @@ impl Run {
                 (plain, format!("failed to read the values of the secret outputs: {error}"))
             }
         };
-        Ending { outputs, ..Ending::succeeded(&message) }
+        OperationResult { outputs, ..OperationResult::succeeded(&message) }
     }
 
-    fn failure(&self, attempt: &Attempt) -> Ending {
+    fn failure(&self, attempt: &Attempt) -> OperationResult {
         let failure = attempt.failure();
         if failure::is_unknown_flag(&attempt.stderr.text()) {
             // Queries the version, which the controller compares with the oldest supported version.
             let version = self.version.clone();
             tokio::spawn(async move { version.get().await });
         }
-        let outcome = ending::outcome(&failure.kind, self.is_cancelled());
+        let outcome = operation_result::outcome(&failure.kind, self.is_cancelled());
         let message = self.with_cause(&failure.message);
-        Ending { outcome, message, holders: ending::holders(failure.kind), ..Ending::default() }
+        OperationResult {
+            outcome,
+            message,
+            holders: operation_result::holders(failure.kind),
+            ..OperationResult::default()
+        }
     }
 
-    /// Returns the ending of a run that was canceled between two CLI calls.
-    fn canceled(&self, when: &str) -> Ending {
+    /// Returns the result of a run that was canceled between two CLI calls.
+    fn canceled(&self, when: &str) -> OperationResult {
         let message = self.with_cause(&format!("{} {when}", failure::CANCELED));
-        Ending { outcome: proto::Outcome::Canceled, ..Ending::failed(message) }
+        OperationResult { outcome: proto::Outcome::Canceled, ..OperationResult::failed(message) }
     }
 
     /// Returns the outputs, including the values of secret outputs. Calls the CLI only if an output is secret.
@@ -237,7 +248,7 @@ impl Run {
         }
         let ended = self.call(arguments::stack_output(&self.desired.stack), Stdout::Captured).await?;
         if !ended.exit.success() {
-            return Err(RevealError::Failed(format!("{}: {}", ended.how(), ended.stderr.last_lines(5))));
+            return Err(RevealError::Failed(format!("{}: {}", ended.describe_exit(), ended.stderr.last_lines(5))));
         }
         Ok(outputs::combine(reported, &outputs::parse(&ended.captured)?)?)
     }

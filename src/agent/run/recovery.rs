@@ -7,7 +7,7 @@ use std::io::{self, BufReader};
 use std::path::Path;
 
 use super::context::{MAX_CHANGED, Run, RunError, StateFileError};
-use super::ending::{self, Ending};
+use super::operation_result::{self, OperationResult};
 use crate::agent::command::{Ended, Stdout};
 use crate::agent::journal::Reader;
 use crate::agent::{durable, interactive_session};
@@ -18,8 +18,8 @@ use crate::pulumi::{arguments, state};
 use crate::rpc::proto::PendingCreates;
 
 impl Run {
-    /// Handles pending creates according to the request. Returns an ending if the operation must not run.
-    pub(super) async fn settle_pending_creates(&self) -> Result<Option<Ending>, RunError> {
+    /// Handles pending creates according to the request. Returns a result if the operation must not run.
+    pub(super) async fn settle_pending_creates(&self) -> Result<Option<OperationResult>, RunError> {
         let settled = match self.parameters.pending_creates {
             PendingCreates::Unspecified | PendingCreates::Keep => return Ok(None),
             PendingCreates::Stop => self.stop_on_creates().await,
@@ -33,31 +33,31 @@ impl Run {
         settled
     }
 
-    async fn stop_on_creates(&self) -> Result<Option<Ending>, RunError> {
+    async fn stop_on_creates(&self) -> Result<Option<OperationResult>, RunError> {
         match self.export("find pending creates").await? {
             Exported::NoStack => return Ok(None),
-            Exported::Failed(ending) => return Ok(Some(ending)),
+            Exported::Failed(operation_result) => return Ok(Some(operation_result)),
             Exported::Written => {}
         }
         let file = self.record.state_file();
-        let urns = blocking(move || read_pending(&file)).await.map_err(RunError::State)?;
-        Ok((!urns.is_empty()).then(|| Ending::pending_creates(urns)))
+        let urns = run_blocking(move || read_pending(&file)).await.map_err(RunError::State)?;
+        Ok((!urns.is_empty()).then(|| OperationResult::pending_creates(urns)))
     }
 
     /// Removes pending creates by importing the state. `pulumi stack import` removes all pending operations. This is
     /// safe, because the CLI only warns about pending operations that are not creates.
-    async fn clear_creates(&self) -> Result<Option<Ending>, RunError> {
+    async fn clear_creates(&self) -> Result<Option<OperationResult>, RunError> {
         match self.export("clear pending creates").await? {
             Exported::NoStack => return Ok(None),
-            Exported::Failed(ending) => return Ok(Some(ending)),
+            Exported::Failed(operation_result) => return Ok(Some(operation_result)),
             Exported::Written => {}
         }
         let file = self.record.state_file();
-        if !blocking(move || clear_pending(&file)).await.map_err(RunError::State)? {
+        if !run_blocking(move || clear_pending(&file)).await.map_err(RunError::State)? {
             return Ok(None);
         }
         let mut ended = self.import().await?;
-        if !ended.exit.success() && self.removed_dead_lock(&ended.stderr.text()).await {
+        if !ended.exit.success() && self.remove_dead_lock(&ended.stderr.text()).await {
             ended = self.import().await?;
         }
         if ended.exit.success() {
@@ -83,17 +83,18 @@ impl Run {
         if failure.kind == FailureKind::StackMissing {
             return Ok(Exported::NoStack);
         }
-        let what = format!("failed to export the state to {purpose}; nothing was run");
+        let what = format!("nothing was run: failed to export the state to {purpose}");
         Ok(Exported::Failed(self.failed_call(&what, &ended)))
     }
 
-    /// Returns the ending of an operation after a failed CLI call.
-    pub(super) fn failed_call(&self, what: &str, ended: &Ended) -> Ending {
+    /// Returns the result of an operation after a failed CLI call.
+    pub(super) fn failed_call(&self, what: &str, ended: &Ended) -> OperationResult {
         let failure = classify(ended);
         let message = self.with_cause(&format!("{what}: {}", failure.message));
-        let outcome = ending::outcome(&failure.kind, self.is_cancelled());
-        let holders = ending::holders(failure.kind);
-        Ending { outcome, message, holders, ..Ending::default() }.after(&ended.stdout, &ended.stderr)
+        let outcome = operation_result::outcome(&failure.kind, self.is_cancelled());
+        let holders = operation_result::holders(failure.kind);
+        OperationResult { outcome, message, holders, ..OperationResult::default() }
+            .with_last_output(&ended.stdout, &ended.stderr)
     }
 }
 
@@ -101,7 +102,7 @@ impl Run {
 enum Exported {
     Written,
     NoStack,
-    Failed(Ending),
+    Failed(OperationResult),
 }
 
 /// Returns the cause of a failed CLI call.
@@ -109,7 +110,7 @@ pub(super) fn classify(ended: &Ended) -> failure::Failure {
     failure::classify(ended.exit, &ended.stdout.text(), &ended.stderr.text(), &RunSummary::default())
 }
 
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StateFileError> + Send + 'static,
 ) -> Result<T, StateFileError> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
@@ -136,9 +137,9 @@ impl Run {
     ///
     /// The CLI removes all locks of the stack. This is safe, because no other run can lock the stack while the lock of
     /// the dead run exists.
-    pub(super) async fn removed_dead_lock(&self, stderr: &str) -> bool {
+    pub(super) async fn remove_dead_lock(&self, stderr: &str) -> bool {
         let operation = &self.record.request().id;
-        let Some(lock) = self.proven_dead(stderr) else { return false };
+        let Some(lock) = self.lock_of_dead_run(stderr) else { return false };
         let Lock { user, host, pid, time, .. } = &lock;
         // Also keeps the lock if the search fails, because an interactive session may exist.
         let session = interactive_session::find(&self.layout);
@@ -149,39 +150,53 @@ impl Run {
                 pid,
                 time,
                 ?session,
-                "keeping the lock of a dead run: interactive session in the pod"
+                "keeping the lock of a run that has ended: interactive session in the pod"
             );
             return false;
         }
         match self.call(arguments::cancel(&self.desired.stack), Stdout::Logged).await {
             Ok(ended) if ended.exit.success() => {
-                tracing::warn!(operation, user, host, pid, time, "removed the lock of a dead run");
+                tracing::warn!(operation, user, host, pid, time, "removed the lock of a run that has ended");
                 true
             }
             Ok(ended) => {
                 let output = ended.stderr.last_lines(5);
-                tracing::error!(operation, host, pid, time, output, "failed to remove the lock of a dead run");
+                tracing::error!(
+                    operation,
+                    host,
+                    pid,
+                    time,
+                    output,
+                    "failed to remove the lock of a run that has ended"
+                );
                 false
             }
             Err(error) => {
-                tracing::error!(operation, host, pid, time, %error, "failed to remove the lock of a dead run");
+                tracing::error!(
+                    operation,
+                    host,
+                    pid,
+                    time,
+                    %error,
+                    "failed to remove the lock of a run that has ended"
+                );
                 false
             }
         }
     }
 
     /// Returns the lock if it is the only lock in the error message and its holder is a dead run.
-    fn proven_dead(&self, stderr: &str) -> Option<Lock> {
+    fn lock_of_dead_run(&self, stderr: &str) -> Option<Lock> {
         let lock = only_lock(stderr)?;
         let reported = self.parameters.dead_runs.as_ref()?;
-        let known: Vec<_> = reported.iter().cloned().chain(self.own_dead()).collect();
+        let known: Vec<_> = reported.iter().cloned().chain(self.own_dead_processes()).collect();
         dead_holder(&lock, &known)?;
         Some(lock)
     }
 
     /// Returns the processes of finished operations in this pod. These processes have exited, because the agent writes
     /// a result only after all processes of the operation have exited.
-    fn own_dead(&self) -> Vec<DeadProcess> {
+    fn own_dead_processes(&self) -> Vec<DeadProcess> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut dead = Vec::new();
         for record in self.journal.finished(&self.desired.stack) {

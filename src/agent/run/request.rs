@@ -43,7 +43,7 @@ impl OperationRequest {
         Ok(OperationRequest { kind, limits, pending_creates, dead_runs, applied_stack, options })
     }
 
-    /// Returns whether the run must fail without changes if a refresh would find changes.
+    /// Returns whether the run must fail, without changing resources, if the resources have drifted from the state.
     pub fn expects_no_drift(&self) -> bool {
         self.options.expect_no_refresh_changes && self.kind == OperationKind::Up
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destroy_of_another_stack_than_the_applied_one_is_detected() {
+    fn a_destroy_of_a_stack_other_than_the_applied_stack_is_detected() {
         let applied = proto::PulumiStack { name: "dev".into(), project: "web".into(), backend: "s3://a".into() };
         let destroys_another = |kind: proto::OperationKind, applied: Option<proto::PulumiStack>, backend| {
             let request = proto::RunRequest { kind: kind.into(), applied_stack: applied, ..Default::default() };

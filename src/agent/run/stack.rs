@@ -5,7 +5,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::context::{Run, RunError};
-use super::ending::Ending;
+use super::operation_result::OperationResult;
 use super::recovery::classify;
 use crate::agent::command::{Ended, Stdout};
 use crate::pulumi::arguments::{self, OperationKind};
@@ -29,9 +29,9 @@ impl Run {
         }
     }
 
-    /// Creates the stack. Returns an ending if the creation fails. Succeeds if another client has already created the
+    /// Creates the stack. Returns a result if the creation fails. Succeeds if another client has already created the
     /// stack.
-    pub(super) async fn init(&self) -> Result<Option<Ending>, RunError> {
+    pub(super) async fn init(&self) -> Result<Option<OperationResult>, RunError> {
         let ended =
             self.locking_call(arguments::stack_init(&self.desired.stack, self.parameters.secrets_provider())).await;
         let ended = ended.map_err(|error| RunError::Call { action: "create the stack", error })?;
@@ -41,14 +41,14 @@ impl Run {
         Ok(Some(self.failed_call("failed to create the stack", &ended)))
     }
 
-    /// Encrypts the secret values of these keys. Returns an ending if the encryption fails. First creates a missing
+    /// Encrypts the secret values of these keys. Returns a result if the encryption fails. First creates a missing
     /// stack, because the encryption requires the stack.
-    pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<Ending>, RunError> {
+    pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<OperationResult>, RunError> {
         for entry in self.config.iter().filter(|entry| entry.is_secret && keys.contains(&entry.key)) {
             let mut ended = self.encrypting_call(entry).await?;
             if is_stack_missing(&ended) && self.parameters.creates_stack() {
-                if let Some(ending) = self.init().await? {
-                    return Ok(Some(ending));
+                if let Some(operation_result) = self.init().await? {
+                    return Ok(Some(operation_result));
                 }
                 ended = self.encrypting_call(entry).await?;
             }
@@ -60,7 +60,7 @@ impl Run {
                 let what = format!("failed to encrypt config key {}", entry.key);
                 return Ok(Some(self.failed_call(&what, &ended)));
             }
-            self.settings.has_secret(&entry.key)?;
+            self.settings.record_secret(&entry.key)?;
             if self.is_cancelled() {
                 return Ok(Some(self.canceled("before the CLI was started")));
             }

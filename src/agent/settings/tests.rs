@@ -135,9 +135,9 @@ fn secrets_are_encrypted_once_and_again_after_a_change() {
     assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both, "values are not encrypted yet");
     let encrypted = text(&place.layout) + "  example:secret:\n    secure: v1:x\n  example:secret2:\n    secure: v1:z\n";
     std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), encrypted).unwrap();
-    settings.has_secret("secret2").unwrap();
+    settings.record_secret("secret2").unwrap();
     let settings = Settings::open(place.layout.clone());
-    settings.has_secret("secret").unwrap();
+    settings.record_secret("secret").unwrap();
     assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), none);
 
     settings.keep(Some(&tree("a")));

@@ -18,11 +18,11 @@ use crate::agent::refusal::Refusal;
 use crate::agent::workspace_lock::WorkspaceGuard;
 use crate::agent::{durable, interactive_session, mounts};
 use crate::artifact::InPod;
-use crate::pulumi::install::{Carry, Installed, Plan};
+use crate::pulumi::install::{Carry, InstallPlan, Installed};
 use crate::pulumi::project::Project;
 
 /// Maximum time that an installation waits until the kubelet has mounted the objects to which its environment refers.
-const MOUNT_LIMIT: Duration = Duration::from_secs(150);
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Cause of a failed attempt.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub(super) struct Delivery {
     pub directory: PathBuf,
     pub archive: PathBuf,
     pub tree: PathBuf,
-    pub plan: Option<Plan>,
+    pub plan: Option<InstallPlan>,
 }
 
 /// Removes a candidate from the state when its processing ends, even after a panic.
@@ -85,15 +85,15 @@ impl Source {
             attempts += 1;
             guard = self.after(tried, attempts, &candidate).await;
             if guard.is_some()
-                && let Err(error) = renew(&delivery, &candidate.desired).await
+                && let Err(error) = unpack_again(&delivery, &candidate.desired).await
             {
                 candidate.fail(&error.to_string());
                 break;
             }
         }
         drop(end);
-        // Removes the directory after the reply to the call, because it can contain many files, including the source
-        // before the previous source.
+        // Removes the directory after the reply to the call, because the directory can contain a complete old source
+        // with many files.
         let removed = tokio::task::spawn_blocking(move || durable::remove(&delivery.directory)).await;
         if let Err(error) = removed.map_err(std::io::Error::other).and_then(|removed| removed) {
             tracing::warn!(%error, "failed to remove an old source");
@@ -161,10 +161,10 @@ impl Source {
         let carried = self.carry(candidate, delivery, before.as_ref()).await?;
         self.settings.keep(before.as_ref());
         let moved = carried.clone().unwrap_or_default();
-        let trial = swap::announce(&self.layout, before.as_ref(), &delivery.tree, moved)
-            .map_err(Refusal::system("failed to record the trial of the source"))?;
+        let trial = swap::record_trial(&self.layout, before.as_ref(), &delivery.tree, moved)
+            .map_err(Refusal::system("failed to record that the source is being installed"))?;
         let needs_install = delivery.plan.is_some() && carried.is_none();
-        let Err(error) = self.on_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
+        let Err(error) = self.run_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
         // The wait ends when the agent shuts down, because the shutdown must not wait for users.
         let _ = self.wait_for_sessions(candidate, &self.stop).await;
         if let Err(error) = swap::restore(&self.layout, before.as_ref(), &trial) {
@@ -174,7 +174,7 @@ impl Source {
         Err(error)
     }
 
-    async fn on_trial(
+    async fn run_trial(
         &self,
         candidate: &Candidate,
         delivery: &Delivery,
@@ -182,8 +182,8 @@ impl Source {
         needs_install: bool,
     ) -> Result<(), AttemptError> {
         let desired = &candidate.desired;
-        swap::enter(&self.layout, trial, &desired.directory)
-            .map_err(Refusal::system("failed to exchange the source"))?;
+        swap::install_tree(&self.layout, trial, &desired.directory)
+            .map_err(Refusal::system("failed to replace the source"))?;
         if needs_install && self.installs {
             self.install(candidate).await?;
         }
@@ -216,9 +216,9 @@ impl Source {
     ) -> Result<Option<Vec<PathBuf>>, AttemptError> {
         let Some(plan) = delivery.plan.as_ref().filter(|_| self.installs) else { return Ok(None) };
         let source = self.layout.source();
-        let trees = carry::present(&source, &plan.trees);
+        let trees = carry::existing_directories(&source, &plan.trees);
         let carry = plan.carry(before.and_then(|before| before.installed.as_ref()));
-        tracing::info!(?carry, ?trees, never_skipped = plan.never_skipped, "dependencies planned");
+        tracing::info!(?carry, ?trees, never_skipped = plan.reinstall_reason, "dependencies planned");
         match carry {
             Carry::Move if plan.works_without_trees || !trees.is_empty() => return Ok(Some(trees)),
             Carry::Copy if !trees.is_empty() => {}
@@ -228,7 +228,7 @@ impl Source {
         let (tree, cancel) = (delivery.tree.clone(), candidate.cancel.clone());
         // Scripts of a project can change the files of packages in place, so an installation with unknown inputs gets
         // copies instead of hard links.
-        let links = plan.never_skipped.is_none();
+        let links = plan.reinstall_reason.is_none();
         let copying = tokio::task::spawn_blocking(move || {
             carry::copy_all(&source, &tree, &trees, links, || cancel.is_cancelled())
         });
@@ -237,7 +237,7 @@ impl Source {
             return Err(AttemptError::Stopped);
         }
         if let Err(error) = copied {
-            tracing::warn!(%error, "failed to copy the dependencies of the previous source: installing all of them");
+            tracing::warn!(%error, "failed to copy the dependencies of the previous source; installing all dependencies");
         }
         Ok(None)
     }
@@ -272,7 +272,7 @@ impl Source {
             candidate.report("waiting for the Secrets and ConfigMaps of its environment to be mounted");
         }
         tokio::select! {
-            mounted = mounts::wait(&self.layout, required_directories, MOUNT_LIMIT) => mounted?,
+            mounted = mounts::wait(&self.layout, required_directories, MOUNT_TIMEOUT) => mounted?,
             () = candidate.cancel.cancelled() => return Err(AttemptError::Stopped),
         }
         candidate.report("installing its dependencies");
@@ -287,7 +287,7 @@ impl Source {
     /// Returns the record of a completed installation. Returns `None` if the installation changed its own inputs,
     /// because the next source does not contain these changes. For example, `go mod tidy` completes `go.mod` and
     /// `go.sum`.
-    async fn installed(&self, plan: &Plan, desired: &Desired) -> Result<Option<Installed>, Refusal> {
+    async fn installed(&self, plan: &InstallPlan, desired: &Desired) -> Result<Option<Installed>, Refusal> {
         if !plan.works_without_trees {
             return Ok(Some(plan.installed.clone()));
         }
@@ -301,7 +301,12 @@ impl Source {
     }
 
     /// Returns the plan of the installation, or `None` if the project has no dependencies to install.
-    pub(super) async fn plan(&self, tree: &Path, desired: &Desired, project: Project) -> Result<Option<Plan>, Refusal> {
+    pub(super) async fn plan(
+        &self,
+        tree: &Path,
+        desired: &Desired,
+        project: Project,
+    ) -> Result<Option<InstallPlan>, Refusal> {
         if !project.needs_install() || project.is_without_program(&desired.directory.under(tree)) {
             return Ok(None);
         }
@@ -323,7 +328,7 @@ impl Source {
             }
             let Some(session) = interactive_session::find(&self.layout)? else { return Ok(()) };
             if reported != Some(session.pid) {
-                candidate.report(format!("waiting for the end of an {}", interactive_session::described(&session)));
+                candidate.report(format!("waiting for the end of an {}", interactive_session::describe(&session)));
                 reported = Some(session.pid);
             }
             let _ = tokio::time::timeout(POLL, stop.cancelled()).await;
@@ -332,7 +337,7 @@ impl Source {
 }
 
 /// Unpacks the source again, because a failed attempt changes the tree.
-async fn renew(delivery: &Delivery, desired: &Desired) -> Result<(), Refusal> {
+async fn unpack_again(delivery: &Delivery, desired: &Desired) -> Result<(), Refusal> {
     let tree = delivery.tree.clone();
     let removed = tokio::task::spawn_blocking(move || durable::remove(&tree)).await;
     removed

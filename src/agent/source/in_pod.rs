@@ -25,12 +25,13 @@ impl Source {
         if let Some(archive) = &self.lock().current_source {
             let digest = &archive.digest;
             return Err(Refusal::Precondition(format!(
-                "source {digest} is installed: a source that is part of the pod requires another pod"
+                "source {digest} is already installed in this pod: a source from the image or from the init containers \
+                 requires another pod"
             )));
         }
         let project = match source {
-            InPod::Image => link(&self.layout, &desired.directory)?,
-            InPod::InitContainers => prepared(&self.layout)?,
+            InPod::Image => link_image_directory(&self.layout, &desired.directory)?,
+            InPod::InitContainers => read_prepared(&self.layout)?,
         };
         let awaits_install = project.needs_install() && !project.is_without_program(&self.layout.workspace());
         let next = CurrentSource {
@@ -61,7 +62,8 @@ impl Source {
         let current_source = self.lock().current_source.as_ref().map(|current_source| current_source.digest.clone());
         match current_source.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
             Some(_) => Err(Refusal::Precondition(
-                "the source is part of the pod: another source requires another pod".to_owned(),
+                "the source of this pod is from its image or its init containers: another source requires another pod"
+                    .to_owned(),
             )),
             None => Ok(()),
         }
@@ -69,7 +71,7 @@ impl Source {
 }
 
 /// Creates a symbolic link at the path of the project that points to a directory of the image.
-fn link(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
+fn link_image_directory(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
     let place = directory.under(Path::new("/"));
     let project = Project::read(&place).map_err(|error| match error {
         ProjectError::Missing { .. } => {
@@ -97,7 +99,7 @@ fn link(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
 }
 
 /// Reads the project that the init containers have put into the pod.
-fn prepared(layout: &Layout) -> Result<Project, Refusal> {
+fn read_prepared(layout: &Layout) -> Result<Project, Refusal> {
     let place = layout.workspace();
     Project::read(&place).map_err(|error| match error {
         ProjectError::Missing { .. } => Refusal::Precondition(format!(

@@ -190,7 +190,7 @@ impl Source {
 fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     let Record { current_source, trial } = Record::read(layout);
     if let Some(trial) = &trial {
-        tracing::warn!(?trial, "an earlier agent ended during the trial of a source: restoring the previous source");
+        tracing::warn!(?trial, "an earlier agent ended while it installed a source: restoring the previous source");
         if let Err(error) = swap::restore(layout, current_source.as_ref(), trial) {
             tracing::error!(%error, "failed to restore the previous source; the controller must deliver a source");
             return None;

@@ -23,8 +23,8 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// Interval of all polls during an installation.
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
-/// Maximum time that a new source waits for the end of a canceled candidate. The candidate may be waiting for an
-/// interactive session.
+/// Maximum time that a new source waits for the end of a canceled candidate. After a failed trial, the candidate waits
+/// until interactive sessions have ended before it restores the previous source.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Installs sources.
@@ -122,7 +122,7 @@ pub(super) struct Candidate {
     pub desired: Desired,
     /// Canceled when the controller requests another source or the agent shuts down.
     pub cancel: CancellationToken,
-    /// Canceled when the installation of the source has succeeded or ended without success.
+    /// Canceled when the installation of the source has ended, with or without success.
     pub ended: CancellationToken,
     progress: Mutex<Progress>,
 }

@@ -21,7 +21,7 @@ pub struct CurrentSource {
     pub digest: String,
     /// The project's directory in the archive.
     pub directory: String,
-    /// Random ID of the unpacked tree, which differs even for the same archive.
+    /// Random ID of the unpacked tree. Two trees of the same archive have different IDs.
     pub tree: String,
     /// Boot ID of the node when the source was installed. The agent does not use the source after a reboot, because a
     /// power loss may have damaged it.
@@ -52,7 +52,7 @@ pub struct Trial {
 /// State of the source on disk, which survives a restart of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The current source. During a trial, this is the previous source.
+    /// The last source that was installed without an error. During a trial, the source on disk is newer.
     pub current_source: Option<CurrentSource>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,
@@ -71,9 +71,9 @@ impl Record {
     }
 }
 
-/// Records that an unpacked tree is about to replace the source and takes the directories `carried` from the previous
-/// source. Changes nothing else, so the current source is still valid after an error.
-pub(super) fn announce(
+/// Records that an unpacked tree is about to replace the source, and that the trial moves the directories `carried`
+/// from the previous source to the tree. Changes nothing else, so the current source is still valid after an error.
+pub(super) fn record_trial(
     layout: &Layout,
     before: Option<&CurrentSource>,
     tree: &Path,
@@ -86,11 +86,11 @@ pub(super) fn announce(
 }
 
 /// Installs the tree. After an error, the caller must call [`restore`].
-pub(super) fn enter(layout: &Layout, trial: &Trial, directory: &Directory) -> io::Result<()> {
+pub(super) fn install_tree(layout: &Layout, trial: &Trial, directory: &Directory) -> io::Result<()> {
     let tree = layout.root().join(&trial.staged);
     carry::move_all(&layout.source(), &tree, &trial.carried)?;
     exchange(layout, &tree)?;
-    point(layout, directory)
+    link_project(layout, directory)
 }
 
 /// Makes the source of the trial the current source. Keeps the previous source until the next replacement.
@@ -112,9 +112,9 @@ pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &T
     }
     carry::move_all(&staged, &source, &trial.carried)?;
     match before.map(|before| before.directory.parse::<Directory>()) {
-        Some(Ok(directory)) => point(layout, &directory)?,
+        Some(Ok(directory)) => link_project(layout, &directory)?,
         // Before the first source, the working directory of the container is a link to an empty directory.
-        _ if source.is_dir() => point(layout, &Directory::root())?,
+        _ if source.is_dir() => link_project(layout, &Directory::root())?,
         _ => durable::remove(&layout.workspace())?,
     }
     if let Err(error) = (Record { current_source: before.cloned(), trial: None }).write(layout) {
@@ -135,7 +135,7 @@ fn exchange(layout: &Layout, tree: &Path) -> io::Result<()> {
 }
 
 /// Creates the symbolic link to the project. The link is relative, so that it is valid at any mount path of the volume.
-fn point(layout: &Layout, directory: &Directory) -> io::Result<()> {
+fn link_project(layout: &Layout, directory: &Directory) -> io::Result<()> {
     let staged = layout.staging().join("workspace");
     durable::remove(&staged)?;
     std::os::unix::fs::symlink(directory.under(Path::new(SOURCE_DIRECTORY)), &staged)?;
@@ -147,8 +147,8 @@ fn point(layout: &Layout, directory: &Directory) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-/// Keeps the replaced tree until the next replacement. Exchanges the replaced tree with the tree of the last
-/// replacement, which the caller then removes. Only logs errors, because an error does not affect the new source.
+/// Keeps the replaced tree as the previous source until the next replacement. Moves the tree that was kept before to
+/// `tree`, where the caller removes it. Only logs errors, because an error does not affect the new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
     if !tree.exists() {
         return;

@@ -113,7 +113,7 @@ async fn a_new_agent_keeps_the_current_source_and_removes_partial_sources() {
 }
 
 #[tokio::test]
-async fn a_source_from_another_node_boot_is_not_current() {
+async fn a_source_installed_before_a_reboot_of_the_node_is_not_current() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
     place.put(&bytes, "").await.unwrap();
@@ -205,5 +205,5 @@ async fn no_source_is_installed_while_an_operation_is_running() {
     drop(guard);
     place.put(&bytes, "").await.unwrap();
     let _guard = place.workspace_lock.lock_for_operation("busy").unwrap();
-    assert!(place.put(&bytes, "").await.unwrap(), "the installed source is not exchanged");
+    assert!(place.put(&bytes, "").await.unwrap(), "an installed source needs no exchange");
 }

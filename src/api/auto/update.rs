@@ -115,8 +115,8 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 
-    /// The only Pulumi stack on which a `destroy` can operate. If the name, the project or the backend of the Pulumi
-    /// stack differs from this field, the destroy fails with the reason `StackNotFound` and deletes nothing. Absent
+    /// Pulumi stack that a `destroy` must operate on. If the name, the project or the backend of the Pulumi stack in the
+    /// workspace differs from this field, the destroy fails with the reason `StackNotFound` and deletes nothing. Absent
     /// parts are not compared. A Stack sets this field to its `status.appliedStack`. Default: no restriction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,

@@ -31,7 +31,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<UpdatePhase>,
 
-    /// Progress of the run. After the run has ended, this field contains a summary of the changes.
+    /// Progress of the run. After the run has ended, `progress.summary` contains a summary of the changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<RunProgress>,
 
@@ -64,9 +64,9 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 
-    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run used. It is comparable to
-    /// `status.configInputs` of the Workspace. Absent if the configuration contains no such values, or if the agent
-    /// does not report the hash.
+    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run used. The same values have the
+    /// same hash in `status.configInputs` of the Workspace. Absent if the configuration contains no such values, or if
+    /// the agent does not report the hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
@@ -105,7 +105,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_evidence: Option<TerminationEvidence>,
 
-    /// Value of the annotation `pulumi.com/resolve` that ended the run.
+    /// Value of the annotation `pulumi.com/resolve` with which a user resolved the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_resolve: Option<String>,
 }
@@ -143,10 +143,10 @@ pub enum UpdatePhase {
 #[serde(rename_all = "camelCase")]
 pub struct RunProgress {
     /// Progress on one line, such as `3 done, creating aws:s3:Bucket logs`. After the run has ended, this field
-    /// contains the changes.
+    /// contains a summary of the changes, such as `2 create, 5 same`.
     #[serde(default)]
     pub summary: String,
-    /// Number of completed resource operations. Resources without changes are not counted.
+    /// Number of resource operations that have succeeded. Resources without changes are not counted.
     #[serde(default)]
     pub steps_done: i64,
     /// Number of resources that the run has created, updated, deleted or found unchanged. The stack resource is not
@@ -172,8 +172,8 @@ pub struct RunProgress {
     /// Start time of the oldest operation in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Time of the last progress or output. Set only if the run has made no progress and printed no output for
-    /// half of `idleTimeout`.
+    /// Time of the last progress or output. Set only after the run has made no progress and printed no output for half
+    /// of `idleTimeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Time>,
     /// Process ID of the Pulumi CLI in the pod. A lock of the Pulumi stack contains the same ID.

@@ -326,9 +326,9 @@ pub struct GitRepository {
     pub auth: Option<GitRepositoryAuth>,
 }
 
-/// Credentials of a Git repository: `sshPrivateKey` with an optional `password`, `token`, `username` with `password`,
-/// or `githubApp`. The values are in Secrets in the namespace of the Workspace. These Secrets can also contain trusted
-/// SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
+/// Credentials of a Git repository: `sshPrivateKey` (with a passphrase in `password`, if the key has one), or `token`,
+/// or both `username` and `password`, or `githubApp`. The values are in Secrets in the namespace of the Workspace.
+/// These Secrets can also contain trusted SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitRepositoryAuth {
@@ -370,7 +370,7 @@ pub struct SecretKeySelector {
     pub name: String,
     /// Key in the Secret.
     pub key: String,
-    /// Whether the reference is ignored if the Secret or its key does not exist. Default: `false`.
+    /// Whether the reference is ignored if the Secret or the key does not exist. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }

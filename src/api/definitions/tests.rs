@@ -31,8 +31,8 @@ fn every_crd_follows_flux_conventions() {
     }
 }
 
-/// Fields that accept any JSON value. When the controller reads templates, it checks their size. The maximum size of an
-/// object limits the size of the other fields.
+/// Fields that accept any JSON value. The controller checks the size of templates when it reads them. The size of the
+/// other fields is limited only by the maximum size of an object in the API server.
 const ANY_JSON: [&str; 10] = [
     "Stack.spec.workspaceTemplate",
     "Stack.spec.updateTemplate",

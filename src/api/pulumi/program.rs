@@ -93,7 +93,7 @@ pub struct ProgramSpec {
 
     /// Project configuration by key. A value is a default value, or an object with `type` (`string`, `integer`,
     /// `boolean`, `array` or `object`), `items`, `default`, `description` and `secret`. If the key has the namespace of
-    /// another package, such as `aws:region`, the object has the field `value`.
+    /// another package, such as `aws:region`, the object contains the value in the field `value`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
@@ -103,7 +103,7 @@ pub struct ProgramSpec {
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub configuration: BTreeMap<String, Configuration>,
 
-    /// Named expressions, which other expressions can refer to.
+    /// Expressions by name. Other expressions can refer to these names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub variables: BTreeMap<String, Value>,
@@ -190,8 +190,8 @@ pub struct ProgramResource {
     /// Name of the resource in the Pulumi state. Default: the logical name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Whether this provider is the default provider of its package, which the resources of the package without
-    /// `options.provider` use. Default: `false`.
+    /// For providers only: whether this provider is the default provider of its package. Resources of the package
+    /// without `options.provider` use the default provider. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_provider: Option<bool>,
     /// Input properties: an object of expressions, or an expression that evaluates to an object.
@@ -234,7 +234,8 @@ pub struct ResourceOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub depends_on: Option<Value>,
-    /// For providers only: object that maps environment variables to other names.
+    /// For providers only: object that maps the name of an environment variable to the name under which the provider
+    /// reads the variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub env_var_mappings: Option<Value>,

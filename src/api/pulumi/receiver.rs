@@ -120,8 +120,8 @@ pub struct ReceiverResource {
 }
 
 impl ReceiverResource {
-    /// Returns the name, if this entry selects a Stack by its name.
-    pub fn one(&self) -> Option<&str> {
+    /// Returns the name of the Stack, or `None` if this entry selects Stacks by their labels.
+    pub fn stack_name(&self) -> Option<&str> {
         self.name.as_deref().filter(|name| *name != "*")
     }
 }
@@ -254,9 +254,9 @@ mod tests {
     fn the_receiver_fields_match_flux() {
         let receiver = receiver();
         assert_eq!((receiver.spec.kind, receiver.spec.interval.as_str()), (ReceiverType::GenericHmac, "10m"));
-        assert_eq!(receiver.spec.resources[0].one(), Some("web"));
+        assert_eq!(receiver.spec.resources[0].stack_name(), Some("web"));
         let all: ReceiverResource =
             serde_json::from_value(json!({"name": "*", "matchLabels": {"a": "b"}})).expect("valid");
-        assert_eq!(all.one(), None);
+        assert_eq!(all.stack_name(), None);
     }
 }

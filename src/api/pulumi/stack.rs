@@ -78,9 +78,9 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth: Option<GitAuth>,
 
-    /// Name of a Secret with the credentials for `projectRepo` in these keys: `sshPrivateKey` with an optional
-    /// `password`, `accessToken`, or `username` with `password`. The Secret can also contain trusted SSH host keys in
-    /// `known_hosts` and trusted CA certificates in `ca.crt`.
+    /// Name of a Secret with the credentials for `projectRepo` in these keys: `sshPrivateKey` (with a passphrase in
+    /// `password`, if the key has one), or `accessToken`, or both `username` and `password`. The Secret can also
+    /// contain trusted SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth_secret: Option<String>,
 
@@ -184,8 +184,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<bool>,
 
-    /// Whether the Pulumi stack must exist in the backend. If `false`, the first run creates a Pulumi stack that does
-    /// not exist. Default: `false`.
+    /// Whether the Pulumi stack must exist in the backend. If `false` and the Pulumi stack does not exist, the first
+    /// run creates it. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub use_local_stack_only: Option<bool>,
 

@@ -40,8 +40,8 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_resolve: Option<String>,
 
-    /// Time at which a run became due. It determines the position of the run in the queue for run slots. A newer
-    /// revision of the source does not change it. Absent if no run is due.
+    /// Time at which the next run became due. This time determines the position of the run in the queue for run slots.
+    /// A newer revision of the source does not change this time. Absent if no run is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
@@ -104,8 +104,8 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_update: Option<LastUpdate>,
 
-    /// Pulumi project of the last run. A destroy without a source requires only the name of this project and the state
-    /// of the Pulumi stack.
+    /// Pulumi project of the last run. If no source is available, a destroy uses only the name of this project and the
+    /// state of the Pulumi stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<RunProject>,
 
@@ -137,7 +137,7 @@ pub struct RunInputs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_at: Option<String>,
     /// Digest of the artifact. If the source later produces another artifact with the same content, the controller
-    /// replaces the digest of a completed run.
+    /// replaces the digest of the last completed run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     /// Identifier of the content of the artifact. Artifacts of one revision with the same files have the same
@@ -151,8 +151,8 @@ pub struct RunInputs {
     /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
-    /// Keyed hash of each Secret and ConfigMap that the workspace pod mounts, by object. If the controller does not
-    /// watch an object and the object changes, its previous hash remains.
+    /// Keyed hash of each Secret and ConfigMap that the workspace pod mounts, by object. An object that the controller
+    /// does not watch keeps the hash of the previous run, so a change of the object starts no run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
@@ -270,7 +270,7 @@ pub struct Snapshot {
     /// Duration of the last of the runs, such as `1m3s`.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_duration: String,
-    /// Result of these runs: the reason of the condition `Ready` after each run.
+    /// Result of the runs: the reason that the condition `Ready` had after each of them.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_status: String,
     /// Number of runs of the artifact with this result.

@@ -62,7 +62,7 @@ fn an_invalid_digest_is_rejected_with_the_reason() {
 }
 
 #[test]
-fn a_digest_is_verified_only_by_an_equal_digest() {
+fn verification_succeeds_only_for_an_equal_digest() {
     let digest = Digest::of(b"abc");
     assert!(digest.verify(&Digest::of(b"abc")));
     assert!(!digest.verify(&Digest::of(b"abd")));
@@ -85,7 +85,7 @@ proptest! {
 }
 
 #[test]
-fn digests_of_sources_in_pods_are_stable_and_match_no_archive() {
+fn digests_of_in_pod_sources_are_stable_and_match_no_archive() {
     // Workspaces in existing installations contain these digests, so they must not change.
     let image = "sha256:54a0b53c31a856bb28d128223bf9817ad2c81036ced1456729c4650f947c1cf4";
     let init_containers = "sha256:29fcd7b6689f9ecb999a9ce953f1ac1e71222db252ae7a1559161b80c59a9930";

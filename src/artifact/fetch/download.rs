@@ -47,7 +47,7 @@ impl Shared {
     }
 
     async fn attempt(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
-        self.fetches.fetch_add(1, Ordering::Relaxed);
+        self.download_attempts.fetch_add(1, Ordering::Relaxed);
         let response = self.request(target).await?;
         check_status(&response, target).inspect_err(|error| self.postponed.record(&target.url, error))?;
         // Rejects a declared length above the limit without reading the body. If the declared length is too small, the
@@ -204,7 +204,7 @@ fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {
         Some(path) => {
             let (_, refused) = roots.add_parsable_certificates(read_certificates(path)?);
             if refused > 0 || roots.is_empty() {
-                let why = format!("no valid certificates in {} ({refused})", path.display());
+                let why = format!("no valid certificates in {} (invalid certificates: {refused})", path.display());
                 return Err(FetchError::Settings { why });
             }
         }
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_retry_after_header_has_seconds_or_a_date_up_to_a_limit() {
+    fn retry_after_is_parsed_as_seconds_or_a_date_and_is_limited() {
         let now: Timestamp = "2026-11-21T10:00:00Z".parse().unwrap();
         let table = [
             ("0", Some(0)),

@@ -37,7 +37,7 @@ pub enum FetchError {
     Postponed { error: Box<FetchError>, left: Duration },
     /// The message omits the digest of the received bytes: a caller without permission to read an artifact must not learn the
     /// digest of the artifact.
-    #[error("failed to verify {url}: its {bytes} bytes do not match the digest {expected}")]
+    #[error("failed to verify the artifact at {url}: its {bytes} bytes do not match the digest {expected}")]
     DigestMismatch { url: String, expected: Digest, bytes: u64 },
     #[error("failed to fetch {url}: artifact exceeds the limit of {limit} bytes (--artifact-max-size)")]
     TooLarge { url: String, limit: u64 },
@@ -84,11 +84,11 @@ const MAX_URLS: usize = 1024;
 /// URLs that must not be requested before a recorded time. Until this time, callers receive the recorded error.
 #[derive(Debug, Default)]
 pub(super) struct RetryAfter {
-    requests: Mutex<HashMap<Url, ServerRequest>>,
+    requests: Mutex<HashMap<Url, Postponement>>,
 }
 
 #[derive(Clone, Debug)]
-struct ServerRequest {
+struct Postponement {
     until: Instant,
     error: FetchError,
 }
@@ -104,7 +104,7 @@ impl RetryAfter {
             let first = requests.iter().min_by_key(|(_, request)| request.until).map(|(url, _)| url.clone());
             first.map(|url| requests.remove(&url));
         }
-        requests.insert(url.clone(), ServerRequest { until: now + wait.min(MAX_RETRY_AFTER), error: error.clone() });
+        requests.insert(url.clone(), Postponement { until: now + wait.min(MAX_RETRY_AFTER), error: error.clone() });
     }
 
     /// Returns the recorded error if the `Retry-After` time of the URL has not passed yet.
@@ -119,7 +119,7 @@ impl RetryAfter {
         Some(FetchError::Postponed { error: Box::new(request.error.clone()), left })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Url, ServerRequest>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Url, Postponement>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

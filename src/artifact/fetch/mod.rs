@@ -42,8 +42,8 @@ impl Fetcher {
     pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
         let client = download::client(&settings)?;
         let (downloads, postponed) = Default::default();
-        let fetches = AtomicU64::new(0);
-        Ok(Self { shared: Arc::new(Shared { client, settings, store, downloads, postponed, fetches }) })
+        let download_attempts = AtomicU64::new(0);
+        Ok(Self { shared: Arc::new(Shared { client, settings, store, downloads, postponed, download_attempts }) })
     }
 
     /// Returns the HTTP client for servers inside the cluster.
@@ -67,7 +67,7 @@ impl Fetcher {
         {
             return Ok(Fetched { artifact, downloaded: false });
         }
-        let target = Target::aim(url, &self.shared.settings)?;
+        let target = Target::resolve(url, &self.shared.settings)?;
         target.check_owner(namespace, &self.shared.settings)?;
         // A digest alone does not grant access: the URL of a source in the namespace must serve the artifact.
         let stored = match store.was_downloaded_from(digest, target.url.as_str()) {
@@ -113,7 +113,7 @@ impl Fetcher {
     }
 
     /// Returns the number of download attempts, including retries.
-    pub fn fetches(&self) -> u64 {
-        self.shared.fetches.load(Ordering::Relaxed)
+    pub fn download_attempts(&self) -> u64 {
+        self.shared.download_attempts.load(Ordering::Relaxed)
     }
 }

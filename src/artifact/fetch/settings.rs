@@ -13,10 +13,11 @@ pub struct FetchSettings {
     /// Hosts from which artifacts may be fetched.
     pub allowed_hosts: AllowedHosts,
     /// Host and port that replace the host and port of all URLs, except the URLs of source-watcher. A controller
-    /// outside the cluster needs this setting. Flux reads it from `SOURCE_CONTROLLER_LOCALHOST`.
+    /// outside the cluster needs this setting. The Flux controllers read this setting from the environment variable
+    /// `SOURCE_CONTROLLER_LOCALHOST`.
     pub source_controller_host: Option<String>,
-    /// Host and port that replace the host and port of the URLs of source-watcher. Flux reads this setting from
-    /// `SOURCE_WATCHER_LOCALHOST`.
+    /// Host and port that replace the host and port of the URLs of source-watcher. The Flux controllers read this
+    /// setting from the environment variable `SOURCE_WATCHER_LOCALHOST`.
     pub source_watcher_host: Option<String>,
     /// File with the CA certificates that verify HTTPS servers, in PEM format. Default: the system certificates.
     pub certificate_authorities: Option<PathBuf>,
@@ -64,7 +65,7 @@ impl FetchSettings {
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts {
     services: Option<Services>,
-    named: Vec<Named>,
+    named: Vec<NamedHost>,
 }
 
 #[derive(Clone, Debug)]
@@ -74,7 +75,7 @@ struct Services {
 }
 
 #[derive(Clone, Debug)]
-struct Named {
+struct NamedHost {
     host: Host,
     /// `None` allows any port.
     port: Option<u16>,
@@ -112,7 +113,7 @@ impl AllowedHosts {
     /// Fails if `text` is not a host.
     pub fn and(mut self, text: &str) -> Result<Self, InvalidHost> {
         let (host, port) = split_port(text)?;
-        self.named.push(Named { host, port });
+        self.named.push(NamedHost { host, port });
         Ok(self)
     }
 

@@ -22,7 +22,7 @@ pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) downloads: SingleFlight,
     pub(super) postponed: RetryAfter,
-    pub(super) fetches: AtomicU64,
+    pub(super) download_attempts: AtomicU64,
 }
 
 impl Shared {
@@ -50,13 +50,13 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
     }
     table.next_number += 1;
     let number = table.next_number;
-    let listing = Listing { shared: Arc::clone(shared), key: key.clone(), number };
+    let guard = InProgressGuard { shared: Arc::clone(shared), key: key.clone(), number };
     let target = target.clone();
     let download = async move {
-        // Moves `listing` into the future, so that the entry is removed from the table when the download ends or is
+        // Moves `guard` into the future, so that the entry is removed from the table when the download ends or is
         // dropped.
-        let listing = listing;
-        let (Listing { shared, key: (digest, url), .. }, store) = (&listing, &listing.shared.store);
+        let guard = guard;
+        let (InProgressGuard { shared, key: (digest, url), .. }, store) = (&guard, &guard.shared.store);
         // Another download can finish after the caller has checked the store and before this download is in the table.
         if store.was_downloaded_from(digest, url.as_str())
             && let Some(artifact) = shared.stored(digest).await?
@@ -76,13 +76,13 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
 }
 
 /// Guard for the entry of a download in the table. Dropping it removes the entry.
-struct Listing {
+struct InProgressGuard {
     shared: Arc<Shared>,
     key: Key,
     number: u64,
 }
 
-impl Drop for Listing {
+impl Drop for InProgressGuard {
     fn drop(&mut self) {
         let mut table = self.shared.downloads.lock();
         // After a cancellation, another download can replace the entry before this guard is dropped.

@@ -26,7 +26,7 @@ pub(super) struct Target {
 
 impl Target {
     /// Validates a URL, expands its host to a fully qualified name and applies the host replacements in the settings.
-    pub(super) fn aim(text: &str, settings: &FetchSettings) -> Result<Self, FetchError> {
+    pub(super) fn resolve(text: &str, settings: &FetchSettings) -> Result<Self, FetchError> {
         let (mut url, shown) = parse(text)?;
         let refused = |why: &str| FetchError::Url { url: shown.clone(), why: why.to_owned() };
         if !matches!(url.scheme(), "http" | "https") {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_the_qualified_name_and_a_clean_host_header() {
+    fn the_host_is_qualified_and_its_header_has_no_trailing_dot() {
         let file = "/gitrepository/flux-system/app/sha256:0a1b.tar.gz";
         let table = [
             (
@@ -144,7 +144,7 @@ mod tests {
             (format!("https://localhost:443{file}?a=b"), format!("https://localhost{file}?a=b"), "localhost"),
         ];
         for (text, url, host) in table {
-            let target = Target::aim(&text, &settings()).unwrap();
+            let target = Target::resolve(&text, &settings()).unwrap();
             assert_eq!((target.url.as_str(), target.host.as_str()), (url.as_str(), host), "{text}");
         }
     }
@@ -162,10 +162,10 @@ mod tests {
             ("http://source-watcher.flux-system.svc:9090/a", "http://127.0.0.1/a", "127.0.0.1"),
         ];
         for (text, url, host) in table {
-            let target = Target::aim(text, &settings).unwrap();
+            let target = Target::resolve(text, &settings).unwrap();
             assert_eq!((target.url.as_str(), target.host.as_str()), (url, host), "{text}");
         }
-        let error = Target::aim("http://source-controller.default.svc/a", &settings).unwrap_err();
+        let error = Target::resolve("http://source-controller.default.svc/a", &settings).unwrap_err();
         assert!(matches!(error, FetchError::RefusedHost { .. }), "a replacement does not allow more hosts: {error}");
     }
 
@@ -182,7 +182,7 @@ mod tests {
             "/externalartifact/team-a/app/latest.tar.gz",
         ];
         for path in foreign {
-            let target = Target::aim(&format!("{service}{path}"), &isolated).unwrap();
+            let target = Target::resolve(&format!("{service}{path}"), &isolated).unwrap();
             let error = target.check_owner("team-b", &isolated).expect_err(path).to_string();
             assert!(error.contains("team-b") && error.contains("--no-cross-namespace-refs"), "{error}");
             assert_eq!(target.check_owner("team-a", &isolated), Ok(()), "{path}");
@@ -190,7 +190,7 @@ mod tests {
         }
         for url in [format!("{service}/reports/team-a/app/1.tar.gz"), "http://localhost/bucket/team-a/app/1".to_owned()]
         {
-            let target = Target::aim(&url, &isolated).unwrap();
+            let target = Target::resolve(&url, &isolated).unwrap();
             assert_eq!(target.check_owner("team-b", &isolated), Ok(()), "{url}: unknown owner");
         }
     }
@@ -215,7 +215,7 @@ mod tests {
             (long.as_str(), "has 5017"),
         ];
         for (text, message) in table {
-            let error = Target::aim(text, &settings()).expect_err(text).to_string();
+            let error = Target::resolve(text, &settings()).expect_err(text).to_string();
             assert!(error.contains(message), "{text}: {error}");
             assert!(!error.contains("secret") && !error.contains("someone"), "{error}");
         }

@@ -75,14 +75,14 @@ async fn an_artifact_is_downloaded_once_and_then_served_from_the_store() {
     }
     let gone = fixture.fetcher.fetch("http://192.0.2.1/gone", &Digest::of(b"artifact"), "apps").await.unwrap();
     assert!(!gone.downloaded, "the cache key is the digest, not the URL");
-    assert_eq!((fixture.fetcher.fetches(), server.count()), (1, 1));
+    assert_eq!((fixture.fetcher.download_attempts(), server.count()), (1, 1));
     let request = &server.requests()[0];
     assert!(request.starts_with("GET /ocirepository/flux-system/app/sha256:0a1b.tar.gz HTTP/1.1"), "{request}");
     assert!(request.to_lowercase().contains("\r\nuser-agent: pulumi-controller/"), "{request}");
 }
 
 #[tokio::test]
-async fn a_namespace_gets_a_stored_artifact_only_by_a_url_that_serves_it() {
+async fn a_namespace_is_granted_a_stored_artifact_only_if_its_url_serves_it() {
     let server = Server::start(|_| Response::ok(b"artifact")).await;
     let empty = Server::start(|_| Response::not_found()).await;
     let fixture = Fixture::new();
@@ -119,7 +119,7 @@ async fn calls_for_one_digest_at_different_urls_do_not_share_a_download() {
 }
 
 #[tokio::test]
-async fn a_generated_artifact_is_stored_once_and_only_by_its_own_digest() {
+async fn a_generated_artifact_is_stored_once_and_only_under_its_own_digest() {
     let fixture = Fixture::new();
     let made: Arc<[u8]> = Arc::from(&b"made"[..]);
     for (round, is_new) in [true, false].into_iter().enumerate() {
@@ -128,7 +128,7 @@ async fn a_generated_artifact_is_stored_once_and_only_by_its_own_digest() {
     }
     let error = fixture.fetcher.keep(&made, &Digest::of(b"other"), "apps").await.unwrap_err().to_string();
     assert!(error.contains("failed to store artifact"), "{error}");
-    assert_eq!(fixture.fetcher.fetches(), 0, "no request is sent");
+    assert_eq!(fixture.fetcher.download_attempts(), 0, "no request is sent");
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn the_error_for_a_wrong_digest_does_not_reveal_the_actual_digest() {
     let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
     assert!(error.contains(&Digest::of(b"artifact").to_string()), "{error}");
     assert!(!error.contains(&Digest::of(b"rewritten").to_string()), "{error}");
-    assert_eq!(server.count(), 1, "a wrong digest is not a broken connection");
+    assert_eq!(server.count(), 1, "a wrong digest does not cause a retry");
 }
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn the_server_response_determines_the_error() {
 }
 
 #[tokio::test]
-async fn one_request_for_all_callers_is_sent_to_a_server_with_retry_after() {
+async fn a_url_with_retry_after_is_requested_once_for_all_callers() {
     let busy = "HTTP/1.1 503 Busy\r\nretry-after: 60\r\ncontent-length: 0\r\n\r\n";
     let server =
         Server::start(move |round| if round == 0 { Response::raw(busy) } else { Response::ok(b"artifact") }).await;
@@ -249,13 +249,13 @@ async fn a_broken_connection_is_retried_exactly_once() {
         let server = Server::start(heals).await;
         let fixture = Fixture::new();
         fixture.fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact"), "apps").await.unwrap();
-        assert_eq!((server.count(), fixture.fetcher.fetches()), (2, 2), "{first:?}");
+        assert_eq!((server.count(), fixture.fetcher.download_attempts()), (2, 2), "{first:?}");
     }
     let server = Server::start(move |_| Response::raw(torn)).await;
     let fixture = Fixture::new();
     let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await;
     assert!(matches!(error, FetchError::Truncated { received: 4, .. }), "{error}");
-    assert_eq!((server.count(), fixture.fetcher.fetches()), (2, 2));
+    assert_eq!((server.count(), fixture.fetcher.download_attempts()), (2, 2));
 }
 
 #[tokio::test]
@@ -329,7 +329,10 @@ async fn concurrent_fetches_of_one_digest_share_one_download() {
     for fetched in all {
         assert_eq!(content(&fetched.unwrap()), b"artifact");
     }
-    assert_eq!((server.count(), fixture.fetcher.fetches(), fixture.fetcher.shared.downloads.count()), (1, 1, 0));
+    assert_eq!(
+        (server.count(), fixture.fetcher.download_attempts(), fixture.fetcher.shared.downloads.count()),
+        (1, 1, 0)
+    );
 }
 
 #[tokio::test]
@@ -340,10 +343,10 @@ async fn a_download_that_another_caller_has_completed_is_not_repeated() {
     drop(incoming.commit_as_is().unwrap());
     fixture.store.record_url(&Digest::of(b"artifact"), "http://127.0.0.1:1/a");
     let shared = &fixture.fetcher.shared;
-    let target = Target::aim("http://127.0.0.1:1/a", &shared.settings).unwrap();
+    let target = Target::resolve("http://127.0.0.1:1/a", &shared.settings).unwrap();
     let flight = shared::join(shared, &target, &Digest::of(b"artifact"));
     assert_eq!(flight.await.unwrap().size(), 8);
-    assert_eq!(fixture.fetcher.fetches(), 0);
+    assert_eq!(fixture.fetcher.download_attempts(), 0);
 }
 
 #[tokio::test]
@@ -414,7 +417,7 @@ async fn a_full_artifact_store_is_reported() {
 }
 
 #[tokio::test]
-async fn unreadable_certificates_are_reported_at_startup() {
+async fn missing_certificates_are_reported_at_startup() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 5).unwrap();
     let empty = directory.path().join("empty.pem");

@@ -111,8 +111,8 @@ impl Incoming {
         if let Some(entry) = state.entries.get(&digest).filter(|entry| entry.verified) {
             return Ok(Pinned { blob: Arc::clone(&entry.blob) });
         }
-        // Replaces an existing file of an earlier process, because the file is not verified. Also removes its grants:
-        // if the file was corrupted, the grants do not apply to the new content.
+        // Replaces an existing file of an earlier process, because the file is not verified. Also removes the grants of
+        // this file: if the file was corrupted, the grants do not apply to the new content.
         state.remove(&digest)?;
         file.persist(&path).map_err(|error| failed(error.error))?;
         reservation.release(&mut state);

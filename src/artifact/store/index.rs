@@ -17,7 +17,7 @@ pub enum StoreError {
     InUse { path: PathBuf },
     #[error(
         "artifact store is full: {needed} more bytes exceed its capacity of {capacity} bytes ({in_use} in use, {incoming} \
-         incoming); increase the capacity or reduce concurrent transfers"
+         incoming): increase --storage-size"
     )]
     Full { capacity: u64, needed: u64, in_use: u64, incoming: u64 },
     #[error("artifact of {bytes} bytes has digest {found}, not {expected}")]
@@ -107,7 +107,7 @@ impl Index {
     }
 
     /// Pins an artifact and returns whether this process has verified it.
-    pub(super) fn take(&self, digest: &Digest) -> Option<(Pinned, bool)> {
+    pub(super) fn pin(&self, digest: &Digest) -> Option<(Pinned, bool)> {
         let mut state = self.lock();
         state.clock += 1;
         let now = state.clock;
@@ -210,8 +210,9 @@ pub(super) fn file_name(digest: &Digest) -> String {
 /// must then download the artifact again.
 const MAX_NAMESPACES: usize = 1024;
 
-/// The namespaces that may read one artifact, because a source in the namespace produced it. A digest is not secret, so
-/// knowledge of the digest does not grant access. The grants survive restarts in a file with one namespace per line.
+/// The namespaces that may read one artifact, because a source in each of these namespaces produced it. A digest is not
+/// secret, so knowledge of the digest does not grant access. The grants survive restarts in a file with one namespace
+/// per line.
 #[derive(Debug)]
 pub(super) struct Grants {
     path: PathBuf,

@@ -88,7 +88,7 @@ impl Store {
     /// # Errors
     /// Fails if the file cannot be read.
     pub fn open_artifact(&self, digest: &Digest) -> Result<Option<Pinned>, StoreError> {
-        let Some((pinned, verified)) = self.index.take(digest) else { return Ok(None) };
+        let Some((pinned, verified)) = self.index.pin(digest) else { return Ok(None) };
         let read = |cause| StoreError::Read { digest: digest.clone(), cause };
         let intact = match pinned.blob.is_intact(verified) {
             Ok(intact) => intact,
@@ -163,7 +163,7 @@ impl Store {
     /// # Errors
     /// Fails if the file cannot be removed.
     pub fn discard(&self, digest: &Digest) -> Result<(), StoreError> {
-        match self.index.take(digest) {
+        match self.index.pin(digest) {
             Some((pinned, _)) => self.index.forget(&pinned.blob),
             None => Ok(()),
         }

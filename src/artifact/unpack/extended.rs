@@ -72,7 +72,7 @@ impl Extended {
     }
 
     /// Combines the extension headers with the header of the entry.
-    pub(super) fn describe<R: Read>(self, entry: &Entry<'_, R>) -> Result<Member, UnpackError> {
+    pub(super) fn into_member<R: Read>(self, entry: &Entry<'_, R>) -> Result<Member, UnpackError> {
         let header = entry.header();
         let own_name = || header.path_bytes().into_owned();
         let own_link = || header.link_name_bytes().map(|link| link.into_owned()).unwrap_or_default();

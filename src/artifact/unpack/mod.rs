@@ -22,7 +22,7 @@ use tar::{Archive, Entry, EntryType};
 
 use super::rules::{EntryName, Limits, quoted, quoted_bytes};
 use extended::{Extended, Member};
-use tree::{FileError, Tree};
+use tree::{FileError, TreeWriter};
 
 pub use tree::UnpackError;
 
@@ -44,7 +44,7 @@ pub struct Unpacked {
 pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
     let root = open_empty(into)?;
     let (mut archive, meter) = open(reader, limits);
-    let mut unpacking = Unpacking { limits, meter, tree: Tree::new(root, limits), place: String::new() };
+    let mut unpacking = Unpacking { limits, meter, tree: TreeWriter::new(root, limits), place: String::new() };
     unpacking.entries(&mut archive)?;
     unpacking.end(archive.into_inner())?;
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
@@ -73,11 +73,11 @@ pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
 }
 
 /// Returns a reader for the archive and the meter that counts its bytes.
-fn open<R: Read>(reader: R, limits: &Limits) -> (Archive<Decompressed<MultiGzDecoder<Compressed<R>>>>, Rc<Meter>) {
+fn open<R: Read>(reader: R, limits: &Limits) -> (Archive<LimitedReader<MultiGzDecoder<CountingReader<R>>>>, Rc<Meter>) {
     let meter = Rc::new(Meter::default());
-    let compressed = Compressed { inner: reader, meter: Rc::clone(&meter) };
+    let compressed = CountingReader { inner: reader, meter: Rc::clone(&meter) };
     let inner = MultiGzDecoder::new(compressed);
-    (Archive::new(Decompressed { inner, meter: Rc::clone(&meter), limits: limits.clone() }), meter)
+    (Archive::new(LimitedReader { inner, meter: Rc::clone(&meter), limits: limits.clone() }), meter)
 }
 
 fn entry_place(name: &[u8]) -> String {
@@ -111,7 +111,7 @@ fn open_empty(into: &Path) -> Result<Dir, UnpackError> {
 struct Unpacking<'limits> {
     limits: &'limits Limits,
     meter: Rc<Meter>,
-    tree: Tree<'limits>,
+    tree: TreeWriter<'limits>,
     /// Description of the current entry for error messages.
     place: String,
 }
@@ -126,7 +126,7 @@ impl Unpacking<'_> {
             if extended.absorb(&mut entry).map_err(|error| self.prefer_breach(error))? {
                 continue;
             }
-            let member = std::mem::take(&mut extended).describe(&entry)?;
+            let member = std::mem::take(&mut extended).into_member(&entry)?;
             self.add(&member, &mut entry)?;
         }
         if extended.pending {
@@ -147,11 +147,11 @@ impl Unpacking<'_> {
             EntryType::Directory => self.directory(&name),
             EntryType::Regular if slash => self.directory(&name),
             EntryType::Regular if name.is_root() || member.name.ends_with(b"/") => {
-                Err(UnpackError::Kind { name: quoted_name, kind: "a file with the name of a directory".to_owned() })
+                Err(UnpackError::Misnamed { name: quoted_name, kind: "a file with the name of a directory" })
             }
             EntryType::Regular => self.file(&name, member, entry),
             EntryType::Symlink if name.is_root() => {
-                Err(UnpackError::Kind { name: quoted_name, kind: "a link in place of the root".to_owned() })
+                Err(UnpackError::Misnamed { name: quoted_name, kind: "a link in place of the root" })
             }
             EntryType::Symlink => {
                 let refused = |why| UnpackError::Link { name: quoted_name, target: quoted_bytes(&member.link), why };
@@ -256,12 +256,12 @@ impl Meter {
 }
 
 /// A reader that counts compressed bytes.
-struct Compressed<R> {
+struct CountingReader<R> {
     inner: R,
     meter: Rc<Meter>,
 }
 
-impl<R: Read> Read for Compressed<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         add(&self.meter.compressed, count);
@@ -270,13 +270,13 @@ impl<R: Read> Read for Compressed<R> {
 }
 
 /// A reader that counts decompressed bytes and enforces the limits.
-struct Decompressed<R> {
+struct LimitedReader<R> {
     inner: R,
     meter: Rc<Meter>,
     limits: Limits,
 }
 
-impl<R: Read> Read for Decompressed<R> {
+impl<R: Read> Read for LimitedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         if count == 0 && !buffer.is_empty() {
@@ -294,7 +294,7 @@ impl<R: Read> Read for Decompressed<R> {
     }
 }
 
-impl<R> Decompressed<R> {
+impl<R> LimitedReader<R> {
     /// Records the exceeded limit in the meter, because the libraries that call this reader discard the error.
     fn stop(&self, breach: Breach) -> io::Error {
         self.meter.breach.set(Some(breach));

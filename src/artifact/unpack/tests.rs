@@ -291,7 +291,7 @@ fn a_survey_reports_only_exceeded_limits() {
             Some(words) => assert!(found.as_deref().is_some_and(|found| found.contains(words)), "{what}: {found:?}"),
         }
     }
-    assert!(survey(&b"garbage"[..], &limits).is_ok(), "the reader returns the reason");
+    assert!(survey(&b"garbage"[..], &limits).is_ok(), "only `unpack` reports errors other than exceeded limits");
 }
 
 #[test]

@@ -20,8 +20,12 @@ pub enum UnpackError {
     Name { name: String, why: NameError },
     #[error("invalid archive: symbolic link {name} to {target}: target {why}")]
     Link { name: String, target: String, why: LinkError },
-    #[error("invalid archive: entry {name} is {kind}: only files, directories and symbolic links are supported")]
+    #[error(
+        "invalid archive: entry {name} is {kind}: only regular files, directories and symbolic links are supported"
+    )]
     Kind { name: String, kind: String },
+    #[error("invalid archive: entry {name} is {kind}")]
+    Misnamed { name: String, kind: &'static str },
     #[error("invalid archive: entry {name} has the same name as an earlier entry, which is {kind}")]
     Occupied { name: String, kind: &'static str },
     #[error("invalid archive: entry {name} is below {through}, which is {kind}")]
@@ -43,9 +47,10 @@ pub enum UnpackError {
 }
 
 /// Buffer size for copying files, in bytes.
-const PIECE: usize = 64 * 1024;
+const BUFFER_SIZE: usize = 64 * 1024;
 
-pub(super) struct Tree<'limits> {
+/// Writes the entries of an archive below a directory.
+pub(super) struct TreeWriter<'limits> {
     limits: &'limits Limits,
     root: Dir,
     /// Paths that are directories and not links. They remain directories, because this module never replaces a
@@ -64,14 +69,14 @@ enum CopyError {
     Write(io::Error),
 }
 
-impl<'limits> Tree<'limits> {
+impl<'limits> TreeWriter<'limits> {
     pub(super) fn new(root: Dir, limits: &'limits Limits) -> Self {
         Self {
             limits,
             root,
             directories: HashSet::new(),
             current: None,
-            buffer: vec![0; PIECE],
+            buffer: vec![0; BUFFER_SIZE],
             entries: 0,
             files: 0,
             bytes: 0,

@@ -135,7 +135,7 @@ mod tests {
             ("no Secret", Found::Nothing, None, Action::Make),
             ("the Secret was deleted", Found::Nothing, Some(&one), Action::WriteAgain),
             ("an unusable Secret, and no known CA", broken(), None, Action::Refuse("no key".to_owned())),
-            ("garbage later", broken(), Some(&one), Action::KeepKnown("no key".to_owned())),
+            ("the Secret became unusable", broken(), Some(&one), Action::KeepKnown("no key".to_owned())),
             ("a usable Secret, and no known CA", usable(&one), None, Action::Use),
             ("nothing has changed", usable(&one), Some(&one), Action::Use),
             ("a user replaced the CA", usable(&other), Some(&one), Action::TrustReplaced { retire_at }),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_of_a_rotation_follow_at_their_times() {
+    fn each_step_of_a_rotation_is_due_at_its_time() {
         let one = first();
         let year = AUTHORITY_VALIDITY;
         assert_eq!(decide(&usable(&one), Some(&one), now() + year * 2 / 3 - 2 * HOUR), Action::Use);

@@ -1,4 +1,5 @@
-//! Format of the Secret of the CA: three pairs of a certificate and a private key, and two times in annotations.
+//! Format of the Secret of the CA: up to three pairs of a certificate and a private key, and two timestamps in
+//! annotations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use super::decide::{Found, TRUSTED_AFTER_IT_SIGNED, TRUSTED_BEFORE_IT_SIGNS};
 use super::{CaRotator, Generations, SecretStore, secret};
 use crate::rpc::identity::Authority;
 use crate::runtime::events::Events;
-use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client, merge};
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
@@ -35,7 +35,7 @@ impl Api {
                 if request.body["metadata"]["resourceVersion"] != secret["metadata"]["resourceVersion"] {
                     return FakeResponse::refusal(409, "Conflict");
                 }
-                merge(&mut secret, &request.body);
+                apply_json_merge_patch(&mut secret, &request.body);
                 api.store(secret)
             }
             other => panic!("{other:?}"),
@@ -55,14 +55,16 @@ impl Api {
     fn put(&self, authority: &Authority) {
         let found = serde_json::to_value(secret::new(&Generations::first(authority_like(authority)), "flux-system"));
         let data = found.unwrap()["data"].clone();
-        self.change(|secret| merge(secret.as_mut().unwrap(), &json!({ "data": data })));
+        self.change(|secret| apply_json_merge_patch(secret.as_mut().unwrap(), &json!({ "data": data })));
     }
 
     fn annotate(&self, key: &str, value: &str) {
-        self.change(|secret| merge(secret.as_mut().unwrap(), &json!({"metadata": {"annotations": {key: value}}})));
+        self.change(|secret| {
+            apply_json_merge_patch(secret.as_mut().unwrap(), &json!({"metadata": {"annotations": {key: value}}}))
+        });
     }
 
-    fn held(&self) -> Generations {
+    fn stored(&self) -> Generations {
         let secret: Secret = serde_json::from_value(self.0.lock().unwrap().0.clone().unwrap()).unwrap();
         match secret::read(Some(&secret)) {
             Found::Usable { generations, .. } => *generations,
@@ -96,7 +98,7 @@ fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
 
-struct Kept {
+struct Fixture {
     api: Api,
     ca_rotator: CaRotator,
     metrics: Metrics,
@@ -104,8 +106,8 @@ struct Kept {
     log: Log,
 }
 
-impl Kept {
-    async fn start(api: Api) -> Result<Kept, String> {
+impl Fixture {
+    async fn start(api: Api) -> Result<Fixture, String> {
         let responding = api.clone();
         let (client, log) = client(move |request| match request.path.ends_with("/events") {
             true => FakeResponse::Json(201, request.body.clone()),
@@ -117,16 +119,16 @@ impl Kept {
         let (events, task) = Events::new(writer.clone(), "pulumi-controller", "pod", metrics.clone());
         let store = SecretStore { reader: Reader::new(client, limit), writer, namespace: "flux-system".to_owned() };
         let ca_rotator = CaRotator::start(store, events, metrics.clone()).await.map_err(|error| error.to_string())?;
-        Ok(Kept { api, ca_rotator, metrics, task, log })
+        Ok(Fixture { api, ca_rotator, metrics, task, log })
     }
 
-    fn in_force(&self) -> Arc<Generations> {
+    fn active(&self) -> Arc<Generations> {
         self.ca_rotator.authority().borrow().clone()
     }
 
     async fn refresh(&mut self, now: Timestamp) -> Arc<Generations> {
         self.ca_rotator.refresh(now).await;
-        self.in_force()
+        self.active()
     }
 
     fn is_well(&self) -> bool {
@@ -137,31 +139,31 @@ impl Kept {
 #[tokio::test]
 async fn an_authority_is_created_once_and_then_read_by_other_replicas() {
     let api = Api::default();
-    let mut first = Kept::start(api.clone()).await.unwrap();
-    let second = Kept::start(api.clone()).await.unwrap();
-    assert!(first.in_force() == second.in_force() && *first.in_force() == api.held());
+    let mut first = Fixture::start(api.clone()).await.unwrap();
+    let second = Fixture::start(api.clone()).await.unwrap();
+    assert!(first.active() == second.active() && *first.active() == api.stored());
     first.refresh(Timestamp::now()).await;
     assert_eq!(api.writes(), 1, "no write without a change");
 }
 
 #[tokio::test]
 async fn a_deleted_secret_is_recreated_with_the_same_authority() {
-    let mut kept = Kept::start(Api::default()).await.unwrap();
-    let before = kept.in_force();
-    kept.api.change(|secret| *secret = None);
-    let mut heard = kept.ca_rotator.authority();
+    let mut fixture = Fixture::start(Api::default()).await.unwrap();
+    let before = fixture.active();
+    fixture.api.change(|secret| *secret = None);
+    let mut heard = fixture.ca_rotator.authority();
     heard.mark_unchanged();
-    assert!(kept.refresh(now()).await == before && kept.api.held() == *before);
+    assert!(fixture.refresh(now()).await == before && fixture.api.stored() == *before);
     assert!(!heard.has_changed().unwrap(), "no change is published");
 }
 
 #[tokio::test]
 async fn a_user_provided_authority_signs_and_the_previous_one_stays_trusted() {
-    let mut kept = Kept::start(Api::default()).await.unwrap();
-    let before = kept.in_force();
+    let mut fixture = Fixture::start(Api::default()).await.unwrap();
+    let before = fixture.active();
     let other = Authority::generate(now()).unwrap();
-    kept.api.put(&other);
-    let after = kept.refresh(now()).await;
+    fixture.api.put(&other);
+    let after = fixture.refresh(now()).await;
     assert_eq!(after.current().certificate(), other.certificate());
     assert!(after.trusts(before.current().certificate()));
     assert_eq!(after.previous().unwrap().until, Some(now() + TRUSTED_AFTER_IT_SIGNED));
@@ -170,67 +172,69 @@ async fn a_user_provided_authority_signs_and_the_previous_one_stays_trusted() {
         before.current().has_issued(&clients[1].certificate_pem).unwrap(),
         "the controller can call pods without the new CA"
     );
-    let restarted = Kept::start(kept.api.clone()).await.unwrap();
-    assert!(restarted.in_force() == after, "a new process trusts both CAs");
+    let restarted = Fixture::start(fixture.api.clone()).await.unwrap();
+    assert!(restarted.active() == after, "a new process trusts both CAs");
     assert!(
-        kept.refresh(now() + TRUSTED_AFTER_IT_SIGNED).await.previous().is_none(),
+        fixture.refresh(now() + TRUSTED_AFTER_IT_SIGNED).await.previous().is_none(),
         "after this period, only the new CA is trusted"
     );
 }
 
 #[tokio::test]
 async fn a_user_can_revoke_trust_in_a_replaced_authority() {
-    let mut kept = Kept::start(Api::default()).await.unwrap();
-    kept.api.put(&Authority::generate(now()).unwrap());
-    assert!(kept.refresh(now()).await.previous().is_some());
+    let mut fixture = Fixture::start(Api::default()).await.unwrap();
+    fixture.api.put(&Authority::generate(now()).unwrap());
+    assert!(fixture.refresh(now()).await.previous().is_some());
     let nothing = json!({"data": {"previous.crt": null, "previous.key": null}});
-    kept.api.change(|secret| merge(secret.as_mut().unwrap(), &nothing));
-    assert!(kept.refresh(now()).await.previous().is_none());
+    fixture.api.change(|secret| apply_json_merge_patch(secret.as_mut().unwrap(), &nothing));
+    assert!(fixture.refresh(now()).await.previous().is_none());
 }
 
 #[tokio::test]
 async fn a_requested_rotation_completes_all_steps_and_is_not_repeated() {
-    let mut kept = Kept::start(Api::default()).await.unwrap();
+    let mut fixture = Fixture::start(Api::default()).await.unwrap();
     let start = Timestamp::now();
-    let old = kept.in_force();
-    kept.api.annotate("pulumi.com/rotate", "now");
-    let announced = kept.refresh(start).await;
+    let old = fixture.active();
+    fixture.api.annotate("pulumi.com/rotate", "now");
+    let announced = fixture.refresh(start).await;
     assert_eq!(announced.current().certificate(), old.current().certificate());
     let next = announced.next().unwrap().authority.certificate().clone();
     assert!(announced.trusts(&next) && announced.bundle_pem().starts_with(old.bundle_pem()));
 
     assert!(
-        kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS / 2).await == announced,
+        fixture.refresh(start + TRUSTED_BEFORE_IT_SIGNS / 2).await == announced,
         "the rotation waits until pods trust the next CA"
     );
-    let promoted = kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS).await;
+    let promoted = fixture.refresh(start + TRUSTED_BEFORE_IT_SIGNS).await;
     assert_eq!(promoted.current().certificate(), &next);
     assert!(promoted.trusts(old.current().certificate()) && promoted.next().is_none());
-    assert!(kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS + HOUR).await == promoted, "the request is handled");
+    assert!(fixture.refresh(start + TRUSTED_BEFORE_IT_SIGNS + HOUR).await == promoted, "the request is handled");
 
-    let retired = kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS + TRUSTED_AFTER_IT_SIGNED).await;
+    let retired = fixture.refresh(start + TRUSTED_BEFORE_IT_SIGNS + TRUSTED_AFTER_IT_SIGNED).await;
     assert!(!retired.trusts(old.current().certificate()));
-    assert_eq!(kept.api.writes(), 1 + 1 + 3, "creation, request, and one write per step");
-    assert!(kept.api.held() == *retired);
+    assert_eq!(fixture.api.writes(), 1 + 1 + 3, "creation, request, and one write per step");
+    assert!(fixture.api.stored() == *retired);
 }
 
 #[tokio::test]
 async fn an_invalid_secret_is_reported_once_and_changes_nothing() {
-    let mut kept = Kept::start(Api::default()).await.unwrap();
-    let before = kept.in_force();
-    kept.api.change(|secret| merge(secret.as_mut().unwrap(), &json!({"data": {"ca.key": "Z2FyYmFnZQ=="}})));
+    let mut fixture = Fixture::start(Api::default()).await.unwrap();
+    let before = fixture.active();
+    fixture.api.change(|secret| {
+        apply_json_merge_patch(secret.as_mut().unwrap(), &json!({"data": {"ca.key": "Z2FyYmFnZQ=="}}))
+    });
     for _ in 0..3 {
-        assert!(kept.refresh(now()).await == before && !kept.is_well());
+        assert!(fixture.refresh(now()).await == before && !fixture.is_well());
     }
     let end = CancellationToken::new();
     end.cancel();
-    let refused = Kept::start(kept.api.clone()).await.map(|_| ()).unwrap_err();
+    let refused = Fixture::start(fixture.api.clone()).await.map(|_| ()).unwrap_err();
     assert!(refused.contains("invalid Secret flux-system/pulumi-controller-authority: ca.crt, ca.key: "), "{refused}");
-    kept.api.change(|secret| *secret = None);
-    assert!(kept.refresh(now()).await == before && kept.is_well());
-    kept.task.run(end).await;
+    fixture.api.change(|secret| *secret = None);
+    assert!(fixture.refresh(now()).await == before && fixture.is_well());
+    fixture.task.run(end).await;
     let events: Vec<RecordedRequest> =
-        kept.log.all().into_iter().filter(|request| request.path.ends_with("/events")).collect();
+        fixture.log.all().into_iter().filter(|request| request.path.ends_with("/events")).collect();
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].body["reason"], "AuthorityUnusable");
     assert!(events[0].body["message"].as_str().unwrap().contains("private key"), "{:?}", events[0].body);
@@ -238,10 +242,10 @@ async fn an_invalid_secret_is_reported_once_and_changes_nothing() {
 
 #[tokio::test]
 async fn the_client_certificates_of_the_controller_are_renewed_before_expiry() {
-    let mut kept = Kept::start(Api::default()).await.unwrap();
-    let before = kept.ca_rotator.clients();
-    kept.refresh(Timestamp::now() + 24 * HOUR).await;
-    assert_eq!(kept.ca_rotator.clients(), before);
-    kept.refresh(Timestamp::now() + 61 * 24 * HOUR).await;
-    assert_ne!(kept.ca_rotator.clients(), before);
+    let mut fixture = Fixture::start(Api::default()).await.unwrap();
+    let before = fixture.ca_rotator.clients();
+    fixture.refresh(Timestamp::now() + 24 * HOUR).await;
+    assert_eq!(fixture.ca_rotator.clients(), before);
+    fixture.refresh(Timestamp::now() + 61 * 24 * HOUR).await;
+    assert_ne!(fixture.ca_rotator.clients(), before);
 }

@@ -1,7 +1,7 @@
 //! Merge rules for the Kubernetes pod template and for the objects of `auto.pulumi.com`.
 
-/// Merge rules for the fields of an object. If the value in the patch is a map, a field without a rule is merged.
-/// Otherwise, the field is replaced.
+/// Merge rules for the fields of an object. A field without a rule is merged if its value in the patch is a map. Any
+/// other value replaces the field.
 #[derive(Debug)]
 pub struct KeyTable(pub &'static [(&'static str, Rule)]);
 

@@ -1,4 +1,5 @@
-//! Merges maps by field, lists by merge key, and sets of scalars. Determines the order of merged lists.
+//! Merges maps by field, lists of maps by merge key, and lists of scalars as sets. Determines the order of merged
+//! lists.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -141,9 +142,9 @@ fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     }
 }
 
-/// Merges items that have the same value of the merge key. An item with `$patch: delete` removes all items with its
-/// merge key value. If the patch contains an item with `$patch: replace`, the other items of the patch replace the
-/// complete list, as in Kubernetes.
+/// Merges items that have the same value of the merge key. An item with `$patch: delete` removes all items with the
+/// same merge key value from the base. If the patch contains an item with `$patch: replace`, the other items of the
+/// patch replace the complete list, as in Kubernetes.
 fn merge_by_key(
     mut base: Vec<Value>,
     patch: &[Value],
@@ -151,14 +152,14 @@ fn merge_by_key(
     items: &KeyTable,
     path: &Path,
 ) -> Result<Vec<Value>, MergeError> {
-    let sorted = Sorted::read(patch, key, path)?;
-    if sorted.replace {
-        return take(&sorted.merged, items);
+    let patch_items = PatchItems::read(patch, key, path)?;
+    if patch_items.replace {
+        return take(&patch_items.merged, items);
     }
-    base.retain(|item| !sorted.deleted.contains(&item.get(key)));
+    base.retain(|item| !patch_items.deleted.contains(&item.get(key)));
     let order: Vec<Value> = base.clone();
     let mut places = positions(&order, Some(key));
-    for (place, item) in &sorted.merged {
+    for (place, item) in &patch_items.merged {
         let position = *places.entry(item.get(key)).or_insert(base.len());
         match base.get_mut(position) {
             Some(slot) => {
@@ -171,14 +172,14 @@ fn merge_by_key(
             None => base.push(Value::Object(merge_map(Map::new(), item, items, place)?)),
         }
     }
-    let patched: Vec<Value> = sorted.merged.iter().map(|(_, item)| Value::Object((*item).clone())).collect();
+    let patched: Vec<Value> = patch_items.merged.iter().map(|(_, item)| Value::Object((*item).clone())).collect();
     Ok(in_order(base, &patched, &order, Some(key)))
 }
 
 /// Returns the items of a patch, with their directives applied, for a list that does not exist in the base. Items with
 /// the same merge key value are not merged, for example a TCP port and a UDP port with the same number.
 fn take_by_key(patch: &[Value], key: &'static str, items: &KeyTable, path: &Path) -> Result<Vec<Value>, MergeError> {
-    take(&Sorted::read(patch, key, path)?.merged, items)
+    take(&PatchItems::read(patch, key, path)?.merged, items)
 }
 
 fn take(merged: &[(Path, &Map<String, Value>)], items: &KeyTable) -> Result<Vec<Value>, MergeError> {
@@ -186,15 +187,15 @@ fn take(merged: &[(Path, &Map<String, Value>)], items: &KeyTable) -> Result<Vec<
 }
 
 /// Items of a patch, grouped by their directive.
-struct Sorted<'a> {
+struct PatchItems<'a> {
     merged: Vec<(Path, &'a Map<String, Value>)>,
     deleted: HashSet<Option<&'a Value>>,
     replace: bool,
 }
 
-impl<'a> Sorted<'a> {
+impl<'a> PatchItems<'a> {
     fn read(patch: &'a [Value], key: &'static str, path: &Path) -> Result<Self, MergeError> {
-        let mut sorted = Self { merged: Vec::new(), deleted: HashSet::new(), replace: false };
+        let mut patch_items = Self { merged: Vec::new(), deleted: HashSet::new(), replace: false };
         for (index, item) in patch.iter().enumerate() {
             let place = path.item(index);
             let Value::Object(item) = item else {
@@ -202,7 +203,7 @@ impl<'a> Sorted<'a> {
             };
             let requests = directive(item, &place)?;
             if requests == Directive::Replace {
-                sorted.replace = true;
+                patch_items.replace = true;
                 continue;
             }
             let value = item.get(key).filter(|value| !value.is_null());
@@ -211,12 +212,12 @@ impl<'a> Sorted<'a> {
             }
             match requests {
                 Directive::Delete => {
-                    sorted.deleted.insert(value);
+                    patch_items.deleted.insert(value);
                 }
-                _ => sorted.merged.push((place, item)),
+                _ => patch_items.merged.push((place, item)),
             }
         }
-        Ok(sorted)
+        Ok(patch_items)
     }
 }
 

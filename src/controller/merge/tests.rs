@@ -139,7 +139,7 @@ fn an_empty_template_changes_nothing() {
 }
 
 #[test]
-fn errors_name_unsupported_fields_of_a_workspace_template() {
+fn the_error_for_an_invalid_workspace_template_contains_the_field() {
     let spec = ["artifact", "typo", "$patch", "$retainKeys", "$setElementOrder/artifact"];
     for field in spec {
         let mut template = json!({"spec": {}});

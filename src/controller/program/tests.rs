@@ -46,7 +46,7 @@ fn a_program_artifact_has_the_name_that_pko_uses_and_no_url() {
 }
 
 #[test]
-fn an_unchanged_program_writes_no_status() {
+fn the_status_of_an_unchanged_program_stays_the_same() {
     let first = step(None, program(3, json!({"a": 1})), 10);
     assert_eq!(step(Some(first.clone()), program(3, json!({"a": 1})), 20), first);
     let next = step(Some(first.clone()), program(4, json!({"a": 2})), 30);

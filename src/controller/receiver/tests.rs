@@ -1,4 +1,4 @@
-//! Tests of the status of StackReceivers, and of a reconcile with a fake API server.
+//! Tests of the status of StackReceivers, and of a reconciliation with a fake API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn the_path_depends_on_the_token_and_the_interval_sets_the_requeue() {
 }
 
 #[test]
-fn conditions_state_why_a_receiver_has_no_path_until_it_recovers() {
+fn the_conditions_of_a_receiver_state_why_it_has_no_path() {
     let some = |text: &str| Some(text.to_owned());
     let steps = [
         (missing(), true, [some("False/TokenNotFound"), some("True/ProgressingWithRetry"), None]),
@@ -112,7 +112,7 @@ async fn a_rotated_token_changes_the_path_in_the_next_reconciliation() {
             log.all().into_iter().filter(|request| request.method == "PATCH").map(|request| request.body).collect();
         if let Some(patch) = patches.last() {
             let mut object = json!(live);
-            crate::runtime::fake_api::merge(&mut object, &json!({"status": patch["status"]}));
+            crate::runtime::fake_api::apply_json_merge_patch(&mut object, &json!({"status": patch["status"]}));
             live = serde_json::from_value(object).expect("valid StackReceiver");
         }
         written.push((patches.len(), live.status.as_ref().and_then(|status| status.webhook_path.clone())));

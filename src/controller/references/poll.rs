@@ -22,7 +22,7 @@ use crate::runtime::reads::{ReadError, Reader};
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(3);
 /// Time after which the registration of a waiter expires. The controllers register a waiter again every 30 seconds.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(90);
+const REGISTRATION_TTL: Duration = Duration::from_secs(90);
 /// Maximum number of objects in a batch, and the pause between two batches.
 const BATCH: usize = 10;
 const BATCH_INTERVAL: Duration = Duration::from_millis(100);
@@ -99,12 +99,12 @@ impl fmt::Debug for Poll {
 
 impl Poll {
     /// Registers `waiter`, which is requeued when the object exists. The registration expires after
-    /// [`FORGOTTEN_AFTER`].
-    pub(super) fn wait(&self, namespace: &str, kind: ReferencedKind, name: &str, waiter: &Waiter) {
+    /// [`REGISTRATION_TTL`].
+    pub(super) fn register(&self, namespace: &str, kind: ReferencedKind, name: &str, waiter: &Waiter) {
         let now = Instant::now();
         let object = Object { namespace: namespace.to_owned(), kind, name: name.to_owned() };
         let new = || Entry { waiters: HashMap::new(), since: now, due: now + MIN_INTERVAL };
-        self.lock().entry(object).or_insert_with(new).waiters.insert(waiter.clone(), now + FORGOTTEN_AFTER);
+        self.lock().entry(object).or_insert_with(new).waiters.insert(waiter.clone(), now + REGISTRATION_TTL);
         self.0.added.notify_one();
     }
 
@@ -123,7 +123,7 @@ impl Poll {
                 let found =
                     join_all(due.into_iter().map(async |object| (exists(&reader, &object).await, object))).await;
                 for object in found.into_iter().filter(|(exists, _)| *exists).map(|(_, object)| object) {
-                    self.found(&object).into_iter().for_each(|waiter| requeue(waiter, &updates, &workspaces));
+                    self.take_waiters(&object).into_iter().for_each(|waiter| requeue(waiter, &updates, &workspaces));
                 }
                 tokio::time::sleep(BATCH_INTERVAL).await;
             }
@@ -173,7 +173,7 @@ impl Poll {
         taken
     }
 
-    fn found(&self, object: &Object) -> Vec<Waiter> {
+    fn take_waiters(&self, object: &Object) -> Vec<Waiter> {
         self.lock().remove(object).map(|entry| entry.waiters.into_keys().collect()).unwrap_or_default()
     }
 
@@ -189,7 +189,7 @@ fn requeue(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces
         Waiter::Workspace(workspace) => workspaces.clone().try_send(workspace).is_ok(),
     };
     if !requeued {
-        tracing::debug!("dropped a request to requeue a waiter: queue is full");
+        tracing::debug!("dropped a request to requeue an object that waits for a Secret or ConfigMap: queue is full");
     }
 }
 
@@ -202,7 +202,7 @@ async fn exists(reader: &Reader, object: &Object) -> bool {
         }
     };
     found.unwrap_or_else(|error| {
-        tracing::debug!(%error, "failed to check for a missing object");
+        tracing::debug!(%error, "failed to check whether a missing object exists");
         false
     })
 }
@@ -235,9 +235,9 @@ mod tests {
         let (poll, end) = (Poll::default(), CancellationToken::new());
         let reader = Reader::new(client, Duration::from_secs(5));
         let polling = tokio::spawn(poll.clone().run(reader, updates, workspaces, end.clone()));
-        poll.wait("apps", ReferencedKind::Secret, "aws", &update("a"));
-        poll.wait("apps", ReferencedKind::Secret, "aws", &update("b"));
-        poll.wait("apps", ReferencedKind::Secret, "aws", &Waiter::Workspace(ObjectRef::new("w").within("apps")));
+        poll.register("apps", ReferencedKind::Secret, "aws", &update("a"));
+        poll.register("apps", ReferencedKind::Secret, "aws", &update("b"));
+        poll.register("apps", ReferencedKind::Secret, "aws", &Waiter::Workspace(ObjectRef::new("w").within("apps")));
         tokio::time::sleep(Duration::from_secs(60)).await;
         let requests = log.all().len();
         assert!((18..=40).contains(&requests), "one object, every one to three seconds: {requests}");
@@ -256,9 +256,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_registration_of_a_waiter_expires_unless_it_is_renewed() {
         let poll = Poll::default();
-        poll.wait("apps", ReferencedKind::Secret, "aws", &update("a"));
+        poll.register("apps", ReferencedKind::Secret, "aws", &update("a"));
         tokio::time::advance(Duration::from_secs(60)).await;
-        poll.wait("apps", ReferencedKind::Secret, "aws", &update("b"));
+        poll.register("apps", ReferencedKind::Secret, "aws", &update("b"));
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(poll.take_due(Instant::now()).len(), 1);
         assert_eq!(poll.lock().values().map(|entry| entry.waiters.len()).sum::<usize>(), 1);
@@ -270,10 +270,10 @@ mod tests {
     async fn a_namespace_with_many_waiters_does_not_delay_others() {
         let poll = Poll::default();
         for number in 0..1000 {
-            poll.wait("crowd", ReferencedKind::Secret, &format!("s{number}"), &update("a"));
+            poll.register("crowd", ReferencedKind::Secret, &format!("s{number}"), &update("a"));
         }
         tokio::time::advance(Duration::from_millis(10)).await;
-        poll.wait("apps", ReferencedKind::Secret, "aws", &update("a"));
+        poll.register("apps", ReferencedKind::Secret, "aws", &update("a"));
         tokio::time::advance(MIN_INTERVAL).await;
         let taken = poll.take_due(Instant::now());
         assert_eq!(taken.len(), BATCH);

@@ -1,5 +1,5 @@
-//! Performs the actions of a Stack reconcile. Of the Stack controller, only this module and its helpers write to the
-//! API server.
+//! Performs the actions of a Stack reconciliation. Within the Stack controller, only this module and its helpers write
+//! to the API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::Stale;
 use crate::controller::stack::status::{self, State};
-use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, again, rest, write, write_rejected};
+use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
 use crate::controller::stack::{build_update, deletion, fetch, ownership, pko_migration};
 use crate::controller::update::dead_run;
 use crate::runtime::events::{Event, EventKind};
@@ -39,40 +39,40 @@ pub async fn act(
     let stack = &observed.stack;
     match action {
         Action::TakeOver => take_over(stack, context).await,
-        Action::AdoptBaseline(status) => again(stack, &status, context).await,
+        Action::AdoptBaseline(status) => next_step(stack, &status, context).await,
         Action::ReplaceWorkspace(desired) => replace_workspace(observed, &desired, context, now).await,
         Action::WaitForDependents(message, wait) => {
-            rest(stack, &State::Working(message), Some(wait.unsigned_abs()), context, now).await
+            requeue(stack, &State::Working(message), Some(wait.unsigned_abs()), context, now).await
         }
         Action::AddFinalizer => add_finalizer(stack, context).await,
-        Action::ForgetUpdate => again(stack, &status::without_current_update(stack), context).await,
+        Action::ForgetUpdate => next_step(stack, &status::without_current_update(stack), context).await,
         Action::CreateUpdate(current) => create_update(stack, &current, context, now).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
-        Action::AwaitUpdate(message) => rest(stack, &State::Working(message), None, context, now).await,
+        Action::AwaitUpdate(message) => requeue(stack, &State::Working(message), None, context, now).await,
         Action::ReportUnknownOutcome(message) => {
-            rest(stack, &State::OutcomeUnknown(stack_reason::RUN_OUTCOME_UNKNOWN, message), None, context, now).await
+            requeue(stack, &State::OutcomeUnknown(stack_reason::RUN_OUTCOME_UNKNOWN, message), None, context, now).await
         }
         Action::ForwardResolution(resolution) => forward_resolution(observed, resolution, context).await,
         Action::CancelUpdate(value) => cancel_update(observed, value, context).await,
         Action::RejectCancel(value, message) => {
             let event = Event::new(stack, EventKind::Warning, "NothingToCancel", message);
             context.events.publish(with_last_revision(stack, event));
-            again(stack, &status::with_handled_cancel(stack, value), context).await
+            next_step(stack, &status::with_handled_cancel(stack, value), context).await
         }
         Action::RecordResult => record_result(observed, context, now).await,
         Action::Invalid(message) => invalid(stack, message, context, now).await,
         Action::Denied(denied) => deny(stack, &denied, context, now).await,
         Action::WaitForSource(message, retry) => {
-            rest(stack, &State::SourceUnavailable(message), retry, context, now).await
+            requeue(stack, &State::SourceUnavailable(message), retry, context, now).await
         }
-        Action::SourceStalled(message) => rest(stack, &State::SourceStalled(message), None, context, now).await,
+        Action::SourceStalled(message) => requeue(stack, &State::SourceStalled(message), None, context, now).await,
         Action::Conflict(message) => report_conflict(stack, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
         Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
         Action::ApplyWorkspace(desired, message) => apply_workspace(observed, &desired, message, context, now).await,
-        Action::WaitForWorkspace(message) => rest(stack, &State::Working(message), None, context, now).await,
-        Action::WorkspaceFailed(message) => rest(stack, &State::WorkspaceFailed(message), None, context, now).await,
-        Action::VersionTooLow(message) => rest(stack, &State::VersionTooLow(message), None, context, now).await,
+        Action::WaitForWorkspace(message) => requeue(stack, &State::Working(message), None, context, now).await,
+        Action::WorkspaceFailed(message) => requeue(stack, &State::WorkspaceFailed(message), None, context, now).await,
+        Action::VersionTooLow(message) => requeue(stack, &State::VersionTooLow(message), None, context, now).await,
         Action::Start(current) => start(observed, &current, context, now).await,
         Action::WaitForDependencies(message, stale) => {
             wait_for_dependencies(stack, message, &stale, context, now).await
@@ -80,7 +80,7 @@ pub async fn act(
         // No status is written, because the expression can read the status. A change of the status would require
         // another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
-        Action::RecordBaseline(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
+        Action::RecordBaseline(first) => next_step(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
         Action::Settled(settled) => settle(observed, settled, context, now).await,
         Action::RemoveFinalizer => remove_finalizer(observed, context).await,
@@ -105,7 +105,7 @@ async fn add_finalizer(stack: &Stack, context: &Context) -> Result<Next, Reconci
 }
 
 /// Announces the run in the status, and then creates the Update. If the process crashes between these two writes, the
-/// next reconcile creates the same Update.
+/// next reconciliation creates the same Update.
 async fn start(
     observed: &Observed,
     current: &CurrentUpdate,
@@ -132,7 +132,7 @@ async fn start(
 async fn invalid(stack: &Stack, message: String, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let event = Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str());
     context.events.publish(with_last_revision(stack, event));
-    rest(stack, &State::Invalid(message), None, context, now).await
+    requeue(stack, &State::Invalid(message), None, context, now).await
 }
 
 async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
@@ -141,7 +141,7 @@ async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) ->
     );
     let event = Event::new(stack, EventKind::Warning, stack_reason::ACCESS_DENIED, message.as_str());
     context.events.publish(with_last_revision(stack, event));
-    rest(stack, &State::Denied(message), None, context, now).await
+    requeue(stack, &State::Denied(message), None, context, now).await
 }
 
 /// Reports the conflict in one event, and in the conditions until the conflict is resolved.
@@ -156,7 +156,7 @@ async fn report_conflict(
         let event = Event::new(stack, EventKind::Warning, announce::CONFLICT, message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }
-    rest(stack, &State::Conflict(message), None, context, now).await
+    requeue(stack, &State::Conflict(message), None, context, now).await
 }
 
 /// Deletes the Update unless its run has started. An annotation is set before the deletion, because a deletion without
@@ -175,7 +175,7 @@ async fn revoke_update(
         }
         context.writer.delete_if_unchanged(update).await?;
     }
-    rest(&observed.stack, &State::Working(message), None, context, now).await
+    requeue(&observed.stack, &State::Working(message), None, context, now).await
 }
 
 /// Copies the decision of the user to the Update, because only the Update controller can end a run.
@@ -192,13 +192,13 @@ async fn forward_resolution(
 }
 
 /// Cancels the run, and then records the value of the annotation as handled. If the process crashes between these two
-/// writes, the next reconcile annotates the Update again, which has no effect.
+/// writes, the next reconciliation annotates the Update again, which has no effect.
 async fn cancel_update(observed: &Observed, value: String, context: &Context) -> Result<Next, ReconcileError> {
     if let Some(update) = &observed.update {
         let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some(value.clone()))].into();
         context.writer.annotate(update, &mark).await?;
     }
-    again(&observed.stack, &status::with_handled_cancel(&observed.stack, value), context).await
+    next_step(&observed.stack, &status::with_handled_cancel(&observed.stack, value), context).await
 }
 
 async fn create_update(
@@ -220,15 +220,15 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let Some(update) = &observed.update else { return Ok(Next::Rest(None)) };
     let status = status::with_result(stack, update, observed.outputs.as_ref(), now);
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
-        return again(stack, &status, context).await;
+        return next_step(stack, &status, context).await;
     }
     let events = status.last_update.as_ref().map(|last| announce::ended(stack, last)).unwrap_or_default();
     failpoint::hit("stack-result-seen");
-    let next = again(stack, &status, context).await?;
+    let next = next_step(stack, &status, context).await?;
     events.into_iter().for_each(|event| context.events.publish(event));
     if update.status.as_ref().is_some_and(|status| status.outputs_unavailable == Some(true)) {
         let why = status.last_update.as_ref().and_then(|last| last.message.as_deref());
-        let why = why.unwrap_or("outputs are not available");
+        let why = why.unwrap_or("the outputs of the run are not available");
         let event = Event::new(stack, EventKind::Warning, "StackOutputRetrievalFailure", why);
         context.events.publish(with_last_revision(stack, event));
     }
@@ -247,7 +247,7 @@ async fn apply_workspace(
     match put_workspace(observed, desired, context).await {
         Ok(()) => {
             failpoint::hit("stack-workspace-applied");
-            rest(stack, &State::Working(message), None, context, now).await
+            requeue(stack, &State::Working(message), None, context, now).await
         }
         Err(error) => workspace_rejected(stack, error, context, now).await,
     }
@@ -285,7 +285,7 @@ async fn workspace_rejected(
 ) -> Result<Next, ReconcileError> {
     if error.is_invalid() && !error.is_denied_by_admission() {
         let message = format!("invalid spec.workspaceTemplate: {error}");
-        return rest(stack, &State::Invalid(message), Some(REJECTED_RETRY), context, now).await;
+        return requeue(stack, &State::Invalid(message), Some(REJECTED_RETRY), context, now).await;
     }
     write_rejected(stack, error, context, now).await
 }
@@ -304,13 +304,13 @@ async fn wait_for_dependencies(
         let request_annotation = [(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), Some(request.clone()))].into();
         context.writer.annotate(&other, &request_annotation).await?;
     }
-    rest(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
+    requeue(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
 }
 
 /// Deletes the Workspace. The status already reports success.
 async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
-    let next = rest(stack, &State::Done, Some(WATCHED_RETRY), context, now).await?;
+    let next = requeue(stack, &State::Done, Some(WATCHED_RETRY), context, now).await?;
     if let Some(workspace) = &observed.workspace {
         context.writer.delete_if_unchanged(workspace).await?;
         let message =
@@ -330,7 +330,7 @@ async fn settle(
     if let (Settled::Done(_), Some(Ok(resolved))) = (&settled, &observed.source)
         && let Some(status) = status::with_new_revision(&observed.stack, &resolved.revision)
     {
-        return again(&observed.stack, &status, context).await;
+        return next_step(&observed.stack, &status, context).await;
     }
     let (state, known) = match settled {
         Settled::Done(again) => (State::Done, again.map(|wait| wait.unsigned_abs())),
@@ -342,20 +342,20 @@ async fn settle(
         Settled::Canceled => (State::Canceled, None),
         Settled::RetryAfter(wait) => (State::Failed, Some(wait.unsigned_abs())),
     };
-    let next = rest(&observed.stack, &state, known, context, now).await?;
-    tidy_updates(observed, context, MAX_UPDATES).await?;
+    let next = requeue(&observed.stack, &state, known, context, now).await?;
+    delete_old_updates(observed, context, MAX_UPDATES).await?;
     Ok(next)
 }
 
 /// Removes the finalizer of the Stack from completed Updates whose results are in the status. Deletes all completed
 /// Updates except the newest `kept`.
-async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Result<(), ReconcileError> {
+async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize) -> Result<(), ReconcileError> {
     let mut complete: Vec<_> = observed.updates.iter().filter(|u| u.is_complete()).collect();
     complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
     for update in &complete {
         match context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await {
             // The write can conflict with the removal of the finalizer of the Update controller. The watch event of
-            // this removal requeues the Stack, and the next reconcile retries the write.
+            // this removal requeues the Stack, and the next reconciliation retries the write.
             Err(error) if error.is_invalid() || error.is_conflict() => {}
             other => other?,
         }

@@ -1,4 +1,4 @@
-//! Actions of a Stack reconcile.
+//! Actions of a Stack reconciliation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::api::pulumi::{CurrentUpdate, StackStatus};
 use crate::controller::stack::prerequisites::Stale;
 use crate::source::Resolved;
 
-/// Next step of a reconcile.
+/// Next step of a reconciliation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Takes over a Stack that the Pulumi Kubernetes Operator manages.

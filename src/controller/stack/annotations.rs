@@ -44,12 +44,14 @@ pub fn cancel(observed: &Observed) -> Option<Action> {
     let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
     let Some(open) = open else {
         let message = format!(
-            "ignored annotation {ANNOTATION_CANCEL}={value}: no run is open. To stop retries and new runs, set spec.suspend"
+            "ignored annotation {ANNOTATION_CANCEL}={value}: no run is open or queued. To stop retries and new runs, set \
+             spec.suspend"
         );
         return Some(Action::RejectCancel(value, message));
     };
-    if names_update(stack, &value) && value != open.name {
-        let message = format!("ignored annotation {ANNOTATION_CANCEL}={value}: the open run is {}", open.name);
+    if is_update_name(stack, &value) && value != open.name {
+        let message =
+            format!("ignored annotation {ANNOTATION_CANCEL}={value}: the open or queued run is {}", open.name);
         return Some(Action::RejectCancel(value, message));
     }
     // The Update of an announced run must exist before its run can be canceled. If the run is complete, its result is
@@ -65,7 +67,7 @@ fn cancel_value(stack: &Stack) -> Option<String> {
 }
 
 /// Returns whether the value has the format of the name of an Update of this Stack.
-fn names_update(stack: &Stack, value: &str) -> bool {
+fn is_update_name(stack: &Stack, value: &str) -> bool {
     let hash = value.strip_prefix(&stack.name_any()).and_then(|rest| rest.strip_prefix('-')).unwrap_or_default();
     hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -147,7 +149,9 @@ pub fn resolution_warning(stack: &Stack) -> Option<String> {
         Some(expected) => {
             format!("annotation {ANNOTATION_RESOLVE} names {named}, but the run to resolve is {expected}")
         }
-        None => format!("annotation {ANNOTATION_RESOLVE} names {named}, which does not require a decision"),
+        None => format!(
+            "annotation {ANNOTATION_RESOLVE} names {named}, but no run has to be resolved: remove the annotation"
+        ),
     })
 }
 

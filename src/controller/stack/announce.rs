@@ -157,12 +157,13 @@ fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
 /// Returns the changes of a run, such as `2 created, 1 deleted`.
 fn changed(last: &LastUpdate) -> Option<String> {
     let changes = last.changes.iter().filter(|(operation, count)| *operation != "same" && **count > 0);
-    let changes: Vec<String> = changes.map(|(operation, count)| format!("{count} {}", past(operation))).collect();
+    let changes: Vec<String> =
+        changes.map(|(operation, count)| format!("{count} {}", past_participle(operation))).collect();
     (!changes.is_empty()).then(|| changes.join(", "))
 }
 
 /// Returns the past participle of an operation of the Pulumi engine.
-fn past(operation: &str) -> &str {
+fn past_participle(operation: &str) -> &str {
     match operation {
         "create" => "created",
         "update" => "updated",

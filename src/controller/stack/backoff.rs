@@ -1,4 +1,5 @@
-//! Delays between the runs of a Stack. The Pulumi Kubernetes Operator v2 has the same defaults.
+//! Delays between the runs of a Stack. The backoff after failures has the same defaults as in the Pulumi Kubernetes
+//! Operator v2.
 
 use jiff::SignedDuration;
 use sha2::{Digest as _, Sha256};
@@ -8,16 +9,17 @@ use crate::api::duration;
 use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
 
 /// Backoff after the first failure. Each further failure triples the backoff.
-const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
+const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
 /// Default maximum backoff.
-const MAX_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
+const MAX_BACKOFF: SignedDuration = SignedDuration::from_hours(24);
 /// Delay after the first run that finds a lock of another update. Each further run that finds the same lock doubles the
 /// delay.
 const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
-/// Maximum delay after a run that finds a lock.
+/// Maximum delay after a run that finds a lock of another update.
 const MAX_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
-/// Delays after 1, 2, 3, … consecutive interruptions. The last delay applies to all further interruptions.
-const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
+/// Delays after the first, second, third, … of several consecutive interruptions. The last delay also applies to all
+/// further interruptions.
+const INTERRUPTION_DELAYS: [SignedDuration; 5] = [
     SignedDuration::ZERO,
     SignedDuration::from_secs(10),
     SignedDuration::from_secs(30),
@@ -36,10 +38,10 @@ pub struct StackBackoff {
     pub resync: Option<SignedDuration>,
     /// Jitter that is added to `resync`, positive or negative. The jitter distributes the runs of Stacks that were
     /// created simultaneously.
-    pub spread: SignedDuration,
+    pub jitter: SignedDuration,
     /// Constant delay between a failed run and its retry. The number of retries is not limited.
     retry: Option<SignedDuration>,
-    longest_cooldown: SignedDuration,
+    max_backoff: SignedDuration,
     /// Whether a lock of another update does not count as a failure.
     pub waits_for_locks: bool,
 }
@@ -60,20 +62,21 @@ impl StackBackoff {
     pub fn of(spec: &StackSpec) -> StackBackoff {
         let max_backoff = spec.retry_max_backoff_duration_seconds.map(SignedDuration::from_secs);
         StackBackoff {
-            resync: interval(&spec.interval).or_else(|| operators_resync(spec)),
-            spread: SignedDuration::ZERO,
+            resync: interval(&spec.interval).or_else(|| pko_resync(spec)),
+            jitter: SignedDuration::ZERO,
             retry: interval(&spec.retry_interval),
-            longest_cooldown: max_backoff.unwrap_or(MAX_COOLDOWN).max(FIRST_COOLDOWN),
+            max_backoff: max_backoff.unwrap_or(MAX_BACKOFF).max(FIRST_BACKOFF),
             waits_for_locks: spec.retry_on_update_conflict.unwrap_or(true),
         }
     }
 
-    /// Adds jitter of at most this percentage to `interval`. The jitter is derived from the name of the last Update, so
-    /// it is the same in each reconcile and changes with each run. `resyncFrequencySeconds` has no jitter.
+    /// Sets the jitter, which is at most this percentage of `interval`. The jitter is derived from the name of the last
+    /// Update, so it is the same in each reconciliation and changes with each run. `resyncFrequencySeconds` has no
+    /// jitter.
     #[must_use]
-    pub fn spread(self, percentage: u8, spec: &StackSpec, last: Option<&LastUpdate>) -> StackBackoff {
+    pub fn with_jitter(self, percentage: u8, spec: &StackSpec, last: Option<&LastUpdate>) -> StackBackoff {
         let name = last.and_then(|last| last.name.as_deref());
-        let spread = match (interval(&spec.interval), name) {
+        let jitter = match (interval(&spec.interval), name) {
             (Some(interval), Some(name)) => {
                 let [high, low, ..] = <[u8; 32]>::from(Sha256::digest(name));
                 let parts = i128::from(i16::from_be_bytes([high, low])) * i128::from(percentage);
@@ -82,32 +85,33 @@ impl StackBackoff {
             }
             _ => SignedDuration::ZERO,
         };
-        StackBackoff { spread, ..self }
+        StackBackoff { jitter, ..self }
     }
 
     /// Returns the delay after a failed run.
-    pub fn pause_after(&self, last: &LastUpdate) -> SignedDuration {
+    pub fn delay_after(&self, last: &LastUpdate) -> SignedDuration {
         match last.reason.as_deref() {
-            Some(stack_reason::UPDATE_CONFLICT) if self.waits_for_locks => pause_after_conflicts(last.conflicts),
-            Some(update_reason::RUN_REFUSED) => self.cooldown(last.failures).min(MAX_REFUSAL),
-            Some(update_reason::ABORTED) => pause_after_interruptions(last.interruptions),
+            Some(stack_reason::UPDATE_CONFLICT) if self.waits_for_locks => delay_after_conflicts(last.conflicts),
+            Some(update_reason::RUN_REFUSED) => self.backoff_after(last.failures).min(MAX_REFUSAL),
+            Some(update_reason::ABORTED) => delay_after_interruptions(last.interruptions),
             _ => match (self.retry, self.resync) {
                 (Some(retry), _) => retry,
-                // A Stack whose runs fail runs at least as often as a Stack whose runs succeed.
-                (None, Some(resync)) => self.cooldown(last.failures).min(resync),
-                (None, None) => self.cooldown(last.failures),
+                // The interval is also the maximum backoff, so a failing Stack runs at least as often as a successful
+                // Stack.
+                (None, Some(resync)) => self.backoff_after(last.failures).min(resync),
+                (None, None) => self.backoff_after(last.failures),
             },
         }
     }
 
     /// Returns the backoff after this number of consecutive failures.
-    fn cooldown(&self, failures: i64) -> SignedDuration {
+    fn backoff_after(&self, failures: i64) -> SignedDuration {
         let factor = u32::try_from(failures.saturating_sub(1).max(0))
             .ok()
             .and_then(|n| 3_i32.checked_pow(n))
             .unwrap_or(i32::MAX);
-        let wait = FIRST_COOLDOWN.checked_mul(factor).unwrap_or(self.longest_cooldown);
-        wait.min(self.longest_cooldown)
+        let wait = FIRST_BACKOFF.checked_mul(factor).unwrap_or(self.max_backoff);
+        wait.min(self.max_backoff)
     }
 }
 
@@ -117,8 +121,8 @@ fn interval(text: &Option<String>) -> Option<SignedDuration> {
     Some(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)))
 }
 
-/// Returns the resync interval from the fields that also the Pulumi Kubernetes Operator has.
-fn operators_resync(spec: &StackSpec) -> Option<SignedDuration> {
+/// Returns the resync interval from the fields that the Pulumi Kubernetes Operator also has.
+fn pko_resync(spec: &StackSpec) -> Option<SignedDuration> {
     let seconds = spec.resync_frequency_seconds.unwrap_or_default().max(MIN_RESYNC);
     spec.continue_resync_on_commit_match.unwrap_or_default().then(|| SignedDuration::from_secs(seconds))
 }
@@ -129,7 +133,7 @@ pub fn was_refused(last: &LastUpdate) -> bool {
 }
 
 /// Returns the delay after this number of consecutive runs that found the same lock.
-fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
+fn delay_after_conflicts(conflicts: i64) -> SignedDuration {
     let doublings = u32::try_from(conflicts.saturating_sub(1).max(0)).unwrap_or(u32::MAX);
     let factor = 2_i32.checked_pow(doublings).unwrap_or(i32::MAX);
     let wait = FIRST_CONFLICT_RETRY.checked_mul(factor).unwrap_or(MAX_CONFLICT_RETRY);
@@ -139,10 +143,10 @@ fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
 /// Returns the delay after this number of consecutive interruptions. The first retry is immediate, because the eviction
 /// of a pod is not an error of the program. Further retries are delayed, because a pod that is evicted repeatedly could
 /// otherwise overload the cluster.
-fn pause_after_interruptions(interruptions: i64) -> SignedDuration {
+fn delay_after_interruptions(interruptions: i64) -> SignedDuration {
     let before = usize::try_from(interruptions.saturating_sub(1)).unwrap_or_default();
-    let max_backoff = INTERRUPTION_PAUSES.last().copied().unwrap_or_default();
-    INTERRUPTION_PAUSES.get(before).copied().unwrap_or(max_backoff)
+    let max_backoff = INTERRUPTION_DELAYS.last().copied().unwrap_or_default();
+    INTERRUPTION_DELAYS.get(before).copied().unwrap_or(max_backoff)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::api::auto::{Update, UpdateKind, UpdateSpec};
 use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::api::{bounds, names};
 use crate::controller::merge;
-use crate::controller::stack::build_workspace::PlanError;
+use crate::controller::stack::build_workspace::StackSpecError;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
 
@@ -16,7 +16,7 @@ use crate::controller::stack::run::artifact_of;
 /// # Errors
 ///
 /// Returns an error if `updateTemplate` is invalid or too large.
-pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanError> {
+pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpecError> {
     let is_destroy = current.kind == UpdateKind::Destroy;
     let refreshes = stack.spec.refresh.unwrap_or_default() && !is_destroy;
     let expects_no_drift = refreshes && stack.spec.expect_no_refresh_changes.unwrap_or_default();
@@ -38,7 +38,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
         timeout: stack.spec.timeout.clone(),
         idle_timeout: stack.spec.idle_timeout.clone(),
         lock_recovery: stack.spec.lock_recovery,
-        // A preview creates no resources.
+        // A preview creates no resources, so it does not have to check for pending creates.
         pending_creates: current.pending_creates.filter(|_| current.kind != UpdateKind::Preview),
         ..UpdateSpec::default()
     };
@@ -47,7 +47,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
     merge::check_size("updateTemplate", stack.spec.update_template.as_ref(), bounds::SMALL_TEMPLATE_BYTES)?;
     let mut update = match &stack.spec.update_template {
         Some(template) => {
-            merge::update_template(&generated, template).map_err(|error| PlanError::Template(error.to_string()))?
+            merge::update_template(&generated, template).map_err(|error| StackSpecError::Template(error.to_string()))?
         }
         None => generated,
     };
@@ -113,7 +113,7 @@ mod tests {
         let stack = self::stack(json!({ "updateTemplate": template }));
         let UpdateSpec { target, target_dependents, remove, .. } =
             update(&stack, &current(UpdateKind::Destroy)).unwrap().spec;
-        assert_eq!((target, target_dependents, remove), (Vec::new(), None, Some(true)), "a destroy has no outputs");
+        assert_eq!((target, target_dependents, remove), (Vec::new(), None, Some(true)), "a destroy has no targets");
         assert_eq!(update(&stack, &current(UpdateKind::Up)).unwrap().spec.target, ["urn"]);
     }
 

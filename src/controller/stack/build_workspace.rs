@@ -17,7 +17,7 @@ use crate::pulumi::{backend, stack_name};
 
 /// Error in the spec of a Stack that prevents runs. To resolve the error, a user must change the spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
+pub enum StackSpecError {
     #[error("invalid spec.{field}.{name}: {what}")]
     Reference { field: &'static str, name: String, what: &'static str },
     #[error("config key {key} is set in both spec.{one} and spec.{other}; remove one of them")]
@@ -39,7 +39,7 @@ pub enum PlanError {
 }
 
 /// Returns the desired Workspace of a Stack with this artifact, for server-side apply.
-pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspace, PlanError> {
+pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspace, StackSpecError> {
     let spec = WorkspaceSpec {
         service_account_name: Some(stack.spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned())),
         env: environment(stack)?,
@@ -60,7 +60,7 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
     merge::check_size("workspaceTemplate", stack.spec.workspace_template.as_ref(), bounds::TEMPLATE_BYTES)?;
     let merged = match &stack.spec.workspace_template {
         Some(template) => {
-            merge::workspace_template(&generated, template).map_err(|e| PlanError::Template(e.to_string()))?
+            merge::workspace_template(&generated, template).map_err(|e| StackSpecError::Template(e.to_string()))?
         }
         None => generated,
     };
@@ -74,15 +74,15 @@ fn must_exist(spec: &StackSpec) -> bool {
 
 /// Checks the stack name and the backend URL. Without this check, the CLI would report the error only after the pod has
 /// started, and again in each retry.
-pub fn check_address(stack: &Stack) -> Result<(), PlanError> {
-    let field = |field| move |what| PlanError::Field { field, what };
+pub fn check_address(stack: &Stack) -> Result<(), StackSpecError> {
+    let field = |field| move |what| StackSpecError::Field { field, what };
     stack_name::check(&stack.spec.stack).map_err(field("stack"))?;
     let url = stack.spec.backend.as_deref().filter(|url| !url.trim().is_empty());
     url.map_or(Ok(()), backend::check).map_err(field("backend"))
 }
 
 /// Checks that the timeouts and intervals of the spec are valid durations.
-pub fn check_times(stack: &Stack) -> Result<(), PlanError> {
+pub fn check_times(stack: &Stack) -> Result<(), StackSpecError> {
     let spec = &stack.spec;
     let times = [
         ("timeout", &spec.timeout),
@@ -97,7 +97,7 @@ pub fn check_times(stack: &Stack) -> Result<(), PlanError> {
     });
     for (field, value) in times.chain(freshness) {
         if let Some(value) = value.filter(|value| duration::seconds(value).is_none()) {
-            return Err(PlanError::Duration { field, value: value.clone() });
+            return Err(StackSpecError::Duration { field, value: value.clone() });
         }
     }
     Ok(())
@@ -106,18 +106,18 @@ pub fn check_times(stack: &Stack) -> Result<(), PlanError> {
 /// Sets the name, the namespace, the owner and the hash. The caller merges the template before this call, so that the
 /// template cannot override these values. Also removes the source fields of the template, because the source is
 /// delivered as an artifact.
-fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, PlanError> {
+fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, StackSpecError> {
     workspace.spec = WorkspaceSpec { git: None, flux: None, local: None, project_info: None, ..workspace.spec };
     let hash = hex::encode(Sha256::digest(json!([workspace.metadata, workspace.spec]).to_string()));
     workspace.metadata.name = Some(stack.name_any());
-    workspace.metadata.namespace = Some(stack.namespace().ok_or(PlanError::Metadata("namespace"))?);
-    stack.uid().ok_or(PlanError::Metadata("UID"))?;
+    workspace.metadata.namespace = Some(stack.namespace().ok_or(StackSpecError::Metadata("namespace"))?);
+    stack.uid().ok_or(StackSpecError::Metadata("UID"))?;
     workspace.metadata.owner_references = ownership::references(stack);
     workspace.metadata.annotations.get_or_insert_default().insert(ownership::ANNOTATION_DESIRED_HASH.to_owned(), hash);
     Ok(workspace)
 }
 
-fn environment(stack: &Stack) -> Result<Vec<Value>, PlanError> {
+fn environment(stack: &Stack) -> Result<Vec<Value>, StackSpecError> {
     let mut variables = Vec::new();
     if let Some(backend) = &stack.spec.backend {
         variables.push(json!({"name": "PULUMI_BACKEND_URL", "value": backend}));
@@ -156,7 +156,7 @@ fn value_source<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Value
             Some(secret)
                 if secret.namespace.as_deref().is_some_and(|other| !other.is_empty() && other != namespace) =>
             {
-                Err("cross-namespace refs are not allowed")
+                Err("a Secret in another namespace is not allowed: use a Secret in the namespace of the Stack")
             }
             Some(secret) => Ok(ValueSource::Secret(secret)),
             None => Err("type Secret requires `secret.name` and `secret.key`"),
@@ -172,8 +172,8 @@ fn value_source<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Value
     }
 }
 
-fn variable(name: &str, reference: &ResourceRef, namespace: &str) -> Result<Value, PlanError> {
-    let refused = |what| PlanError::Reference { field: "envRefs", name: name.to_owned(), what };
+fn variable(name: &str, reference: &ResourceRef, namespace: &str) -> Result<Value, StackSpecError> {
+    let refused = |what| StackSpecError::Reference { field: "envRefs", name: name.to_owned(), what };
     Ok(match value_source(reference, namespace).map_err(refused)? {
         ValueSource::Literal(value) => json!({"name": name, "value": value}),
         ValueSource::Secret(SecretSelector { name: secret, key, .. }) => {
@@ -186,11 +186,11 @@ fn variable(name: &str, reference: &ResourceRef, namespace: &str) -> Result<Valu
 }
 
 /// Returns the configuration from all fields of the spec. Returns an error if a key is set in more than one field.
-fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
+fn config(stack: &Stack) -> Result<Vec<ConfigItem>, StackSpecError> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut items: BTreeMap<String, (&'static str, ConfigItem)> = BTreeMap::new();
     let mut add = |field: &'static str, item: ConfigItem| match items.get(&item.key) {
-        Some((one, _)) => Err(PlanError::DuplicateKey { key: item.key.clone(), one, other: field }),
+        Some((one, _)) => Err(StackSpecError::DuplicateKey { key: item.key.clone(), one, other: field }),
         None => {
             items.insert(item.key.clone(), (field, item));
             Ok(())
@@ -198,7 +198,7 @@ fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
     };
     for (key, value) in &stack.spec.config {
         if value.is_null() {
-            return Err(PlanError::NullConfig(key.clone()));
+            return Err(StackSpecError::NullConfig(key.clone()));
         }
         add("config", ConfigItem { key: key.clone(), value: value.clone(), ..ConfigItem::default() })?;
     }
@@ -212,11 +212,11 @@ fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
         add("secrets", item)?;
     }
     for (key, reference) in &stack.spec.secrets_ref {
-        let refused = |what| PlanError::Reference { field: "secretsRef", name: key.clone(), what };
+        let refused = |what| StackSpecError::Reference { field: "secretsRef", name: key.clone(), what };
         add("secretsRef", secret_item(key, value_source(reference, &namespace).map_err(refused)?))?;
     }
     for key in &stack.spec.path_keys {
-        let (_, item) = items.get_mut(key).ok_or_else(|| PlanError::PathKey(key.clone()))?;
+        let (_, item) = items.get_mut(key).ok_or_else(|| StackSpecError::PathKey(key.clone()))?;
         item.path = Some(true);
     }
     Ok(items.into_values().map(|(_, item)| item).collect())

@@ -1,4 +1,4 @@
-//! Clients, caches and settings that all Stack reconciles share.
+//! Clients, caches and settings that all Stack reconciliations share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

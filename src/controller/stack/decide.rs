@@ -12,23 +12,23 @@ use crate::api::conditions::{self, stack_reason, update_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
-use crate::controller::stack::next_run::{operators_workspace, run_if_due};
+use crate::controller::stack::next_run::{adopt_pko_workspace, run_if_due};
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::run::{self, artifact_of, forward, named, queued};
+use crate::controller::stack::run::{self, artifact_of, describe_run, queued_message, run_kind};
 use crate::controller::stack::schedule::Due;
 use crate::controller::stack::workspace_state::in_place;
 use crate::controller::stack::{annotations, build_workspace, deletion, identity, pko_migration};
 use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
 
-/// Grace period for a missing source. The Stack becomes stalled only afterwards.
+/// Grace period for a missing source. The Stack is not `Stalled` before the end of this period.
 const SOURCE_GRACE: SignedDuration = SignedDuration::from_secs(10);
 
 /// Returns the next action for the observed state.
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
-    if field_managers::is_due(stack) {
+    if field_managers::is_managed_by_operator(stack) {
         return Action::TakeOver;
     }
     if !deleting && !stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
@@ -59,7 +59,7 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
         Some(Err(Unavailable::Resolving(message))) => return Action::AwaitSource(message.clone()),
         None => return Action::WaitForSource("the source was not resolved".to_owned(), None),
     };
-    let action = run_if_due(observed, resolved, observed.in_store, forward(&observed.stack), now);
+    let action = run_if_due(observed, resolved, observed.in_store, run_kind(&observed.stack), now);
     match run::baseline(observed) {
         Some(first) if matches!(action, Action::Settled(_)) => Action::RecordBaseline(first),
         _ => action,
@@ -94,7 +94,7 @@ fn open_run(observed: &Observed) -> Option<Action> {
     if update.is_complete() {
         return Some(Action::RecordResult);
     }
-    let what = named(current.kind, current.commit.as_deref().unwrap_or("unknown"));
+    let what = describe_run(current.kind, current.commit.as_deref().unwrap_or("unknown"));
     let bound = update.status.as_ref().is_some_and(|s| s.run.is_some()) || update.is_started_by_operator();
     if let Some(unknown_outcome) = unknown_outcome(update) {
         let resolution = annotations::resolution_of_open_run(&observed.stack, &current.name);
@@ -105,29 +105,29 @@ fn open_run(observed: &Observed) -> Option<Action> {
             None => Action::ReportUnknownOutcome(unknown_outcome.to_owned()),
         });
     }
-    if let Some(action) = workspace_of_operators_run(observed, update) {
+    if let Some(action) = adopt_workspace_of_pko_run(observed, update) {
         return Some(action);
     }
     if bound {
         return Some(Action::AwaitUpdate(match waiting(update) {
             Some(waits) => format!("{what} ({}): {}", current.name, waits.message),
-            None => running(&what, current, update, observed.stack.status.as_ref()?.last_update.as_ref()),
+            None => running_message(&what, current, update, observed.stack.status.as_ref()?.last_update.as_ref()),
         }));
     }
     if let Some(why) = revocation(observed, current) {
         return Some(Action::RevokeUpdate(format!("{what} ({}) revoked: {why}", current.name)));
     }
-    Some(missing_bytes(observed, current).unwrap_or_else(|| {
+    Some(fetch_missing_bytes(observed, current).unwrap_or_else(|| {
         Action::AwaitUpdate(match waiting(update) {
             Some(waits) => format!("{what} ({}): {}", current.name, waits.message),
-            None => queued(current),
+            None => queued_message(current),
         })
     }))
 }
 
 /// Returns the message about the progress of an open run. The previous run provides an estimate of the total number of
 /// resources.
-fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
+fn running_message(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
     let status = update.status.as_ref();
     let word = match status.and_then(|status| status.phase) {
         Some(UpdatePhase::Canceling) => "canceling",
@@ -163,7 +163,7 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
     let has_newer_source =
         matches!(&observed.source, Some(Ok(resolved)) if has_newer_source(observed, resolved, current));
     match () {
-        () if pko_migration::is_operators_run(current) => Some("the Pulumi Kubernetes Operator did not start the run"),
+        () if pko_migration::is_pko_run(current) => Some("the Pulumi Kubernetes Operator did not start the run"),
         () if deleting && current.kind != UpdateKind::Destroy => Some("the Stack is being deleted"),
         () if deletion::has_dependents_in_deletion(observed) => Some("dependent Stacks are destroyed first"),
         () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
@@ -195,12 +195,12 @@ fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentU
 }
 
 /// Returns `Action::Fetch` if a new pod needs the artifact of the run and the store no longer contains it.
-fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
+fn fetch_missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
     let placed = observed.workspace.as_ref().and_then(in_place).is_some();
     let is_desired = |resolved: &&Resolved| Some(&resolved.digest) == current.inputs.digest.as_ref();
     let source = observed.source.as_ref().and_then(|source| source.as_ref().ok());
     let missing = source.filter(|_| !observed.in_store).filter(is_desired);
-    let missing = missing.or_else(|| deletion::missing(observed).filter(is_desired));
+    let missing = missing.or_else(|| deletion::project_to_store(observed).filter(is_desired));
     missing.filter(|_| !placed).cloned().map(Action::Fetch)
 }
 
@@ -208,7 +208,7 @@ fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action>
 /// Workspace.
 fn is_current(observed: &Observed, current: &CurrentUpdate) -> bool {
     let deleting = observed.stack.metadata.deletion_timestamp.is_some();
-    let kind = if deleting { UpdateKind::Destroy } else { forward(&observed.stack) };
+    let kind = if deleting { UpdateKind::Destroy } else { run_kind(&observed.stack) };
     if observed.stack.spec.suspend.unwrap_or_default() {
         return false;
     }
@@ -218,7 +218,7 @@ fn is_current(observed: &Observed, current: &CurrentUpdate) -> bool {
 
 /// Returns the action that takes over the Workspace while a run of the Pulumi Kubernetes Operator is open. The takeover
 /// replaces the pod. When the previous pod no longer exists, the run has ended.
-fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Action> {
+fn adopt_workspace_of_pko_run(observed: &Observed, update: &Update) -> Option<Action> {
     if !update.is_started_by_operator() {
         return None;
     }
@@ -226,7 +226,7 @@ fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Ac
         Some(_) => deletion::source(observed).ok()?,
         None => (observed.source.as_ref()?.as_ref().ok()?.clone(), observed.in_store),
     };
-    operators_workspace(observed, &resolved, in_store, &Due::FailedPermanently)
+    adopt_pko_workspace(observed, &resolved, in_store, &Due::FailedPermanently)
 }
 
 /// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if the same rules as for
@@ -248,7 +248,7 @@ fn handle_duplicate(observed: &Observed) -> Option<Action> {
             }
             let message = format!(
                 "{managed}, and a destroy would delete its resources. To leave them to Stack {preceding}, set spec.destroyOnFinalize to \
-                 false; otherwise delete Stack {preceding} first"
+                 false. To destroy them, delete Stack {preceding} first"
             );
             return Some(Action::Conflict(message));
         }

@@ -20,7 +20,7 @@ use crate::controller::stack::{annotations, identity};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
-/// Placeholder for the revision of a destroy without a source.
+/// Revision of a destroy that uses only the state.
 const STATE_ONLY: &str = "state-alone";
 /// Maximum time to wait for dependents that are not being deleted yet. A client that deletes several Stacks deletes
 /// them one after another.
@@ -40,7 +40,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if let Some(action) = waiting_for_dependents(observed, now) {
         return action;
     }
-    if let Some(what) = awaited(observed) {
+    if let Some(what) = pending_lookup(observed) {
         return Action::AwaitSource(what.to_owned());
     }
     let (resolved, in_store) = match source(observed) {
@@ -59,9 +59,9 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. It destroys
-/// nothing if no run may have changed resources or a destroy has succeeded, because another Stack may manage the Pulumi
-/// stack in the spec.
+/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. Nothing is
+/// destroyed if no run of the Stack can have changed resources, or if a destroy has succeeded, because another Stack
+/// may manage the Pulumi stack in the spec.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_default()
@@ -92,25 +92,25 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     let Some(deletion) = &observed.deletion else {
         return Err("the source for the destroy is not known yet".to_owned());
     };
-    let is_fit = |resolved: &&Resolved| !is_unfit(observed, resolved);
-    let requested = deletion.requested.as_ref().filter(is_fit);
-    let found = observed.source.as_ref().and_then(|source| source.as_ref().ok()).filter(is_fit);
+    let is_usable = |resolved: &&Resolved| !is_unusable(observed, resolved);
+    let requested = deletion.requested.as_ref().filter(is_usable);
+    let found = observed.source.as_ref().and_then(|source| source.as_ref().ok()).filter(is_usable);
     let made = deletion.without_source.as_ref();
     let at_hand =
         requested.or_else(|| found.filter(|_| observed.in_store)).or_else(|| made.filter(|_| deletion.is_stored));
     let candidates = [(at_hand, true), (found, false), (made, false)];
     let chosen = candidates.into_iter().find_map(|(resolved, at_hand)| Some((resolved?.clone(), at_hand)));
-    chosen.ok_or_else(|| no_source(observed))
+    chosen.ok_or_else(|| no_source_message(observed))
 }
 
 /// Returns the message for the condition if the destroy must wait for a pending lookup of the source. The destroy uses
 /// only the state if the lookup shows that the source is unavailable.
-fn awaited(observed: &Observed) -> Option<&str> {
+fn pending_lookup(observed: &Observed) -> Option<&str> {
     let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
     let requested = observed.deletion.as_ref().and_then(|deletion| deletion.requested.as_ref());
     match &observed.source {
         Some(Err(Unavailable::Resolving(what)))
-            if !placed && requested.is_none_or(|requested| is_unfit(observed, requested)) =>
+            if !placed && requested.is_none_or(|requested| is_unusable(observed, requested)) =>
         {
             Some(what)
         }
@@ -119,7 +119,7 @@ fn awaited(observed: &Observed) -> Option<&str> {
 }
 
 /// Returns whether the pod cannot use the artifact: it rejected the archive, or it could not install the dependencies.
-fn is_unfit(observed: &Observed, resolved: &Resolved) -> bool {
+fn is_unusable(observed: &Observed, resolved: &Resolved) -> bool {
     let requested = observed.workspace.as_ref().filter(|w| w.spec.artifact.as_ref() == Some(&reference(resolved)));
     let is_made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref()) == Some(resolved);
     !is_made
@@ -128,7 +128,7 @@ fn is_unfit(observed: &Observed, resolved: &Resolved) -> bool {
         })
 }
 
-fn no_source(observed: &Observed) -> String {
+fn no_source_message(observed: &Observed) -> String {
     let why = match &observed.source {
         Some(Err(error)) => error.to_string(),
         Some(Ok(_)) => "the Workspace rejected the source".to_owned(),
@@ -171,11 +171,11 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
 /// another artifact.
 pub fn has_another_source(observed: &Observed, current: &CurrentUpdate) -> bool {
     let is_another = |chosen: &Resolved| Some(&chosen.digest) != current.inputs.digest.as_ref();
-    awaited(observed).is_none() && source(observed).is_ok_and(|(chosen, _)| is_another(&chosen))
+    pending_lookup(observed).is_none() && source(observed).is_ok_and(|(chosen, _)| is_another(&chosen))
 }
 
 /// Returns the generated project if the store does not contain it.
-pub fn missing(observed: &Observed) -> Option<&Resolved> {
+pub fn project_to_store(observed: &Observed) -> Option<&Resolved> {
     observed.deletion.as_ref().filter(|deletion| !deletion.is_stored)?.without_source.as_ref()
 }
 

@@ -22,8 +22,8 @@ use crate::source::kinds::GroupKind;
 /// Capacity of the queue of Stacks to requeue. If the queue is full, the request is dropped, because a Stack with unmet
 /// dependencies is also requeued periodically.
 const WAITING: usize = 1024;
-/// Maximum number of Stacks that the message about a cycle contains.
-const NAMED: usize = 10;
+/// Maximum number of Stacks that the message about a cycle lists.
+const MAX_LISTED: usize = 10;
 
 /// Object or kind to which a Stack refers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -180,8 +180,8 @@ impl Dependents {
             }
         })?;
         let mut named: Vec<String> =
-            path.iter().take(NAMED).map(|key| prerequisites::display_name(key, &of.0)).collect();
-        if path.len() > NAMED {
+            path.iter().take(MAX_LISTED).map(|key| prerequisites::display_name(key, &of.0)).collect();
+        if path.len() > MAX_LISTED {
             named.extend(["…".to_owned(), prerequisites::display_name(&of, &of.0)]);
         }
         Some(named)

@@ -34,7 +34,8 @@ struct Claim {
     project: Option<String>,
     /// Whether the spec of the Stack contains the name of the project.
     names_project: bool,
-    /// Whether the project has been read from the Workspace. Later changes are recorded when the Stack is reconciled.
+    /// Whether the project has been read from the Workspace. Later changes of the project are recorded when the Stack
+    /// is reconciled.
     is_project_read: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.
     has_applied: bool,
@@ -43,7 +44,7 @@ struct Claim {
 
 impl Claim {
     /// Returns the sort key of the claim. The claim with the smallest key takes precedence.
-    fn order<'a>(&self, key: &'a ObjectKey) -> (bool, Timestamp, &'a ObjectKey) {
+    fn sort_key<'a>(&self, key: &'a ObjectKey) -> (bool, Timestamp, &'a ObjectKey) {
         (!self.has_applied, self.created, key)
     }
 }
@@ -229,7 +230,7 @@ impl DuplicateStacks {
             Some(_) => true,
             None => other.0 != key.0 && claim.has_applied && !self.no_cross_namespace_refs,
         };
-        let precedes = |(other, claim): &(&ObjectKey, &Claim)| claim.order(other) < own.order(key);
+        let precedes = |(other, claim): &(&ObjectKey, &Claim)| claim.sort_key(other) < own.sort_key(key);
         let mut preceding = Vec::new();
         for address in scoped_addresses(key, own) {
             let same = claims
@@ -238,7 +239,7 @@ impl DuplicateStacks {
                 .filter(precedes);
             preceding.extend(same.map(|(key, claim)| (key.clone(), claim.clone())));
         }
-        preceding.sort_by(|(one_key, one), (other_key, other)| one.order(one_key).cmp(&other.order(other_key)));
+        preceding.sort_by(|(one_key, one), (other_key, other)| one.sort_key(one_key).cmp(&other.sort_key(other_key)));
         preceding
     }
 

@@ -12,7 +12,7 @@ use crate::controller::stack::announce;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::status::State;
-use crate::controller::stack::step::{Next, WATCHED_RETRY, rest};
+use crate::controller::stack::step::{Next, WATCHED_RETRY, requeue};
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
@@ -50,7 +50,7 @@ pub(super) async fn fetch(
         Origin::Made(bytes) => context.fetcher.keep(bytes, &resolved.digest, &namespace).await,
         Origin::Git(origin) => {
             context.git.fetch_again(origin);
-            return rest(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
+            return requeue(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
         }
         // The source is already in the pod, so no bytes must be fetched.
         Origin::InPod => return Ok(Next::Rest(Some(WATCHED_RETRY))),
@@ -73,12 +73,15 @@ pub(super) async fn fetch(
             let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());
             let origin = resolved.origin_revision.as_deref();
             context.events.publish(announce::with_revisions(event, Some(&resolved.revision), origin));
-            let state =
-                if is_stalled(&error) { State::SourceStalled(message) } else { State::SourceUnavailable(message) };
+            let state = if needs_user_change(&error) {
+                State::SourceStalled(message)
+            } else {
+                State::SourceUnavailable(message)
+            };
             match retry_policy(&error) {
-                RetryPolicy::After(known) => rest(stack, &state, known, context, now).await,
+                RetryPolicy::After(known) => requeue(stack, &state, known, context, now).await,
                 RetryPolicy::Backoff => {
-                    rest(stack, &state, None, context, now).await?;
+                    requeue(stack, &state, None, context, now).await?;
                     Err(ReconcileError::transient(error))
                 }
             }
@@ -98,8 +101,9 @@ async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context)
     }
 }
 
-/// Returns whether only a user can resolve the error, by a change of the source, its size or its URL.
-fn is_stalled(error: &FetchError) -> bool {
+/// Returns whether only a user can resolve the error, for example by changing the URL of the source or reducing its
+/// size.
+fn needs_user_change(error: &FetchError) -> bool {
     matches!(error, FetchError::TooLarge { .. } | FetchError::RefusedHost { .. } | FetchError::Url { .. })
 }
 
@@ -123,7 +127,7 @@ pub(super) async fn await_source(
     if status.is_some_and(|status| status.observed_generation == stack.metadata.generation) {
         return Ok(Next::Rest(Some(WATCHED_RETRY)));
     }
-    rest(stack, &State::Working(message), None, context, now).await
+    requeue(stack, &State::Working(message), None, context, now).await
 }
 
 /// Returns warnings about the content of a Git repository.

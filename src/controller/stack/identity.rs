@@ -60,7 +60,8 @@ pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
 }
 
 /// Returns the Pulumi stack to record after a run that may have changed resources. An interrupted run may report no
-/// project and no backend. They are then copied from the recorded Pulumi stack, unless it is a different Pulumi stack.
+/// project and no backend. The missing parts are then copied from the recorded Pulumi stack, unless the reported parts
+/// differ from it.
 pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
     match recorded(stack) {
         Some(before) if !differ(&before, &worked_on) => PulumiStack {
@@ -84,7 +85,7 @@ pub fn may_have_changed(update: &Update) -> bool {
     update.spec.kind == UpdateKind::Up
         && (!conditions::is_true(&result.conditions, conditions::FAILED)
             || result.interrupted.unwrap_or_default()
-            || result.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::Agent)
+            || result.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::Agent)
             || result.changes.iter().any(|(operation, count)| operation != "same" && *count > 0))
 }
 
@@ -95,7 +96,7 @@ pub fn may_have_removed(update: &Update) -> bool {
     update.spec.kind == UpdateKind::Destroy
         && result.run.is_some()
         && (result.interrupted.unwrap_or_default()
-            || result.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::Agent))
+            || result.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::Agent))
 }
 
 /// Returns whether an earlier destroy has removed the Pulumi stack that this destroy did not find.

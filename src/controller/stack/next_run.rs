@@ -10,13 +10,13 @@ use crate::controller::stack::annotations;
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::{self, DependencyState};
-use crate::controller::stack::run::{RunCandidate, current_update, named, reference};
+use crate::controller::stack::run::{RunCandidate, current_update, describe_run, reference};
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
 use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, status};
 use crate::source::Resolved;
 
-/// Returns the next action before a run if a run is due. Otherwise, returns the action for a Stack without a due run.
+/// Returns the next step towards a run if a run is due. Otherwise, returns the action for a Stack without a due run.
 pub fn run_if_due(
     observed: &Observed,
     resolved: &Resolved,
@@ -29,7 +29,7 @@ pub fn run_if_due(
         return Action::AdoptBaseline(Box::new(status));
     }
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
-    let backoff = StackBackoff::of_stack(stack).spread(observed.interval_jitter, &stack.spec, last);
+    let backoff = StackBackoff::of_stack(stack).with_jitter(observed.interval_jitter, &stack.spec, last);
     let due = schedule::due(
         last,
         annotations::resolution(stack),
@@ -39,7 +39,7 @@ pub fn run_if_due(
         now,
     );
     if !matches!(due, Due::Now(_)) {
-        let without_run = operators_workspace(observed, resolved, in_store, &due);
+        let without_run = adopt_pko_workspace(observed, resolved, in_store, &due);
         let without_run = without_run.or_else(|| adopt_repacked_archive(observed, resolved, in_store, kind));
         if let Some(action) = without_run {
             return action;
@@ -59,7 +59,7 @@ pub fn run_if_due(
 
 /// Returns the action that takes over a Workspace of the Pulumi Kubernetes Operator without a run. Returns `None` if
 /// the reclaim policy deletes the Workspace.
-pub fn operators_workspace(observed: &Observed, resolved: &Resolved, in_store: bool, due: &Due) -> Option<Action> {
+pub fn adopt_pko_workspace(observed: &Observed, resolved: &Resolved, in_store: bool, due: &Due) -> Option<Action> {
     pko_migration::workspace(observed.workspace.as_ref())?;
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
     if matches!(due, Due::Done(_)) && !is_kept {
@@ -98,7 +98,7 @@ fn adopt_repacked_archive(
     })
 }
 
-/// Returns the next action before a run that is due.
+/// Returns the next step towards a run that is due.
 fn run(
     observed: &Observed,
     resolved: &Resolved,
@@ -125,7 +125,7 @@ fn run(
     if !in_store && observed.workspace.as_ref().is_none_or(|workspace| needs_bytes(workspace, &artifact)) {
         return Action::Fetch(resolved.clone());
     }
-    let step = named(kind, &resolved.revision);
+    let step = describe_run(kind, &resolved.revision);
     if let Some(other) = observed.workspace.as_ref().filter(|workspace| !ownership::owns(stack, workspace)) {
         let name = other.name_any();
         return Action::Invalid(format!(
@@ -201,7 +201,7 @@ fn settled_on(
     let stuck = observed.workspace.as_ref().filter(requests_another).filter(refused);
     match stuck.and_then(|_| build_workspace::workspace(&observed.stack, &reference(resolved)).ok()) {
         Some(desired) => {
-            let step = named(kind, &resolved.revision);
+            let step = describe_run(kind, &resolved.revision);
             Action::ApplyWorkspace(Box::new(desired), format!("restoring the source of the last {step}"))
         }
         None => Action::Settled(Settled::Done(again)),

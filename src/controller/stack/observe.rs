@@ -1,4 +1,5 @@
-//! Reads the state that a Stack reconcile requires. All reads from the API server before a decision are in this module.
+//! Reads the state that a Stack reconciliation requires. All reads from the API server before a decision are in this
+//! module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -25,7 +26,7 @@ use crate::runtime::reads::ReadError;
 use crate::source::git::{KnownArtifact, Lookup};
 use crate::source::{self, Resolved, Unavailable};
 
-/// Reads the state that one reconcile step requires.
+/// Reads the state that one reconciliation step requires.
 pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, ReadError> {
     let account = &mut stack.spec.service_account_name;
     *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());

@@ -11,7 +11,7 @@ use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::prerequisites::Dependency;
 use crate::source::{Resolved, Unavailable};
 
-/// State that a reconcile step observes before its decision.
+/// State that a reconciliation step observes before its decision.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub stack: Stack,

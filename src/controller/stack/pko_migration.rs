@@ -57,7 +57,7 @@ fn hash(revision: &str) -> Option<&str> {
 pub fn adopted(stack: &Stack) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) =
-        status.last_update.as_mut().filter(|last| is_operators(last) && last.inputs.requested_at.is_none())
+        status.last_update.as_mut().filter(|last| is_pko_record(last) && last.inputs.requested_at.is_none())
     {
         last.inputs.requested_at = requests(stack).1;
         (last.inputs.force_at, last.inputs.reset_at) = force_and_reset_requests(stack);
@@ -73,7 +73,7 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     let digest = Some(resolved.digest.clone());
     let last = status.last_update.as_mut()?;
     let inputs = RunInputs { digest: digest.clone(), ..RunInputs::default() };
-    if !is_operators(last) || !is_same_artifact(last, &RunCandidate { revision: resolved.revision.clone(), inputs }) {
+    if !is_pko_record(last) || !is_same_artifact(last, &RunCandidate { revision: resolved.revision.clone(), inputs }) {
         return None;
     }
     last.inputs.digest = digest;
@@ -92,19 +92,19 @@ pub fn has_failed_permanently(last: &LastUpdate) -> bool {
     last.state.as_deref() == Some("failed") && last.reason.is_none() && last.failures >= PKO_MAX_FAILURES
 }
 
-fn is_operators(last: &LastUpdate) -> bool {
+fn is_pko_record(last: &LastUpdate) -> bool {
     last.inputs.digest.is_none()
 }
 
 /// Returns whether the operator announced this run. Runs of this controller have a digest.
-pub fn is_operators_run(current: &CurrentUpdate) -> bool {
+pub fn is_pko_run(current: &CurrentUpdate) -> bool {
     current.inputs.digest.is_none()
 }
 
 /// Removes the completed run from the status and returns it. The operator records the type of a run only in the Update.
 pub fn take_run(status: &mut StackStatus, of_update: UpdateKind) -> Option<CurrentUpdate> {
     let current = status.current_update.take()?;
-    let kind = if is_operators_run(&current) { of_update } else { current.kind };
+    let kind = if is_pko_run(&current) { of_update } else { current.kind };
     Some(CurrentUpdate { kind, ..current })
 }
 

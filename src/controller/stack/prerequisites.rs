@@ -142,14 +142,14 @@ pub fn display_name((namespace, name): &ObjectKey, own: &str) -> String {
 }
 
 /// Checks whether a run of this Stack with this revision can start. All dependencies are checked even if one is unmet,
-/// so that one reconcile requests the runs of all stale dependencies.
+/// so that one reconciliation requests the runs of all stale dependencies.
 pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) -> DependencyState {
     let mut stale = Vec::new();
     let mut problems = Vec::new();
     for needed in needed {
         let problem = match (&needed.stack, &needed.rule) {
             (None, _) => Some("not found".to_owned()),
-            (Some(stack), Rule::Ready) => not_ready(stack).or_else(|| is_behind(of, revision, stack)),
+            (Some(stack), Rule::Ready) => not_ready(stack).or_else(|| not_applied(of, revision, stack)),
             (Some(_), Rule::Expression(expression)) => match &needed.result {
                 Some(Ok(true)) => None,
                 Some(Err(ExpressionError::Invalid(why) | ExpressionError::LimitExceeded(why))) => {
@@ -158,7 +158,7 @@ pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) 
                         "invalid spec.dependsOn: readyExpr of {name}, {expression:?}: {why}"
                     ));
                 }
-                Some(Err(ExpressionError::Failed(why))) => Some(format!("readyExpr has no result: {why}")),
+                Some(Err(ExpressionError::Failed(why))) => Some(format!("failed to evaluate readyExpr: {why}")),
                 Some(Ok(false)) => Some("readyExpr is false".to_owned()),
                 None => return DependencyState::Evaluating,
             },
@@ -183,7 +183,7 @@ fn not_ready(stack: &Stack) -> Option<String> {
     let conditions = stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let observed = stack.status.as_ref().and_then(|status| status.observed_generation);
     match conditions::find(conditions, READY) {
-        _ if observed != stack.metadata.generation => Some("spec has changed".to_owned()),
+        _ if observed != stack.metadata.generation => Some("latest spec is not reconciled yet".to_owned()),
         Some(ready) if ready.status == "True" => None,
         Some(ready) => Some(format!("not ready ({})", ready.reason)),
         None => Some("not ready".to_owned()),
@@ -191,7 +191,7 @@ fn not_ready(stack: &Stack) -> Option<String> {
 }
 
 /// Returns a message if a dependency with the same source has not applied the revision of the run.
-fn is_behind(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
+fn not_applied(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
     let source = |stack: &Stack| {
         let source = stack.spec.flux_source.as_ref()?;
         let reference = source::flux::Reference::parse(source).ok()?;
@@ -200,7 +200,7 @@ fn is_behind(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
     };
     let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.as_deref());
     let is_same = source(of).is_some_and(|own| Some(own) == source(stack));
-    (is_same && applied != Some(revision)).then(|| format!("has not applied {revision} of the same source"))
+    (is_same && applied != Some(revision)).then(|| format!("has not applied revision {revision} of the same source"))
 }
 
 fn not_succeeded(stack: &Stack) -> Option<String> {

@@ -25,16 +25,16 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch::only_changes;
 
-/// Maximum number of steps per reconcile. After these steps, the Stack is requeued, so that it does not delay other
-/// Stacks.
+/// Maximum number of steps per reconciliation. After these steps, the Stack is requeued, so that it does not delay
+/// other Stacks.
 const STEPS: usize = 8;
 
 /// Reconciles a Stack in steps. Each step observes the state, decides on an action, and performs the action.
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
-    context.metrics.stacks(context.stacks.store().len());
-    // The Stack is read from the API, because the cache may not contain the last write of this controller yet. An
-    // outdated record of runs could start a run twice.
+    context.metrics.set_stack_count(context.stacks.store().len());
+    // The Stack is read from the API, because the cache may not contain the last write of this controller yet. With an
+    // outdated record of runs, the controller could start a run twice.
     let namespace = stack.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {
         return Ok(Outcome::Settled);
@@ -120,7 +120,7 @@ fn update_state(update: &Update) -> String {
     format!("{:?}", (waits, has_begun, is_canceling, resources.unwrap_or_default()))
 }
 
-/// Returns whether the Update has no conditions and is not being deleted. Its events then require no reconcile.
+/// Returns whether the Update has no conditions and is not being deleted. Its events then require no reconciliation.
 fn is_untouched(update: &Update) -> bool {
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions.is_empty() && update.metadata.deletion_timestamp.is_none()

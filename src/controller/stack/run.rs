@@ -16,8 +16,8 @@ use crate::controller::stack::identity;
 use crate::controller::stack::observed::Observed;
 use crate::source::Resolved;
 
-/// Returns the description of a run for messages. A source in the pod has no revision.
-pub fn named(kind: UpdateKind, revision: &str) -> String {
+/// Describes a run for messages, such as `up of revision main@sha1:…`. A source in the pod has no revision.
+pub fn describe_run(kind: UpdateKind, revision: &str) -> String {
     match revision {
         "" => kind.as_str().to_owned(),
         revision => format!("{} of revision {revision}", kind.as_str()),
@@ -25,12 +25,16 @@ pub fn named(kind: UpdateKind, revision: &str) -> String {
 }
 
 /// Returns the message about an announced run whose Update has no condition yet.
-pub fn queued(current: &CurrentUpdate) -> String {
-    format!("{} ({}) is queued", named(current.kind, current.commit.as_deref().unwrap_or("unknown")), current.name)
+pub fn queued_message(current: &CurrentUpdate) -> String {
+    format!(
+        "{} ({}) is queued",
+        describe_run(current.kind, current.commit.as_deref().unwrap_or("unknown")),
+        current.name
+    )
 }
 
 /// Returns the type of the runs of a Stack that is not being deleted.
-pub fn forward(stack: &Stack) -> UpdateKind {
+pub fn run_kind(stack: &Stack) -> UpdateKind {
     if stack.spec.preview.unwrap_or_default() { UpdateKind::Preview } else { UpdateKind::Up }
 }
 
@@ -105,8 +109,8 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind
     }
 }
 
-/// Returns the policy of the next run for pending creates: the decision of the user or, without a decision, the record
-/// of the last run.
+/// Returns the policy of the next run for pending creates: the decision of the user or, without a decision, the policy
+/// that the last run recorded.
 fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
     match annotations::resolution(stack) {
         Some(Decision::Retry) if !annotations::is_stack_not_found(stack) => Some(PendingCreates::Keep),

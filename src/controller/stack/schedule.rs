@@ -62,7 +62,7 @@ pub fn due(
         return Due::Now(reason);
     }
     let again =
-        backoff.resync.filter(|_| kind != UpdateKind::Destroy).map(|every| resync(last, every, backoff.spread, now));
+        backoff.resync.filter(|_| kind != UpdateKind::Destroy).map(|every| resync(last, every, backoff.jitter, now));
     match (last.state.as_deref(), decision) {
         (Some("succeeded"), _) => match again {
             Some(Due::After(wait)) => Due::Done(Some(wait)),
@@ -107,9 +107,9 @@ fn changed_request(last: &LastUpdate, inputs: &RunInputs, kind: UpdateKind) -> O
 }
 
 /// Returns `Due::Now` if the interval since the last run has elapsed, otherwise `Due::After` with the remaining time.
-fn resync(last: &LastUpdate, every: SignedDuration, spread: SignedDuration, now: Timestamp) -> Due {
-    let pause = every.saturating_add(spread);
-    match pause.saturating_sub(since(last, now).unwrap_or(pause)) {
+fn resync(last: &LastUpdate, every: SignedDuration, jitter: SignedDuration, now: Timestamp) -> Due {
+    let wait = every.saturating_add(jitter);
+    match wait.saturating_sub(since(last, now).unwrap_or(wait)) {
         wait if wait.is_positive() => Due::After(wait),
         _ => Due::Now(format!("Resync time elapsed: {}", duration::display(every))),
     }
@@ -121,7 +121,7 @@ fn since(last: &LastUpdate, now: Timestamp) -> Option<SignedDuration> {
 }
 
 fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
-    let wait = backoff.pause_after(last);
+    let wait = backoff.delay_after(last);
     let word = match last.reason.as_deref() {
         Some(stack_reason::UPDATE_CONFLICT) => "Retry after update conflict",
         Some(update_reason::ABORTED) => "Retry after interruption",

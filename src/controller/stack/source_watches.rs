@@ -107,7 +107,7 @@ impl SourceWatches {
 
 impl Shared {
     async fn run(&self, kind: &GroupKind, resource: &ApiResource) {
-        tracing::info!(kind = %kind, version = resource.version, "started to watch sources");
+        tracing::info!(kind = %kind, version = resource.version, "started watching sources");
         let ended = tokio::select! {
             () = self.end.cancelled() => return,
             ended = self.follow(kind, resource) => ended,

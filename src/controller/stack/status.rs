@@ -7,7 +7,7 @@ use crate::api::conditions::{self, READY, RECONCILING, STALLED, Status, stack_re
 use crate::api::pulumi::{CurrentUpdate, RunInputs, Stack, StackStatus};
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations;
-use crate::controller::stack::run::queued;
+use crate::controller::stack::run::queued_message;
 use crate::telemetry::stacks::StackState;
 
 mod result;
@@ -42,7 +42,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
 
 /// Returns the status that announces a run. The Update of the run is created afterwards.
 pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
-    let mut status = with_state(stack, &State::Working(queued(current)), now);
+    let mut status = with_state(stack, &State::Working(queued_message(current)), now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
     status.last_attempted_revision = current.commit.clone();
     status.current_update = Some(current.clone());

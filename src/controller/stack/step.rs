@@ -1,4 +1,4 @@
-//! Ends a reconcile step: writes the status, and then continues the reconcile or requeues the Stack.
+//! Ends a reconciliation step: writes the status, and then continues the reconciliation or requeues the Stack.
 
 use std::time::Duration;
 
@@ -20,12 +20,13 @@ const REFUSED_RETRY: Duration = Duration::from_secs(30);
 /// Retry interval after the API server has rejected an object as invalid. An admission policy can be the cause.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 
-/// Result of a reconcile step, which determines whether another step follows.
+/// Result of a reconciliation step, which determines whether another step follows.
 #[derive(Debug)]
 pub enum Next {
     /// Starts the next step immediately with this version of the Stack.
     Again(Box<Stack>),
-    /// Ends the reconcile. The Stack is requeued after this time, unless a watch event triggers a reconcile earlier.
+    /// Ends the reconciliation. The Stack is requeued after this time, unless a watch event triggers a reconciliation
+    /// earlier.
     Rest(Option<Duration>),
 }
 
@@ -37,15 +38,15 @@ pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Re
     Ok(written)
 }
 
-/// Writes the status, and continues with the Stack in the response of the API server.
-pub async fn again(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Next, ReconcileError> {
+/// Writes the status. The next step uses the Stack in the response of the API server.
+pub async fn next_step(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, status, context).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| stack.clone()))))
 }
 
 /// Writes the conditions of the state. Requeues the Stack after `known` or, if it is `None`, after the default interval
 /// of the state.
-pub async fn rest(
+pub async fn requeue(
     stack: &Stack,
     state: &State,
     known: Option<Duration>,
@@ -53,7 +54,7 @@ pub async fn rest(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     write(stack, &status::with_state(stack, state, now), context).await?;
-    Ok(Next::Rest(rest_after(state, known, context.requeue_dependency)))
+    Ok(Next::Rest(requeue_interval(state, known, context.requeue_dependency)))
 }
 
 /// Handles a failed write of an Update or a Workspace. The API server can reject a write because of a quota, an
@@ -66,7 +67,10 @@ pub async fn write_rejected(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let Some(retry) = retry_after_rejection(&error) else { return Err(error.into()) };
-    tracing::warn!(error = &error as &dyn std::error::Error, "API server rejected a write for a run");
+    tracing::warn!(
+        error = &error as &dyn std::error::Error,
+        "API server rejected a Workspace or an Update of the Stack"
+    );
     let state = match error.is_namespace_terminating() {
         true => State::NamespaceTerminating(format!(
             "{error}. Runs cannot start in a terminating namespace. To delete the resources of the stack, run `pulumi destroy`. \
@@ -75,7 +79,7 @@ pub async fn write_rejected(
         )),
         false => State::WorkspaceFailed(error.to_string()),
     };
-    rest(stack, &state, Some(retry), context, now).await
+    requeue(stack, &state, Some(retry), context, now).await
 }
 
 /// Returns the retry interval after a rejected write. Returns `None` for errors that do not concern the object, such as
@@ -90,9 +94,9 @@ fn retry_after_rejection(error: &WriteError) -> Option<Duration> {
 
 /// Returns the requeue interval of a state, or `None` to wait for a watch event. `known` overrides the default of the
 /// state, for example with the time until the next run or the `Retry-After` of a server.
-fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Duration) -> Option<Duration> {
+fn requeue_interval(state: &State, known: Option<Duration>, requeue_dependency: Duration) -> Option<Duration> {
     match state {
-        // In these states, only a watch event triggers a reconcile. A retry would find the same state.
+        // In these states, only a watch event triggers a reconciliation. A retry would find the same state.
         State::Denied(_)
         | State::FailedPermanently
         | State::DecisionRequired(_)
@@ -175,8 +179,8 @@ mod tests {
             (State::NamespaceTerminating(why()), None, Some(30)),
         ];
         for (state, known, expected) in rows {
-            let rest = rest_after(&state, known.map(Duration::from_secs), Duration::from_secs(7));
-            assert_eq!(rest.map(|rest| rest.as_secs()), expected, "{state:?}");
+            let interval = requeue_interval(&state, known.map(Duration::from_secs), Duration::from_secs(7));
+            assert_eq!(interval.map(|interval| interval.as_secs()), expected, "{state:?}");
         }
     }
 }

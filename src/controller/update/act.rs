@@ -1,4 +1,4 @@
-//! Performs the actions of an Update reconcile, including all its writes.
+//! Performs the actions of an Update reconciliation, including all its writes.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -44,16 +44,16 @@ const CANCEL_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
 /// Grace period, in seconds, for the deletion of a pod whose agent has not ended the run. The period is short, because
 /// the time for a graceful cancellation has already passed.
 const DELETION_GRACE_SECONDS: u32 = 60;
-/// Requeue interval after the API server has rejected the Secret with the outputs as forbidden. No watch event signals
-/// that the write is allowed.
+/// Requeue interval after the API server has forbidden the creation of the Secret with the outputs. No watch event
+/// signals that the write is allowed again.
 const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How the reconcile continues after an action.
+/// How the reconciliation continues after an action.
 #[derive(Debug)]
 pub enum Next {
-    /// Run another pass immediately with the current Update.
+    /// Run another step immediately with the current Update.
     Again(Box<Update>),
-    /// End the reconcile. The Update is requeued after a change, or after this time.
+    /// End the reconciliation. The Update is requeued after a change, or after this time.
     Done(Option<Duration>),
 }
 
@@ -139,7 +139,7 @@ async fn await_references(
     }
     let missing = observed.references.as_ref().map(|checked| checked.missing.as_slice()).unwrap_or_default();
     let waiter = Waiter::Update(ObjectRef::from_obj(update));
-    context.references.wait(&update.namespace().unwrap_or_default(), missing, &waiter);
+    context.references.register(&update.namespace().unwrap_or_default(), missing, &waiter);
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 
@@ -152,8 +152,8 @@ async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileErr
     Ok(Next::Done(None))
 }
 
-/// Writes a status, and continues the reconcile with the updated object.
-async fn again(update: &Update, status: &UpdateStatus, context: &Context) -> Result<Next, ReconcileError> {
+/// Writes a status, and continues the reconciliation with the updated object.
+async fn next_step(update: &Update, status: &UpdateStatus, context: &Context) -> Result<Next, ReconcileError> {
     let written = context.writer.status(update, status).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| update.clone()))))
 }
@@ -180,7 +180,7 @@ async fn announce(
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     mark_pod(pod, &uid, context).await?;
     failpoint::hit("update-pod-marked");
-    let next = again(update, &status::announced(update, binding, now), context).await?;
+    let next = next_step(update, &status::announced(update, binding, now), context).await?;
     let waited = update.creation_timestamp().map(|created| now.duration_since(created.0)).unwrap_or_default();
     let waited = Duration::try_from(waited).unwrap_or_default();
     let kind = update.spec.kind.as_str();
@@ -264,7 +264,7 @@ fn address(observed: &Observed) -> Option<AgentAddress> {
     let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
     let namespace = pod.namespace()?;
     let server_name = names::workspace_server_name(&observed.update.spec.workspace_name, &namespace);
-    Some(AgentAddress { ip, port: names::AGENT_PORT, server_name })
+    Some(AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace })
 }
 
 async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
@@ -418,7 +418,8 @@ fn succeeded(update: &Update) -> String {
     format!("{word} stack {}", update.spec.stack_name)
 }
 
-/// Releases the run. Afterwards, the agent can delete its journal, and the pod and the Update can be deleted.
+/// Acknowledges the result to the agent, which can then delete its journal. Removes the metadata of the run from the
+/// pod and the finalizer from the Update, which can then be deleted.
 async fn release(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();

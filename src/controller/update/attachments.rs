@@ -185,7 +185,7 @@ impl Attachments {
         self.agents.connect(address).await?.cancel(uid).await
     }
 
-    /// Informs the agent in the background that the result is recorded. No other operation waits for the response. An
+    /// Informs the agent in the background that the result is recorded. The caller does not wait for the response. An
     /// agent that does not receive this call keeps its journal.
     pub fn acknowledge(&self, address: AgentAddress, uid: String) {
         let agents = self.agents.clone();

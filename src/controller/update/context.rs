@@ -1,4 +1,4 @@
-//! Dependencies of an Update reconcile.
+//! Dependencies of an Update reconciliation.
 
 use std::sync::{Arc, Once};
 
@@ -16,7 +16,7 @@ use crate::runtime::run_limiter::RunLimiter;
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
 
-/// Dependencies of an Update reconcile. Cheap to clone.
+/// Dependencies of an Update reconciliation. Cheap to clone.
 #[derive(Clone)]
 pub struct Context {
     pub reader: Reader,

@@ -1,7 +1,7 @@
-//! Update controller: the watches that trigger a reconcile, and the reconcile loop (observe, decide, act).
+//! Update controller: the watches that trigger a reconciliation, and the reconcile loop (observe, decide, act).
 //!
-//! A reconcile is triggered by a change of the Update or of its Workspace, the end of the preceding Update, a report of
-//! the attached task, and a free run slot.
+//! A reconciliation is triggered by a change of the Update or of its Workspace, the end of the preceding Update, a
+//! report of the attached task, and a free run slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
 
-/// Maximum number of steps per reconcile, so that an Update does not delay other Updates.
+/// Maximum number of steps per reconciliation, so that an Update does not delay other Updates.
 const STEPS: usize = 6;
 
 /// Streams of Updates that must be reconciled.

@@ -24,8 +24,8 @@ pub fn start_expired(update: &Update, timeouts: RunTimeouts, now: Timestamp) -> 
 /// Returns the timeout of the run, such as `3h0m0s`, if the deadline of the run has passed.
 ///
 /// The deadline is the time of the announcement plus twice the timeout, the termination grace period of `pod`, and
-/// `REPORT_TIMEOUT`. The run starts at most one timeout after the announcement. The agent cancels the run when the
-/// timeout has passed again. The cancellation takes at most the grace period.
+/// `REPORT_TIMEOUT`. The run starts at most one timeout after the announcement. The agent cancels the run one timeout
+/// after its start. The cancellation takes at most the grace period.
 pub fn end_expired(update: &Update, timeouts: RunTimeouts, pod: Option<&Pod>, now: Timestamp) -> Option<String> {
     let (announced, timeout) = limit(update, timeouts)?;
     let grace = pod.and_then(|pod| pod.spec.as_ref()?.termination_grace_period_seconds);

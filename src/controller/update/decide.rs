@@ -17,7 +17,7 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::pod_termination::{self, End, Recorded};
 use crate::controller::update::request;
 use crate::controller::update::request::{RunTimeout, TimeoutSource};
-use crate::controller::workspace::is_operators_pod;
+use crate::controller::workspace::is_pko_pod;
 use crate::rpc::proto;
 
 /// Maximum time after the end of a run for which the controller waits until the cluster reports why the pod was
@@ -104,13 +104,15 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
     match binding(update) {
         Some(binding) => announced(observed, binding, now),
-        None if update.is_started_by_operator() => operators_run(observed),
-        None if update.metadata.deletion_timestamp.is_some() => {
-            Action::Record(Box::new(RunOutcome::failed(update_reason::CANCELED, "deleted before it started")))
-        }
-        None if is_cancel_requested(update) => {
-            Action::Record(Box::new(RunOutcome::failed(update_reason::CANCELED, "canceled before it started")))
-        }
+        None if update.is_started_by_operator() => pko_run(observed),
+        None if update.metadata.deletion_timestamp.is_some() => Action::Record(Box::new(RunOutcome::failed(
+            update_reason::CANCELED,
+            "the Update was deleted before the run started",
+        ))),
+        None if is_cancel_requested(update) => Action::Record(Box::new(RunOutcome::failed(
+            update_reason::CANCELED,
+            "the run was canceled before it started",
+        ))),
         None if !update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) => Action::AddFinalizer,
         None => waiting(observed),
     }
@@ -118,8 +120,8 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
 
 /// Decides about a run that the Pulumi Kubernetes Operator started. The agent reports only to the operator, so the run
 /// counts as ended when its pod no longer exists.
-fn operators_run(observed: &Observed) -> Action {
-    if observed.pod.as_ref().is_some_and(is_operators_pod) {
+fn pko_run(observed: &Observed) -> Action {
+    if observed.pod.as_ref().is_some_and(is_pko_pod) {
         let message = "run started by the Pulumi Kubernetes Operator; waiting for its pod to be deleted";
         return Action::Await(message.to_owned());
     }
@@ -173,7 +175,7 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
     }
 }
 
-/// Returns whether the deadline of the run has not passed.
+/// Returns whether the deadline of the run has not been reached, or the run has no deadline.
 fn is_on_time(observed: &Observed, now: Timestamp) -> bool {
     deadline::end_expired(&observed.update, observed.timeouts, observed.pod.as_ref(), now).is_none()
 }
@@ -204,7 +206,7 @@ fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::
     outcome.with_cause(pod_termination::cause(binding, pod))
 }
 
-/// If an interrupted run ended after its deadline, adds to the outcome that the controller deleted the pod.
+/// If an interrupted run ended after its deadline, states in the outcome that the controller deleted the pod.
 fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> RunOutcome {
     let (pod, ended) = (observed.pod.as_ref(), outcome.ended.unwrap_or(now));
     match deadline::end_expired(&observed.update, observed.timeouts, pod, ended) {
@@ -284,7 +286,7 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
                 let message = format!("failed to start the run within its timeout of {timeout}");
                 RunOutcome::failed(update_reason::RUN_REFUSED, &message)
             }
-            _ => RunOutcome::failed(update_reason::CANCELED, "canceled before it started"),
+            _ => RunOutcome::failed(update_reason::CANCELED, "the run was canceled before it started"),
         })),
         Some(RunState::Rejected(why)) => {
             let message = format!("run rejected by the agent: {why}");
@@ -331,7 +333,7 @@ fn waiting(observed: &Observed) -> Action {
     let Some(workspace) = &observed.workspace else {
         return Action::Wait(update_reason::WORKSPACE_NOT_FOUND, format!("Workspace {name} not found"));
     };
-    if let Some(refusal) = is_on_another_source(workspace, update) {
+    if let Some(refusal) = source_mismatch(workspace, update) {
         return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, &refusal)));
     }
     if let Some(why) = not_ready(workspace, observed) {
@@ -354,7 +356,7 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
         return not_yet("waiting for the check of the referenced Secrets and ConfigMaps");
     };
     let namespace = observed.update.namespace().unwrap_or_default();
-    match checked.waits_for(&namespace) {
+    match checked.missing_message(&namespace) {
         Some(message) => Action::AwaitReferences(message),
         None => {
             let empty_references = checked.empty.iter().cloned().collect();
@@ -365,7 +367,7 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
 
 /// Returns an error message if a user-created Update requests a different source than its Workspace has. No controller
 /// deletes such an Update. Without this check, the Update would block the queue of its Workspace forever.
-fn is_on_another_source(workspace: &Workspace, update: &Update) -> Option<String> {
+fn source_mismatch(workspace: &Workspace, update: &Update) -> Option<String> {
     let desired = update.spec.artifact.as_ref().filter(|_| !is_of_stack(update))?;
     let status = workspace.status.as_ref()?;
     let is_ready = conditions::is_true(&status.conditions, conditions::READY);
@@ -398,7 +400,7 @@ fn not_ready(workspace: &Workspace, observed: &Observed) -> Option<String> {
     match (&observed.update.spec.artifact, &status.artifact) {
         (Some(desired), found) if found.as_ref().is_none_or(|found| !is_same_source(desired, found)) => {
             let name = if desired.revision.is_empty() { desired.digest.to_string() } else { desired.revision.clone() };
-            return Some(format!("does not have revision {name} installed"));
+            return Some(format!("does not have source {name} installed"));
         }
         (None, None) => return Some("has no source installed".to_owned()),
         _ => {}

@@ -1,4 +1,4 @@
-//! Reads the state for the reconcile of an Update.
+//! Reads the state for the reconciliation of an Update.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
 use crate::controller::update::deadline;
 use crate::controller::update::pod_termination::{self, NodeState};
-use crate::controller::update::request::{RunTimeouts, names_workspace};
+use crate::controller::update::request::{RunTimeouts, has_valid_workspace_name};
 use crate::controller::workspace::references;
 use crate::runtime::reads::ReadError;
 
-/// State at the start of a pass.
+/// State at the start of a step.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub update: Update,
@@ -72,13 +72,13 @@ pub fn is_of_stack(update: &Update) -> bool {
     update.owner_references().iter().any(|owner| owner.kind == "Stack")
 }
 
-/// Reads only the state that this pass needs.
+/// Reads only the state that this step needs.
 pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Result<Observed, ReadError> {
     let namespace = update.namespace().unwrap_or_default();
     let name = update.spec.workspace_name.clone();
     let snapshot = context.attachments.snapshot(&update.uid().unwrap_or_default());
     let needs_pod = needs_pod(&update, snapshot.as_ref(), context.timeouts, now);
-    let (workspace, pod) = match !needs_pod || !names_workspace(&update) {
+    let (workspace, pod) = match !needs_pod || !has_valid_workspace_name(&update) {
         true => (None, None),
         false => (
             context.reader.get_opt::<Workspace>(&namespace, &name).await?,
@@ -125,13 +125,13 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     })
 }
 
-/// Returns whether the run is open, has no binding yet, and no other Update of its Workspace runs before it.
+/// Returns whether the run is open and not bound yet, and no other Update of its Workspace runs before it.
 fn may_be_next(update: &Update, ahead: Option<&String>) -> bool {
     let is_open = !update.is_complete() && update.metadata.deletion_timestamp.is_none();
     is_open && binding(update).is_none() && ahead.is_none()
 }
 
-/// Returns whether this pass needs the Workspace and its pod. While the agent reports on an open run, no other evidence
+/// Returns whether this step needs the Workspace and its pod. While the agent reports on an open run, no other evidence
 /// is needed, except for a cancellation and for a run that exceeds its timeout.
 fn needs_pod(update: &Update, snapshot: Option<&RunSnapshot>, timeouts: RunTimeouts, now: Timestamp) -> bool {
     let is_reporting =
@@ -142,7 +142,8 @@ fn needs_pod(update: &Update, snapshot: Option<&RunSnapshot>, timeouts: RunTimeo
     !is_reporting || !is_open || is_ending || is_expired
 }
 
-/// Reads the node of a run whose agent does not report. `snapshot` is `None` if the report does not count.
+/// Reads the node of a run whose agent does not report. `snapshot` is `None` if the report of the attached task must be
+/// ignored.
 async fn node(
     update: &Update,
     pod: Option<&Pod>,
@@ -165,8 +166,8 @@ async fn node(
 }
 
 /// Returns the name and UID of the Stack that owns an Update. The owner reference is absent if it was removed, or if
-/// the Stack was being deleted when it created the Update. The finalizer of the Stack then shows that the Update has an
-/// owner, which has the name of the Workspace.
+/// the Stack was being deleted when it created the Update. In this case, the finalizer of the Stack shows that a Stack
+/// owns the Update, and the Workspace has the name of this Stack.
 fn owner(update: &Update) -> Option<(String, Option<String>)> {
     let referred = update.owner_references().iter().find(|o| o.kind == "Stack");
     let is_held = update.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_of_a_reported_run_is_read_only_after_its_timeout() {
+    fn the_pod_of_a_reported_run_is_not_read_before_its_timeout() {
         let at = |run_state: RunState, second: i64| {
             let mut update = Update::clone(&update("a", 10, true));
             update.spec.timeout = Some("60s".to_owned());

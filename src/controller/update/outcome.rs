@@ -17,8 +17,8 @@ use crate::rpc::proto;
 
 /// Maximum length of the CLI output in the status, in bytes. The end of the output is kept.
 const MAX_OUTPUT: usize = 2048;
-/// Maximum number of pending creates, and of lock holders, in the outcome.
-const MAX_NAMED: usize = 50;
+/// Maximum number of pending creates, and of lock holders, that an outcome lists.
+const MAX_LISTED: usize = 50;
 /// Maximum length of a string from the agent, in bytes.
 const MAX_LINE: usize = 512;
 
@@ -41,7 +41,7 @@ pub struct RunOutcome {
     /// Whether the outputs were lost or could not be stored.
     pub outputs_unavailable: bool,
     /// Evidence of the end of the run, or `None` if the run did not start.
-    pub proof: Option<TerminationEvidence>,
+    pub evidence: Option<TerminationEvidence>,
     /// Pulumi project of the run.
     pub project: Option<RunProject>,
     /// State backend of the run.
@@ -77,7 +77,7 @@ impl RunOutcome {
             pending_creates: Vec::new(),
             interrupted: false,
             outputs_unavailable: false,
-            proof: None,
+            evidence: None,
             project: None,
             backend: None,
             config_inputs: None,
@@ -95,10 +95,10 @@ impl RunOutcome {
             changes: changes(&result.changes),
             permalink: Some(result.permalink.clone()).filter(|link| !link.is_empty()),
             last_output: Some(tail(&result.last_output)).filter(|output| !output.is_empty()),
-            pending_creates: result.pending_creates.iter().take(MAX_NAMED).map(|urn| one_line(urn)).collect(),
+            pending_creates: result.pending_creates.iter().take(MAX_LISTED).map(|urn| one_line(urn)).collect(),
             interrupted: result.interrupted || result.outcome() == proto::Outcome::Interrupted,
             outputs_unavailable: false,
-            proof: Some(TerminationEvidence::Agent),
+            evidence: Some(TerminationEvidence::Agent),
             project: result.project.as_ref().map(project),
             backend: backend::without_credentials(&one_line(&result.backend)),
             config_inputs: Some(one_line(&result.config_inputs)).filter(|word| !word.is_empty()),
@@ -135,7 +135,7 @@ impl RunOutcome {
         let reported = proto::Outcome::from_str_name(&words.outcome).unwrap_or(proto::Outcome::Unspecified);
         let mut outcome = RunOutcome::failed(update_reason::ABORTED, &words.message);
         outcome.failure = failure(reported);
-        outcome.proof = Some(TerminationEvidence::Container);
+        outcome.evidence = Some(TerminationEvidence::Container);
         outcome.interrupted = words.interrupted.unwrap_or_else(|| outcome.failure.is_some());
         if outcome.failure.is_none() {
             outcome.outputs_unavailable = true;
@@ -145,12 +145,12 @@ impl RunOutcome {
         Some(outcome)
     }
 
-    /// Returns the outcome of an interrupted run. `proof` is the evidence that all processes of the run have ended.
-    pub fn interrupted(why: &str, proof: TerminationEvidence, ended: Option<Timestamp>) -> Self {
+    /// Returns the outcome of an interrupted run. `evidence` shows that all processes of the run have ended.
+    pub fn interrupted(why: &str, evidence: TerminationEvidence, ended: Option<Timestamp>) -> Self {
         let message = format!("run interrupted: {why}");
         RunOutcome {
             interrupted: true,
-            proof: Some(proof),
+            evidence: Some(evidence),
             ended,
             ..RunOutcome::failed(update_reason::ABORTED, &message)
         }
@@ -162,7 +162,7 @@ impl RunOutcome {
             format!("a user resolved the run with annotation {}: {resolution}; {cause}", names::ANNOTATION_RESOLVE);
         RunOutcome {
             interrupted: true,
-            proof: Some(TerminationEvidence::User),
+            evidence: Some(TerminationEvidence::User),
             ..RunOutcome::failed(update_reason::RUN_OUTCOME_UNKNOWN, &message)
         }
     }
@@ -170,7 +170,7 @@ impl RunOutcome {
     /// Removes outputs that cannot be stored, and adds the reason to the message. The run does not fail, because its
     /// operation is complete.
     pub fn without_outputs(self, why: &str) -> Self {
-        let lost = format!("failed to store the outputs, which the next run stores: {why}");
+        let lost = format!("failed to store the outputs: {why}; the next run stores them");
         let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
         RunOutcome { message, outputs: Vec::new(), outputs_unavailable: true, ..self }
     }
@@ -233,7 +233,7 @@ fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
         let (user, host, time) = (one_line(&holder.user), one_line(&holder.host), one_line(&holder.time));
         format!("{user}@{host} (pid {}) since {time}", holder.pid)
     };
-    let all: Vec<String> = holders.iter().take(MAX_NAMED).map(describe).collect();
+    let all: Vec<String> = holders.iter().take(MAX_LISTED).map(describe).collect();
     format!(
         "the stack is locked by {}; if no process holds the lock anymore, remove it with `pulumi cancel`",
         all.join(" and by ")
@@ -242,8 +242,8 @@ fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
 
 fn pending_creates_message(urns: &[String]) -> String {
     format!(
-        "run not started: an earlier run was interrupted while creating {}. These resources may exist, and a run would create \
-         them again",
+        "run not started: an earlier run was interrupted while creating resources. These may exist, and another run would \
+         create them again: {}",
         urns.join(", ")
     )
 }

@@ -45,7 +45,7 @@ pub(super) async fn store(
         Ok(Created::Existing(found)) if is_of(&found, update) => Ok(Stored::Yes),
         Ok(Created::Existing(found)) => {
             let name = found.name_any();
-            Ok(Stored::No(format!("Secret {name} exists and was not created for this run: delete it")))
+            Ok(Stored::No(format!("Secret {name} exists and was not created for this run: delete the Secret")))
         }
         Err(error) => refused(error, outcome.ended, now),
     }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_a_rejected_outputs_secret_is_retried_for_five_minutes() {
+    fn creating_a_forbidden_outputs_secret_is_retried_for_five_minutes() {
         let refusal = |code, reason: &str| WriteError::Refused {
             attempt: Box::new(Attempt {
                 verb: "create",

@@ -11,7 +11,7 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::request::pulumi_container;
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// Maximum time for which the controller waits until an exited container is restarted. After a restart, the journal of
+/// Maximum time for which the controller waits for the restart of an exited container. After a restart, the journal of
 /// the agent contains more information than the report of the kubelet. The restart backoff of the kubelet is at most
 /// five minutes.
 const RESTART_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
@@ -78,23 +78,23 @@ pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
         return by_container;
     }
     let node_name = &run.binding.node_name;
-    let lost = |proof, why: String| End::Proven(Box::new(RunOutcome::interrupted(&why, proof, Some(run.now))));
+    let lost = |evidence, why: String| End::Proven(Box::new(RunOutcome::interrupted(&why, evidence, Some(run.now))));
     match (node, pod) {
         (NodeState::Gone, _) => lost(TerminationEvidence::NodeGone, format!("node {node_name} no longer exists")),
         (NodeState::OutOfService, _) => {
             lost(TerminationEvidence::NodeOutOfService, format!("node {node_name} is out of service"))
         }
         (NodeState::NotReady(why), Some(_)) => {
-            unknown(run, &format!("is on node {node_name}, which is not ready: {why}"))
+            unknown_end(run, &format!("is on node {node_name}, which is not ready: {why}"))
         }
-        (_, None) => unknown(
+        (_, None) => unknown_end(
             run,
             &format!("no longer exists, and the end of its container was not observed{}", describe(node, node_name)),
         ),
         (_, Some(pod)) => match phase(pod) {
             Some(phase @ ("Failed" | "Succeeded" | "Unknown")) => {
                 let reason = pod_reason(pod).unwrap_or_else(|| phase.to_owned());
-                unknown(
+                unknown_end(
                     run,
                     &format!(
                         "ended ({reason}), and the end of its container was not observed{}",
@@ -232,7 +232,7 @@ fn describe(node: &NodeState, name: &str) -> String {
     }
 }
 
-fn unknown(run: Recorded<'_>, what: &str) -> End {
+fn unknown_end(run: Recorded<'_>, what: &str) -> End {
     let node = match run.binding.node_name.as_str() {
         "" => "the node".to_owned(),
         name => format!("node {name}"),

@@ -105,7 +105,7 @@ impl Progress {
         match (step.state(), known) {
             (StepState::Begun, None) if step.operation != "same" && in_progress.len() < MAX_IN_PROGRESS => {
                 let since = Timestamp::from_millisecond(time).ok();
-                let operation = word(&step.operation);
+                let operation = one_line(&step.operation);
                 in_progress.push(RunningStep { hash, operation, kind, name, since });
             }
             (StepState::Done | StepState::Failed, Some(known)) => {
@@ -155,7 +155,7 @@ impl Reported {
     fn summary(&self) -> String {
         let mut summary = format!("{} done", self.done);
         if let Some(work) = self.in_progress.first() {
-            summary.push_str(&format!(", {} {} {}", doing(&work.operation), work.kind, work.name));
+            summary.push_str(&format!(", {} {} {}", present_participle(&work.operation), work.kind, work.name));
         }
         if let more @ 1.. = self.in_progress.len().saturating_sub(1) {
             summary.push_str(&format!(" and {more} more"));
@@ -184,8 +184,8 @@ fn hash(urn: &str) -> u64 {
 fn kind_and_name(urn: &str) -> (String, String) {
     let mut parts = urn.splitn(4, "::").skip(2);
     match (parts.next(), parts.next()) {
-        (Some(kinds), Some(name)) => (word(&short(kinds.rsplit('$').next().unwrap_or(kinds))), word(name)),
-        _ => (String::new(), word(urn)),
+        (Some(kinds), Some(name)) => (one_line(&short(kinds.rsplit('$').next().unwrap_or(kinds))), one_line(name)),
+        _ => (String::new(), one_line(urn)),
     }
 }
 
@@ -202,13 +202,13 @@ fn short(kind: &str) -> String {
 }
 
 /// Returns a text from the agent on one line and with limited length, because the agent is not trusted.
-fn word(text: &str) -> String {
+fn one_line(text: &str) -> String {
     let line: String = text.chars().take(MAX_FIELD_LENGTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_FIELD_LENGTH)
 }
 
 /// Returns the present participle of an operation of the Pulumi engine.
-fn doing(operation: &str) -> &str {
+fn present_participle(operation: &str) -> &str {
     match operation {
         "create" | "create-replacement" => "creating",
         "update" => "updating",

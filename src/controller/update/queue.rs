@@ -65,7 +65,7 @@ fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
     }
 }
 
-/// Returns all open runs with their Updates. When a process starts, an earlier process has started these runs.
+/// Returns all open runs with their Updates. After a restart, these are the runs that an earlier process has started.
 pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
     let open = updates.iter().filter(|update| !update.is_complete());
     let bound = open.filter_map(|update| Some((update, update.status.as_ref()?.run.as_ref()?)));
@@ -74,9 +74,9 @@ pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
         .collect()
 }
 
-/// Returns the time since which the run is pending. A Stack sets this time in its Updates. The Updates of a Workspace
-/// without a Stack share one position in the queue. Each of them is pending since its creation or the last start of a
-/// run in the Workspace, whichever is later. Creating many Updates at the same time therefore has no advantage.
+/// Returns the time at which the run became due. A Stack sets this time in its Updates. The runs in a Workspace without
+/// a Stack share one position in the queue: each run becomes due at the creation of its Update or at the last start of
+/// a run in the Workspace, whichever is later. Creating many Updates at the same time therefore has no advantage.
 fn pending_since(update: &Update, siblings: &[Arc<Update>]) -> Timestamp {
     if let Some(since) = &update.spec.pending_since {
         return since.0;
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
     use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus};
-    use crate::api::conditions::{self, COMPLETE, Claim, Status};
+    use crate::api::conditions::{self, COMPLETE, ConditionUpdate, Status};
 
     fn time(second: i64) -> Option<Time> {
         Timestamp::from_second(second).ok().map(Time)
@@ -151,9 +151,9 @@ mod tests {
             update
         };
         let mut ended = bound("ended");
-        let claim = Claim { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
+        let condition = ConditionUpdate { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
         let at = Timestamp::from_second(30).expect("timestamp in range");
-        conditions::set(&mut ended.status.get_or_insert_default().conditions, &claim, 1, at);
+        conditions::set(&mut ended.status.get_or_insert_default().conditions, &condition, 1, at);
         let all: Vec<_> = [bound("open"), ended, update(10, None)].map(Arc::new).into();
         let open = open_runs(&all);
         let found: Vec<_> = open.iter().map(|(run, _)| (run.uid.as_str(), run.node.as_str())).collect();

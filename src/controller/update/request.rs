@@ -83,7 +83,7 @@ pub fn check(update: &Update) -> Result<(), RequestError> {
         }
     }
     stack_name::check(&spec.stack_name).map_err(RequestError::StackName)?;
-    if !names_workspace(update) {
+    if !has_valid_workspace_name(update) {
         return Err(RequestError::WorkspaceName(spec.workspace_name.clone()));
     }
     if update.name_any().len() > MAX_NAME {
@@ -95,7 +95,7 @@ pub fn check(update: &Update) -> Result<(), RequestError> {
 
 /// Returns whether `spec.workspaceName` is a valid object name. An invalid name is not used, because the name becomes
 /// part of request paths.
-pub fn names_workspace(update: &Update) -> bool {
+pub fn has_valid_workspace_name(update: &Update) -> bool {
     names::is_object_name(&update.spec.workspace_name)
 }
 
@@ -109,8 +109,8 @@ fn kind(kind: UpdateKind) -> Result<proto::OperationKind, RequestError> {
     }
 }
 
-/// Returns `spec.timeout`, or `None` if this field is not set, and `spec.idleTimeout` in seconds. Zero means no limit.
-/// If a duration is invalid, returns an error with the name of its field.
+/// Returns `spec.timeout` and, in seconds, `spec.idleTimeout`. The timeout is `None` if `spec.timeout` is not set. Zero
+/// means no limit. If a duration is invalid, returns an error with the name of its field.
 pub fn limits(update: &Update) -> Result<(Option<Duration>, u64), RequestError> {
     let seconds = |field, value: &Option<String>| match value {
         None => Ok(0),
@@ -133,9 +133,9 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
 /// Returns the minimum protocol version of the agent for this run, or zero if no request can be built for the run.
 pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
-    let needed = request.map_or(0, |request| protocol::needed(&request));
-    // The missing objects are created after the pod. The agent must therefore check that they are mounted.
-    if waits_for_references(update) { needed.max(protocol::REQUIRED_DIRECTORIES) } else { needed }
+    let required = request.map_or(0, |request| protocol::required_version(&request));
+    // The missing objects are created after the pod, so the agent must check that they are mounted when the run starts.
+    if waits_for_references(update) { required.max(protocol::MOUNT_WAIT_VERSION) } else { required }
 }
 
 /// Returns whether an Update waits for missing Secrets or ConfigMaps.
@@ -305,7 +305,7 @@ pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
 /// identified.
 pub fn dead_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
-    let is_proven = status.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::User);
+    let is_proven = status.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::User);
     if !is_proven || status.interrupted != Some(true) {
         return None;
     }

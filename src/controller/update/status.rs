@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use crate::api::auto::{RunBinding, RunProgress, TerminationEvidence, Update, UpdatePhase, UpdateStatus};
-use crate::api::conditions::{self, COMPLETE, Claim, FAILED, PROGRESSING, Status, update_reason};
+use crate::api::conditions::{self, COMPLETE, ConditionUpdate, FAILED, PROGRESSING, Status, update_reason};
 use crate::api::{columns, duration, names};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::progress::summary_of_changes;
@@ -18,14 +18,14 @@ const MAX_MESSAGE: usize = 8 * 1024;
 const SHORT_MESSAGE: usize = 512;
 
 /// Type, status, reason and message of the three conditions.
-type Claims<'a> = [(&'a str, Status, &'a str, &'a str); 3];
+type DesiredConditions<'a> = [(&'a str, Status, &'a str, &'a str); 3];
 
-fn with(update: &Update, claims: Claims<'_>, now: Timestamp) -> UpdateStatus {
+fn with_conditions(update: &Update, desired: DesiredConditions<'_>, now: Timestamp) -> UpdateStatus {
     let mut status = update.status.clone().unwrap_or_default();
     let generation = update.metadata.generation.unwrap_or_default();
-    for (kind, value, reason, message) in claims {
-        let claim = Claim { kind, status: value, reason, message };
-        conditions::set(&mut status.conditions, &claim, generation, now);
+    for (kind, value, reason, message) in desired {
+        let condition = ConditionUpdate { kind, status: value, reason, message };
+        conditions::set(&mut status.conditions, &condition, generation, now);
     }
     status.observed_generation = Some(generation);
     status.short_revision = update.spec.artifact.as_ref().and_then(|artifact| columns::revision(&artifact.revision));
@@ -73,18 +73,18 @@ pub fn outcome_unknown(update: &Update, message: &str, now: Timestamp) -> Update
 fn open(update: &Update, progressing: Status, reason: &str, message: &str, now: Timestamp) -> UpdateStatus {
     let open = update_reason::PROGRESSING;
     let message = conditions::shorten(message, MAX_MESSAGE);
-    let claims = [
+    let desired = [
         (PROGRESSING, progressing, reason, message.as_str()),
         (FAILED, Status::False, open, ""),
         (COMPLETE, Status::False, open, ""),
     ];
-    with(update, claims, now)
+    with_conditions(update, desired, now)
 }
 
 /// Returns the status of a completed run.
 pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProgress>, now: Timestamp) -> UpdateStatus {
     let message = conditions::shorten(&outcome.message, MAX_MESSAGE);
-    let claims = match outcome.failure {
+    let desired = match outcome.failure {
         None => [
             (PROGRESSING, Status::False, update_reason::COMPLETE, ""),
             (FAILED, Status::False, update_reason::UPDATE_SUCCEEDED, ""),
@@ -96,7 +96,7 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
             (COMPLETE, Status::True, update_reason::UPDATED, ""),
         ],
     };
-    let mut status = with(update, claims, now);
+    let mut status = with_conditions(update, desired, now);
     status.start_time = plausible(outcome.started, update, now).map(Time).or(status.start_time);
     let end = plausible(outcome.ended, update, now).unwrap_or(now);
     status.end_time = Some(Time(end));
@@ -112,13 +112,13 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status.last_output = outcome.last_output.clone();
     status.pending_creates = outcome.pending_creates.clone();
     status.interrupted = outcome.interrupted.then_some(true);
-    status.termination_evidence = outcome.proof;
+    status.termination_evidence = outcome.evidence;
     status.outputs_unavailable = outcome.outputs_unavailable.then_some(true);
     status.outputs = (!outcome.outputs.is_empty()).then(|| names::outputs_secret(&update.name_any()));
     let resolution = update
         .annotations()
         .get(names::ANNOTATION_RESOLVE)
-        .filter(|_| outcome.proof == Some(TerminationEvidence::User));
+        .filter(|_| outcome.evidence == Some(TerminationEvidence::User));
     status.handled_resolve = resolution.cloned();
     status
 }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     /// Returns an Update with this status.
-    fn so(status: UpdateStatus) -> Update {
+    fn with_status(status: UpdateStatus) -> Update {
         let mut update = Update::new("app-1", UpdateSpec::default());
         update.status = Some(status);
         update
@@ -202,14 +202,14 @@ mod tests {
 
     #[test]
     fn the_status_follows_a_run_from_start_to_end() {
-        let waiting = waiting(&so(UpdateStatus::default()), update_reason::QUEUED, "waiting", at(1));
+        let waiting = waiting(&with_status(UpdateStatus::default()), update_reason::QUEUED, "waiting", at(1));
         assert_eq!(waiting.phase, Some(UpdatePhase::Waiting));
-        let announced = announced(&so(waiting), &RunBinding::default(), at(2));
+        let announced = announced(&with_status(waiting), &RunBinding::default(), at(2));
         assert_eq!(announced.phase, Some(UpdatePhase::Starting));
-        let runs = running(&so(announced), Some(&progress(Some(42))), "run in progress", at(3));
+        let runs = running(&with_status(announced), Some(&progress(Some(42))), "run in progress", at(3));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         // A new controller process has not received the progress yet.
-        let runs = running(&so(runs), None, "run in progress", at(4));
+        let runs = running(&with_status(runs), None, "run in progress", at(4));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         let changes = [("create".to_owned(), 2), ("same".to_owned(), 1)].into();
         let outcome = RunOutcome::of(&proto::Result {
@@ -220,7 +220,7 @@ mod tests {
             last_output: "Resources:\n".to_owned(),
             ..proto::Result::default()
         });
-        let done = recorded(&so(runs), &outcome, Some(&progress(None)), at(66));
+        let done = recorded(&with_status(runs), &outcome, Some(&progress(None)), at(66));
         assert_eq!((done.phase, done.duration.as_deref()), (Some(UpdatePhase::Succeeded), Some("1m3s")));
         assert_eq!(
             (done.last_output.as_deref(), done.termination_evidence),
@@ -232,11 +232,11 @@ mod tests {
 
     #[test]
     fn a_run_with_unknown_outcome_is_open_until_a_user_resolves_it() {
-        let outcome_unknown = outcome_unknown(&so(UpdateStatus::default()), "unknown", at(1));
+        let outcome_unknown = outcome_unknown(&with_status(UpdateStatus::default()), "unknown", at(1));
         let progressing = conditions::find(&outcome_unknown.conditions, PROGRESSING).expect("value is set");
         assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("Unknown", "RunOutcomeUnknown"));
         assert!(!conditions::is_true(&outcome_unknown.conditions, COMPLETE));
-        let mut update = so(outcome_unknown);
+        let mut update = with_status(outcome_unknown);
         update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), "app-1=retry".to_owned());
         let ended = recorded(&update, &RunOutcome::resolved("app-1=retry", "unknown"), None, at(2));
         assert_eq!(ended.handled_resolve.as_deref(), Some("app-1=retry"));

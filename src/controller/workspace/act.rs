@@ -1,4 +1,4 @@
-//! Performs the actions of a Workspace reconcile, including all writes.
+//! Performs the actions of a Workspace reconciliation, including all writes.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
@@ -17,9 +17,9 @@ use crate::rpc::client::AgentClient;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::{Object, WriteError};
 
-/// Result of an action, which determines how the reconcile continues.
+/// Result of an action, which determines how the reconciliation continues.
 pub(super) enum Step {
-    /// Perform another pass.
+    /// Perform another step.
     Again,
     Done(Outcome),
 }

@@ -79,7 +79,7 @@ impl AgentProbes {
             probe.is_open = true;
         }
         if self.requeue.clone().try_send(workspace).is_err() {
-            tracing::debug!("requeue dropped; the Workspace is requeued when its pod is ready");
+            tracing::debug!("dropped a request to requeue the Workspace: queue is full");
         }
     }
 

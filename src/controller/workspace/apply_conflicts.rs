@@ -18,7 +18,7 @@ const MAX_APPLIES: u32 = 5;
 /// Initial backoff. Each further apply doubles the backoff, up to `MAX_BACKOFF`.
 const MIN_BACKOFF: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
-/// Minimum time after the last apply at which the count of applies is reset. If twice the backoff is longer, the count
+/// Minimum time between the last apply and the reset of the count of applies. If twice the backoff is longer, the count
 /// is reset after twice the backoff.
 const RESET_INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of listed fields of an object.

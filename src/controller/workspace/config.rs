@@ -114,7 +114,8 @@ fn item(item: &ConfigItem) -> Result<proto::ConfigItem, SpecError> {
     if !item.value.is_null() || given.iter().filter(|is_given| **is_given).count() != 1 {
         return Err(invalid(
             &item.key,
-            "exactly one of value, valueFrom.env, path, secretKeyRef and configMapKeyRef is required",
+            "exactly one of value, valueFrom.env, valueFrom.path, valueFrom.secretKeyRef and valueFrom.configMapKeyRef is \
+             required",
         ));
     }
     let from_there = proto::ConfigItem { json: from.json.unwrap_or_default(), ..plain };
@@ -181,17 +182,17 @@ pub(super) fn check_name(mounted: Mounted<'_>) -> Result<(), &'static str> {
         Mounted::Secret(name) => (name, "`name` must be the name of a Secret"),
         Mounted::ConfigMap(name) => (name, "`name` must be the name of a ConfigMap"),
     };
-    let is_valid = is_file_name(name) && !name.contains(|c: char| c == '_' || c.is_ascii_uppercase());
+    let is_valid = is_data_key(name) && !name.contains(|c: char| c == '_' || c.is_ascii_uppercase());
     if is_valid { Ok(()) } else { Err(what) }
 }
 
 /// Validates a key of a Secret or ConfigMap.
 pub(super) fn check_key(key: &str) -> Result<(), &'static str> {
-    if is_file_name(key) { Ok(()) } else { Err("`key` must be a key of a Secret or ConfigMap") }
+    if is_data_key(key) { Ok(()) } else { Err("`key` must be a key of a Secret or ConfigMap") }
 }
 
 /// Returns whether a Secret or ConfigMap can have this key. The rules for the names of these objects are stricter.
-fn is_file_name(name: &str) -> bool {
+fn is_data_key(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= MAX_NAME && name != "." && !name.starts_with("..") && name.chars().all(plain)
 }

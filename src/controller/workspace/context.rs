@@ -1,4 +1,4 @@
-//! Dependencies of a Workspace reconcile, and state that is kept between reconciles.
+//! Dependencies of a Workspace reconciliation, and state that is kept between reconciliations.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,8 +26,8 @@ use crate::runtime::writes::Writer;
 use crate::source::git::Git;
 use crate::telemetry::metrics::Metrics;
 
-/// Limits of concurrent source streams to agents, in total and for each namespace. A waiting reconcile occupies a
-/// reconcile slot, so the number of reconcile slots also limits the queue.
+/// Limits of concurrent source streams to agents, in total and for each namespace. A waiting reconciliation occupies a
+/// reconciliation slot, so the number of reconciliation slots also limits the queue.
 const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
 /// Time for which verified objects are not read again while the pod is ready. The deletion of an object affects only
 /// the next pod.
@@ -35,26 +35,26 @@ const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
 /// Time for which verified objects are not read again while the pod is not ready. A missing object can be the cause.
 const TRUSTED_AT_START: Duration = Duration::from_secs(60);
 
-/// Dependencies of a Workspace reconcile.
+/// Dependencies of a Workspace reconciliation.
 pub struct Context {
-    /// Client with which events are listed, because the reader does not support this.
+    /// Client that lists events, because the reader cannot list them.
     pub client: Client,
     pub reader: Reader,
     pub writer: Writer,
     pub agents: Agents,
-    /// CA that signs the certificates of agents. A change triggers a reconcile of all Workspaces.
+    /// CA that signs the certificates of agents. A change triggers a reconciliation of all Workspaces.
     pub authority: watch::Receiver<Arc<Generations>>,
     /// Store for the bytes of artifacts.
     pub artifacts: artifact::Store,
-    /// Size limits of artifacts, which are sent to agents.
+    /// Size limits of artifacts. Each request that sends an artifact to an agent contains these limits.
     pub artifact_limits: artifact::Limits,
     /// Fetcher of artifacts that no other controller provides.
     pub fetcher: artifact::Fetcher,
     /// Poller for the Git repositories of Workspaces.
     pub git: Git,
     pub metrics: Metrics,
-    /// All Updates in the scope of the controller, which contain the open runs. The Workspace controller fills this
-    /// store.
+    /// Store of all Updates in the scope of the controller, from which the open runs are read. The Workspace controller
+    /// fills this store.
     pub updates: Updates,
     /// Waits until the cache of Updates is complete.
     pub caches: CacheSync,
@@ -68,8 +68,8 @@ pub struct Context {
     pub memory: Memory,
 }
 
-/// State that is kept between reconciles. This state only avoids or limits work, so its loss only causes additional
-/// work.
+/// State that is kept between reconciliations. This state only avoids or limits work, so its loss only causes
+/// additional work.
 pub struct Memory {
     /// Version of each StatefulSet after the last apply, by namespace and name. Locked only for short sections and
     /// never across an `.await`.

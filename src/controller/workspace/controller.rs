@@ -1,7 +1,7 @@
-//! Workspace controller: the watches that trigger a reconcile, and the reconcile loop (observe, decide, act).
+//! Workspace controller: the watches that trigger a reconciliation, and the reconcile loop (observe, decide, act).
 //!
-//! A reconcile is triggered by a change of the Workspace, its pod, its StatefulSet, its runs or the CA, and by explicit
-//! requests.
+//! A reconciliation is triggered by a change of the Workspace, its pod, its StatefulSet, its runs or the CA, and by
+//! explicit requests.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -33,9 +33,9 @@ use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
 use crate::runtime::watch::{self, only_changes};
 
-/// Maximum number of steps per reconcile. Normally, a reconcile needs fewer steps.
+/// Maximum number of steps per reconciliation. Normally, a reconciliation needs fewer steps.
 const MAX_STEPS: usize = 12;
-/// Requeue interval after a reconcile that reached the maximum number of steps.
+/// Requeue interval after a reconciliation that reached the maximum number of steps.
 const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
 
 /// Watches of the controller, and the stores into which they write.
@@ -91,14 +91,14 @@ fn authority_changes(
     })
 }
 
-/// Removes the spec and the status, because each reconcile reads its Workspace from the API.
+/// Removes the spec and the status, because each reconciliation reads its Workspace from the API.
 fn strip_unused_fields(workspace: &mut Workspace) {
     workspace.spec = WorkspaceSpec::default();
     workspace.status = None;
 }
 
-/// Returns a stream of the Updates whose run was opened, has ended or waits for references. The store contains the
-/// current version of an Update before the stream returns the Update.
+/// Returns a stream of the Updates whose run becomes open, ends, or starts or stops waiting for references. The store
+/// contains the current version of an Update before the stream returns the Update.
 fn run_changes(
     scope: &Scope,
     context: &Context,

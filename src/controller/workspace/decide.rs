@@ -16,15 +16,15 @@ use crate::api::names::WORKSPACE_FINALIZER;
 use crate::pulumi::cli;
 use crate::runtime::field_managers;
 
-/// Time, in seconds, for which the agent must be unreachable before its stale pod is deleted without a drain of the
+/// Time, in seconds, for which the agent must be unreachable before its outdated pod is deleted without a drain of the
 /// agent.
 const SILENT_SECONDS: i64 = 120;
 
 /// Time after its start, in seconds, within which the init container `fetch` must respond.
 const FETCH_START_SECONDS: i64 = 10;
 
-/// Next action. The reconcile ends after `Ignore`, `RemoveFinalizer` and `Report`. Another pass follows after all other
-/// actions, unless the action fails or reports a state.
+/// Next action. The reconciliation ends after `Ignore`, `RemoveFinalizer` and `Report`. Another step follows after all
+/// other actions, unless the action fails or reports a state.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     /// Do nothing. The Workspace is being deleted and has no finalizer, or the Pulumi Kubernetes Operator manages it.
@@ -70,10 +70,11 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         return if has_finalizer { clean_up(observed, now) } else { Action::Ignore };
     }
     if field_managers::is_applied_by_operator(workspace) {
-        // The Stack of the Workspace takes over the Workspace. This change of the Workspace then triggers a reconcile.
+        // The Stack of the Workspace takes over the Workspace. This change of the Workspace then triggers a
+        // reconciliation.
         return Action::Ignore;
     }
-    if field_managers::is_due(workspace) {
+    if field_managers::is_managed_by_operator(workspace) {
         return Action::TakeOver;
     }
     if !has_finalizer {

@@ -127,14 +127,14 @@ impl Act<'_> {
         let mounted_since = pod.as_ref().and_then(Pod::creation_timestamp).map(|created| created.0);
         let checked = self.context.references.check(&namespace, &desired, mounted_since).await?;
         let waited = self.has_reason(workspace_reason::REFERENCE_NOT_FOUND);
-        let waits = checked.waits_for(&namespace);
+        let waits = checked.missing_message(&namespace);
         let is_stale = if waits.is_some() { !waited } else { checked.is_recent };
         if let Some(pod) = pod.filter(|_| is_stale) {
             request_mounts(&pod, &self.context.writer, self.now).await?;
         }
         if let Some(waits) = waits {
             let waiter = Waiter::Workspace(ObjectRef::from_obj(workspace));
-            self.context.references.wait(&namespace, &checked.missing, &waiter);
+            self.context.references.register(&namespace, &checked.missing, &waiter);
             return Ok(Err(waits));
         }
         desired.retain(|reference| !checked.empty.contains(&reference.object()));

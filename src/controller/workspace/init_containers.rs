@@ -9,9 +9,10 @@ use super::environment::has_name;
 use super::spec_error::SpecError;
 use crate::api::names::PULUMI_CONTAINER;
 
-/// Copies the binary into the share volume, so that the main container can use any Pulumi image.
+/// Name of the init container that copies the binary into the share volume. The main container can therefore use any
+/// Pulumi image.
 pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
-/// Receives the source before the init containers of the user run.
+/// Name of the init container that receives the source before the init containers of the user run.
 pub(super) const FETCH_CONTAINER: &str = "fetch";
 /// Generated init containers, in the order in which they run.
 pub(super) const OWN: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];
@@ -21,8 +22,8 @@ const ADJUSTABLE: [&str; 3] = ["imagePullPolicy", "resources", "securityContext"
 /// Lists of `fetch` to which a user can add items, and the key field of these items. Existing templates add such items,
 /// because this container fetches the source in the Pulumi Kubernetes Operator.
 const EXTENSIBLE: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
-/// Maximum number of items that [`without_effect`] returns.
-const MAX_NAMED: usize = 10;
+/// Maximum number of items that [`without_effect`] lists.
+const MAX_LISTED: usize = 10;
 /// Fields of a security context that set the user and the group of a container.
 const IDENTITY: [&str; 2] = ["runAsUser", "runAsGroup"];
 
@@ -51,7 +52,7 @@ pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
         let items = fetch.get(*list).and_then(Value::as_array).into_iter().flatten();
         items.filter_map(move |item| Some(format!("{list}[{}]", item.get(*key)?.as_str()?)))
     });
-    items.take(MAX_NAMED).collect()
+    items.take(MAX_LISTED).collect()
 }
 
 /// Sorts the merged init containers: first the generated init containers, then those of the user. Removes `fetch`,
@@ -64,7 +65,7 @@ pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     };
     let (mut ordered, users): (Vec<Value>, Vec<Value>) = std::mem::take(containers).into_iter().partition(is_own);
     ordered.sort_by_key(|container| OWN.iter().position(|name| has_name(container, name)));
-    let fetches = has_source && users.iter().any(runs_to_its_end);
+    let fetches = has_source && users.iter().any(runs_to_completion);
     if fetches {
         for container in ordered.iter_mut().filter(|container| has_name(container, FETCH_CONTAINER)) {
             set_identity(container, &identity);
@@ -90,7 +91,7 @@ fn is_own(container: &Value) -> bool {
 
 /// Returns whether a container runs to completion. A sidecar starts before the other containers and keeps running, so
 /// no container waits for its end.
-fn runs_to_its_end(container: &Value) -> bool {
+fn runs_to_completion(container: &Value) -> bool {
     container.get("restartPolicy").and_then(Value::as_str) != Some("Always")
 }
 
@@ -141,7 +142,7 @@ mod tests {
             ("no other init containers", json!([bootstrap, fetch]), true, vec!["bootstrap"]),
             ("one", json!([prepare, bootstrap, fetch]), true, vec!["bootstrap", "fetch", "prepare"]),
             ("no source", json!([prepare, bootstrap, fetch]), false, vec!["bootstrap", "prepare"]),
-            ("a side-car", json!([proxy, bootstrap, fetch]), true, vec!["bootstrap", "proxy"]),
+            ("a sidecar", json!([proxy, bootstrap, fetch]), true, vec!["bootstrap", "proxy"]),
             (
                 "several keep their order",
                 json!([prepare, proxy, bootstrap, fetch, check]),
@@ -176,7 +177,7 @@ mod tests {
         assert!(without_effect(&template(json!({"name": "fetch", "resources": {}}))).is_empty());
         assert!(without_effect(&json!({"spec": {"initContainers": null}})).is_empty());
         let many: Vec<Value> = (0..1000).map(|number| json!({"name": format!("V{number}")})).collect();
-        assert_eq!(without_effect(&template(json!({"name": "fetch", "env": many}))).len(), MAX_NAMED);
+        assert_eq!(without_effect(&template(json!({"name": "fetch", "env": many}))).len(), MAX_LISTED);
     }
 
     #[test]

@@ -208,7 +208,7 @@ impl Seen {
         None
     }
 
-    /// Waits while the API server forbids a list of the objects. The permission can be missing on purpose, so only the
+    /// Waits until the API server allows a list of the objects. The permission can be missing on purpose, so only the
     /// first rejection is logged. A watch would log each rejection, so it is started after this wait.
     async fn until_allowed<K>(&mut self, api: Api<K>, selector: &Selector)
     where

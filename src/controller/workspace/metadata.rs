@@ -29,7 +29,7 @@ pub(super) fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
     object.labels().get(LABEL_WORKSPACE_NAME).map(String::as_str) == Some(name)
 }
 
-/// Returns a hash of the fields of the spec that determine the pod. A pod with another hash is stale. `bound` is the
+/// Returns a hash of the fields of the spec that determine the pod. A pod with another hash is outdated. `bound` is the
 /// source if the pod depends on its source. The hash then also contains the source.
 ///
 /// The hash does not contain the agent image and the defaults of the controller. Otherwise, an upgrade of the

@@ -36,6 +36,6 @@ pub use controller::{Watches, controller, reconcile};
 pub use environment::{references, run_environment};
 pub use input_watch::InputWatch;
 pub use pod_settings::{PodRestrictions, PodSettings};
-pub use pod_state::is_operators_pod;
+pub use pod_state::is_pko_pod;
 pub use render::{Rendered, render};
 pub use spec_error::SpecError;

@@ -1,4 +1,4 @@
-//! Reads the state for a Workspace reconcile from the cluster and from the agent in the pod.
+//! Reads the state for a Workspace reconciliation from the cluster and from the agent in the pod.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::source::{Origin, Unavailable};
 /// Maximum number of minor versions by which an agent can be older than the controller.
 const SUPPORTED_MINOR_VERSIONS: u64 = 2;
 
-/// State at the start of a pass.
+/// State at the start of a step.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub workspace: Workspace,
@@ -138,13 +138,13 @@ fn reference(artifact: &Artifact) -> Option<ArtifactReference> {
     Some(ArtifactReference { digest, revision: String::new(), dir: artifact.directory.clone() })
 }
 
-/// Returns the state of an agent of the Pulumi Kubernetes Operator. An agent that may execute a run counts as
-/// unreachable, which delays the deletion of its pod. In this time, the run can end, because this agent ends its run
-/// when the operator stops.
-fn operators_agent(updates: &[Arc<Update>]) -> Agent {
+/// Returns the state of an agent of the Pulumi Kubernetes Operator. An agent that may still be executing a run counts
+/// as unreachable, which delays the deletion of its pod. The run can end during this delay, because this agent ends
+/// its run when the operator stops.
+fn pko_agent(updates: &[Arc<Update>]) -> Agent {
     match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(
-            "the pod has an agent of the Pulumi Kubernetes Operator, which may execute run {}",
+            "the agent in the pod belongs to the Pulumi Kubernetes Operator and may still be executing run {}",
             update.name_any()
         )),
         None => Agent::NotCalled,
@@ -177,7 +177,7 @@ pub(super) async fn observe(
         pod_state::find_warning(&workspace, parts.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
     let updates = context.updates.in_group(&UpdateGroup::workspace(namespace, name));
     let (agent, client) = match state.as_ref().filter(|pod| should_call_agent(pod, &workspace, rendered, context)) {
-        Some(pod) if pod.is_operators => (operators_agent(&updates), None),
+        Some(pod) if pod.has_pko_agent => (pko_agent(&updates), None),
         Some(pod) => {
             let request = if desired.is_ok() { status_request(&workspace, context) } else { StatusRequest::default() };
             call_agent(name, namespace, pod, request, context).await
@@ -271,14 +271,14 @@ fn open_runs(updates: &[Arc<Update>]) -> Vec<OpenRun> {
 }
 
 /// Returns whether the agent must be called. While a pod starts, its agent can be called only in the init container
-/// `fetch`, or after it has opened its port. The agent of a stale pod is called even if the pod is not ready, because a
-/// run may be open in the pod.
+/// `fetch`, or after it has opened its port. The agent of an outdated pod is called even if the pod is not ready,
+/// because a run may be open in the pod.
 fn should_call_agent(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>, context: &Context) -> bool {
-    let stale = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
+    let outdated = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
     let deleted = workspace.metadata.deletion_timestamp.is_some();
     let was_ready = workspace.status.as_ref().is_some_and(|status| status.pod_uid.as_ref() == Some(&pod.uid));
-    let runs = pod.running && (pod.ready || stale || deleted || was_ready);
-    let fetches = pod.fetching.is_some() && !stale && !deleted;
+    let runs = pod.running && (pod.ready || outdated || deleted || was_ready);
+    let fetches = pod.fetching.is_some() && !outdated && !deleted;
     let opens = || pod.initialized && !pod.ready && pod.problem.is_none() && is_open(pod, workspace, context);
     !pod.terminating && (runs || fetches || opens())
 }
@@ -289,7 +289,8 @@ fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
     ip.is_some_and(|ip| context.probes.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
 }
 
-/// Returns the request for the status. Because of its content, the agent checks the mounted objects for changes.
+/// Returns the request for the status of the agent. The request contains the mounted files and directories that the
+/// agent checks for changes.
 fn status_request(workspace: &Workspace, context: &Context) -> StatusRequest {
     let mounted = environment::directories(&workspace.spec);
     let request = StatusRequest {
@@ -312,7 +313,7 @@ async fn call_agent(
         return (Agent::NotCalled, None);
     };
     let server_name = names::workspace_server_name(name, namespace);
-    let address = AgentAddress { ip, port: names::AGENT_PORT, server_name };
+    let address = AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace: namespace.to_owned() };
     match status(&address, request, context).await {
         Ok((reply, client)) => (Agent::Responded(Box::new(reply)), Some(client)),
         // The pod is not ready, so the agent may not have started.

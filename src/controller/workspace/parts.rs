@@ -131,7 +131,7 @@ fn part<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnce(&K) 
     match found {
         None => Part::Missing,
         Some(object) if !is_ours(object, name) => Part::Foreign,
-        Some(object) if field_managers::is_due(object) => Part::Operators,
+        Some(object) if field_managers::is_managed_by_operator(object) => Part::Operators,
         Some(object) if is_current(object) => Part::Current,
         Some(_) => Part::Outdated,
     }

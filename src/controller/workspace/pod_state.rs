@@ -19,7 +19,7 @@ use crate::runtime::reconcile::ReconcileError;
 /// Reasons for which containers wait during a normal start of a pod.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Path of the agent of the Pulumi Kubernetes Operator in its pods.
-const OPERATORS_AGENT: &str = "/share/agent";
+const PKO_AGENT: &str = "/share/agent";
 /// Word in the message of the scheduler about a resource request that no node can satisfy.
 const DOES_NOT_FIT: &str = "Insufficient";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
@@ -46,7 +46,7 @@ pub(super) struct PodState {
     /// Hash of the inputs of the user from which the pod was created.
     pub revision_hash: Option<String>,
     /// Whether the pod contains the agent of the Pulumi Kubernetes Operator, which has another protocol.
-    pub is_operators: bool,
+    pub has_pko_agent: bool,
     /// Whether the pod is being deleted.
     pub terminating: bool,
     /// Whether the pod has the finalizer of an open run.
@@ -85,7 +85,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         uid: pod.uid().unwrap_or_default(),
         ip: status.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
         revision_hash: pod.annotations().get(ANNOTATION_REVISION_HASH).cloned(),
-        is_operators: is_operators_pod(pod),
+        has_pko_agent: is_pko_pod(pod),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
         run: pod.annotations().get(ANNOTATION_RUN).cloned(),
@@ -102,11 +102,11 @@ pub(super) fn read(pod: &Pod) -> PodState {
 }
 
 /// Returns whether the `pulumi` container runs the agent of the Pulumi Kubernetes Operator.
-pub fn is_operators_pod(pod: &Pod) -> bool {
+pub fn is_pko_pod(pod: &Pod) -> bool {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let command =
         containers.find(|container| container.name == PULUMI_CONTAINER).and_then(|pulumi| pulumi.command.as_ref());
-    command.is_some_and(|command| command.iter().take(2).any(|word| word == OPERATORS_AGENT))
+    command.is_some_and(|command| command.iter().take(2).any(|word| word == PKO_AGENT))
 }
 
 fn is_initialized(pod: &Pod) -> bool {
@@ -118,11 +118,11 @@ fn problem(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     if status.phase.as_deref() == Some("Failed") {
         let reason = status.reason.as_deref().unwrap_or("Failed");
-        return Some(sentence(reason, status.message.as_deref()));
+        return Some(with_message(reason, status.message.as_deref()));
     }
     if let Some(condition) = unscheduled(pod) {
         let reason = condition.reason.as_deref().unwrap_or("Unschedulable");
-        let why = sentence(reason, condition.message.as_deref());
+        let why = with_message(reason, condition.message.as_deref());
         let requests = requests(pod).filter(|_| why.contains(DOES_NOT_FIT));
         let requests = requests.map(|requests| format!(" ({requests})")).unwrap_or_default();
         return Some(format!("cannot be scheduled: {why}{requests}"));
@@ -173,7 +173,7 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
     let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     Some(match last.filter(|_| reason == CRASH_LOOP) {
         Some(last) => failure(container, last),
-        None => sentence(reason, waiting.message.as_deref()),
+        None => with_message(reason, waiting.message.as_deref()),
     })
 }
 
@@ -188,7 +188,7 @@ fn last_failure(container: &ContainerStatus) -> Option<String> {
 /// Describes a failure. The text does not change during the next retry.
 fn failure(container: &ContainerStatus, last: &ContainerStateTerminated) -> String {
     let is_repeated = container.restart_count > 0 || state(container).is_some_and(|state| state.terminated.is_none());
-    if is_repeated { sentence(CRASH_LOOP, Some(&end(last))) } else { end(last) }
+    if is_repeated { with_message(CRASH_LOOP, Some(&describe_end(last))) } else { describe_end(last) }
 }
 
 fn started(container: &ContainerStatus) -> Option<Timestamp> {
@@ -199,16 +199,16 @@ fn state(container: &ContainerStatus) -> Option<&ContainerState> {
     container.state.as_ref()
 }
 
-fn end(terminated: &ContainerStateTerminated) -> String {
+fn describe_end(terminated: &ContainerStateTerminated) -> String {
     let ended = format!("terminated with exit code {}", terminated.exit_code);
     let ended = match terminated.reason.as_deref() {
         Some(reason) if reason != "Error" => format!("{ended} ({reason})"),
         _ => ended,
     };
-    sentence(&ended, terminated.message.as_deref())
+    with_message(&ended, terminated.message.as_deref())
 }
 
-fn sentence(reason: &str, message: Option<&str>) -> String {
+fn with_message(reason: &str, message: Option<&str>) -> String {
     let message = message.map(str::trim).unwrap_or_default();
     if message.is_empty() {
         return reason.to_owned();

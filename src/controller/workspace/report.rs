@@ -12,8 +12,8 @@ use crate::pulumi::cli;
 use crate::rpc::proto::{Candidate, InteractiveSession};
 use crate::source::Unavailable;
 
-/// Requeue interval in case a watch event of a pod or a run is lost.
-const BACKSTOP: Duration = Duration::from_secs(30);
+/// Requeue interval of states that normally end with a watch event. The requeue is needed only if the event is lost.
+const FALLBACK_INTERVAL: Duration = Duration::from_secs(30);
 /// Requeue interval while the API server rejects an object, or while another client prevents the replacement of the
 /// pod. No watch reports that the cause, such as an admission policy, has changed.
 pub(super) const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(3 * 60);
@@ -21,9 +21,9 @@ pub(super) const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(3 * 6
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Bounds of the poll interval while an agent is installing a source.
 const INSTALL_POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
-/// The poll interval is the previous duration of the installation divided by this number, so that polling delays a run
-/// only slightly.
-const INSTALL_POLL_PART: u32 = 8;
+/// Divisor of the poll interval: the interval is the time since the start of the installation divided by this number,
+/// so that polling delays a run only slightly.
+const INSTALL_POLL_DIVISOR: u32 = 8;
 
 /// Maximum length of the CLI version in a message, in characters.
 const MAX_VERSION: usize = 64;
@@ -112,7 +112,7 @@ impl Report {
             || "waiting for its init containers".to_owned(),
             |name| format!("running init container {name}"),
         );
-        Self::working(reason::INITIALIZING, format!("pod {pod} is starting: {what}"), BACKSTOP)
+        Self::working(reason::INITIALIZING, format!("pod {pod} is starting: {what}"), FALLBACK_INTERVAL)
     }
 
     /// Reports that the init container `fetch` is starting. No watch reports when this container accepts connections,
@@ -122,13 +122,13 @@ impl Report {
     }
 
     pub(super) fn pod_failed(pod: &str, problem: &str) -> Self {
-        Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {problem}"), BACKSTOP)
+        Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {problem}"), FALLBACK_INTERVAL)
     }
 
     /// Reports that no node meets the requirements of the pod. This can change at any time, for example when an
     /// autoscaler adds a node.
     pub(super) fn unschedulable(pod: &str, problem: &str) -> Self {
-        Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} failed to start: {problem}"), BACKSTOP)
+        Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} failed to start: {problem}"), FALLBACK_INTERVAL)
     }
 
     pub(super) fn unreachable(message: &str) -> Self {
@@ -136,7 +136,7 @@ impl Report {
     }
 
     pub(super) fn pod_waits_for_run(why: &'static str, pod: &str, run: &str) -> Self {
-        Self::working(why, format!("waiting for run {run} to end before deleting pod {pod}"), BACKSTOP)
+        Self::working(why, format!("waiting for run {run} to end before deleting pod {pod}"), FALLBACK_INTERVAL)
     }
 
     /// Reports that an interactive session delays the deletion of the pod. No watch reports the end of the session, so
@@ -161,17 +161,21 @@ impl Report {
     }
 
     pub(super) fn deletion_waits_for_run(run: &str) -> Self {
-        Self::working(reason::DELETING, format!("waiting for run {run} to end before deleting the Workspace"), BACKSTOP)
+        Self::working(
+            reason::DELETING,
+            format!("waiting for run {run} to end before deleting the Workspace"),
+            FALLBACK_INTERVAL,
+        )
     }
 
     pub(super) fn source_waits_for_run(artifact: &ArtifactReference, run: &str) -> Self {
         let message = format!("waiting for run {run} to end before installing source {}", name(artifact));
-        Self::working(reason::INSTALLING, message, BACKSTOP)
+        Self::working(reason::INSTALLING, message, FALLBACK_INTERVAL)
     }
 
     pub(super) fn artifact_missing(artifact: &ArtifactReference) -> Self {
         let message = format!("waiting for source {} to be fetched", name(artifact));
-        Self::failing(reason::ARTIFACT_UNAVAILABLE, message, BACKSTOP)
+        Self::failing(reason::ARTIFACT_UNAVAILABLE, message, FALLBACK_INTERVAL)
     }
 
     /// Reports why the source of the Workspace is unknown.
@@ -179,20 +183,22 @@ impl Report {
         match why {
             Unavailable::Invalid(message) | Unavailable::Denied(message) => Self::stalled(message.clone()),
             Unavailable::NotYet(message) | Unavailable::Stalled(message) => {
-                Self::failing(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP)
+                Self::failing(reason::ARTIFACT_UNAVAILABLE, message.clone(), FALLBACK_INTERVAL)
             }
-            Unavailable::Resolving(message) => Self::working(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP),
+            Unavailable::Resolving(message) => {
+                Self::working(reason::ARTIFACT_UNAVAILABLE, message.clone(), FALLBACK_INTERVAL)
+            }
         }
     }
 
     /// Reports missing objects. The installation of the source requires all objects to which the environment refers.
     pub(super) fn reference_not_found(artifact: &ArtifactReference, waits: &str) -> Self {
         let message = format!("{waits}; required to install source {}", name(artifact));
-        Self::failing(reason::REFERENCE_NOT_FOUND, message, BACKSTOP)
+        Self::failing(reason::REFERENCE_NOT_FOUND, message, FALLBACK_INTERVAL)
     }
 
     pub(super) fn installing(artifact: &ArtifactReference) -> Self {
-        Self::working(reason::INSTALLING, format!("installing source {}", name(artifact)), BACKSTOP)
+        Self::working(reason::INSTALLING, format!("installing source {}", name(artifact)), FALLBACK_INTERVAL)
     }
 
     /// Reports the progress of the installation of a source after `elapsed`. The agent sends no events, so the
@@ -202,7 +208,7 @@ impl Report {
         if candidate.failure.is_empty() {
             let message = format!("installing source {name}: {}", candidate.doing);
             let (shortest, longest) = INSTALL_POLL_INTERVALS;
-            let again = (elapsed / INSTALL_POLL_PART).clamp(shortest, longest);
+            let again = (elapsed / INSTALL_POLL_DIVISOR).clamp(shortest, longest);
             return Self::working(reason::INSTALLING, message, again);
         }
         let message = format!("failed to install the dependencies of source {name}, retrying: {}", candidate.failure);
@@ -211,7 +217,7 @@ impl Report {
 
     pub(super) fn artifact_refused(artifact: &ArtifactReference, message: &str) -> Self {
         let message = format!("agent rejected source {}: {message}", name(artifact));
-        Self::failing(reason::ARTIFACT_REFUSED, message, BACKSTOP)
+        Self::failing(reason::ARTIFACT_REFUSED, message, FALLBACK_INTERVAL)
     }
 
     /// Reports a source that cannot be fetched. If its URL is not allowed, only a change of the spec resolves the
@@ -223,7 +229,7 @@ impl Report {
                 Self::stalled(message)
             }
             _ => {
-                let again = error.retry_after().map_or(BACKSTOP, |wait| wait.max(POLL_INTERVAL));
+                let again = error.retry_after().map_or(FALLBACK_INTERVAL, |wait| wait.max(POLL_INTERVAL));
                 Self::failing(reason::ARTIFACT_UNAVAILABLE, message, again)
             }
         }
@@ -231,7 +237,7 @@ impl Report {
 
     /// Reports that the API server forbids an object of the Workspace, for example because of a quota.
     pub(super) fn forbidden(message: String) -> Self {
-        Self::failing(reason::POD_FAILED, message, BACKSTOP)
+        Self::failing(reason::POD_FAILED, message, FALLBACK_INTERVAL)
     }
 
     /// Reports that an admission webhook or policy denied an object of the Workspace.

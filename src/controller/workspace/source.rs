@@ -38,7 +38,7 @@ impl DesiredSource {
 pub(super) fn desired(spec: &WorkspaceSpec) -> Result<DesiredSource, SpecError> {
     let written = InlineSource::of(spec);
     let resolved = match (&spec.artifact, written.first()) {
-        (Some(_), Some(other)) => return Err(InlineSourceError::Two { one: "artifact", other }.into()),
+        (Some(_), Some(other)) => return Err(InlineSourceError::MutuallyExclusive { one: "artifact", other }.into()),
         (Some(artifact), None) => return from_artifact_reference(artifact),
         (None, _) => written.resolve()?.unwrap_or_else(from_init_containers),
     };

@@ -49,7 +49,7 @@ pub enum SpecError {
     #[error("serviceTemplate: {0}")]
     ServiceMerge(MergeError),
 
-    #[error("serviceTemplate.{field} is not supported: only metadata.labels and metadata.annotations are")]
+    #[error("serviceTemplate.{field} is not supported: only metadata.labels and metadata.annotations are supported")]
     ServiceField { field: String },
 
     #[error("invalid securityProfile {profile:?}: must be restricted or baseline")]

@@ -14,7 +14,7 @@ use super::{config, environment};
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec, WorkspaceStatus};
 use crate::api::bounds;
 use crate::api::columns;
-use crate::api::conditions::{self, Claim, Status, workspace_reason};
+use crate::api::conditions::{self, ConditionUpdate, Status, workspace_reason};
 use crate::api::names::{AGENT_PORT, workspace_object};
 use crate::artifact::Directory;
 use crate::rpc::proto::StatusReply;
@@ -162,16 +162,16 @@ fn with_revision(found: ArtifactReference, observed: &Observed) -> ArtifactRefer
 }
 
 fn set_conditions(status: &mut WorkspaceStatus, report: &Report, generation: i64, now: Timestamp) {
-    let claim = |kind, status| Claim { kind, status, reason: report.reason, message: &report.message };
+    let condition = |kind, status| ConditionUpdate { kind, status, reason: report.reason, message: &report.message };
     let ready = if report.state == State::Ready { Status::True } else { Status::False };
-    conditions::set(&mut status.conditions, &claim(conditions::READY, ready), generation, now);
+    conditions::set(&mut status.conditions, &condition(conditions::READY, ready), generation, now);
     let others = [
         (conditions::RECONCILING, matches!(report.state, State::Working | State::Failing)),
         (conditions::STALLED, report.state == State::Stalled),
     ];
     for (kind, holds) in others {
         if holds {
-            conditions::set(&mut status.conditions, &claim(kind, Status::True), generation, now);
+            conditions::set(&mut status.conditions, &condition(kind, Status::True), generation, now);
         } else {
             conditions::remove(&mut status.conditions, kind);
         }
@@ -203,7 +203,7 @@ fn without_effect(workspace: &Workspace) -> Option<Event> {
     let template = workspace.spec.pod_template.as_ref().filter(|_| observed != workspace.metadata.generation)?;
     let fields = init_containers::without_effect(template);
     let message = format!(
-        "podTemplate: {} of init container {FETCH_CONTAINER} has no effect: the controller fetches the source. Put known_hosts and \
+        "podTemplate: the init container {FETCH_CONTAINER} ignores {}, because the controller fetches the source. Put known_hosts and \
          ca.crt into the Secret with the credentials",
         fields.join(", ")
     );

@@ -43,8 +43,8 @@ fn inputs_key(secret: &Secret) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|key| key.len() >= MIN_INPUTS_KEY)
 }
 
-/// Returns a Secret with a new certificate. Keeps the inputs key of the Secret `before`, because all inputs would
-/// appear to be changed with another key.
+/// Returns a Secret with a new certificate. Keeps the inputs key of the Secret `before`. With another key, all inputs
+/// would appear to have changed.
 pub(super) fn issue(
     name: &str,
     namespace: &str,

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 /// Maximum number of locks that a message lists.
-const NAMED_LOCKS: usize = 5;
+const MAX_LISTED_LOCKS: usize = 5;
 
 /// Lock of a stack in a DIY backend (file system or object store), which the CLI reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct DeadProcess {
     pub pid: u32,
     /// Start of the run, in milliseconds since 1970.
     pub started: i64,
-    /// Time at which the process had certainly exited, in milliseconds since 1970.
+    /// Time by which the process has certainly exited, in milliseconds since 1970.
     pub ended: i64,
 }
 
@@ -54,11 +54,11 @@ fn parse_lock(line: &str) -> Option<Lock> {
 pub fn only_lock(stderr: &str) -> Option<Lock> {
     let mut locks = parse_locks(stderr);
     let lock = locks.pop()?;
-    (locks.is_empty() && announced(stderr) == Some(1)).then_some(lock)
+    (locks.is_empty() && reported_lock_count(stderr) == Some(1)).then_some(lock)
 }
 
 /// Returns the number of locks that the CLI reports.
-fn announced(stderr: &str) -> Option<u32> {
+fn reported_lock_count(stderr: &str) -> Option<u32> {
     let (_, rest) = stderr.split_once("the stack is currently locked by ")?;
     rest.split_once(" lock(s)")?.0.parse().ok()
 }
@@ -75,14 +75,14 @@ pub fn dead_holder<'a>(lock: &Lock, dead: &'a [DeadProcess]) -> Option<&'a DeadP
 }
 
 /// Returns the message for a locked stack.
-pub(super) fn locked(holders: &[Lock]) -> String {
+pub(super) fn lock_message(holders: &[Lock]) -> String {
     let mut named: Vec<_> = holders
         .iter()
-        .take(NAMED_LOCKS)
+        .take(MAX_LISTED_LOCKS)
         .map(|lock| format!("{}@{} (pid {}) since {}", lock.user, lock.host, lock.pid, lock.time))
         .collect();
-    if holders.len() > NAMED_LOCKS {
-        named.push(format!("{} more", holders.len() - NAMED_LOCKS));
+    if holders.len() > MAX_LISTED_LOCKS {
+        named.push(format!("{} more", holders.len() - MAX_LISTED_LOCKS));
     }
     format!(
         "the stack is locked by {}; if no process holds the lock anymore, remove it with `pulumi cancel`",

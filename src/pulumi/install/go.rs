@@ -19,8 +19,8 @@ pub(super) fn managed(files: &Files) -> Managed {
     Managed { name: "go".to_owned(), reinstall_reason, works_without_trees: true, ..Managed::default() }
 }
 
-/// Returns whether `go.mod` replaces a module with a directory, because the dependencies of the directory can change.
-/// In the go command, the path of a directory must start with `./`, `../` or `/`.
+/// Returns whether `go.mod` replaces a module with a directory, whose dependencies can change. In the go command, the
+/// path of a directory must start with `./`, `../` or `/`.
 fn replaces_with_path(module: &str) -> bool {
     let targets = module.lines().filter_map(|line| line.split_once("=>")).map(|(_, target)| target);
     targets.map(|target| target.trim_start_matches([' ', '\t', '"', '`'])).any(|target| target.starts_with(['.', '/']))

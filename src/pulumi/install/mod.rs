@@ -2,8 +2,8 @@
 //! dependencies.
 //!
 //! A new source reuses the dependencies of the previous source without an installation only if all inputs of the
-//! installation are known and unchanged: see [`Plan::carry`]. Otherwise, the installation runs, because a dependency
-//! could be outdated.
+//! installation are known and unchanged: see [`InstallPlan::carry`]. Otherwise, the installation runs, because a
+//! dependency could be outdated.
 
 pub mod go;
 mod nodejs;
@@ -20,16 +20,16 @@ use sha2::{Digest as _, Sha256};
 use super::project::Project;
 use package_manager::{LOCAL_DEPENDENCY, Managed, inside, is_path, text};
 
-pub use package_manager::{Files, Subject};
+pub use package_manager::{Files, ProjectInSource};
 
 /// An installation and the conditions for skipping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct InstallPlan {
     /// Record to store after the installation.
     pub installed: Installed,
     /// Reason why the installation must run even if the key is unchanged. `None` if an unchanged key permits skipping
     /// the installation.
-    pub never_skipped: Option<String>,
+    pub reinstall_reason: Option<String>,
     /// Directories of the dependencies, relative to the root of the source. Excludes directories outside the source.
     pub trees: Vec<PathBuf>,
     /// Whether the installation removes unneeded dependencies.
@@ -56,7 +56,7 @@ pub enum Carry {
     Nothing,
 }
 
-impl Plan {
+impl InstallPlan {
     /// Returns how to reuse the dependencies of the previous source.
     ///
     /// Copies the dependencies only if the package manager removes unneeded dependencies, or if the inputs of the
@@ -64,7 +64,7 @@ impl Plan {
     pub fn carry(&self, before: Option<&Installed>) -> Carry {
         let Some(before) = before else { return Carry::Nothing };
         let is_equal = before.key == self.installed.key;
-        match &self.never_skipped {
+        match &self.reinstall_reason {
             None if is_equal => Carry::Move,
             _ if before.manager == self.installed.manager && (self.exact || is_equal) => Carry::Copy,
             _ => Carry::Nothing,
@@ -73,25 +73,30 @@ impl Plan {
 }
 
 /// Returns the paths in the source of all files that can affect the installation.
-pub fn files(subject: Subject<'_>) -> Vec<PathBuf> {
-    let names: &[&str] = match subject.project.runtime.as_str() {
+pub fn files(project_in_source: ProjectInSource<'_>) -> Vec<PathBuf> {
+    let names: &[&str] = match project_in_source.project.runtime.as_str() {
         "nodejs" | "bun" => &nodejs::FILES,
         "python" => &python::FILES,
         "go" => &go::FILES,
         _ => return Vec::new(),
     };
-    let directories = subject.directories();
+    let directories = project_in_source.directories();
     directories.iter().flat_map(|directory| names.iter().map(|name| directory.join(name))).collect()
 }
 
 /// Plans an installation. `imports` are the packages that the files of a Go module import. `cli` is the version of the
 /// CLI, or empty if the version is unknown.
-pub fn plan(subject: Subject<'_>, files: &Files, imports: &BTreeSet<String>, cli: &str) -> Plan {
-    let project = subject.project;
+pub fn plan(
+    project_in_source: ProjectInSource<'_>,
+    files: &Files,
+    imports: &BTreeSet<String>,
+    cli: &str,
+) -> InstallPlan {
+    let project = project_in_source.project;
     let mut managed = match project.runtime.as_str() {
         "yaml" => Managed { name: "yaml".to_owned(), works_without_trees: true, ..Managed::default() },
-        "nodejs" | "bun" => nodejs::managed(subject, files),
-        "python" => python::managed(subject, files),
+        "nodejs" | "bun" => nodejs::managed(project_in_source, files),
+        "python" => python::managed(project_in_source, files),
         "go" => go::managed(files),
         other => Managed {
             name: other.to_owned(),
@@ -100,24 +105,30 @@ pub fn plan(subject: Subject<'_>, files: &Files, imports: &BTreeSet<String>, cli
         },
     };
     // The CLI writes generated packages to this directory.
-    managed.trees.extend(inside(&subject.directory.join("sdks")).filter(|_| project.has_packages()));
+    managed.trees.extend(inside(&project_in_source.directory.join("sdks")).filter(|_| project.has_packages()));
     let unknown_cli = cli.is_empty().then(|| "unknown CLI version".to_owned());
-    Plan {
-        installed: Installed { key: key(subject, &managed.name, files, imports, cli), manager: managed.name },
-        never_skipped: managed.reinstall_reason.or_else(|| package_reinstall_reason(project)).or(unknown_cli),
+    InstallPlan {
+        installed: Installed { key: key(project_in_source, &managed.name, files, imports, cli), manager: managed.name },
+        reinstall_reason: managed.reinstall_reason.or_else(|| package_reinstall_reason(project)).or(unknown_cli),
         trees: managed.trees,
         exact: managed.exact,
         works_without_trees: managed.works_without_trees,
     }
 }
 
-fn key(subject: Subject<'_>, manager: &str, files: &Files, imports: &BTreeSet<String>, cli: &str) -> String {
-    let project = subject.project;
+fn key(
+    project_in_source: ProjectInSource<'_>,
+    manager: &str,
+    files: &Files,
+    imports: &BTreeSet<String>,
+    cli: &str,
+) -> String {
+    let project = project_in_source.project;
     let files: BTreeMap<_, _> =
         files.iter().map(|(path, content)| (path.to_string_lossy(), hex::encode(Sha256::digest(content)))).collect();
     let all = json!({
         "cli": cli,
-        "directory": subject.directory.to_string_lossy(),
+        "directory": project_in_source.directory.to_string_lossy(),
         "runtime": project.runtime,
         "options": project.runtime_options,
         "main": project.main,

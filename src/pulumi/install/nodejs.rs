@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::package_manager::{self, Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, is_path, named};
+use super::package_manager::{self, Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, ProjectInSource, is_path, named};
 
 pub(super) const FILES: [&str; 14] = [
     "package.json",
@@ -47,10 +47,10 @@ const SCRIPTS: [&str; 9] = [
 const DEPENDENCIES: [&str; 7] =
     ["dependencies", "devDependencies", "optionalDependencies", "peerDependencies", "overrides", "resolutions", "pnpm"];
 
-pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
-    let option = subject.option("packagemanager");
+pub(super) fn managed(project_in_source: ProjectInSource<'_>, files: &Files) -> Managed {
+    let option = project_in_source.option("packagemanager");
     let desired = match option {
-        "" if subject.project.runtime == "bun" => "bun",
+        "" if project_in_source.project.runtime == "bun" => "bun",
         "" => "auto",
         option => option,
     };
@@ -62,7 +62,7 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
     Managed {
         name,
         reinstall_reason: reinstall_reason(desired, &locked, files),
-        trees: subject.directories().iter().map(|directory| directory.join("node_modules")).collect(),
+        trees: project_in_source.directories().iter().map(|directory| directory.join("node_modules")).collect(),
         exact: true,
         works_without_trees: false,
     }
@@ -86,15 +86,15 @@ fn reinstall_reason(desired: &str, locked: &[&str], files: &Files) -> Option<Str
         return Some("no package.json".to_owned());
     }
     let locks = LOCKS.iter().flat_map(|(_, names)| named(files, names));
-    if locks.into_iter().any(|(_, content)| lock_names_path(content)) {
+    if locks.into_iter().any(|(_, content)| lock_contains_local_path(content)) {
         return Some(LOCAL_DEPENDENCY.to_owned());
     }
     named(files, &["package.json"]).find_map(|(path, content)| manifest_reinstall_reason(path, content))
 }
 
-fn lock_names_path(content: &[u8]) -> bool {
+fn lock_contains_local_path(content: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(content) else { return true };
-    package_manager::names_path(text) || text.contains("\"link\": true") || text.contains("\"link\":true")
+    package_manager::contains_local_path(text) || text.contains("\"link\": true") || text.contains("\"link\":true")
 }
 
 fn manifest_reinstall_reason(path: &Path, content: &[u8]) -> Option<String> {
@@ -110,15 +110,15 @@ fn manifest_reinstall_reason(path: &Path, content: &[u8]) -> Option<String> {
         return Some(format!("script {script:?} of {} may generate files from the source", path.display()));
     }
     let mut dependencies = DEPENDENCIES.iter().filter_map(|field| manifest.get(field));
-    dependencies.any(names_path).then(|| LOCAL_DEPENDENCY.to_owned())
+    dependencies.any(contains_local_path).then(|| LOCAL_DEPENDENCY.to_owned())
 }
 
 /// Returns whether any string in a value is a path.
-fn names_path(value: &Value) -> bool {
+fn contains_local_path(value: &Value) -> bool {
     match value {
         Value::String(text) => is_path(text),
-        Value::Array(values) => values.iter().any(names_path),
-        Value::Object(values) => values.values().any(names_path),
+        Value::Array(values) => values.iter().any(contains_local_path),
+        Value::Object(values) => values.values().any(contains_local_path),
         _ => false,
     }
 }

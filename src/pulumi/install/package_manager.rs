@@ -28,13 +28,13 @@ pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A project in a source.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct ProjectInSource<'a> {
     pub project: &'a Project,
     /// Directory of the project in the source.
     pub directory: &'a Path,
 }
 
-impl Subject<'_> {
+impl ProjectInSource<'_> {
     /// Returns an option of the runtime, or an empty string if the option is not set.
     pub(super) fn option(&self, name: &str) -> &str {
         text(&self.project.runtime_options, name)
@@ -94,23 +94,23 @@ const TOML_KEYS: [&str; 5] = ["path=", "directory=", "editable=", "workspace=tru
 
 /// Returns whether the specification of a dependency is a local path.
 pub(super) fn is_path(text: &str) -> bool {
-    text.starts_with(['.', '/', '~']) || names_path(text)
+    text.starts_with(['.', '/', '~']) || contains_local_path(text)
 }
 
 /// Returns whether a text contains one of [`SCHEMES`] at the start of a word.
-pub(super) fn names_path(text: &str) -> bool {
+pub(super) fn contains_local_path(text: &str) -> bool {
     SCHEMES.iter().any(|scheme| has_word(text, scheme))
 }
 
 /// Returns whether a TOML manifest or lock file contains a local dependency.
-pub(super) fn toml_names_path(text: &str) -> bool {
+pub(super) fn toml_contains_local_path(text: &str) -> bool {
     let text: String = text.chars().filter(|c| !matches!(c, ' ' | '\t')).collect();
     let others = text.match_indices("virtual=\"").any(|(at, word)| {
         // `virtual = "."` is the project itself, which is not installed.
         !text.get(at + word.len()..).is_some_and(|rest| rest.starts_with(".\""))
     });
     others
-        || names_path(&text)
+        || contains_local_path(&text)
         || TOML_KEYS.iter().any(|key| has_word(&text, key))
         || ["type=\"directory\"", "type=\"file\"", "[tool.uv.workspace]"].iter().any(|words| text.contains(words))
 }
@@ -158,7 +158,7 @@ mod tests {
             ("pythonpath = \"src\"", false),
             ("dependencies = [\"pulumi>=3\"]\nfiles = [{file = \"a.whl\", hash = \"x\"}]", false),
         ] {
-            assert_eq!(toml_names_path(text), expected, "{text}");
+            assert_eq!(toml_contains_local_path(text), expected, "{text}");
         }
     }
 }

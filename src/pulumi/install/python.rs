@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use super::package_manager::{
-    Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, inside, named, names_path, toml_names_path,
+    Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, ProjectInSource, contains_local_path, inside, named,
+    toml_contains_local_path,
 };
 
 pub(super) const FILES: [&str; 9] = [
@@ -19,7 +20,7 @@ pub(super) const FILES: [&str; 9] = [
 ];
 
 /// Options in `requirements.txt` that select the origin of packages, but not the packages themselves.
-const HARMLESS: [&str; 9] = [
+const ORIGIN_OPTIONS: [&str; 9] = [
     "-i",
     "--index-url",
     "--extra-index-url",
@@ -42,15 +43,15 @@ enum Requirements {
     Elsewhere,
 }
 
-pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
+pub(super) fn managed(project_in_source: ProjectInSource<'_>, files: &Files) -> Managed {
     let has = |name: &str| named(files, &[name]).next().is_some();
-    let toolchain = match subject.option("toolchain") {
+    let toolchain = match project_in_source.option("toolchain") {
         "" | "auto" if has("uv.lock") => "uv",
         "" | "auto" if has("poetry.lock") => "poetry",
         "" | "auto" => "pip",
         toolchain => toolchain,
     };
-    let environment = virtual_environment(subject);
+    let environment = virtual_environment(project_in_source);
     let reinstall_reason = match toolchain {
         "uv" | "poetry" if !has(if toolchain == "uv" { "uv.lock" } else { "poetry.lock" }) => Some(NO_LOCK.to_owned()),
         "uv" | "poetry" => locked_reinstall_reason(files),
@@ -59,7 +60,7 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
     };
     let mut trees: Vec<PathBuf> = environment.into_iter().collect();
     if toolchain != "pip" {
-        trees.extend(subject.directories().iter().map(|directory| directory.join(".venv")));
+        trees.extend(project_in_source.directories().iter().map(|directory| directory.join(".venv")));
         trees.sort();
         trees.dedup();
     }
@@ -73,15 +74,17 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
 }
 
 /// Returns the directory in the option `virtualenv`, if the directory is inside the source.
-fn virtual_environment(subject: Subject<'_>) -> Option<PathBuf> {
-    let option = subject.option("virtualenv");
-    inside(&subject.directory.join(option)).filter(|path| !option.is_empty() && path != subject.directory)
+fn virtual_environment(project_in_source: ProjectInSource<'_>) -> Option<PathBuf> {
+    let option = project_in_source.option("virtualenv");
+    inside(&project_in_source.directory.join(option))
+        .filter(|path| !option.is_empty() && path != project_in_source.directory)
 }
 
 fn locked_reinstall_reason(files: &Files) -> Option<String> {
     let mut tables = named(files, &["uv.lock", "poetry.lock", "pyproject.toml", "uv.toml"]);
-    let names_path = |content: &[u8]| std::str::from_utf8(content).is_ok_and(|text| !toml_names_path(text));
-    tables.any(|(_, content)| !names_path(content)).then(|| LOCAL_DEPENDENCY.to_owned())
+    let is_without_local_path =
+        |content: &[u8]| std::str::from_utf8(content).is_ok_and(|text| !toml_contains_local_path(text));
+    tables.any(|(_, content)| !is_without_local_path(content)).then(|| LOCAL_DEPENDENCY.to_owned())
 }
 
 fn pip_reinstall_reason(files: &Files, environment: Option<&PathBuf>) -> Option<String> {
@@ -114,7 +117,7 @@ fn requirement(line: &str) -> Requirements {
     }
     if line.starts_with('-') {
         let option = line.split([' ', '=']).next().unwrap_or_default();
-        return if HARMLESS.contains(&option) { Requirements::Pinned } else { Requirements::Elsewhere };
+        return if ORIGIN_OPTIONS.contains(&option) { Requirements::Pinned } else { Requirements::Elsewhere };
     }
     let name_ends = line.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')));
     let (name, rest) = line.split_at(name_ends.unwrap_or(line.len()));
@@ -126,7 +129,7 @@ fn requirement(line: &str) -> Requirements {
         Some(extras) => extras.split_once(']').map_or("", |(_, rest)| rest).trim_start(),
         None => rest,
     };
-    if names_path(rest) || rest.starts_with(['.', '/']) {
+    if contains_local_path(rest) || rest.starts_with(['.', '/']) {
         return Requirements::Elsewhere;
     }
     let version = rest.strip_prefix("==").map(|version| version.trim_start_matches('=').trim_start());

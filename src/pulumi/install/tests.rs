@@ -8,21 +8,21 @@ const GO: &str = "name: a\nruntime: go";
 const MANIFEST: (&str, &str) = ("package.json", r#"{"dependencies": {"left-pad": "^1.0.0"}}"#);
 const LOCK: (&str, &str) = ("package-lock.json", r#"{"lockfileVersion": 3}"#);
 
-fn planned(project: &str, directory: &str, contents: &[(&str, &str)], cli: &str) -> Plan {
+fn planned(project: &str, directory: &str, contents: &[(&str, &str)], cli: &str) -> InstallPlan {
     let project = Project::parse(Path::new("Pulumi.yaml"), project).expect("valid project file");
-    let subject = Subject { project: &project, directory: Path::new(directory) };
-    let expected = files(subject);
+    let project_in_source = ProjectInSource { project: &project, directory: Path::new(directory) };
+    let expected = files(project_in_source);
     let contents = contents.iter().map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
     // As in the agent, passes only the requested files.
-    plan(subject, &contents.filter(|(path, _)| expected.contains(path)).collect(), &BTreeSet::new(), cli)
+    plan(project_in_source, &contents.filter(|(path, _)| expected.contains(path)).collect(), &BTreeSet::new(), cli)
 }
 
-fn npm(contents: &[(&str, &str)]) -> Plan {
+fn npm(contents: &[(&str, &str)]) -> InstallPlan {
     planned(NPM, "", contents, "v3.259.0")
 }
 
 #[test]
-fn an_installation_is_skipped_only_with_a_complete_cache_key() {
+fn an_installation_is_skipped_only_if_all_its_inputs_are_known() {
     let with_manifest = |manifest: &'static str| vec![("package.json", manifest), LOCK];
     let uv = ("uv.lock", "source = { virtual = \".\" }");
     let pyproject = ("pyproject.toml", "dependencies = [\"pulumi>=3\"]");
@@ -66,7 +66,7 @@ fn an_installation_is_skipped_only_with_a_complete_cache_key() {
         ("name: a\nruntime: yaml\nplugins: {providers: [{name: own, path: ../own}]}", vec![], Some("local path")),
     ] {
         let plan = planned(project, "", &contents, "v3.259.0");
-        match (&plan.never_skipped, expected) {
+        match (&plan.reinstall_reason, expected) {
             (None, None) => assert_eq!(plan.carry(Some(&plan.installed)), Carry::Move, "{project} {contents:?}"),
             (Some(why), Some(expected)) if why.contains(expected) => {
                 assert_ne!(plan.carry(Some(&plan.installed)), Carry::Move, "{project} {contents:?}");
@@ -95,23 +95,24 @@ fn the_cache_key_contains_every_install_input() {
     for (number, plan) in changed.iter().enumerate() {
         assert_ne!(plan.installed.key, base.key, "change {number}");
     }
-    assert!(planned(NPM, "", &[MANIFEST, LOCK], "").never_skipped.is_some(), "an unknown CLI version");
+    assert!(planned(NPM, "", &[MANIFEST, LOCK], "").reinstall_reason.is_some(), "an unknown CLI version");
 }
 
 #[test]
 fn a_new_import_of_a_go_program_requires_an_installation() {
     let project = Project::parse(Path::new("Pulumi.yaml"), GO).expect("valid project file");
-    let subject = Subject { project: &project, directory: Path::new("") };
+    let project_in_source = ProjectInSource { project: &project, directory: Path::new("") };
     let module = Files::from([("go.mod".into(), b"module a".to_vec()), ("go.sum".into(), Vec::new())]);
-    let planned =
-        |imports: &[&str]| plan(subject, &module, &imports.iter().map(|path| (*path).to_owned()).collect(), "v3.259.0");
+    let planned = |imports: &[&str]| {
+        plan(project_in_source, &module, &imports.iter().map(|path| (*path).to_owned()).collect(), "v3.259.0")
+    };
     let before = planned(&["fmt", "b.example"]).installed;
     assert_eq!(planned(&["b.example", "fmt"]).carry(Some(&before)), Carry::Move);
     assert_eq!(planned(&["b.example", "fmt", "c.example"]).carry(Some(&before)), Carry::Nothing);
 }
 
 #[test]
-fn only_safe_dependency_changes_reuse_a_copy_of_the_installation() {
+fn dependencies_are_copied_only_if_no_obsolete_packages_can_remain() {
     let base = npm(&[MANIFEST, LOCK]).installed;
     assert_eq!(npm(&[("package.json", "{}"), LOCK]).carry(Some(&base)), Carry::Copy);
     assert_eq!(npm(&[MANIFEST, ("yarn.lock", "")]).carry(Some(&base)), Carry::Nothing, "another package manager");
@@ -129,7 +130,7 @@ fn only_safe_dependency_changes_reuse_a_copy_of_the_installation() {
 fn dependency_files_and_trees_are_searched_up_to_the_source_root() {
     let lock = ("package-lock.json", "{}");
     let plan = planned(&format!("{NPM}\nmain: src/index.ts"), "a/b", &[MANIFEST, lock], "v3.259.0");
-    assert_eq!(plan.never_skipped, None);
+    assert_eq!(plan.reinstall_reason, None);
     let trees = ["a/b/src/index.ts", "a/b/src", "a/b", "a", ""].map(|place| Path::new(place).join("node_modules"));
     assert_eq!(plan.trees, trees);
     let poetry = planned("name: a\nruntime: python", "a", &[("poetry.lock", "")], "v3.259.0");

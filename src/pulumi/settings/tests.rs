@@ -96,12 +96,16 @@ fn encrypted_secrets_are_kept_and_the_cli_encrypts_missing_ones() {
     let without = "config:\n  web:plain: 1\n  web:list:\n    -\n      password: \"\"\n".to_owned();
     assert_eq!(rebuild("", &[token, password]), (without.clone(), "token list[0].password".to_owned()));
     let current = "config:\n  web:token:\n    secure: v1:a\n  web:list:\n    - password:\n        secure: v1:b\n";
-    assert_eq!(rebuild(current, &[]), (without, "token list[0].password".to_owned()), "a changed secret is not reused");
+    assert_eq!(
+        rebuild(current, &[]),
+        (without, "token list[0].password".to_owned()),
+        "the encrypted value of a changed secret is not reused"
+    );
     let (text, missing) = rebuild(current, &[token, password]);
     assert_eq!(missing, "");
     assert!(text.contains("v1:a") && text.contains("v1:b") && text.contains("web:plain"), "{text}");
     let (text, missing) = rebuild(current, &[password]);
-    assert_eq!(missing, token, "a changed secret at a path is not reused");
+    assert_eq!(missing, token, "the encrypted value of a changed secret at a path is not reused");
     assert!(!text.contains("v1:a") && text.contains("v1:b"), "{text}");
     let (text, missing) = rebuild("config:\n  web:token: plain\n", &[token]);
     assert_eq!(missing, "token list[0].password");
@@ -211,14 +215,14 @@ fn a_json_project_gets_json_settings() {
 #[test]
 fn errors_name_config_keys_that_the_cli_would_misread() {
     let table = [
-        (json!({"a": null}), "config key \"a\" is null; set a value or remove the key"),
+        (json!({"a": null}), "config key \"a\" is null: set a value or remove the key"),
         (json!({"a:b:c": 1}), "invalid config key \"a:b:c\": must have the form `<name>` or `<namespace>:<name>`"),
         (json!({":b": 1}), "invalid config key \":b\": must have the form `<name>` or `<namespace>:<name>`"),
         (json!({"": 1}), "invalid config key \"\": must have the form `<name>` or `<namespace>:<name>`"),
         (json!({"a": 1, "web:a": 2}), "invalid config key \"web:a\": set twice, with and without its namespace"),
         (
             json!({"a": [{"secure": "x"}]}),
-            "config key \"a\" contains an object whose only key is \"secure\", which the CLI treats as an encrypted value; \
+            "config key \"a\" contains an object whose only key is \"secure\", which the CLI treats as an encrypted value: \
              rename this key",
         ),
     ];
@@ -242,7 +246,7 @@ fn the_error_for_an_invalid_settings_file_contains_the_line_number() {
 
 proptest! {
     #[test]
-    fn no_text_causes_a_panic(original in any::<String>(), current in any::<String>(), key in any::<String>(), value in any::<String>()) {
+    fn arbitrary_text_never_causes_a_panic(original in any::<String>(), current in any::<String>(), key in any::<String>(), value in any::<String>()) {
         for (is_path, is_secret) in [(false, false), (false, true), (true, false), (true, true)] {
             let entry = Entry { is_path, is_secret, ..entry(&key, &json!(value)) };
             let environments = [value.clone()];

@@ -181,7 +181,7 @@ async fn a_source_stream_is_aborted_if_the_agent_reads_too_slowly() {
 }
 
 #[tokio::test]
-async fn sending_a_source_is_complete_even_if_the_agent_does_not_read_it() {
+async fn a_source_counts_as_sent_when_the_connection_has_accepted_it() {
     let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let sending = Sending::default();
@@ -242,7 +242,7 @@ async fn progress_is_ordered_and_ends_with_the_result() {
 }
 
 #[tokio::test]
-async fn the_agent_answers_unary_calls() {
+async fn unary_calls_return_the_reply_or_the_error_of_the_agent() {
     let agent = FakeAgent::default();
     let (_serving, client) = connected(&agent).await;
     let request = proto::RunRequest { id: "1".into(), ..Default::default() };

@@ -13,7 +13,7 @@ fn requests_with_newer_features_require_a_newer_agent() {
         lock_recovery: true,
         ..RunRequest::default()
     };
-    assert_eq!(needed(&plain), 0);
+    assert_eq!(required_version(&plain), 0);
     let config = |item| Some(Settings { config: vec![item], ..Settings::default() });
     let rows = [
         ("a preview", RunRequest { kind: OperationKind::Preview.into(), ..plain.clone() }),
@@ -46,12 +46,12 @@ fn requests_with_newer_features_require_a_newer_agent() {
         ),
     ];
     for (name, request) in rows {
-        assert_eq!(needed(&request), 1, "{name}");
+        assert_eq!(required_version(&request), 1, "{name}");
     }
     let destroy = RunRequest { kind: OperationKind::Destroy.into(), ..plain };
-    assert_eq!(needed(&destroy), 2, "older agents report a missing Pulumi stack as destroyed");
+    assert_eq!(required_version(&destroy), 2, "older agents report a missing Pulumi stack as destroyed");
     let applied = RunRequest { applied_stack: Some(PulumiStack::default()), ..destroy };
-    assert_eq!(needed(&applied), 4, "older agents destroy a Pulumi stack that is not the applied stack");
+    assert_eq!(required_version(&applied), 4, "older agents destroy a Pulumi stack that is not the applied stack");
 }
 
 fn settings(stack: &str, config: &[(&str, &str)]) -> Settings {
@@ -64,14 +64,14 @@ fn settings(stack: &str, config: &[(&str, &str)]) -> Settings {
 }
 
 #[test]
-fn the_order_of_config_items_does_not_change_the_config_digest() {
+fn the_order_of_config_items_does_not_change_the_settings_digest() {
     let one = settings("dev", &[("a:x", "1"), ("a:y", "2")]);
     let other = settings("dev", &[("a:y", "2"), ("a:x", "1")]);
     assert_eq!(settings_digest(&one), settings_digest(&other));
 }
 
 #[test]
-fn every_difference_in_content_changes_the_config_digest() {
+fn every_difference_in_content_changes_the_settings_digest() {
     let all = [
         settings("dev", &[]),
         settings("prod", &[]),
@@ -104,7 +104,7 @@ fn every_difference_in_content_changes_the_config_digest() {
 }
 
 #[test]
-fn the_config_digest_is_the_same_in_each_version() {
+fn the_settings_digest_is_the_same_in_each_version() {
     assert_eq!(
         settings_digest(&settings("dev", &[("a:x", "\"1\"")])),
         "sha256:3a77114f00ff4fd6c3fc577124f42a7660770a5e40337dc30fa106cf0e24ac54"

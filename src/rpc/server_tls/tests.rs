@@ -55,7 +55,7 @@ impl Serving {
     }
 
     pub(crate) fn address(&self) -> AgentAddress {
-        AgentAddress { ip: self.address.ip(), port: self.address.port(), server_name: NAME.to_owned() }
+        AgentAddress { ip: self.address.ip(), port: self.address.port(), server_name: NAME.to_owned(), namespace: "apps".to_owned() }
     }
 
     async fn status_as(&self, client: &Issued) -> Result<proto::StatusReply, RpcError> {
@@ -110,7 +110,7 @@ fn write_files(directory: &Path, server: &Issued, authorities: &str) {
 }
 
 /// Returns a client certificate of the authority that does not contain the URI of the controller.
-fn client_of_no_name(authority: &Authority) -> Issued {
+fn client_without_controller_uri(authority: &Authority) -> Issued {
     let key = KeyPair::from_pem(&authority.key_pem()).unwrap();
     let issuer = Issuer::from_ca_cert_pem(authority.certificate_pem(), key).unwrap();
     let mut params = CertificateParams::new(vec!["someone.svc".to_owned()]).unwrap();
@@ -162,7 +162,7 @@ fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str
         ),
         (
             "another client of the authority",
-            vec![client_of_no_name(authority)],
+            vec![client_without_controller_uri(authority)],
             "the client's certificate does not identify the controller",
             "rejected the presented certificate, which does not identify the controller",
         ),
@@ -182,7 +182,7 @@ fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str
 }
 
 #[tokio::test]
-async fn unauthorized_clients_are_rejected_for_a_stated_reason() {
+async fn unauthorized_clients_are_rejected_with_the_reason() {
     let serving = Serving::start(FakeAgent::default()).await;
     // The attempts are repeated, because the connection is sometimes closed before the call is sent.
     for (who, clients, _, error) in strangers(&serving.authority).iter().cycle().take(100) {
@@ -199,7 +199,7 @@ async fn the_agent_reports_why_it_rejected_a_client() {
     let acceptor = TlsAcceptor::from_directory(directory.path(), FileWatch::new()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: NAME.to_owned() };
+    let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: NAME.to_owned(), namespace: "apps".to_owned() };
     for (who, clients, reason, _) in strangers(&authority) {
         let agents = Agents::new(&clients, authority.certificate_pem()).unwrap();
         let address = address.clone();
@@ -247,7 +247,7 @@ async fn a_server_with_a_wrong_certificate_is_rejected() {
 }
 
 /// Combines the certificates that the controller has in each step of a rotation with the files that a pod has in each
-/// step. The pairs in `apart` do not occur, because a pod receives new files before the next step.
+/// step. The pairs in `impossible` do not occur, because a pod receives new files before the next step.
 #[tokio::test]
 async fn agents_stay_reachable_in_each_step_of_an_authority_rotation() {
     let serving = Serving::start(FakeAgent::default()).await;
@@ -267,14 +267,14 @@ async fn agents_stay_reachable_in_each_step_of_an_authority_rotation() {
         ("renewed", server_certificate(&new), &*new_first),
         ("new", server_certificate(&new), new_pem),
     ];
-    let apart =
+    let impossible =
         [("before", "renewed"), ("before", "new"), ("announced", "new"), ("retired", "old"), ("retired", "announced")];
     for (controller, clients, trusted) in &controllers {
         let agents = Agents::new(clients, trusted).unwrap();
         for (pod, server, authorities) in &pods {
             serving.mount(server, authorities);
             let result = status(&agents, &serving.address()).await;
-            let reached = !apart.contains(&(*controller, *pod));
+            let reached = !impossible.contains(&(*controller, *pod));
             assert_eq!(result.is_ok(), reached, "controller {controller}, pod {pod}: {result:?}");
         }
     }

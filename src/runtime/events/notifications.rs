@@ -23,8 +23,8 @@ const MAX_RECENT: usize = 1024;
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Maximum length of a message in bytes, as in Flux.
 const MAX_MESSAGE: usize = 39_000;
-/// API group of objects that an Alert can reference. The other API groups of such objects are subdomains of this group.
-const OWN_GROUPS: &str = "pulumi.com";
+/// API group of the objects that an Alert can reference. Subdomains of this group are also permitted.
+const OWN_GROUP: &str = "pulumi.com";
 
 /// Address of notification-controller, and the client and the retry policy for requests to this address.
 #[derive(Clone, Debug)]
@@ -88,10 +88,10 @@ pub(super) fn is_posted(event: &Event) -> bool {
 /// Returns whether the API group of the object is a group of this controller.
 fn is_own(object: &ObjectReference) -> bool {
     let group = object.api_version.as_deref().and_then(|version| version.split_once('/')).map(|(group, _)| group);
-    group.is_some_and(|group| group == OWN_GROUPS || group.ends_with(&format!(".{OWN_GROUPS}")))
+    group.is_some_and(|group| group == OWN_GROUP || group.ends_with(&format!(".{OWN_GROUP}")))
 }
 
-/// Destination notification-controller, and the events that were recently posted to this destination.
+/// The destination notification-controller, and the events that were recently posted to it.
 pub(super) struct Notifications {
     controller: NotificationController,
     reporter: Reporter,

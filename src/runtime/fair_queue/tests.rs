@@ -25,8 +25,8 @@ fn queue(all: usize, each_namespace: usize, each_node: usize) -> FairQueue<Strin
     FairQueue::new(Limits { all, each_namespace, each_node })
 }
 
-/// Repeatedly ends a run and opens the next run. Returns the opened runs in order.
-fn opened_in_turn(
+/// Repeatedly ends a run and starts the next run. Returns the started runs in order.
+fn started_in_turn(
     queue: &mut FairQueue<String>,
     runs: &BTreeMap<String, Run>,
     first: &str,
@@ -53,7 +53,7 @@ fn order(requests: &[Run]) -> Vec<String> {
         assert!(queue.request(run, run.uid.clone(), now).is_err());
     }
     let runs = requests.iter().map(|run| (run.uid.clone(), run.clone())).collect();
-    opened_in_turn(&mut queue, &runs, "first", now)
+    started_in_turn(&mut queue, &runs, "first", now)
 }
 
 #[test]
@@ -119,14 +119,14 @@ fn a_namespace_is_limited_even_while_slots_are_free() {
     assert_eq!(queue.next_requeue(now).as_deref(), Some("a3"));
 }
 
-/// Opens runs of `namespace` on a node until a run must wait. Returns the number of opened runs and the reason.
+/// Starts runs of `namespace` on a node until a run must wait. Returns the number of started runs and the reason.
 fn fill(queue: &mut FairQueue<String>, namespace: &str, node: &str) -> (usize, Full) {
-    let mut opened = 0;
+    let mut started = 0;
     loop {
-        let uid = format!("{namespace}-{node}-{opened}");
+        let uid = format!("{namespace}-{node}-{started}");
         match queue.request(&run(&uid, namespace, node), uid, Instant::now()) {
-            Ok(()) => opened += 1,
-            Err(full) => return (opened, full),
+            Ok(()) => started += 1,
+            Err(full) => return (started, full),
         }
     }
 }
@@ -143,9 +143,9 @@ fn a_namespace_uses_at_most_half_of_the_free_slots_of_a_node() {
         (8, vec![(4, on_node()), (2, on_node()), (1, on_node()), (1, full(8))]),
     ] {
         let mut queue = queue(100, 50, each_node);
-        let opened: Vec<_> =
+        let started: Vec<_> =
             (0..expected.len()).map(|number| fill(&mut queue, &format!("ns{number}"), "one")).collect();
-        assert_eq!(opened, expected, "{each_node} slots for each node");
+        assert_eq!(started, expected, "{each_node} slots for each node");
     }
 }
 
@@ -231,7 +231,7 @@ fn changing_the_priority_moves_a_queued_run() {
 }
 
 #[test]
-fn the_message_of_a_queued_run_names_the_limit_and_its_flag() {
+fn the_message_of_a_queued_run_contains_the_reason_and_the_flag() {
     let name = || "x1".to_owned();
     for (full, words) in [
         (Full::All { limit: 10 }, "waiting for a run slot: 10 of 10 in use (--max-concurrent-runs)"),
@@ -258,7 +258,8 @@ fn the_message_of_a_queued_run_names_the_limit_and_its_flag() {
     }
 }
 
-/// Event that concerns the run with this number.
+/// Event. The number in `Ask`, `Close` and `Withdraw` selects a run. `Pass` advances the time by this number of
+/// seconds.
 #[derive(Clone, Debug)]
 enum Event {
     Ask(u8),
@@ -381,7 +382,7 @@ proptest! {
             let mut open: Vec<String> = queue.open.keys().cloned().collect();
             open.sort();
             let Some(ended) = open.get(usize::from(end) % open.len().max(1)).cloned() else { break };
-            // `close` has the same state after it frees the slot and before it reserves the slot.
+            // In `close`, the queue has this state after the slot is freed and before the slot is reserved.
             queue.open.remove(&ended);
             let before = eligible(&queue);
             queue.close(&ended, now);

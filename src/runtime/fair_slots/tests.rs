@@ -25,7 +25,7 @@ async fn try_acquire(slots: &FairSlots, key: &str) -> Option<Slot> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_slots_of_a_key_are_limited_to_its_share() {
+async fn the_slots_of_a_key_and_all_slots_are_limited() {
     let slots = slots(3, 2, 8);
     let first = try_acquire(&slots, "a").await.expect("all slots are free");
     let second = try_acquire(&slots, "a").await.expect("two slots per key");
@@ -97,7 +97,7 @@ async fn the_number_of_waiters_per_key_is_bounded() {
     assert_eq!(slots.acquire("a").await.err(), Some(Busy { waiting: 2 }));
     assert!(timeout(Duration::from_secs(1), slots.acquire("b")).await.is_err(), "key b can still wait");
     drop(held);
-    assert!(waiting.join_all().await.iter().all(Result::is_ok), "all waiting keys get a slot");
+    assert!(waiting.join_all().await.iter().all(Result::is_ok), "all waiting callers get a slot");
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,7 +211,7 @@ proptest! {
                     });
                 }
             }
-            // After this time, each of the other keys has got a slot.
+            // After this time, each of the other keys has received a slot.
             sleep(Duration::from_secs(u64::try_from(crowds).expect("in range")) + Duration::from_millis(500)).await;
             let began = Instant::now();
             let slot = slots.acquire("newcomer").await;

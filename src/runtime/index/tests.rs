@@ -104,7 +104,7 @@ where
     indexed(|_| vec![()])
 }
 
-/// Several controllers, each with several reconciles, wait for the list of Updates.
+/// Several controllers, each with several reconciliations, wait for the list of Updates.
 #[tokio::test(start_paused = true)]
 async fn all_reconciliations_continue_when_the_initial_list_is_complete() {
     let (updates, mut writer) = cache::<ConfigMap>();
@@ -112,7 +112,7 @@ async fn all_reconciliations_continue_when_the_initial_list_is_complete() {
     let start = Instant::now();
     let reconcile = async |controller: usize| {
         controllers[controller].wait().await.expect("the list is complete within the timeout");
-        assert_eq!(updates.in_group(&()).len(), 1, "the groups are built before");
+        assert_eq!(updates.in_group(&()).len(), 1, "the groups are built before the wait ends");
         start.elapsed()
     };
     let list = async {

@@ -91,7 +91,13 @@ pub(super) fn decide(seen: Option<&Observation>, identity: &Identity, ours: Dura
 
 /// Returns the spec of the Lease after a step. The timestamps are only information for users. No candidate uses them
 /// for decisions.
-pub(super) fn desired(step: Step, before: &LeaseSpec, identity: &str, duration: Duration, now: Timestamp) -> LeaseSpec {
+pub(super) fn next_lease_spec(
+    step: Step,
+    before: &LeaseSpec,
+    identity: &str,
+    duration: Duration,
+    now: Timestamp,
+) -> LeaseSpec {
     let (acquired, transitions) = match step {
         Step::Renew => (before.acquire_time.clone(), before.lease_transitions),
         Step::Create => (None, Some(0)),

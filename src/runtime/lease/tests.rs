@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::config::LeaderElection;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
-use crate::runtime::lease::state::{Observation, Step, decide, desired};
+use crate::runtime::lease::state::{Observation, Step, decide, next_lease_spec};
 use crate::runtime::lease::{Elector, Identity, LeaseLost, Term};
 use crate::runtime::writes::Leadership;
 use crate::telemetry::metrics::Metrics;
@@ -193,7 +193,7 @@ fn lease_transitions_count_holder_changes_but_not_renewals() {
     let cases =
         [(Step::Renew, &before, then, 4), (Step::Take, &before, now, 5), (Step::Create, &LeaseSpec::default(), now, 0)];
     for (step, before, acquired, transitions) in cases {
-        let spec = desired(step, before, "me", LEASE, now);
+        let spec = next_lease_spec(step, before, "me", LEASE, now);
         assert_eq!(spec.acquire_time, Some(MicroTime(acquired)), "{step:?}");
         assert_eq!(spec.lease_transitions, Some(transitions), "{step:?}");
         assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some("me"), Some(35)), "{step:?}");
@@ -271,7 +271,7 @@ async fn a_process_paused_past_the_renew_deadline_loses_the_lease() {
     let requests = log.all().len();
     // During the pause, no task of this process can signal the loss of the Lease.
     tokio::time::advance(DEADLINE).await;
-    assert!(!leadership.is_held(), "the first check comes after the expiry");
+    assert!(!leadership.is_held(), "the first check after the deadline returns false");
     let lost = Term::begin(elector).lost().await;
     let expected =
         "failed to renew Lease flux-system/lead for 30 s: this process was suspended; restarting as a follower";
@@ -361,7 +361,7 @@ async fn only_one_of_two_concurrent_candidates_gets_the_lease() {
 }
 
 #[tokio::test]
-async fn leader_election_errors_name_the_lease() {
+async fn leader_election_errors_contain_the_name_of_the_lease() {
     let (client, _) = client(|request: &RecordedRequest| match request.method.as_str() {
         "GET" => FakeResponse::refusal(404, "NotFound"),
         _ => FakeResponse::refusal(403, "Forbidden"),
@@ -375,7 +375,7 @@ async fn leader_election_errors_name_the_lease() {
     };
     let (mut elector, leadership) =
         Elector::new(client, ("flux-system", "lead"), identity_of("a"), times, Metrics::default());
-    let error = elector.attempt().await.unwrap_err();
+    let error = elector.try_acquire_or_renew().await.unwrap_err();
     assert_eq!(error.to_string(), "failed to create Lease flux-system/lead: it is Forbidden (Forbidden, 403)");
     assert!(!leadership.is_held());
 }

@@ -1,4 +1,4 @@
-//! Tests of the requeue after each result of a reconcile.
+//! Tests of the requeue after each result of a reconciliation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -88,9 +88,9 @@ async fn hanging_reconciliations_do_not_block_other_namespaces() {
     }
     end.cancel();
     tokio::time::sleep(Duration::from_secs(70)).await;
-    assert_eq!(begun.load(Ordering::SeqCst), 3, "no reconcile starts after shutdown");
+    assert_eq!(begun.load(Ordering::SeqCst), 3, "no reconciliation starts after shutdown");
     for hanging in hanging {
-        assert!(hanging.await.expect("no panic").is_ok(), "waiting and running reconciles have ended");
+        assert!(hanging.await.expect("no panic").is_ok(), "waiting and running reconciliations have ended");
     }
 }
 
@@ -109,7 +109,11 @@ async fn an_object_deleted_during_its_reconciliation_leaves_no_state() {
     let text = metrics.encode().unwrap();
     assert!(!text.contains("name=\"going\"") && text.contains("name=\"staying\""), "{text}");
     let names: Vec<String> = received.try_iter().collect();
-    assert_eq!(names, ["apps/going", "apps/going"], "metrics are removed at the deletion and after the last reconcile");
+    assert_eq!(
+        names,
+        ["apps/going", "apps/going"],
+        "metrics are removed at the deletion and after the last reconciliation"
+    );
 }
 
 #[tokio::test]

@@ -76,14 +76,14 @@ fn document(path: &str, is_older: bool) -> Option<Value> {
 
 /// Returns the problems of the served schemas.
 async fn found(client: &Client) -> Vec<String> {
-    problems(&served(client, LIMIT).await.unwrap()).unwrap()
+    problems(&served(client, TIMEOUT).await.unwrap()).unwrap()
 }
 
 async fn compare(served: &[Served]) -> Result<Vec<String>, String> {
     problems(served).map_err(|error| error.to_string())
 }
 
-const LIMIT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[tokio::test(start_paused = true)]
 async fn the_schema_check_waits_until_an_older_crd_is_replaced() {
@@ -95,10 +95,10 @@ async fn the_schema_check_waits_until_an_older_crd_is_replaced() {
     });
     assert_eq!(
         found(&client).await,
-        ["CustomResourceDefinition workspaces.auto.pulumi.com is older than this controller: missing fields \
+        ["CustomResourceDefinition workspaces.auto.pulumi.com is older than this controller and lacks \
              status.mountedInputs"]
     );
-    let mut waiting = Box::pin(until_complete_by(&client, LIMIT, compare));
+    let mut waiting = Box::pin(until_complete_by(&client, TIMEOUT, compare));
     assert!(
         tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err(),
         "should wait for the missing fields"
@@ -109,11 +109,11 @@ async fn the_schema_check_waits_until_an_older_crd_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_schema_check_waits_for_an_unserved_but_not_a_forbidden_crd() {
+async fn the_schema_check_waits_for_an_unserved_crd_but_skips_a_denied_read() {
     let (absent, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
     assert_eq!(found(&absent).await[0], "CustomResourceDefinition stacks.pulumi.com does not serve version v1");
     let (refused, _) = client(|_| FakeResponse::refusal(403, "Forbidden"));
-    let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&refused, LIMIT, compare)).await;
+    let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&refused, TIMEOUT, compare)).await;
     done.expect("a denied read does not block");
 }
 
@@ -129,6 +129,6 @@ async fn a_failed_schema_check_is_retried() {
         *left -= 1;
         Err("killed".to_owned())
     };
-    let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&client, LIMIT, compare)).await;
+    let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&client, TIMEOUT, compare)).await;
     done.expect("completes once the comparison succeeds");
 }

@@ -1,4 +1,4 @@
-//! Tests of the changes of watched objects that trigger a reconcile.
+//! Tests of the changes of watched objects that trigger a reconciliation.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ fn deep(name: &str, version: u32) -> Value {
 }
 
 #[tokio::test]
-async fn an_undecodable_object_does_not_hide_other_objects() {
+async fn an_object_that_cannot_be_parsed_does_not_hide_other_objects() {
     let watched = [
         ("ADDED", deep("other", 2)),
         ("MODIFIED", deep("web", 3)),
@@ -199,7 +199,7 @@ async fn a_kube_controller_uses_the_change_stream_and_the_runner() {
         context.runner.run(&*workspace, reconcile(&workspace, &context)).await
     };
     let mut ends = pin!(Controller::for_stream(stream, store).run(reconcile_object, no_errors, context));
-    let end = tokio::time::timeout(Duration::from_secs(10), ends.next()).await.expect("reconcile of the object");
+    let end = tokio::time::timeout(Duration::from_secs(10), ends.next()).await.expect("reconciliation of the object");
     let (object, action) = end.unwrap().unwrap();
     assert_eq!((object.name.as_str(), action), ("web", Action::requeue(Duration::from_secs(9))));
 }

@@ -26,7 +26,7 @@ impl fmt::Display for Attempt {
 /// Error of a write that failed or whose result is unknown.
 #[derive(Debug, Error)]
 pub enum WriteError {
-    #[error("{attempt}: this process does not hold the lease")]
+    #[error("{attempt}: this process does not hold the Lease")]
     NotLeader { attempt: Box<Attempt> },
     #[error("{attempt}: API server did not respond within {} s", limit.as_secs())]
     Timeout { attempt: Box<Attempt>, limit: Duration },

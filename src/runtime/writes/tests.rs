@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::api::auto::{Update, UpdateStatus};
-use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client, merge};
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::writes::{Created, Leadership, WriteError, Writer, difference, without_nulls};
 use crate::telemetry::metrics::Metrics;
 
@@ -77,7 +77,7 @@ async fn nothing_is_written_without_the_lease() {
     let status = UpdateStatus { message: Some("new".into()), ..UpdateStatus::default() };
     let error = writer.status(&update(json!({})), &status).await.unwrap_err();
     assert!(error.is_not_leader());
-    let expected = "failed to write the status of Update apps/web: this process does not hold the lease";
+    let expected = "failed to write the status of Update apps/web: this process does not hold the Lease";
     assert_eq!(error.to_string(), expected);
     assert!(writer.delete::<Update>("apps", "web", None).await.unwrap_err().is_not_leader());
     assert!(log.all().is_empty());
@@ -151,7 +151,7 @@ async fn creating_an_existing_object_returns_it() {
 }
 
 #[tokio::test]
-async fn deleting_an_object_requires_its_uid_and_succeeds_if_it_is_missing() {
+async fn a_deletion_is_limited_to_the_uid_and_succeeds_for_a_missing_object() {
     let (writer, log) = writer(|_| FakeResponse::refusal(404, "NotFound"));
     writer.delete::<Update>("apps", "web", Some("u1")).await.unwrap();
     let expected = json!({ "propagationPolicy": "Background", "preconditions": { "uid": "u1" } });
@@ -178,7 +178,7 @@ async fn finalizer_patches_fail_if_the_object_has_changed() {
     assert!(log.all().iter().all(|request| request.query == OURS), "{:?}", log.all());
     writer.add_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
     writer.remove_finalizer(&update_with(json!({})), "ours").await.unwrap();
-    assert_eq!(log.all().len(), 3, "an unchanged object makes no request");
+    assert_eq!(log.all().len(), 3, "no request is made for an unchanged object");
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ async fn a_terminating_namespace_is_distinguished_from_other_errors() {
 }
 
 #[tokio::test]
-async fn field_managers_of_pko_are_renamed_in_one_guarded_patch() {
+async fn field_managers_of_pko_are_renamed_in_one_conditional_patch() {
     let entry = |manager: &str, subresource: &str| {
         json!({ "manager": manager, "operation": "Apply", "subresource": subresource, "apiVersion": "auto.pulumi.com/v1alpha1",
             "fieldsType": "FieldsV1", "fieldsV1": { "f:metadata": {} } })
@@ -286,7 +286,7 @@ proptest! {
         let present = without_nulls(&present);
         let mut result = present.clone();
         if let Some(patch) = difference(&present, &expected) {
-            merge(&mut result, &patch);
+            apply_json_merge_patch(&mut result, &patch);
         }
         prop_assert_eq!(&result, &without_nulls(&expected));
         prop_assert_eq!(difference(&result, &expected), None);

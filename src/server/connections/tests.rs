@@ -82,7 +82,7 @@ async fn idle_connections_of_many_peers_do_not_block_other_peers() {
 }
 
 #[tokio::test]
-async fn an_additional_idle_connection_closes_the_oldest_of_the_same_peer() {
+async fn a_connection_above_the_limit_closes_the_oldest_of_its_peer() {
     let server = Server::start(16, 2).await;
     let other = server.connect(3, "").await;
     let oldest = server.connect(2, "").await;
@@ -118,7 +118,7 @@ async fn a_request_in_chunks_receives_a_response() {
 }
 
 #[test]
-fn the_oldest_connection_of_the_peer_with_the_most_is_closed() {
+fn the_peer_with_the_most_connections_loses_its_oldest_connection() {
     let waiting = Waiting::new(9);
     let peer = |host| IpAddr::from(Ipv4Addr::new(10, 0, 0, host));
     let tokens: Vec<CancellationToken> = (0..5).map(|_| CancellationToken::new()).collect();
@@ -128,11 +128,19 @@ fn the_oldest_connection_of_the_peer_with_the_most_is_closed() {
     }
     let closed = || tokens.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>();
     waiting.close_one();
-    assert_eq!(closed(), [false, true, false, false, false], "the oldest connection of a peer with two");
+    assert_eq!(
+        closed(),
+        [false, true, false, false, false],
+        "the oldest connection of a peer with two connections is closed"
+    );
     waiting.close_one();
     assert_eq!(closed(), [false, true, true, false, false]);
     waiting.close_one();
-    assert_eq!(closed(), [true, true, true, false, false], "the oldest connection of peers with one");
+    assert_eq!(
+        closed(),
+        [true, true, true, false, false],
+        "the oldest connection is closed if each peer has one connection"
+    );
     waits.clear();
     waiting.close_one();
     assert_eq!(closed(), [true, true, true, false, false], "connections that do not wait stay open");

@@ -155,13 +155,16 @@ fn the_missing_permission_message_matches_the_shipped_roles() {
         plural: "reports".to_owned(),
     };
     let message = missing_permission(&resource, "User \"x\" cannot get resource").to_string();
-    let rights = include_str!("../../../config/rbac/source-reader.yaml");
+    let source_reader = include_str!("../../../config/rbac/source-reader.yaml");
     for expected in
         ["User \"x\" cannot get resource", "get, list and watch on reports.artifacts.example.com", LABEL_SOURCE_READER]
     {
         assert!(message.contains(expected), "{message:?} does not contain {expected:?}");
     }
-    assert!(rights.contains(&format!("{LABEL_SOURCE_READER}: \"true\"")), "the rights select this label");
+    assert!(
+        source_reader.contains(&format!("{LABEL_SOURCE_READER}: \"true\"")),
+        "the aggregated ClusterRole selects this label"
+    );
     let role = include_str!("../../../config/rbac/flux-sources.yaml");
     for plural in ["gitrepositories", "ocirepositories", "buckets", "externalartifacts"] {
         assert!(role.contains(plural), "{plural} is readable by default");
@@ -186,7 +189,7 @@ fn the_origin_revision_is_read_from_the_artifact_metadata() {
 }
 
 #[test]
-fn the_content_id_depends_on_the_revision_and_its_options() {
+fn the_content_id_depends_on_the_commit_and_the_selected_files() {
     let id = |revision: &str, more: serde_json::Value| {
         let artifact = json!({"url": "http://s/a.tar.gz", "revision": revision, "digest": DIGEST});
         let mut status = json!({"observedGeneration": 2, "artifact": artifact});

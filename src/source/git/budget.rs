@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_within_a_budget_is_reported() {
+    fn a_connection_reports_its_first_error() {
         let budget = budget();
         budget.allow("the list", 10);
         assert!(budget.spend(10).is_ok());

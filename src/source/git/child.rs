@@ -24,21 +24,21 @@ const MEBIBYTE: u64 = 1 << 20;
 const QUERY_MEMORY_LIMIT: u64 = 64 * MEBIBYTE;
 /// Memory limit for packing a commit. The limit suffices for the list of all objects and for three objects with the
 /// maximum size of a file: a base object, a delta and the resulting object.
-const PACKING_MEMORY: u64 = 448 * MEBIBYTE;
-/// Address space in addition to the memory limit. The binary and the allocator, which reserves space for each thread,
-/// need it.
-const ADDRESSES: u64 = 2048 * MEBIBYTE;
+const PACKING_MEMORY_LIMIT: u64 = 448 * MEBIBYTE;
+/// Address space in addition to the memory limit, for the binary and for the allocator, which reserves space for each
+/// thread.
+const EXTRA_ADDRESS_SPACE: u64 = 2048 * MEBIBYTE;
 /// Time by which a child process may exceed its time limit before the controller kills it.
 const GRACE: Duration = Duration::from_secs(10);
 /// Timeout for packing.
-const PACKING_TIME: Duration = Duration::from_secs(10 * 60);
+const PACKING_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Maximum size of a response, which contains a name or an error message.
 const MAX_RESPONSE_SIZE: u64 = 64 << 10;
 
 /// Limits of a child process that communicates with a server. Each kind of task replaces some of these limits.
 const QUERY_LIMITS: Limits = Limits {
     memory: QUERY_MEMORY_LIMIT,
-    address_space: QUERY_MEMORY_LIMIT + ADDRESSES,
+    address_space: QUERY_MEMORY_LIMIT + EXTRA_ADDRESS_SPACE,
     stack: 8 * MEBIBYTE,
     cpu: Duration::from_secs(20),
     nice: 5,
@@ -52,16 +52,16 @@ const QUERY_LIMITS: Limits = Limits {
 
 /// Returns the maximum memory of all concurrent child processes, in bytes.
 pub fn max_memory() -> u64 {
-    Slots::memory_bytes(QUERY_MEMORY_LIMIT, QUERY_MEMORY_LIMIT.max(PACKING_MEMORY))
+    Slots::memory_bytes(QUERY_MEMORY_LIMIT, QUERY_MEMORY_LIMIT.max(PACKING_MEMORY_LIMIT))
 }
 
 /// Queries the server for the commit of a reference.
 pub async fn list(subprocess: &Subprocess, list: List) -> Result<Tip, GitError> {
     let limits = Limits { wall: list.limits.list_time + GRACE, ..QUERY_LIMITS };
     let tip: Tip = run(subprocess, "querying the server", &Request::List(list), &limits).await?;
-    match tip.is_plausible() {
+    match tip.is_well_formed() {
         true => Ok(tip),
-        false => Err(GitError::Protocol("the reference does not resolve to a commit".to_owned())),
+        false => Err(GitError::Protocol("server sent an invalid commit hash or reference name".to_owned())),
     }
 }
 
@@ -79,12 +79,15 @@ pub async fn download(subprocess: &Subprocess, download: Download) -> Result<(),
 /// Packs a fetched commit.
 pub async fn pack(subprocess: &Subprocess, pack: Pack) -> Result<Packed, GitError> {
     let limits = Limits {
-        memory: PACKING_MEMORY,
+        memory: PACKING_MEMORY_LIMIT,
         // The library maps the pack into memory twice while it creates the index.
-        address_space: PACKING_MEMORY + 2 * pack.limits.pack_bytes + pack.limits.index_bytes() + ADDRESSES,
+        address_space: PACKING_MEMORY_LIMIT
+            + 2 * pack.limits.pack_bytes
+            + pack.limits.index_bytes()
+            + EXTRA_ADDRESS_SPACE,
         cpu: Duration::from_secs(120),
         nice: 10,
-        wall: PACKING_TIME,
+        wall: PACKING_TIMEOUT,
         file_size: pack.archive_limits.download_bytes.max(pack.limits.index_bytes()) + MEBIBYTE,
         response: MAX_RESPONSE_SIZE + 128 * u64::try_from(pack.choices.len()).unwrap_or(u64::MAX),
         ..QUERY_LIMITS
@@ -98,7 +101,9 @@ async fn run<T: DeserializeOwned>(
     request: &(impl Serialize + Sync),
     limits: &Limits,
 ) -> Result<T, GitError> {
-    let unusable = |error: serde_json::Error| GitError::Protocol(format!("{what}: {error}"));
+    let unusable = |error: serde_json::Error| {
+        GitError::Protocol(format!("{what}: invalid request or response of the child process: {error}"))
+    };
     let request = serde_json::to_vec(request).map_err(unusable)?;
     match subprocess.run(ROLE, &request, limits).await {
         Ok(response) => serde_json::from_slice::<Result<T, GitError>>(&response).map_err(unusable)?,

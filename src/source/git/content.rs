@@ -35,7 +35,7 @@ const MAX_STEPS: u64 = 4_000_000_000;
 /// repository.
 const MAX_STEPS_PER_CHOICE: u64 = 200_000_000;
 /// Cost of one step from a delta to its base, in decoded bytes. Added to the size of the object.
-const STEP_TO_BASE: u64 = 256;
+const DELTA_STEP_COST: u64 = 256;
 
 /// Packs the files of a commit into an archive.
 pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
@@ -44,7 +44,7 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
     let largest = request.archive_limits.download_bytes;
     let failed = |cause: io::Error| GitError::disk(&request.archive, &cause);
     let file = File::options().write(true).truncate(true).open(&request.archive).map_err(failed)?;
-    let file = BufWriter::with_capacity(64 << 10, Capped { file, left: largest });
+    let file = BufWriter::with_capacity(64 << 10, LimitedFile { file, left: largest });
     let choices = u64::try_from(request.choices.len()).unwrap_or(u64::MAX).max(1);
     let mut walk = Walk {
         objects: Objects {
@@ -68,7 +68,7 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
     walk.commit(&id).and_then(|()| walk.finish()).map_err(|error| match error {
         // The file has a maximum size, because a workspace rejects a larger archive.
         Stopped::Archive(PackError::Write { cause, .. }) if cause.kind() == io::ErrorKind::FileTooLarge => {
-            GitError::TooLarge { what: "artifact".into(), limit: largest }
+            GitError::ArtifactTooLarge { limit: largest }
         }
         Stopped::Archive(error) => error.into(),
         Stopped::Repository(error) => error,
@@ -94,12 +94,12 @@ impl From<GitError> for Stopped {
 }
 
 /// A file with a maximum size.
-struct Capped {
+struct LimitedFile {
     file: File,
     left: u64,
 }
 
-impl Write for Capped {
+impl Write for LimitedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let left = self.left.checked_sub(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         self.left = left.ok_or(io::ErrorKind::FileTooLarge)?;
@@ -137,7 +137,7 @@ impl Objects<'_> {
         // Each read counts toward the limit: many directories can contain the same object, and its delta chain can be
         // long.
         let steps = u64::from(found.num_deltas) + 1;
-        self.work.take(steps.saturating_mul(found.object_size.saturating_add(STEP_TO_BASE)))?;
+        self.work.take(steps.saturating_mul(found.object_size.saturating_add(DELTA_STEP_COST)))?;
         match found.kind {
             found if found == kind => Ok(()),
             found => Err(self.broken(&format!("object {id} is a {found}, not a {kind}"))),
@@ -152,7 +152,7 @@ impl Objects<'_> {
 /// A traversal of the files of a commit.
 struct Walk<'a> {
     objects: Objects<'a>,
-    archive: Archive<BufWriter<Capped>>,
+    archive: Archive<BufWriter<LimitedFile>>,
     entries_left: u64,
     /// Number of entries that the commit may still contain. Counts all entries except ignored entries, and includes
     /// submodules and links that are not packed.
@@ -181,7 +181,9 @@ impl Walk<'_> {
     }
 
     fn finish(self) -> Result<Packed, Stopped> {
-        let too_long = |_: Exhausted| "matching the patterns against all files exceeds the limit".to_owned();
+        let too_long = |_: Exhausted| {
+            "matching the patterns against all files takes too many steps: use fewer or simpler patterns".to_owned()
+        };
         let selections = self.selections.into_iter().map(|selection| selection.digest().map_err(too_long)).collect();
         self.archive.finish()?;
         Ok(Packed { warnings: self.warnings.sentences(), selections })
@@ -232,7 +234,10 @@ impl Walk<'_> {
         let is_directory = entry.kind == EntryKind::Tree;
         let decision = self.ignore.decision(&entry.path, is_directory, &mut self.ignore_steps);
         let too_long = |_: Exhausted| {
-            self.objects.broken("matching the patterns of .sourceignore against all files exceeds the limit")
+            self.objects.broken(
+                "matching the patterns of .sourceignore against all files takes too many steps: use fewer or simpler \
+                 patterns",
+            )
         };
         Ok(decision.map_err(too_long)? == Some(true))
     }

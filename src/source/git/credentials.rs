@@ -22,7 +22,7 @@ use crate::source::git::url::Location;
 
 /// Timeout for reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// User name for access tokens. Equals the user name of the Pulumi Kubernetes Operator. Servers check only the token.
+/// User name for access tokens, as in the Pulumi Kubernetes Operator. Servers check only the token.
 const TOKEN_USER: &str = "git";
 /// Maximum size in bytes of the file with the host keys or certificates for all Stacks.
 const MAX_FILE: u64 = 4 << 20;
@@ -365,7 +365,7 @@ mod tests {
             password: Value::Key { secret: "s".to_owned(), key: "p".to_owned(), optional: false },
         };
         assert!(needed.needs("s") && !needed.needs("other"));
-        assert!(make(&Auth::Token(at("t")), &BTreeMap::new(), "h").is_ok(), "the Secret does not exist");
+        assert!(make(&Auth::Token(at("t")), &BTreeMap::new(), "h").is_ok(), "an optional Secret may be missing");
     }
 
     #[test]

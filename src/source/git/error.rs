@@ -47,6 +47,8 @@ pub enum GitError {
     Empty,
     #[error("{what} exceeds the limit of {limit} bytes")]
     TooLarge { what: Cow<'static, str>, limit: u64 },
+    #[error("artifact exceeds the limit of {limit} bytes (--artifact-max-size)")]
+    ArtifactTooLarge { limit: u64 },
     #[error(
         "repository has {found} objects, which exceeds the limit of {limit}: set spec.shallow to true, or split the repository"
     )]
@@ -98,7 +100,7 @@ impl GitError {
             | GitError::TooSlow { .. }
             | GitError::NoSlot { .. }
             | GitError::Ended { .. } => true,
-            GitError::Child { failure, .. } => !failure.is_of_input(),
+            GitError::Child { failure, .. } => !failure.is_caused_by_input(),
             GitError::Status(status) => *status >= 500,
             _ => false,
         }
@@ -116,10 +118,11 @@ impl GitError {
             | GitError::Reference(_)
             | GitError::Empty
             | GitError::TooLarge { .. }
+            | GitError::ArtifactTooLarge { .. }
             | GitError::TooManyObjects { .. }
             | GitError::Content { .. }
             | GitError::Pack(_) => true,
-            GitError::Child { failure, .. } => failure.is_of_input(),
+            GitError::Child { failure, .. } => failure.is_caused_by_input(),
             GitError::Unreachable(_)
             | GitError::TimedOut { .. }
             | GitError::TooSlow { .. }
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_task_is_a_transient_error_with_the_known_rate() {
+    fn the_early_end_of_a_task_is_a_transient_error_with_its_data_rate() {
         let of = |bytes| GitError::Ended { what: "fetching the commit".into(), after: Duration::from_secs(12), bytes };
         let rows = [
             (

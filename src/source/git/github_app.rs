@@ -85,7 +85,7 @@ impl App {
     }
 
     /// Returns the key of the token in the cache.
-    fn fingerprint(&self) -> [u8; 32] {
+    fn cache_key(&self) -> [u8; 32] {
         let parts = [self.api.as_str(), &self.id, &self.installation, &self.private_key];
         Sha256::digest(parts.join("\0")).into()
     }
@@ -143,8 +143,8 @@ impl fmt::Debug for Tokens {
 impl Tokens {
     /// Returns the cached token of the installation, or requests a new token.
     pub async fn token(&self, app: &App, client: &reqwest::Client) -> Result<String, GitError> {
-        let (fingerprint, now) = (app.fingerprint(), Timestamp::now());
-        if let Some((token, expires_at)) = self.lock().get(&fingerprint)
+        let (cache_key, now) = (app.cache_key(), Timestamp::now());
+        if let Some((token, expires_at)) = self.lock().get(&cache_key)
             && now + MIN_REMAINING_LIFETIME < *expires_at
         {
             return Ok(token.clone());
@@ -153,7 +153,7 @@ impl Tokens {
         let mut cached = self.lock();
         cached.retain(|_, (_, expires_at)| now < *expires_at);
         if cached.len() < MAX_TOKENS {
-            cached.insert(fingerprint, (token.clone(), expires_at));
+            cached.insert(cache_key, (token.clone(), expires_at));
         }
         Ok(token)
     }
@@ -183,7 +183,8 @@ async fn exchange(app: &App, client: &reqwest::Client, now: Timestamp) -> Result
     let status = response.status();
     if !status.is_success() {
         return Err(about(match status.as_u16() {
-            401 => "the private key does not match the appID (HTTP 401)".to_owned(),
+            401 => "the private key does not match the appID, or the clock of the controller is wrong (HTTP 401)"
+                .to_owned(),
             403 => "access denied (HTTP 403): the installation may be suspended or exceed the rate limit".to_owned(),
             404 => format!("installation {} of the App not found (HTTP 404)", app.installation),
             other => format!("HTTP status {other}"),

@@ -16,8 +16,8 @@ use crate::source::git::error::{GitError, chain};
 
 /// User agent of the HTTP client. Some servers accept only clients whose user agent starts with `git/`.
 const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));
-/// First value: backoff after a response with status 429 or 503 but without a `Retry-After` header. Second value:
-/// maximum time in this header.
+/// Backoff after a response with status 429 or 503 and without a `Retry-After` header, and the maximum value of this
+/// header.
 const RETRY_AFTER_RANGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
 /// Maximum size of a request body, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
@@ -50,14 +50,14 @@ impl Connection {
             state: State::Collecting {
                 method,
                 url: url.to_owned(),
-                headers: with(headers, authorization),
+                headers: with_authorization(headers, authorization),
                 body: Vec::new(),
             },
         }
     }
 }
 
-fn with(mut headers: HeaderMap, authorization: Option<HeaderValue>) -> HeaderMap {
+fn with_authorization(mut headers: HeaderMap, authorization: Option<HeaderValue>) -> HeaderMap {
     if let Some(value) = authorization {
         headers.insert(AUTHORIZATION, value);
     }
@@ -66,7 +66,7 @@ fn with(mut headers: HeaderMap, authorization: Option<HeaderValue>) -> HeaderMap
 }
 
 /// Parses the header lines of the library.
-fn parsed(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
+fn parse_headers(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
     let pairs = lines.into_iter().filter_map(|line| {
         let (name, value) = line.as_ref().split_once(':')?;
         let name: HeaderName = name.trim().parse().ok()?;
@@ -86,14 +86,15 @@ impl Http for Connection {
         base_url: &str,
         headers: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> gix_error::Result<GetResponse<Self::Headers, Self::ResponseBody>> {
-        let mut exchange = self.exchange(Method::GET, url, parsed(headers));
+        let mut exchange = self.exchange(Method::GET, url, parse_headers(headers));
         let final_url = exchange.send().map_err(gix_error::Error::from_error)?;
         let tail = url.strip_prefix(base_url).unwrap_or(url);
         match final_url.as_str().strip_suffix(tail) {
             Some(base) if base != base_url => self.base = Some(base.to_owned()),
             Some(_) => {}
             None => {
-                let message = "server redirects to a URL that is not a repository".to_owned();
+                let message =
+                    "server redirects to a URL that is not a repository: correct the URL of the repository".to_owned();
                 return Err(gix_error::Error::from_error(self.budget.fail(GitError::Protocol(message))));
             }
         }
@@ -109,7 +110,7 @@ impl Http for Connection {
         headers: impl IntoIterator<Item = impl AsRef<str>>,
         _body: PostBodyDataKind,
     ) -> gix_error::Result<PostResponse<Self::Headers, Self::ResponseBody, Self::PostBody>> {
-        let exchange = Arc::new(Mutex::new(self.exchange(Method::POST, url, parsed(headers))));
+        let exchange = Arc::new(Mutex::new(self.exchange(Method::POST, url, parse_headers(headers))));
         Ok(PostResponse {
             post_body: RequestBody(Arc::clone(&exchange)),
             headers: ResponseHeaders::new(Arc::clone(&exchange)),

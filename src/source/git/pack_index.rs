@@ -22,10 +22,11 @@ pub const PACK: &str = "fetched.pack";
 const INDEX: &str = "fetched.idx";
 /// Constant part of the limit for decoding work, in decoded bytes.
 const BASE_WORK_LIMIT: u64 = 1 << 30;
-/// Number of decoded bytes that the limit for decoding work includes for each byte of the pack. Source code compresses
+/// Number of decoded bytes by which each byte of the pack increases the limit for decoding work. Source code compresses
 /// to about a fifth of its size, and deltas are smaller.
 const WORK_LIMIT_RATIO: u64 = 100;
-/// Maximum size of the header of a delta, in bytes. The header contains two 64-bit numbers, encoded in groups of seven bits.
+/// Maximum size of the header of a delta, in bytes. The header contains two 64-bit numbers, encoded in groups of seven
+/// bits.
 const DELTA_HEADER: u64 = 20;
 
 /// The remaining decoding work for a pack, in decoded bytes.
@@ -134,15 +135,15 @@ impl<Entries: Iterator<Item = gix_error::Result<Entry>>> Iterator for Metered<'_
 
 impl<Entries> Metered<'_, Entries> {
     fn meter(&mut self, entry: &Entry) -> Result<(), GitError> {
-        let result = if entry.header.is_delta() { self.delta_result(entry)? } else { 0 };
+        let result = if entry.header.is_delta() { self.delta_result_size(entry)? } else { 0 };
         if entry.decompressed_size.max(result) > self.largest {
-            return Err(file_too_large(self.largest));
+            return Err(object_too_large(self.largest));
         }
         self.work.take(entry.decompressed_size.saturating_add(result))
     }
 
     /// Returns the size of the object that results from a delta.
-    fn delta_result(&self, entry: &Entry) -> Result<u64, GitError> {
+    fn delta_result_size(&self, entry: &Entry) -> Result<u64, GitError> {
         let start = entry.pack_offset + u64::from(entry.header_size);
         let compressed = self.pack.entry_slice(start..start + entry.compressed_size).unwrap_or_default();
         let mut header = Vec::new();
@@ -156,8 +157,8 @@ fn truncated() -> GitError {
     GitError::Protocol("invalid delta in the pack: missing sizes".to_owned())
 }
 
-/// Parses a number that is encoded in groups of seven bits, least significant group first. Returns the number and the remaining
-/// bytes.
+/// Parses a number that is encoded in groups of seven bits, least significant group first. Returns the number and the
+/// remaining bytes.
 fn size(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut size = 0_u64;
     for (index, byte) in bytes.iter().enumerate() {
@@ -174,14 +175,18 @@ fn broken(error: &gix_error::Error) -> GitError {
     GitError::Protocol(one_line(&format!("failed to read the pack: {error:#}")))
 }
 
-/// Converts the error of the library for an object that exceeds the memory limit.
+/// Converts the error of the library for an object, or a list of all objects, that exceeds the memory limit.
 fn too_large(error: &gix_error::Error, limits: &Limits) -> Option<GitError> {
-    let is_too_large = format!("{error:#}").contains("too large to fit in memory");
-    is_too_large.then(|| file_too_large(limits.file_bytes))
+    let text = format!("{error:#}");
+    let limit = limits.file_bytes;
+    if text.contains("delta tree is too large to fit in memory") {
+        return Some(GitError::TooLarge { what: "list of all Git objects".into(), limit });
+    }
+    text.contains("too large to fit in memory").then(|| object_too_large(limit))
 }
 
-fn file_too_large(limit: u64) -> GitError {
-    GitError::TooLarge { what: "file or list of all objects".into(), limit }
+fn object_too_large(limit: u64) -> GitError {
+    GitError::TooLarge { what: "Git object (usually a file)".into(), limit }
 }
 
 #[cfg(test)]

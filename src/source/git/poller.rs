@@ -126,7 +126,7 @@ impl Shared {
     }
 
     async fn query(self: &Arc<Self>, key: &Arc<Key>, requests: u64, schedule: &mut Schedule) {
-        let queried = self.tip(key).await;
+        let queried = self.query_tip(key).await;
         let interval = self.lock().interval(key).unwrap_or(MIN_BACKOFF);
         let tip = match queried {
             Ok(tip) => {
@@ -152,7 +152,7 @@ impl Shared {
     }
 
     async fn fetch(self: &Arc<Self>, key: &Arc<Key>, tip: &Tip, choices: Vec<Paths>, schedule: &mut Schedule) {
-        let content = self.content(key, tip, choices, schedule.ended_fetches).await;
+        let content = self.fetch_content(key, tip, choices, schedule.ended_fetches).await;
         count_ended(&mut schedule.ended_fetches, &content);
         let fetched = match content {
             Ok(fetched) => {
@@ -179,11 +179,11 @@ impl Shared {
     }
 
     /// Queries the server for the commit of the reference.
-    async fn tip(&self, key: &Key) -> Result<Tip, GitError> {
+    async fn query_tip(&self, key: &Key) -> Result<Tip, GitError> {
         if let Reference::Commit(_) = key.reference {
             return key.reference.select([]).ok_or(GitError::Empty);
         }
-        let slot = self.slot(&self.settings.slots.queries, key, 0).await?;
+        let slot = self.acquire_slot(&self.settings.slots.queries, key, 0).await?;
         let work = async {
             let access = self.access.read(key).await?;
             let (repository, reference) = (key.repository.clone(), key.reference.clone());
@@ -194,8 +194,8 @@ impl Shared {
     }
 
     /// Fetches a commit and packs it into the store. `ended` is the value of [`Schedule::ended_fetches`].
-    async fn content(&self, key: &Key, tip: &Tip, choices: Vec<Paths>, ended: u32) -> Result<Fetched, GitError> {
-        let slot = self.slot(&self.settings.slots.fetches, key, ended).await?;
+    async fn fetch_content(&self, key: &Key, tip: &Tip, choices: Vec<Paths>, ended: u32) -> Result<Fetched, GitError> {
+        let slot = self.acquire_slot(&self.settings.slots.fetches, key, ended).await?;
         let within = &self.settings.work;
         let directory = TempDir::new_in(within).map_err(|cause| GitError::disk(within, &cause))?;
         let pack = directory.path().join(pack_index::PACK);
@@ -249,7 +249,7 @@ impl Shared {
     }
 
     /// Waits for a slot of a namespace that contains a follower of the repository.
-    async fn slot(&self, slots: &TaskSlots, key: &Key, ended: u32) -> Result<Slot, GitError> {
+    async fn acquire_slot(&self, slots: &TaskSlots, key: &Key, ended: u32) -> Result<Slot, GitError> {
         let namespaces = self.lock().namespaces(key);
         slots::of_any(slots, &namespaces, ended).await
     }
@@ -265,7 +265,7 @@ impl Shared {
     }
 }
 
-/// Splits the path lists: the first result is within the limit for all patterns, the second result contains the
+/// Splits the path lists: the first result is within the limit for all patterns, and the second result contains the
 /// remaining lists. Shorter lists take precedence.
 fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
     choices.sort_by_key(Paths::size);

@@ -42,7 +42,7 @@ pub struct Tip {
 
 impl Tip {
     /// Returns whether the commit has the format of a hash and the name can be displayed safely.
-    pub fn is_plausible(&self) -> bool {
+    pub fn is_well_formed(&self) -> bool {
         let is_hash = matches!(self.commit.len(), 40 | 64) && self.commit.bytes().all(|b| b.is_ascii_hexdigit());
         let is_name = |name: &String| name.len() <= MAX_NAME && !name.contains(char::is_control);
         is_hash && self.name.as_ref().is_none_or(is_name)
@@ -224,11 +224,11 @@ mod tests {
     #[test]
     fn invalid_commits_and_reference_names_are_rejected() {
         let tip = |name: Option<&str>, commit: &str| Tip { name: name.map(str::to_owned), commit: commit.to_owned() };
-        assert!(tip(Some("main"), A).is_plausible() && tip(None, &"c".repeat(64)).is_plausible());
+        assert!(tip(Some("main"), A).is_well_formed() && tip(None, &"c".repeat(64)).is_well_formed());
         for (name, commit) in
             [(None, "a"), (Some("a\nb"), A), (Some("main"), "../../etc"), (Some(&*"a".repeat(2000)), A)]
         {
-            assert!(!tip(name, commit).is_plausible(), "{name:?} {commit}");
+            assert!(!tip(name, commit).is_well_formed(), "{name:?} {commit}");
         }
     }
 }

@@ -60,7 +60,7 @@ impl Remote {
     }
 
     /// Passes the references whose names start with one of the prefixes to `process`, one at a time. Passes all
-    /// references if `prefixes` is empty. Can pass additional references, because a server may ignore the prefixes.
+    /// references if `prefixes` is empty. May also pass other references, because a server can ignore the prefixes.
     pub fn list<T>(
         &mut self,
         prefixes: &[String],
@@ -140,7 +140,7 @@ impl Remote {
             options,
         );
         if let Err(error) = fetched {
-            return Err(refused(self.budget.reason(&chain(&error)), commit));
+            return Err(explain_missing_commit(self.budget.reason(&chain(&error)), commit));
         }
         match written {
             0 => Err(GitError::Protocol("server sent no pack".to_owned())),
@@ -176,7 +176,7 @@ fn chain(error: &gix_error::Error) -> String {
 }
 
 /// Converts the error if it contains one of the messages by which servers report a missing or unavailable commit.
-fn refused(error: GitError, commit: &str) -> GitError {
+fn explain_missing_commit(error: GitError, commit: &str) -> GitError {
     match &error {
         GitError::Protocol(message)
             if ["not our ref", "unadvertised object", "no such"].iter().any(|part| message.contains(part)) =>
@@ -261,7 +261,7 @@ impl Iterator for Lines<'_> {
                     return None;
                 }
             };
-            match parsed(line.as_slice()?) {
+            match parse_line(line.as_slice()?) {
                 Some(Some(listed)) => return Some(listed),
                 Some(None) => {}
                 None => {
@@ -275,7 +275,7 @@ impl Iterator for Lines<'_> {
 
 /// Parses a line such as `HASH refs/tags/v1 peeled:HASH`. Returns `Some(None)` for a reference without a commit, and `None` for an
 /// invalid line.
-fn parsed(line: &[u8]) -> Option<Option<Listed>> {
+fn parse_line(line: &[u8]) -> Option<Option<Listed>> {
     let line = String::from_utf8_lossy(line);
     let mut words = line.trim_end().split(' ');
     let (object, name) = (words.next()?, words.next().filter(|name| !name.is_empty())?);
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn reference_list_lines_are_parsed() {
         let (a, b) = ("a".repeat(40), "b".repeat(40));
-        let found = |line: &str| parsed(line.as_bytes()).map(|listed| listed.map(|l| (l.name, l.commit)));
+        let found = |line: &str| parse_line(line.as_bytes()).map(|listed| listed.map(|l| (l.name, l.commit)));
         let named = |name: &str, commit: &str| Some(Some((name.to_owned(), commit.to_owned())));
         assert_eq!(found(&format!("{a} refs/heads/main\n")), named("refs/heads/main", &a));
         assert_eq!(found(&format!("{a} HEAD symref-target:refs/heads/main\n")), named("HEAD", &a));

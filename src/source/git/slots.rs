@@ -12,9 +12,9 @@
 //!
 //! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`]
 //! ends a task. The namespace of this task was light when the task started, and its slot time exceeds the slot time of
-//! the waiting namespace by at least [`PREEMPTION`]. If several tasks qualify, the last started task ends. Namespaces
-//! with slow servers or large repositories therefore compete for the other slots and cannot delay a light namespace for
-//! long. If a waiting namespace is not light and holds no slot, [`Slot::run`] ends a slow task.
+//! the waiting namespace by at least [`PREEMPTION`]. If several tasks qualify, the task that started last ends.
+//! Namespaces with slow servers or large repositories therefore compete for the other slots and cannot delay a light
+//! namespace for long. If a waiting namespace is not light and holds no slot, [`Slot::run`] ends a slow task.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -40,8 +40,8 @@ struct Limits {
     slow_limits: SlowLimits,
 }
 
-/// The maximum time by which a task may lag behind [`RATE`]. Applies only while a waiting namespace is not light and
-/// holds no slot.
+/// The maximum time by which a task may lag behind [`MIN_RATE`]. Applies only while a waiting namespace is not light
+/// and holds no slot.
 #[derive(Clone, Copy, Debug)]
 struct SlowLimits {
     /// Limit for a task of a namespace that holds several slots.
@@ -76,14 +76,14 @@ const MAX_ENDED_RESERVED: u32 = 1;
 /// Slot time in seconds below which the record of a namespace is deleted.
 const NEGLIGIBLE: f64 = 0.01;
 /// Maximum number of tasks of one namespace that may wait for a slot simultaneously.
-const WAITING_PER_NAMESPACE: usize = 10_000;
+const MAX_WAITING_PER_NAMESPACE: usize = 10_000;
 
 /// Data rate below which a task counts as slow, in bytes per second.
-const RATE: u64 = 128 << 10;
+const MIN_RATE: u64 = 128 << 10;
 /// Maximum number of times that the slow limits of a task are doubled.
 const MAX_DOUBLINGS: u32 = 3;
 /// Interval at which a task checks whether it must end because it is slow.
-const CHECK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The slots for all kinds of tasks. Clones are cheap and share the slots.
 #[derive(Clone, Debug)]
@@ -149,7 +149,7 @@ struct Held {
     /// Whether the namespace was light when it received the slot. If so, the slot can be the reserved slot.
     may_be_reserved: bool,
     started: Instant,
-    /// The time until which the received bytes satisfy [`RATE`]. `None` while the task must not be ended.
+    /// The time until which the received bytes satisfy [`MIN_RATE`]. `None` while the task must not be ended.
     covered_until: Option<Instant>,
     /// Multiplier for the slow limits.
     factor: u32,
@@ -204,7 +204,7 @@ impl TaskSlots {
         let shares = fair_slots::Limits {
             total: Semaphore::MAX_PERMITS,
             per_key: limits.per_namespace,
-            waiting_per_key: WAITING_PER_NAMESPACE,
+            waiting_per_key: MAX_WAITING_PER_NAMESPACE,
         };
         Self(Arc::new(Shared { limits, shares: FairSlots::new(shares), common: Mutex::default() }))
     }
@@ -248,7 +248,7 @@ impl Slot {
                     self.set_covered_until(None);
                     return done;
                 }
-                () = tokio::time::sleep(CHECK) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
             }
             let (bytes, now) = (received(), Instant::now());
             let more = bytes.unwrap_or_default().saturating_sub(counted);
@@ -275,9 +275,9 @@ impl Slot {
     }
 }
 
-/// Returns the time in which a server with the data rate [`RATE`] sends this number of bytes.
+/// Returns the time in which a server with the data rate [`MIN_RATE`] sends this number of bytes.
 fn time_at_rate(bytes: u64) -> Duration {
-    Duration::from_millis(bytes.saturating_mul(1000) / RATE)
+    Duration::from_millis(bytes.saturating_mul(1000) / MIN_RATE)
 }
 
 impl Shared {
@@ -303,7 +303,7 @@ impl Common {
             let may_have =
                 |(_, waiting): &(&u64, &Waiting)| !only_light || self.may_have_reserved(waiting, limits, now);
             let order = |(id, waiting): &(&u64, &Waiting)| {
-                let used = Duration::from_secs_f64(self.used(&waiting.namespace, now));
+                let used = Duration::from_secs_f64(self.slot_time(&waiting.namespace, now));
                 let is_light = self.may_have_reserved(waiting, limits, now);
                 (self.holds(&waiting.namespace), (!is_light).then_some(used), **id)
             };
@@ -332,14 +332,14 @@ impl Common {
     }
 
     /// Returns the slot time of a namespace in seconds, including the slots that the namespace holds.
-    fn used(&self, namespace: &str, now: Instant) -> f64 {
+    fn slot_time(&self, namespace: &str, now: Instant) -> f64 {
         let released = self.used.get(namespace).map_or(0.0, |used| used.seconds_at(now));
         let held = self.held.values().filter(|held| held.namespace == namespace);
         released + held.map(|held| now.saturating_duration_since(held.started).as_secs_f64()).sum::<f64>()
     }
 
     fn is_light(&self, namespace: &str, limits: &Limits, now: Instant) -> bool {
-        self.used(namespace, now) < limits.light.as_secs_f64()
+        self.slot_time(namespace, now) < limits.light.as_secs_f64()
     }
 
     fn may_have_reserved(&self, waiting: &Waiting, limits: &Limits, now: Instant) -> bool {
@@ -361,23 +361,24 @@ impl Common {
         // If many namespaces start tasks simultaneously, for example after a restart, ending tasks early only wastes
         // work.
         let excess = if light.len() > limits.total { limits.light } else { PREEMPTION };
-        let preempted = light.iter().find_map(|waiting| self.preempted(&waiting.namespace, limits, excess, now));
-        preempted.or_else(|| if others.is_empty() { None } else { self.slow(limits.slow_limits, now) })
+        let preempted = light.iter().find_map(|waiting| self.task_to_preempt(&waiting.namespace, limits, excess, now));
+        preempted.or_else(|| if others.is_empty() { None } else { self.slow_task_to_end(limits.slow_limits, now) })
     }
 
-    /// Returns the task that must end for a waiting light namespace if all slots are in use. This is the last started
-    /// task whose namespace has a slot time that exceeds the slot time of the waiting namespace by at least `excess`.
-    fn preempted(&self, waiting: &str, limits: &Limits, excess: Duration, now: Instant) -> Option<u64> {
-        let limit = self.used(waiting, now) + excess.as_secs_f64();
+    /// Returns the task that must end for a waiting light namespace if all slots are in use. Of the tasks whose
+    /// namespace has a slot time that exceeds the slot time of the waiting namespace by at least `excess`, this is the
+    /// task that started last.
+    fn task_to_preempt(&self, waiting: &str, limits: &Limits, excess: Duration, now: Instant) -> Option<u64> {
+        let limit = self.slot_time(waiting, now) + excess.as_secs_f64();
         let exceeds = |(_, held): &(&u64, &Held)| {
-            held.may_be_reserved && held.covered_until.is_some() && self.used(&held.namespace, now) >= limit
+            held.may_be_reserved && held.covered_until.is_some() && self.slot_time(&held.namespace, now) >= limit
         };
         let last = self.held.iter().filter(exceeds).max_by_key(|(id, held)| (held.started, **id)).map(|(id, _)| *id);
         last.filter(|_| self.held.len() >= limits.total)
     }
 
     /// Returns the slow task that must end: the longest running slow task of the namespace that holds the most slots.
-    fn slow(&self, limits: SlowLimits, now: Instant) -> Option<u64> {
+    fn slow_task_to_end(&self, limits: SlowLimits, now: Instant) -> Option<u64> {
         let slow = self.held.iter().filter_map(|(id, held)| {
             let holds = self.holds(&held.namespace);
             let limit = if holds > 1 { limits.several } else { limits.only } * held.factor;

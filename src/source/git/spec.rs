@@ -227,7 +227,9 @@ fn value(field: &str, reference: &ResourceRef, namespace: &str) -> Result<Value,
     match (reference.kind.as_str(), &reference.secret, &reference.literal) {
         ("Secret", Some(secret), _) => {
             match secret.namespace.as_deref().filter(|other| !other.is_empty() && *other != namespace) {
-                Some(_) => invalid("cross-namespace refs are not allowed"),
+                Some(_) => {
+                    invalid("a Secret in another namespace is not allowed: use a Secret in the namespace of the Stack")
+                }
                 None => Ok(Value::Key { secret: secret.name.clone(), key: secret.key.clone(), optional: false }),
             }
         }

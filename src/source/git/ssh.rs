@@ -58,7 +58,7 @@ pub fn open(
 /// Returns the error for an invalid private key. The message contains no part of the key.
 fn unusable(error: &russh::keys::Error, identity: &Identity<'_>) -> GitError {
     GitError::Credentials(match (error, identity.passphrase) {
-        (russh::keys::Error::KeyIsEncrypted, None) => "SSH key requires a passphrase".to_owned(),
+        (russh::keys::Error::KeyIsEncrypted, None) => "SSH key requires a passphrase: set `password`".to_owned(),
         (_, Some(_)) => format!("invalid SSH key or passphrase: {error}"),
         (_, None) => format!("invalid SSH key: {error}"),
     })
@@ -129,7 +129,7 @@ impl client::Handler for HostKeyVerifier {
         let decision = match presented {
             PublicKeyOrCertificate::PublicKey { key, .. } => self.known.check(&self.location, key),
             PublicKeyOrCertificate::Certificate(_) => Err(GitError::HostKey(format!(
-                "{} presented a host certificate, which is not supported",
+                "{} presented a host certificate, which is not supported: configure the server to present a host key",
                 self.location.host
             ))),
         };

@@ -55,7 +55,8 @@ impl RepositoryUrl {
         }
         let mut url = Url::parse(text).map_err(|error| format!("{FORMS} ({error})"))?;
         if url.password().is_some() {
-            let what = "must not contain a password: store it in a Secret and set spec.gitAuth or spec.gitAuthSecret";
+            let what = "must not contain a password: store it in a Secret, and set spec.gitAuth or spec.gitAuthSecret of \
+                        the Stack, or spec.git.auth of the Workspace";
             return Err(what.to_owned());
         }
         let host = url.host_str().filter(|host| !host.is_empty()).map(str::to_owned);
@@ -70,7 +71,7 @@ impl RepositoryUrl {
             "https" | "http" => {
                 // Removes the user name, because the credentials contain it.
                 if url.set_username("").is_err() {
-                    return Err(format!("{FORMS} (user name not allowed)"));
+                    return Err(FORMS.to_owned());
                 }
                 Ok(Self { text: url.to_string(), location: Location::Http(url) })
             }

@@ -1,6 +1,6 @@
-//! Matches the wildcards in `.gitignore` and `known_hosts` patterns. The time is proportional to the length of the
-//! pattern times the length of the text: users control the patterns, and simple backtracking takes exponential time for
-//! some patterns. This module performs no I/O.
+//! Matches the wildcards in `.gitignore` and `known_hosts` patterns. The matching time is at most proportional to the
+//! length of the pattern times the length of the text. This bound is necessary, because users control the patterns, and
+//! simple backtracking takes exponential time for some patterns. This module performs no I/O.
 
 /// The number of remaining matching steps for a set of patterns.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl PathPattern {
             steps.take(states.len())?;
             next.fill(false);
             for (state, part) in parts.iter().enumerate().filter(|(state, _)| states.get(*state) == Some(&true)) {
-                let (stays, advances) = part.on(*byte);
+                let (stays, advances) = part.transition(*byte);
                 if stays {
                     mark(&mut next, state);
                 }
@@ -121,7 +121,7 @@ impl Part {
     }
 
     /// Returns whether the current state remains active after a byte, and whether the byte leads to the next state.
-    fn on(&self, byte: u8) -> (bool, bool) {
+    fn transition(&self, byte: u8) -> (bool, bool) {
         let is_slash = byte == b'/';
         match self {
             Part::Literal(literal) => (false, *literal == byte),

@@ -57,15 +57,15 @@ fn an_unserved_kind_is_not_ready_and_an_unsuitable_kind_is_invalid() {
         (
             ("source.toolkit.fluxcd.io", "ExternalArtifact"),
             not_yet(
-                "ExternalArtifact.source.toolkit.fluxcd.io: install its CustomResourceDefinition; it serves the kinds Bucket, GitRepository, OCI",
+                "ExternalArtifact.source.toolkit.fluxcd.io: install its CustomResourceDefinition (served kinds of this group: Bucket, GitRepository, OCI",
             ),
         ),
         (
             ("source.toolkit.fluxcd.io", "gitrepository"),
             not_yet("does not serve gitrepository.source.toolkit.fluxcd.io"),
         ),
-        (("nowhere.example.com", "Thing"), not_yet("it serves no kinds of this group")),
-        (("nothing.example.com", "Thing"), not_yet("it serves no kinds of this group")),
+        (("nowhere.example.com", "Thing"), not_yet("no kinds of this group are served")),
+        (("nothing.example.com", "Thing"), not_yet("no kinds of this group are served")),
         (
             ("artifacts.example.com", "Chart"),
             invalid("Chart.artifacts.example.com cannot be the source of a Stack: it is not namespaced"),

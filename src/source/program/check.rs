@@ -25,20 +25,20 @@ pub struct Findings {
 pub fn check(program: &Program) -> Findings {
     let mut checker =
         Checker { declared: Declarations::of(program), findings: Findings::default(), undeclared: BTreeMap::new() };
-    checker.names(program);
-    checker.configuration(program);
-    checker.packages(program);
+    checker.check_names(program);
+    checker.check_configuration(program);
+    checker.check_packages(program);
     let mut dependencies = BTreeMap::new();
     for (name, value) in &program.program.variables {
-        let names = checker.expression(&below("program.variables", name), value);
+        let names = checker.check_expression(&below("program.variables", name), value);
         dependencies.insert(name.clone(), names);
     }
     for (name, resource) in &program.program.resources {
-        let names = checker.resource(&below("program.resources", name), resource);
+        let names = checker.check_resource(&below("program.resources", name), resource);
         dependencies.insert(name.clone(), names);
     }
     for (name, value) in &program.program.outputs {
-        checker.expression(&below("program.outputs", name), value);
+        checker.check_expression(&below("program.outputs", name), value);
     }
     if let Some(cycle) = cycle(&dependencies) {
         let first = cycle.first().map(String::as_str).unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn check(program: &Program) -> Findings {
         let place = below(&format!("program.{section}"), first);
         checker.problem(format!("{place} depends on itself: {}", cycle.join(" → ")));
     }
-    checker.end()
+    checker.into_findings()
 }
 
 struct Checker {
@@ -61,7 +61,7 @@ impl Checker {
         self.findings.problems.push(sentence);
     }
 
-    fn end(mut self) -> Findings {
+    fn into_findings(mut self) -> Findings {
         let needs = self.undeclared.into_iter().map(|(name, place)| {
             format!("{place} refers to {name:?}, which the program does not declare: set it in the config of the stack")
         });
@@ -70,7 +70,7 @@ impl Checker {
     }
 
     /// Checks for reserved and duplicate names.
-    fn names(&mut self, program: &Program) {
+    fn check_names(&mut self, program: &Program) {
         let content = &program.program;
         let sections = [
             ("program.config", content.config.contains_key(RESERVED)),
@@ -89,21 +89,23 @@ impl Checker {
         for (section, name) in of_values.chain(content.resources.keys().map(|name| ("program.resources", name))) {
             if content.config.contains_key(name) || content.configuration.contains_key(name) {
                 let place = below(section, name);
-                let needs = "set the key in the config of the stack";
-                self.findings.needs.push(format!("{place} has the same name as a config key: {needs}"));
+                self.findings.needs.push(format!(
+                    "{place} has the same name as a config key, and Pulumi rejects this unless the config of the stack \
+                     sets the key: rename one of them"
+                ));
             }
         }
     }
 
-    fn configuration(&mut self, program: &Program) {
+    fn check_configuration(&mut self, program: &Program) {
         for (key, entry) in &program.program.config {
             self.findings.problems.extend(config::project_problems(&program.name_any(), key, entry));
         }
         for (key, entry) in &program.program.configuration {
             let path = below("program.configuration", key);
-            self.plain(&format!("{path}.name"), entry.name.as_deref());
+            self.check_literal(&format!("{path}.name"), entry.name.as_deref());
             if let Some(default) = &entry.default {
-                self.expression(&format!("{path}.default"), default);
+                self.check_expression(&format!("{path}.default"), default);
             }
             if !program.program.config.contains_key(key) {
                 let needs = config::language_needs(key, entry.kind.as_deref(), entry.default.as_ref());
@@ -112,7 +114,7 @@ impl Checker {
         }
     }
 
-    fn packages(&mut self, program: &Program) {
+    fn check_packages(&mut self, program: &Program) {
         for (name, package) in &program.program.packages {
             if !package.is_string() && !package.get("source").is_some_and(Value::is_string) {
                 let place = below("program.packages", name);
@@ -122,7 +124,7 @@ impl Checker {
     }
 
     /// Checks a resource. Returns the names on which the resource depends.
-    fn resource(&mut self, path: &str, resource: &ProgramResource) -> BTreeSet<String> {
+    fn check_resource(&mut self, path: &str, resource: &ProgramResource) -> BTreeSet<String> {
         let kind = resource.kind.as_str();
         if !(2..=3).contains(&kind.split(':').count()) {
             self.problem(format!("{path}.type must be a type token such as aws:s3:Bucket, not {kind:?}"));
@@ -135,69 +137,69 @@ impl Checker {
                 "{path} must not have both properties, which create a resource, and get, which reads a resource"
             ));
         }
-        self.plain(&format!("{path}.type"), Some(kind));
-        self.plain(&format!("{path}.name"), resource.name.as_deref());
+        self.check_literal(&format!("{path}.type"), Some(kind));
+        self.check_literal(&format!("{path}.name"), resource.name.as_deref());
         let mut names = BTreeSet::new();
         if let Some(properties) = &resource.properties {
-            names.extend(self.expression(&format!("{path}.properties"), properties));
+            names.extend(self.check_expression(&format!("{path}.properties"), properties));
         }
         if let Some(get) = &resource.get {
-            names.extend(self.expression(&format!("{path}.get.id"), &Value::from(get.id.as_str())));
+            names.extend(self.check_expression(&format!("{path}.get.id"), &Value::from(get.id.as_str())));
             for (name, value) in &get.state {
-                self.expression(&below(&format!("{path}.get.state"), name), value);
+                self.check_expression(&below(&format!("{path}.get.state"), name), value);
             }
         }
         if let Some(Ok(Value::Object(options))) = resource.options.as_ref().map(serde_json::to_value) {
             for (option, value) in &options {
-                names.extend(self.option(&format!("{path}.options.{option}"), option, value));
+                names.extend(self.check_option(&format!("{path}.options.{option}"), option, value));
             }
         }
         names
     }
 
     /// Checks an option of a resource. Returns the names on which the resource depends through this option.
-    fn option(&mut self, path: &str, option: &str, value: &Value) -> BTreeSet<String> {
+    fn check_option(&mut self, path: &str, option: &str, value: &Value) -> BTreeSet<String> {
         match option {
-            "parent" | "provider" => self.one_resource(path, value),
-            "dependsOn" | "providers" => self.resources(path, value),
-            "aliases" => self.expression(path, value),
+            "parent" | "provider" => self.check_resource_reference(path, value),
+            "dependsOn" | "providers" => self.check_resource_references(path, value),
+            "aliases" => self.check_expression(path, value),
             other => {
                 match other {
-                    "deletedWith" => drop(self.one_resource(path, value)),
-                    "replaceWith" => drop(self.resources(path, value)),
-                    "protect" => self.protect(path, value),
+                    "deletedWith" => drop(self.check_resource_reference(path, value)),
+                    "replaceWith" => drop(self.check_resource_references(path, value)),
+                    "protect" => self.check_protect(path, value),
                     "additionalSecretOutputs" | "hideDiffs" | "ignoreChanges" | "replaceOnChanges" => {
                         for (number, text) in value.as_array().into_iter().flatten().enumerate() {
-                            self.plain(&format!("{path}[{number}]"), text.as_str());
+                            self.check_literal(&format!("{path}[{number}]"), text.as_str());
                         }
                     }
-                    "import" | "pluginDownloadURL" | "version" => self.plain(path, value.as_str()),
-                    _ => drop(self.expression(path, value)),
+                    "import" | "pluginDownloadURL" | "version" => self.check_literal(path, value.as_str()),
+                    _ => drop(self.check_expression(path, value)),
                 }
                 BTreeSet::new()
             }
         }
     }
 
-    fn protect(&mut self, path: &str, value: &Value) {
+    fn check_protect(&mut self, path: &str, value: &Value) {
         let is_literal = value.as_str().is_some_and(|text| !text.contains("${"));
         if is_literal || matches!(value, Value::Number(_) | Value::Array(_)) {
             self.problem(format!("{path} must be a boolean or an expression, not {}", describe(value)));
         }
-        self.expression(path, value);
+        self.check_expression(path, value);
     }
 
     /// Checks an option whose value is a list of resources. Returns the names to which the option refers.
-    fn resources(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
+    fn check_resource_references(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
         match value {
             Value::Array(elements) => elements
                 .iter()
                 .enumerate()
-                .flat_map(|(number, element)| self.one_resource(&format!("{path}[{number}]"), element))
+                .flat_map(|(number, element)| self.check_resource_reference(&format!("{path}[{number}]"), element))
                 .collect(),
             // A variable can contain a list, and a function can return a list.
-            Value::String(text) if self.is_variable(text) => self.expression(path, value),
-            Value::Object(fields) if is_function(fields) => self.expression(path, value),
+            Value::String(text) if self.is_variable(text) => self.check_expression(path, value),
+            Value::Object(fields) if is_function(fields) => self.check_expression(path, value),
             other => {
                 self.problem(format!("{path} must be a list of references to resources, not {}", describe(other)));
                 BTreeSet::new()
@@ -212,10 +214,10 @@ impl Checker {
     }
 
     /// Checks an option whose value is one resource. Returns the names to which the option refers.
-    fn one_resource(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
+    fn check_resource_reference(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
         let text = match value {
             Value::String(text) => text,
-            Value::Object(fields) if is_function(fields) => return self.expression(path, value),
+            Value::Object(fields) if is_function(fields) => return self.check_expression(path, value),
             other => {
                 self.problem(format!(
                     "{path} must be a reference to a resource such as ${{name}}, not {}",
@@ -242,7 +244,7 @@ impl Checker {
     }
 
     /// Checks a string in which references are not allowed.
-    fn plain(&mut self, path: &str, text: Option<&str>) {
+    fn check_literal(&mut self, path: &str, text: Option<&str>) {
         match text.map(parse_references) {
             None => {}
             Some(Err(what)) => self.problem(format!("{path}: {what}")),
@@ -252,19 +254,19 @@ impl Checker {
     }
 
     /// Checks an expression. Returns the names to which the expression refers.
-    fn expression(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
+    fn check_expression(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
         match value {
-            Value::String(text) => self.text(path, text),
+            Value::String(text) => self.check_text(path, text),
             Value::Array(elements) => elements
                 .iter()
                 .enumerate()
-                .flat_map(|(number, element)| self.expression(&format!("{path}[{number}]"), element))
+                .flat_map(|(number, element)| self.check_expression(&format!("{path}[{number}]"), element))
                 .collect(),
             Value::Object(fields) => {
                 let mut names = BTreeSet::new();
                 for (key, field) in fields {
-                    names.extend(self.text(path, key));
-                    names.extend(self.expression(&below(path, key), field));
+                    names.extend(self.check_text(path, key));
+                    names.extend(self.check_expression(&below(path, key), field));
                 }
                 names
             }
@@ -272,7 +274,7 @@ impl Checker {
         }
     }
 
-    fn text(&mut self, path: &str, text: &str) -> BTreeSet<String> {
+    fn check_text(&mut self, path: &str, text: &str) -> BTreeSet<String> {
         let roots = match parse_references(text) {
             Ok(read) => read.roots,
             Err(what) => {

@@ -134,14 +134,17 @@ impl Kind {
 /// field.
 pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) -> Vec<String> {
     let path = below("program.configuration", key);
-    let needs = "set the key in the config of the stack";
+    let needs = "or set the key in the config of the stack";
     let Some(text) = kind else { return Vec::new() };
     match (Kind::read(text), default) {
         (None, _) => vec![format!(
-            "{path}.type must be String, Number, Integer, Boolean, Object or a list such as List<String>, not {text:?}: {needs}"
+            "{path}.type must be String, Number, Integer, Boolean, Object or a list such as List<String>, not {text:?}: correct the type, {needs}"
         )],
         (Some(kind), Some(default)) if !kind.fits(default) => {
-            vec![format!("{path}.default must be of type {text}, not {}: {needs}", describe(default))]
+            vec![format!(
+                "{path}.default must be of type {text}, not {}: correct the default, {needs}",
+                describe(default)
+            )]
         }
         _ => Vec::new(),
     }

@@ -64,7 +64,7 @@ fn the_sample_program_and_its_rendering_have_every_schema_field() {
     assert_eq!(root["properties"].get("spec"), None);
     let mut without = Vec::new();
     missing(&root["properties"]["program"], &[&every_field()["program"]], "program", &mut without);
-    assert_eq!(without, Vec::<String>::new(), "add them to every_field.json");
+    assert_eq!(without, Vec::<String>::new(), "add these fields to every_field.json");
 
     let written: Value = serde_saphyr::from_str(EVERY_FIELD_RENDERED).expect("YAML");
     let mut expected = every_field()["program"].clone();

@@ -26,8 +26,8 @@ fn filled() -> Metrics {
     metrics.runs().count(3, 1, None);
     metrics.runs().started("up", Duration::from_secs(20));
     metrics.runs().ended("up", "Succeeded", Duration::from_secs(20));
-    metrics.programs(2);
-    metrics.stacks(5);
+    metrics.set_program_count(2);
+    metrics.set_stack_count(5);
     metrics.record_stack("apps", "web", state());
     metrics.webhook(WebhookResult::Refused);
     metrics.event_dropped();

@@ -199,7 +199,7 @@ impl Workspace {
         files
     }
 
-    /// Reports whether the state files of all stacks are complete. The CLI does not replace them atomically.
+    /// Returns whether the state files of all stacks are complete. The CLI does not replace them atomically.
     pub fn has_complete_state(&self) -> bool {
         let mut files = files_below(&self.path("state/.pulumi/stacks"));
         files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));

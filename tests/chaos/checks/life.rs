@@ -1,4 +1,4 @@
-//! Derives the lifecycles of names from the events of the provider.
+//! Derives the lifecycles of resources from the events of the provider.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::facts::{Event, Facts, Operation, Phase, RemovedManually, name_of};
 
-/// A step in the lifecycle of a Stack's names.
+/// A step in the lifecycle of a Stack's resources.
 enum Step<'a> {
     Event(&'a Event),
     RemovedManually(&'a RemovedManually),

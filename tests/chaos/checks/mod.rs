@@ -30,12 +30,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Reports whether a violation of this kind loses a requested change.
+    /// Returns whether a violation of this kind loses a requested change.
     pub fn is_loss(self) -> bool {
         matches!(self, Kind::NotApplied | Kind::NoVerdict | Kind::Orphan)
     }
 
-    /// Reports whether a violation of this kind repeats an operation or runs two operations concurrently.
+    /// Returns whether a violation of this kind repeats an operation or runs two operations concurrently.
     pub fn is_double(self) -> bool {
         matches!(self, Kind::Doubled | Kind::TwoRunsAtOnce)
     }

@@ -185,7 +185,7 @@ fn valid_histories_pass_all_checks() {
             }),
         ),
         (
-            "a run that fails on the lock of an earlier run needs no fault of its own",
+            "a run may fail because of the lock of an earlier run, without another fault",
             with(|facts| facts.runs.push(run("u2", 1, 900, failed("UpdateConflict")))),
         ),
         (
@@ -253,7 +253,7 @@ fn histories_with_violations_are_reported() {
             "a run succeeded without its creates",
             with(|facts| facts.runs[0].ended = Some(at(4))),
             Kind::FalseVerdict,
-            "u1 has succeeded, but second@1 was not created before",
+            "u1 has succeeded, but second@1 was not created before the end of the run",
         ),
         (
             "a run succeeded without its deletes",

@@ -52,14 +52,14 @@ fn missing_change(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
         let expected = called(name, run.number);
         let found = remaining.iter().find(|(urn, _)| name_of(urn) == name).map(|(_, called)| *called);
         if found != Some(expected.as_str()) {
-            return Some(format!("{expected} was not created before: {found:?} existed"));
+            return Some(format!("{expected} was not created before the end of the run: {found:?} existed"));
         }
     }
     let left = remaining.iter().find(|(urn, _)| !names.iter().any(|name| name == name_of(urn)));
     left.map(|(_, called)| format!("{called} still existed"))
 }
 
-/// Reports whether a fault that affected the Stack may have caused the failure of the run.
+/// Returns whether a fault that affected the Stack may have caused the failure of the run.
 pub fn was_hit(facts: &Facts, run: &Run) -> bool {
     let end = run.ended.unwrap_or(Timestamp::MAX - PRECISION);
     facts.hits.iter().any(|hit| *hit >= run.created - FAULT_EFFECT_TIME && *hit <= end + PRECISION)

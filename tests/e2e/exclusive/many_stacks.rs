@@ -22,7 +22,7 @@ const STACKS: usize = 200;
 const RUN_TIME: Duration = Duration::from_millis(200);
 /// Number of concurrent creations and deletions.
 const CONCURRENCY: usize = 16;
-const LIMIT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Period in which a new controller reconciles each Stack exactly once.
 const FIRST_RECONCILIATION: Duration = Duration::from_secs(60);
 
@@ -40,7 +40,7 @@ fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
             let source = create_source(scene).await;
             tokio::join!(
                 create(scene, &source),
-                until_count("Stacks are Ready", STACKS, LIMIT, async || (ready(scene).await, fake_agent.calls())),
+                until_count("Stacks are Ready", STACKS, TIMEOUT, async || (ready(scene).await, fake_agent.calls())),
             );
             check_restart(scene, &fake_agent).await;
             remove(scene).await;
@@ -58,7 +58,7 @@ async fn check_restart(scene: &Scene, fake_agent: &FakeAgent) {
     controller.until_available().await;
     // Times of the requests to agents since the restart.
     let moments = RefCell::new(Vec::new());
-    until_count("all agents have received two requests", STACKS, LIMIT, async || {
+    until_count("all agents have received two requests", STACKS, TIMEOUT, async || {
         let requests = usize::try_from(fake_agent.statuses() - requests).unwrap_or(usize::MAX);
         let mut moments = moments.borrow_mut();
         moments.resize(requests, killed.elapsed());
@@ -137,7 +137,7 @@ async fn remove(scene: &Scene) {
         .buffer_unordered(CONCURRENCY)
         .for_each(|()| std::future::ready(()))
         .await;
-    until_count("all Stacks are deleted", 1, LIMIT, async || {
+    until_count("all Stacks are deleted", 1, TIMEOUT, async || {
         let left = scene.list::<Stack>().await.len();
         (usize::from(left == 0), format!("{left} Stacks remain"))
     })

@@ -230,13 +230,13 @@ async fn assert_unmanaged_writes_rejected(scene: &Scene, pod: &str) {
         (
             &["patch", "secret", "tenants", "--patch", r#"{"stringData": {"key": "value"}}"#][..],
             "",
-            "writes only Secrets",
+            "may write only Secrets",
         ),
-        (&["patch", "secret", "tenants", "--patch", labelled], "", "writes only Secrets"),
-        (&["delete", "secret", "tenants"], "", "writes only Secrets"),
-        (&["delete", "pod", "other"], "", "changes and deletes only Pods"),
-        (&["patch", "pod", pod, "--patch", relabelled], "", "changes and deletes only Pods"),
-        (&["create", "--filename", "-"], &unlabelled, "writes only objects with the label"),
+        (&["patch", "secret", "tenants", "--patch", labelled], "", "may write only Secrets"),
+        (&["delete", "secret", "tenants"], "", "may write only Secrets"),
+        (&["delete", "pod", "other"], "", "may only change and delete Pods"),
+        (&["patch", "pod", pod, "--patch", relabelled], "", "may only change and delete Pods"),
+        (&["create", "--filename", "-"], &unlabelled, "may write only objects with the label"),
     ] {
         let response = try_kubectl(&[&as_controller[..], arguments].concat(), input).await;
         let error = response.expect_err("the policy rejects the object");

@@ -164,11 +164,7 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
         wait_until("all Stacks to be taken over", WaitLimit::Long, async || {
             let stacks = scene.list::<Stack>().await;
             let open: Vec<String> = stacks.iter().filter(|s| !is_taken(s)).map(Stack::name_any).collect();
-            if open.is_empty() {
-                Poll::Found(())
-            } else {
-                Poll::NotYet(format!("{} are not taken over: {open:?}", open.len()))
-            }
+            if open.is_empty() { Poll::Found(()) } else { Poll::NotYet(format!("not taken over: {open:?}")) }
         })
         .await;
         // The run of a Stack with another source proves that the controller has had time to reconcile all of these

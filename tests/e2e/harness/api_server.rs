@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 /// Timeout for a command that stops the API server or waits until it is ready.
-const LIMIT: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// How the API server becomes unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct ApiServerOutage {
 }
 
 impl ApiServerOutage {
-    /// Reports whether the tests have started this cluster. The API server of any other cluster must not be stopped.
+    /// Returns whether the tests have started this cluster. The API server of any other cluster must not be stopped.
     pub fn is_possible() -> bool {
         std::env::var_os("CLUSTER_RUN_DIR").is_some()
     }
@@ -69,9 +69,9 @@ impl Drop for ApiServerOutage {
 }
 
 async fn run(word: &'static str) {
-    let running = timeout(LIMIT, spawn_blocking(move || command(word).output())).await;
+    let running = timeout(TIMEOUT, spawn_blocking(move || command(word).output())).await;
     let output = running
-        .unwrap_or_else(|_| panic!("`cluster api-server {word}` did not end within {LIMIT:?}"))
+        .unwrap_or_else(|_| panic!("`cluster api-server {word}` did not end within {TIMEOUT:?}"))
         .expect("the task is not canceled")
         .unwrap_or_else(|error| panic!("`cluster api-server {word}` failed to start: {error}"));
     assert!(output.status.success(), "`cluster api-server {word}` failed: {}", String::from_utf8_lossy(&output.stderr));

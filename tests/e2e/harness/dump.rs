@@ -22,14 +22,14 @@ use super::source::GitRepository;
 const LOG_LINES: i64 = 400;
 
 /// Timeout for collecting the whole state.
-const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Writes the file below the target folder and returns its path.
 pub async fn write(scene: &Scene) -> PathBuf {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.txt", scene.namespace));
-    let text = timeout(LIMIT, text(scene))
+    let text = timeout(TIMEOUT, text(scene))
         .await
-        .unwrap_or_else(|_| format!("the cluster did not return all objects within {LIMIT:?}\n"));
+        .unwrap_or_else(|_| format!("the cluster did not return all objects within {TIMEOUT:?}\n"));
     let text = format!("{}\n\n{text}", scene.timeline.text());
     if let Err(error) = std::fs::write(&file, text) {
         println!("failed to write the failure report to {}: {error}", file.display());

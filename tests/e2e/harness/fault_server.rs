@@ -25,7 +25,7 @@ pub struct FaultServer {
 }
 
 /// Request timeout; generating a large archive is slow.
-const LIMIT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 impl FaultServer {
     pub fn of(scene: &Scene) -> FaultServer {
@@ -69,7 +69,7 @@ impl FaultServer {
 
 async fn request_json(request: reqwest::RequestBuilder, url: &str) -> ServedFile {
     let action = format!("requesting {url}");
-    let response = http::send(&action, request.timeout(LIMIT)).await.text().await;
+    let response = http::send(&action, request.timeout(TIMEOUT)).await.text().await;
     let text = response.unwrap_or_else(|error| panic!("{action}: {error:?}"));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{action}: invalid response {text}: {error}"))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the standard output of `kubectl`, or the standard error if the command fails.
 pub async fn try_kubectl(arguments: &[&str], input: &str) -> Result<String, String> {
@@ -18,8 +18,8 @@ pub async fn try_kubectl(arguments: &[&str], input: &str) -> Result<String, Stri
         drop(stdin);
         child.wait_with_output().await.expect("kubectl ends")
     };
-    let output = tokio::time::timeout(LIMIT, work).await;
-    let output = output.unwrap_or_else(|_| panic!("kubectl {arguments:?} did not end within {LIMIT:?}"));
+    let output = tokio::time::timeout(TIMEOUT, work).await;
+    let output = output.unwrap_or_else(|_| panic!("kubectl {arguments:?} did not end within {TIMEOUT:?}"));
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),

@@ -14,6 +14,7 @@ mod flux_notification;
 mod flux_object;
 mod http;
 mod kubectl;
+pub mod languages;
 mod oci;
 mod operator;
 mod program;

@@ -203,7 +203,7 @@ pub fn field_managers<K: Resource>(object: &K) -> Vec<String> {
     entries.filter_map(|entry| entry.manager.clone()).collect()
 }
 
-/// Reports whether the operator manages fields of an object.
+/// Returns whether the operator manages fields of an object.
 pub fn has_operator_fields<K: Resource>(object: &K) -> bool {
     field_managers(object).iter().any(|manager| manager.starts_with(OPERATOR_FIELD_MANAGER))
 }

@@ -245,7 +245,7 @@ fn run_environment() -> BTreeMap<String, ResourceRef> {
     environment
 }
 
-/// Reports whether the Stack is Ready for its current generation and has no open run.
+/// Returns whether the Stack is Ready for its current generation and has no open run.
 pub fn is_done(stack: &Stack) -> bool {
     stack.status.as_ref().is_some_and(|status| {
         conditions::is_true(&status.conditions, READY)
@@ -259,19 +259,19 @@ pub fn condition<'a>(stack: &'a Stack, kind: &str) -> Option<&'a Condition> {
     conditions::find(&stack.status.as_ref()?.conditions, kind)
 }
 
-/// Reports whether the condition has this status and reason.
+/// Returns whether the condition has this status and reason.
 pub fn has_condition(stack: &Stack, kind: &str, status: &str, reason: &str) -> bool {
     condition(stack, kind).is_some_and(|condition| condition.status == status && condition.reason == reason)
 }
 
-/// Reports whether the Stack waits for its source without being stalled.
+/// Returns whether the Stack waits for its source without being stalled.
 pub fn waits_for_source(stack: &Stack) -> bool {
     has_condition(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
         && has_condition(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
         && condition(stack, STALLED).is_none()
 }
 
-/// Reports whether the Stack is stalled for this reason, with the conditions of the Pulumi Kubernetes Operator.
+/// Returns whether the Stack is stalled for this reason, with the conditions of the Pulumi Kubernetes Operator.
 pub fn is_stalled(stack: &Stack, reason: &str) -> bool {
     has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
         && has_condition(stack, STALLED, "True", reason)

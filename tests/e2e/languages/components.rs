@@ -3,7 +3,8 @@
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use super::{IMAGE, below, destroy, first_outputs, go_modules, npm, program_files, stack, template};
+use super::{below, destroy, first_outputs, go_modules, npm, program_files, stack, template};
+use crate::harness::languages::IMAGE;
 use crate::harness::{File, Scene, run};
 
 /// Command that installs the dependencies of the component in the directory `greetings`.

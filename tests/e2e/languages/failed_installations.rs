@@ -3,7 +3,8 @@
 
 use pulumi_controller::api::conditions::{stack_reason, workspace_reason};
 
-use super::{REGISTRY, destroy, files_in, repository, stack, until_message};
+use super::{destroy, files_in, repository, stack, until_message};
+use crate::harness::languages::REGISTRY;
 use crate::harness::{File, Scene, is_stalled, run};
 
 /// Names of files in the corpus that are not part of a program.

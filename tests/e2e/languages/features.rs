@@ -4,9 +4,9 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    REGISTRY, destroy, first_outputs, go_modules, npm, outputs_of, program_files, replaced, set_config,
-    set_environment, stack,
+    destroy, first_outputs, go_modules, npm, outputs_of, program_files, replaced, set_config, set_environment, stack,
 };
+use crate::harness::languages::REGISTRY;
 use crate::harness::{File, Scene, StackHandle, once, run};
 
 /// Text in the log of the pod that appears when the CLI downloads the plugin.

@@ -24,13 +24,8 @@ use pulumi_controller::api::conditions::READY;
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
+use crate::harness::languages::{IMAGE, registry_variables};
 use crate::harness::{Commit, File, Scene, Source, StackHandle, WaitLimit, condition};
-
-/// Image with the language runtimes.
-const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
-/// Registry for npm, Python and Go packages, which also serves plugins.
-const REGISTRY: &str = "http://packages.test-services";
-const REGISTRY_HOST: &str = "packages.test-services";
 
 /// First line of each installation in the log of the pod.
 const INSTALLATION: &str = "install: Installing dependencies...\n";
@@ -97,17 +92,7 @@ fn below(directory: &str, files: Vec<File>) -> Vec<File> {
 fn stack(scene: &Scene, source: &Source<'_>) -> Stack {
     let mut stack = scene.stack("main", source);
     template(&mut stack)["image"] = json!(IMAGE);
-    template(&mut stack)["env"] = json!([]);
-    set_environment(
-        &mut stack,
-        &[
-            ("NPM_CONFIG_REGISTRY", &format!("{REGISTRY}/npm/")),
-            ("PIP_INDEX_URL", &format!("{REGISTRY}/pypi/simple/")),
-            ("PIP_TRUSTED_HOST", REGISTRY_HOST),
-            ("GOPROXY", &format!("{REGISTRY}/go")),
-            ("GOSUMDB", "off"),
-        ],
-    );
+    template(&mut stack)["env"] = registry_variables();
     stack.spec.destroy_on_finalize = Some(true);
     stack
 }

@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
 use super::{
-    REGISTRY_HOST, destroy, first_outputs, go_modules, npm, program_files, set_config, set_environment, stack,
-    template, until_message,
+    destroy, first_outputs, go_modules, npm, program_files, set_config, set_environment, stack, template, until_message,
 };
+use crate::harness::languages::REGISTRY_HOST;
 use crate::harness::{File, Scene, run};
 
 /// Token that the registry requires for paths below `/private`.

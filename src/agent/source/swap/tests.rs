@@ -24,7 +24,7 @@ impl Place {
         let source = place.layout.source();
         fs::create_dir_all(source.join("node_modules/left-pad")).unwrap();
         fs::write(source.join("Pulumi.yaml"), "old").unwrap();
-        point(&place.layout, &Directory::root()).unwrap();
+        link_project(&place.layout, &Directory::root()).unwrap();
         let before = CurrentSource { digest: "sha256:old".into(), tree: "old".into(), ..CurrentSource::default() };
         Record { current_source: Some(before.clone()), trial: None }.write(&place.layout).unwrap();
         (place, Some(before))
@@ -38,10 +38,10 @@ impl Place {
     fn step(&self, before: Option<&CurrentSource>, count: usize) {
         let (layout, tree) = (&self.layout, &self.tree);
         let steps: [&dyn Fn(); 5] = [
-            &|| drop(announce(layout, before, tree, self.carried()).unwrap()),
+            &|| drop(record_trial(layout, before, tree, self.carried()).unwrap()),
             &|| carry::move_all(&layout.source(), tree, &self.carried()).unwrap(),
             &|| exchange(layout, tree).unwrap(),
-            &|| point(layout, &"app".parse().unwrap()).unwrap(),
+            &|| link_project(layout, &"app".parse().unwrap()).unwrap(),
             &|| fs::create_dir(layout.workspace().join("half-installed")).unwrap(),
         ];
         steps.iter().take(count).for_each(|step| step());
@@ -89,8 +89,8 @@ fn the_working_directory_survives_a_rollback_of_the_first_source() {
     let (place, _) = Place::new(true);
     let layout = &place.layout;
     crate::agent::make_project(&layout.workspace()).unwrap();
-    let trial = announce(layout, None, &place.tree, Vec::new()).unwrap();
-    enter(layout, &trial, &"app".parse().unwrap()).unwrap();
+    let trial = record_trial(layout, None, &place.tree, Vec::new()).unwrap();
+    install_tree(layout, &trial, &"app".parse().unwrap()).unwrap();
     assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
     restore(layout, None, &trial).unwrap();
     assert!(layout.workspace().is_symlink() && layout.workspace().is_dir());
@@ -101,8 +101,8 @@ fn the_working_directory_survives_a_rollback_of_the_first_source() {
 fn a_directory_created_by_the_container_runtime_is_replaced() {
     let (place, _) = Place::new(true);
     fs::create_dir(place.layout.workspace()).unwrap();
-    let trial = announce(&place.layout, None, &place.tree, Vec::new()).unwrap();
-    enter(&place.layout, &trial, &"app".parse().unwrap()).unwrap();
+    let trial = record_trial(&place.layout, None, &place.tree, Vec::new()).unwrap();
+    install_tree(&place.layout, &trial, &"app".parse().unwrap()).unwrap();
     assert_eq!(fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
 }
 
@@ -112,7 +112,7 @@ fn a_trial_that_cannot_be_recorded_changes_nothing() {
     // A file cannot replace a directory, so a directory at the path of the record simulates a full disk.
     fs::remove_file(place.layout.source_record()).unwrap();
     fs::create_dir_all(place.layout.source_record().join("inner")).unwrap();
-    announce(&place.layout, before.as_ref(), &place.tree, place.carried()).unwrap_err();
+    record_trial(&place.layout, before.as_ref(), &place.tree, place.carried()).unwrap_err();
     assert_eq!(fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap(), "old");
     assert!(place.layout.source().join("node_modules").is_dir() && place.tree.is_dir());
 }
@@ -121,8 +121,8 @@ fn a_trial_that_cannot_be_recorded_changes_nothing() {
 fn a_confirmed_trial_stays_and_the_previous_source_is_kept() {
     let (place, before) = Place::new(false);
     let layout = &place.layout;
-    let trial = announce(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
-    enter(layout, &trial, &"app".parse().unwrap()).unwrap();
+    let trial = record_trial(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
+    install_tree(layout, &trial, &"app".parse().unwrap()).unwrap();
     let next = CurrentSource { digest: "sha256:new".into(), directory: "app".into(), ..CurrentSource::default() };
     confirm(layout, &next, &trial).unwrap();
     assert_eq!(Record::read(layout), Record { current_source: Some(next), trial: None });
@@ -135,8 +135,8 @@ fn a_confirmed_trial_stays_and_the_previous_source_is_kept() {
 fn a_trial_that_cannot_be_confirmed_can_be_rolled_back() {
     let (place, before) = Place::new(false);
     let layout = &place.layout;
-    let trial = announce(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
-    enter(layout, &trial, &"app".parse().unwrap()).unwrap();
+    let trial = record_trial(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
+    install_tree(layout, &trial, &"app".parse().unwrap()).unwrap();
     fs::remove_file(layout.source_record()).unwrap();
     fs::create_dir_all(layout.source_record().join("inner")).unwrap();
     confirm(layout, &CurrentSource::default(), &trial).unwrap_err();

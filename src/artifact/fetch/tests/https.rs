@@ -37,7 +37,7 @@ async fn serve(tasks: &mut JoinSet<()>) -> (String, String) {
 }
 
 #[tokio::test]
-async fn an_https_server_is_trusted_only_by_its_certificate() {
+async fn an_https_server_is_trusted_only_if_its_certificate_is_configured() {
     let mut tasks = JoinSet::new();
     let (url, certificate) = serve(&mut tasks).await;
     let (_, stranger) = serve(&mut tasks).await;

@@ -52,9 +52,9 @@ mod cancel {
             assert_eq!(found, expected, "{name}");
         }
         let nothing = decided(Some("now"), None, false, None);
-        assert!(nothing.contains("no run is open") && nothing.contains("spec.suspend"), "{nothing}");
+        assert!(nothing.contains("no run is open or queued") && nothing.contains("spec.suspend"), "{nothing}");
         let other = decided(Some("app-fedcba98765"), None, true, open());
-        assert!(other.contains(&format!("the open run is {OPEN}")), "{other}");
+        assert!(other.contains(&format!("the open or queued run is {OPEN}")), "{other}");
     }
 
     #[test]
@@ -127,8 +127,8 @@ mod resolve {
             ("app-1=abandon", Some("app-1=abandon"), unresolved, Some(Decision::Abandon), ""),
             ("app-0=retry", None, unresolved, None, "names app-0, but the run to resolve is app-1"),
             ("app-0=retry", Some("app-0=retry"), unresolved, None, ""),
-            ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, which does not require a decision"),
-            ("app-1=retry", None, None, None, "names app-1, which does not require a decision"),
+            ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, but no run has to be resolved"),
+            ("app-1=retry", None, None, None, "names app-1, but no run has to be resolved"),
             ("app-1=yes", None, unresolved, None, "must have the form"),
             ("app-1=retry", None, Some("StackNotFound"), Some(Decision::Retry), ""),
             ("app-1=abandon", None, Some("StackNotFound"), Some(Decision::Abandon), ""),

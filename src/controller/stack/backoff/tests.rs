@@ -41,14 +41,14 @@ fn the_spec_determines_the_resync_interval() {
 
 #[test]
 fn delays_after_failures_equal_the_delays_of_pko() {
-    let cooldowns = |longest: Option<i64>| -> Vec<i64> {
+    let backoffs = |longest: Option<i64>| -> Vec<i64> {
         let backoff = backoff(StackSpec { retry_max_backoff_duration_seconds: longest, ..StackSpec::default() });
-        (1..=10).map(|failures| backoff.cooldown(failures).as_secs()).collect()
+        (1..=10).map(|failures| backoff.backoff_after(failures).as_secs()).collect()
     };
-    assert_eq!(cooldowns(None), [10, 30, 90, 270, 810, 2430, 7290, 21870, 65610, 86400]);
-    assert_eq!(cooldowns(Some(100))[..4], [10, 30, 90, 100]);
-    assert_eq!(cooldowns(Some(1))[..2], [10, 10], "the first delay is never shortened");
-    assert_eq!(backoff(StackSpec::default()).cooldown(1_000_000).as_secs(), 86400);
+    assert_eq!(backoffs(None), [10, 30, 90, 270, 810, 2430, 7290, 21870, 65610, 86400]);
+    assert_eq!(backoffs(Some(100))[..4], [10, 30, 90, 100]);
+    assert_eq!(backoffs(Some(1))[..2], [10, 10], "the first delay is never shortened");
+    assert_eq!(backoff(StackSpec::default()).backoff_after(1_000_000).as_secs(), 86400);
 }
 
 #[test]
@@ -61,23 +61,23 @@ fn the_spec_and_the_reason_determine_the_delay_after_a_failure() {
     let rows = [
         ("a failure", plain, failed(failure, 3), 90),
         ("many failures", plain, failed(failure, 99), 86_400),
-        ("at the configured backoff", paced, failed(failure, 99), 20),
+        ("with a retryInterval", paced, failed(failure, 99), 20),
         ("a failure within an interval", often, failed(failure, 2), 30),
         ("many failures within an interval", often, failed(failure, 99), 300),
         ("a lock", plain, failed(conflict, 2), 30),
-        ("a lock at the configured backoff", paced, failed(conflict, 0), 30),
+        ("a lock, with a retryInterval", paced, failed(conflict, 0), 30),
         ("a lock that counts as a failure", impatient, failed(conflict, 3), 90),
         ("could not start", plain, failed(update_reason::RUN_REFUSED, 99), 60),
         ("interrupted", plain, failed(update_reason::ABORTED, 99), 0),
     ];
     for (name, backoff, last, wait) in rows {
-        assert_eq!(backoff.pause_after(&last).as_secs(), wait, "{name}");
+        assert_eq!(backoff.delay_after(&last).as_secs(), wait, "{name}");
     }
 }
 
 #[test]
 fn delays_after_lock_conflicts_increase_up_to_five_minutes() {
-    let waits: Vec<i64> = (0..8).chain([i64::MAX]).map(|n| pause_after_conflicts(n).as_secs()).collect();
+    let waits: Vec<i64> = (0..8).chain([i64::MAX]).map(|n| delay_after_conflicts(n).as_secs()).collect();
     assert_eq!(waits, [30, 30, 60, 120, 240, 300, 300, 300, 300]);
 }
 
@@ -87,14 +87,14 @@ fn a_destroy_ignores_the_interval() {
     let mut stack = Stack::new("app", spec);
     stack.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
     let backoff = StackBackoff::of_stack(&stack);
-    let wait = |failures| backoff.pause_after(&failed(update_reason::UPDATE_FAILED, failures)).as_secs();
+    let wait = |failures| backoff.delay_after(&failed(update_reason::UPDATE_FAILED, failures)).as_secs();
     assert_eq!([1, 2, 4, 8, 99].map(wait), [10, 30, 270, 21_870, 86_400]);
     assert!(backoff.resync.is_none());
 }
 
 #[test]
 fn delays_after_interruptions_increase_up_to_five_minutes() {
-    let pauses: Vec<i64> = (0..9).map(|n| pause_after_interruptions(n).as_secs()).collect();
+    let pauses: Vec<i64> = (0..9).map(|n| delay_after_interruptions(n).as_secs()).collect();
     assert_eq!(pauses, [0, 0, 10, 30, 90, 300, 300, 300, 300]);
 }
 
@@ -102,22 +102,22 @@ fn delays_after_interruptions_increase_up_to_five_minutes() {
 fn interval_jitter_is_bounded_and_constant_for_each_run() {
     let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
     let after = |name: &str| LastUpdate { name: Some(name.to_owned()), ..LastUpdate::default() };
-    let spread = |percentage: u8, spec: &StackSpec, name: &str| {
-        StackBackoff::of(spec).spread(percentage, spec, Some(&after(name))).spread.as_secs()
+    let jitter = |percentage: u8, spec: &StackSpec, name: &str| {
+        StackBackoff::of(spec).with_jitter(percentage, spec, Some(&after(name))).jitter.as_secs()
     };
-    let all: Vec<i64> = (0..200).map(|run| spread(5, &hourly, &format!("app-{run}"))).collect();
+    let all: Vec<i64> = (0..200).map(|run| jitter(5, &hourly, &format!("app-{run}"))).collect();
     let (least, most) = (all.iter().min().copied(), all.iter().max().copied());
     assert!(least >= Some(-180) && least < Some(-150), "{least:?}");
     assert!(most <= Some(180) && most > Some(150), "{most:?}");
-    assert_eq!(all[7], spread(5, &hourly, "app-7"));
-    assert_eq!(spread(0, &hourly, "app-7"), 0, "jitter is disabled");
+    assert_eq!(all[7], jitter(5, &hourly, "app-7"));
+    assert_eq!(jitter(0, &hourly, "app-7"), 0, "jitter is disabled");
     assert_eq!(
-        StackBackoff::of(&hourly).spread(5, &hourly, None).spread,
+        StackBackoff::of(&hourly).with_jitter(5, &hourly, None).jitter,
         SignedDuration::ZERO,
         "the jitter is zero before the first run"
     );
     let operators = StackSpec { continue_resync_on_commit_match: Some(true), ..StackSpec::default() };
-    assert_eq!(spread(5, &operators, "app-7"), 0, "resyncFrequencySeconds has no jitter");
+    assert_eq!(jitter(5, &operators, "app-7"), 0, "resyncFrequencySeconds has no jitter");
 }
 
 proptest! {
@@ -130,12 +130,12 @@ proptest! {
     ) {
         let spec = StackSpec { interval: Some(format!("{seconds}s")), ..StackSpec::default() };
         let last = LastUpdate { name: Some(name), ..LastUpdate::default() };
-        let spread = StackBackoff::of(&spec).spread(percentage, &spec, Some(&last)).spread;
+        let jitter = StackBackoff::of(&spec).with_jitter(percentage, &spec, Some(&last)).jitter;
         let most = i128::from(seconds) * 1000 * i128::from(percentage) / 100;
-        prop_assert!(spread.as_millis().abs() <= most, "got {spread:?}, expected at most {most} ms");
-        let pause = SignedDuration::from_secs(i64::from(seconds)) + spread;
+        prop_assert!(jitter.as_millis().abs() <= most, "got {jitter:?}, expected at most {most} ms");
+        let pause = SignedDuration::from_secs(i64::from(seconds)) + jitter;
         prop_assert!(pause.is_positive(), "the delay must be positive");
         let later = LastUpdate { inputs: RunInputs { generation: failures, ..last.inputs.clone() }, failures, ..last };
-        prop_assert_eq!(StackBackoff::of(&spec).spread(percentage, &spec, Some(&later)).spread, spread);
+        prop_assert_eq!(StackBackoff::of(&spec).with_jitter(percentage, &spec, Some(&later)).jitter, jitter);
     }
 }

@@ -87,7 +87,9 @@ fn config_contains_the_values_of_all_config_fields() {
     let unknown = refused("pathKeys", json!(["other"]));
     assert!(unknown.starts_with("invalid spec.pathKeys: \"other\" is not a key of"), "{unknown}");
     let other = json!({"a": {"type": "Secret", "secret": {"namespace": "other", "name": "s", "key": "k"}}});
-    assert_eq!(refused("secretsRef", other), "invalid spec.secretsRef.a: cross-namespace refs are not allowed");
+    let expected = "invalid spec.secretsRef.a: a Secret in another namespace is not allowed: use a Secret in the \
+                    namespace of the Stack";
+    assert_eq!(refused("secretsRef", other), expected);
     let env = refused("secretsRef", json!({"a": {"type": "Env", "env": {"name": "A"}}}));
     assert!(env.starts_with("invalid spec.secretsRef.a: types Env and FS are not supported"), "{env}");
 }
@@ -193,7 +195,7 @@ fn the_desired_hash_changes_with_the_desired_workspace() {
 fn the_error_about_an_invalid_reference_contains_its_field() {
     let literal = |literal| ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
     let rows = [
-        (secret(Some("other")), "cross-namespace"),
+        (secret(Some("other")), "in another namespace is not allowed"),
         (literal(None), "requires `literal.value`"),
         (ResourceRef { secret: None, ..secret(None) }, "requires `secret.name`"),
         (ResourceRef { kind: "ConfigMap".to_owned(), ..secret(None) }, "`configMap.name`"),
@@ -206,5 +208,5 @@ fn the_error_about_an_invalid_reference_contains_its_field() {
     }
     assert!(variable("A", &literal(Some(LiteralRef { value: "x".to_owned() })), "apps").is_ok());
     let null = StackSpec { config: [("a".to_owned(), Value::Null)].into(), ..StackSpec::default() };
-    assert_eq!(config(&stack(null)), Err(PlanError::NullConfig("a".to_owned())));
+    assert_eq!(config(&stack(null)), Err(StackSpecError::NullConfig("a".to_owned())));
 }

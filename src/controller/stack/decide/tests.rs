@@ -11,7 +11,7 @@ use super::*;
 use crate::api::auto::{
     ArtifactReference, PendingCreates, Update, UpdateKind, UpdateSpec, UpdateStatus, Workspace, WorkspaceStatus,
 };
-use crate::api::conditions::{Claim, PROGRESSING, Status};
+use crate::api::conditions::{ConditionUpdate, PROGRESSING, Status};
 use crate::api::pulumi::RunInputs;
 use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus, WorkspaceReclaimPolicy};
 use crate::artifact::Digest;
@@ -65,7 +65,12 @@ fn workspace(stack: &Stack, ready: Status, reason: &str) -> Workspace {
     let mut workspace = build_workspace::workspace(stack, &reference(&resolved())).expect("valid");
     workspace.metadata.generation = Some(1);
     let mut conditions = Vec::new();
-    conditions::set(&mut conditions, &Claim { kind: "Ready", status: ready, reason, message: "detail" }, 1, now());
+    conditions::set(
+        &mut conditions,
+        &ConditionUpdate { kind: "Ready", status: ready, reason, message: "detail" },
+        1,
+        now(),
+    );
     workspace.status = Some(WorkspaceStatus {
         observed_generation: Some(1),
         conditions,
@@ -92,7 +97,12 @@ fn open(status: Status, reason: &str) -> Observed {
     let mut update = Update::new(&current.name, UpdateSpec::default());
     open.status.as_mut().expect("value is set").current_update = Some(current);
     let mut conditions = Vec::new();
-    conditions::set(&mut conditions, &Claim { kind: PROGRESSING, status, reason, message: "detail" }, 1, now());
+    conditions::set(
+        &mut conditions,
+        &ConditionUpdate { kind: PROGRESSING, status, reason, message: "detail" },
+        1,
+        now(),
+    );
     let run = Some(crate::api::auto::RunBinding::default());
     update.status = Some(UpdateStatus { conditions, run, ..UpdateStatus::default() });
     Observed { update: Some(update), workspace: Some(workspace(&stack(), Status::True, "Succeeded")), ..observed(open) }
@@ -466,7 +476,7 @@ fn a_duplicate_stack_starts_no_run_except_to_destroy_what_it_applied() {
     let Action::Conflict(message) = end_of(Some("dev"), true) else {
         panic!("expected Action::Conflict for the shared Pulumi stack")
     };
-    assert!(message.contains("otherwise delete Stack"), "{message}");
+    assert!(message.contains("To destroy them, delete Stack"), "{message}");
     assert_eq!(end_of(Some("dev"), false), Action::RemoveFinalizer, "destroyOnFinalize is not set");
     let elsewhere = DuplicateStack { namespace: "others".to_owned(), ..first.clone() };
     let end = end_beside(&elsewhere, Some("dev"), true);

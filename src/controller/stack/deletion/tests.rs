@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::api::auto::{RunProject, Workspace, WorkspaceStatus};
-use crate::api::conditions::{self, Claim, Status};
+use crate::api::conditions::{self, ConditionUpdate, Status};
 use crate::api::pulumi::RunInputs;
 use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus};
 use crate::controller::stack::build_workspace;
@@ -65,7 +65,7 @@ fn workspace(stack: &Stack, source: &Resolved, status: Status, reason: &str, pla
     let mut workspace = build_workspace::workspace(stack, &reference(source)).expect("valid");
     workspace.metadata.generation = Some(1);
     let mut conditions = Vec::new();
-    conditions::set(&mut conditions, &Claim { kind: "Ready", status, reason, message: "detail" }, 1, now());
+    conditions::set(&mut conditions, &ConditionUpdate { kind: "Ready", status, reason, message: "detail" }, 1, now());
     workspace.status = Some(WorkspaceStatus {
         observed_generation: Some(1),
         conditions,
@@ -310,7 +310,7 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
         status(stack).applied_stack = None;
         (stack.spec.stack, stack.metadata.generation) = ("of-another".to_owned(), Some(7));
     }
-    assert!(!has_to(edited), "the spec names another Pulumi stack than the destroyed one");
+    assert!(!has_to(edited), "the Pulumi stack in the spec is not the destroyed one");
 }
 
 #[test]
@@ -323,8 +323,8 @@ fn a_foreign_workspace_is_neither_changed_nor_deleted() {
     assert!(message.contains("Workspace app already exists"), "{message}");
 }
 
-/// Returns a Stack whose last destroy failed for this reason. `None` means success.
-fn destroyed_so(reason: Option<&str>) -> Stack {
+/// Returns a Stack after a destroy that failed for this reason, or that succeeded if `reason` is `None`.
+fn after_destroy(reason: Option<&str>) -> Stack {
     let mut stack = stack();
     let status = stack.status.as_mut().expect("value is set");
     status.applied_stack = Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
@@ -342,7 +342,7 @@ fn destroyed_so(reason: Option<&str>) -> Stack {
 #[test]
 fn a_stack_is_kept_until_a_missing_pulumi_stack_is_resolved() {
     let not_found = |resolution: Option<&str>| {
-        let mut stack = destroyed_so(Some("StackNotFound"));
+        let mut stack = after_destroy(Some("StackNotFound"));
         if let Some(resolution) = resolution {
             stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), resolution.to_owned());
         }
@@ -356,13 +356,13 @@ fn a_stack_is_kept_until_a_missing_pulumi_stack_is_resolved() {
     assert_eq!(not_found(Some("app-1=abandon")), "RemoveFinalizer");
     assert_eq!(not_found(Some("app-0=abandon")), kept, "the annotation names another run");
     assert_eq!(not_found(Some("app-1=clear")), kept, "there is no state to clear");
-    let gone = observed(destroyed_so(None));
+    let gone = observed(after_destroy(None));
     assert_eq!(decide(&gone, now()), Action::RemoveFinalizer);
 }
 
 #[test]
 fn a_user_can_abandon_a_destroy_without_a_source() {
-    let mut stack = destroyed_so(Some("StackNotFound"));
+    let mut stack = after_destroy(Some("StackNotFound"));
     stack.spec.run_program = Some(true);
     assert!(matches!(decide(&observed(stack.clone()), now()), Action::WaitForSource(..)));
     stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), "app-1=abandon".to_owned());
@@ -370,7 +370,7 @@ fn a_user_can_abandon_a_destroy_without_a_source() {
 }
 
 #[test]
-fn a_destroy_without_start_is_revoked_if_only_another_source_is_available() {
+fn an_unstarted_destroy_is_revoked_if_only_another_source_is_available() {
     let bound_to = |bytes: &[u8]| CurrentUpdate {
         inputs: RunInputs { digest: Some(resolved(bytes).digest), ..RunInputs::default() },
         kind: UpdateKind::Destroy,

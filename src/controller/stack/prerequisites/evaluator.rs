@@ -48,16 +48,16 @@ const EXPENSIVE_SLOTS: fair_slots::Limits = fair_slots::Limits { total: 1, ..SLO
 const EXPENSIVE: Duration = Duration::from_millis(500);
 /// Time for which a namespace uses the separate slot after an expensive evaluation.
 const EXPENSIVE_TTL: Duration = Duration::from_secs(120);
-/// Factor by which the duration of an evaluation is multiplied to compute the backoff of its namespace, if the
-/// evaluation took longer than `CHEAP`. The backoff limits a namespace to a tenth of a CPU.
+/// After an evaluation that took longer than `CHEAP`, the backoff of the namespace is the duration of the evaluation
+/// multiplied by this factor. The backoff limits a namespace to a tenth of a CPU.
 const BACKOFF_FACTOR: u32 = 9;
 /// Maximum duration of an evaluation that is followed by no backoff.
 const CHEAP: Duration = Duration::from_millis(50);
 /// Backoff of a namespace after an evaluation that exceeded a limit. This is also the maximum backoff of other
 /// evaluations.
 const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
-/// Maximum time for which a reconcile waits for a result. The reconcile then ends, so that it does not delay other
-/// Stacks. Most evaluations take a few milliseconds.
+/// Maximum time for which a reconciliation waits for a result. The reconciliation then ends, so that it does not delay
+/// other Stacks. Most evaluations take a few milliseconds.
 const RESULT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum size of a request in bytes: two objects of the maximum size in the API server, and an expression.
 const MAX_REQUEST: usize = 4 << 20;
@@ -238,7 +238,7 @@ impl Evaluation {
             }
             Err(busy) => (
                 Err(EvaluationError::Transient(format!(
-                    "{} other expressions of this namespace are already waiting for evaluation",
+                    "{} other expressions of this namespace are already waiting for evaluation; retrying",
                     busy.waiting
                 ))),
                 None,
@@ -324,7 +324,7 @@ impl Shared {
             Ok(response) => {
                 serde_json::from_slice(&response).map_err(|error| EvaluationError::Transient(error.to_string()))
             }
-            Err(failure) if failure.is_of_input() => Err(EvaluationError::Permanent(limit_exceeded(&failure))),
+            Err(failure) if failure.is_caused_by_input() => Err(EvaluationError::Permanent(limit_exceeded(&failure))),
             Err(failure) => Err(EvaluationError::Transient(failure.to_string())),
         }
     }

@@ -26,7 +26,7 @@ pub struct Request<Text, Object> {
     pub dep: Object,
 }
 
-/// Reason why an expression has no result.
+/// Reason why the evaluation of an expression failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExpressionError {
     /// The expression is invalid.

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::*;
-use crate::api::conditions::{Claim, Status};
+use crate::api::conditions::{ConditionUpdate, Status};
 use crate::api::pulumi::{LastUpdate, StackStatus};
 
 fn at(second: i64) -> Timestamp {
@@ -101,7 +101,7 @@ fn a_dependency_is_satisfied_if_its_current_generation_is_ready() {
     let ready = |status: Status, reason: &str| {
         changed(|stack| {
             let conditions = &mut stack.status.as_mut().unwrap().conditions;
-            conditions::set(conditions, &Claim { kind: READY, status, reason, message: "detail" }, 2, at(1));
+            conditions::set(conditions, &ConditionUpdate { kind: READY, status, reason, message: "detail" }, 2, at(1));
         })
     };
     let mut edited = ready(Status::True, "ProcessingCompleted");
@@ -111,7 +111,7 @@ fn a_dependency_is_satisfied_if_its_current_generation_is_ready() {
         ("no condition", Some(succeeded()), waits("not ready")),
         ("ready", ready(Status::True, "ProcessingCompleted"), DependencyState::Satisfied),
         ("not ready", ready(Status::False, "UpdateFailed"), waits("not ready (UpdateFailed)")),
-        ("edited", edited, waits("spec has changed")),
+        ("edited", edited, waits("latest spec is not reconciled yet")),
     ];
     for (name, stack, expected) in rows {
         assert_eq!(one(Rule::Ready, stack, 1000), expected, "{name}");
@@ -169,12 +169,13 @@ fn a_new_revision_of_a_shared_source_is_applied_in_dependency_order() {
         let mut stack = Stack::new("base", serde_json::from_value(source).unwrap());
         stack.metadata.namespace = Some(namespace.to_owned());
         let mut status = StackStatus { last_applied_revision: applied.map(str::to_owned), ..StackStatus::default() };
-        let ready = Claim { kind: READY, status: Status::True, reason: "ProcessingCompleted", message: "done" };
+        let ready =
+            ConditionUpdate { kind: READY, status: Status::True, reason: "ProcessingCompleted", message: "done" };
         conditions::set(&mut status.conditions, &ready, 0, at(1));
         stack.status = Some(status);
         stack
     };
-    let behind = waits("has not applied main@sha1:2 of the same source");
+    let behind = waits("has not applied revision main@sha1:2 of the same source");
     let rows = [
         ("applied", on("apps", "app", Some("main@sha1:2")), DependencyState::Satisfied),
         ("another source", on("apps", "app", Some("main@sha1:1")), behind.clone()),
@@ -199,7 +200,7 @@ fn an_expression_replaces_the_default_readiness_check() {
         (Ok(false), waits("readyExpr is false")),
         (
             Err(ExpressionError::Failed("no such key: spec".to_owned())),
-            waits("readyExpr has no result: no such key: spec"),
+            waits("failed to evaluate readyExpr: no such key: spec"),
         ),
         (Err(ExpressionError::Invalid("result must be a bool, not int".to_owned())), stalled.clone()),
         (Err(ExpressionError::LimitExceeded("result must be a bool, not int".to_owned())), stalled),

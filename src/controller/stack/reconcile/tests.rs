@@ -1,11 +1,11 @@
-//! Tests of the watches, and of a reconcile that waits for complete caches.
+//! Tests of the watches, and of a reconciliation that waits for complete caches.
 
 mod watches {
     use jiff::Timestamp;
 
     use super::super::*;
     use crate::api::auto::{RunBinding, RunProgress, UpdateSpec, UpdateStatus};
-    use crate::api::conditions::{Claim, PROGRESSING, Status};
+    use crate::api::conditions::{ConditionUpdate, PROGRESSING, Status};
 
     fn update(status: UpdateStatus) -> Update {
         let mut update = Update::new("app-1", UpdateSpec::default());
@@ -15,8 +15,8 @@ mod watches {
 
     fn says(progressing: Status, reason: &str, change: fn(&mut UpdateStatus)) -> String {
         let mut status = UpdateStatus::default();
-        let claim = Claim { kind: PROGRESSING, status: progressing, reason, message: "detail" };
-        conditions::set(&mut status.conditions, &claim, 1, Timestamp::UNIX_EPOCH);
+        let condition = ConditionUpdate { kind: PROGRESSING, status: progressing, reason, message: "detail" };
+        conditions::set(&mut status.conditions, &condition, 1, Timestamp::UNIX_EPOCH);
         change(&mut status);
         update_state(&update(status))
     }

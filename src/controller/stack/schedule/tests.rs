@@ -1,6 +1,6 @@
 //! Table tests of the schedule of runs.
 
-mod course;
+mod run_sequence;
 
 use super::*;
 use crate::api::pulumi::StackSpec;

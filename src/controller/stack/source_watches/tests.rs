@@ -217,7 +217,7 @@ async fn the_watch_of_a_removed_kind_ends_and_restarts_when_it_returns() {
     assert_eq!(scene.requeued(2).await, ["main", "other"], "both Stacks are requeued");
     scene.tasks_end().await;
     let error = scene.find_source().await.expect_err("should not be found").to_string();
-    assert!(error.contains("artifacts.example.com/v1 no longer serves its kind"), "{error}");
+    assert!(error.contains("no longer serves this kind in artifacts.example.com/v1"), "{error}");
     tokio::time::advance(DISCOVERY_INTERVAL).await;
     let error = scene.find_source().await.expect_err("should not be found").to_string();
     assert!(error.contains("does not serve Report"), "{error}");

@@ -63,7 +63,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         status.last_applied_origin_revision = current.origin_revision.clone();
         // If the outputs are unavailable, the status keeps the previous outputs.
         if result.outputs_unavailable != Some(true) && (outputs.is_some() || result.outputs.is_none()) {
-            status.outputs = masked(outputs);
+            status.outputs = masked_outputs(outputs);
         }
     }
     add_snapshot(&mut status.history, &current, &result, outcome(&last), now);
@@ -123,7 +123,7 @@ fn last_update(
             (Some(_), _) | (None, UpdateKind::Preview) => previous.and_then(|p| p.last_successful_commit.clone()),
             (None, _) => recorded(stack, current.commit.clone()),
         },
-        run_config_inputs: read_since(current, &result),
+        run_config_inputs: changed_config_inputs(current, &result),
         failures: failed.map_or(0, |f| schedule::failures_after(previous, &candidate, &f.reason, &backoff)),
         interruptions: schedule::interruptions_after(previous, &candidate, failed.map(|f| f.reason.as_str())),
         conflicts: conflicts_after(previous, failed, &result),
@@ -186,7 +186,7 @@ fn may_be_removed(previous: Option<&LastUpdate>, update: &Update) -> bool {
 }
 
 /// Returns the hash of the configuration values that the run used, if it differs from the hash in the announcement.
-fn read_since(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> {
+fn changed_config_inputs(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> {
     let announced = current.inputs.config_inputs.as_ref()?;
     result.config_inputs.clone().filter(|read| read != announced)
 }
@@ -196,8 +196,8 @@ fn removed_before(looked_up: &PulumiStack) -> String {
     format!("{looked_up} not found: already removed by an earlier, interrupted destroy")
 }
 
-/// Returns the message about a missing Pulumi stack. If the status records another Pulumi stack with the resources, the
-/// message contains this other Pulumi stack.
+/// Returns the message about a missing Pulumi stack. If the resources are in another Pulumi stack according to the
+/// status, the message also contains that Pulumi stack.
 fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
     match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
         Some(applied) => format!("{message}; this Stack last updated {applied}"),
@@ -226,9 +226,9 @@ fn pending_creates_after(
     }
 }
 
-/// Returns the outputs in a Secret for the status. `[secret]` replaces the values of secret outputs. If the outputs
-/// exceed the maximum size, a reference to the Secret replaces the largest values.
-fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
+/// Converts the outputs in a Secret to the outputs in the status. `[secret]` replaces the values of secret outputs. If
+/// the outputs exceed the maximum size, a reference to the Secret replaces the largest values.
+fn masked_outputs(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
     let Some(secret) = outputs else { return BTreeMap::new() };
     let secret_keys: Vec<String> = secret
         .annotations()
@@ -270,7 +270,7 @@ fn add_snapshot(
     let snapshot = Snapshot {
         first_reconciled: before.as_ref().map_or(Time(now), |before| before.first_reconciled.clone()),
         last_reconciled: Time(now),
-        last_reconciled_duration: duration::display(took(result)),
+        last_reconciled_duration: duration::display(run_duration(result)),
         last_reconciled_status: outcome.to_owned(),
         total_reconciliations: before.map_or(0, |before| before.total_reconciliations).saturating_add(1),
         metadata: [("revision", &run.commit), ("originRevision", &run.origin_revision)]
@@ -284,7 +284,7 @@ fn add_snapshot(
 }
 
 /// Returns the duration of a run, or zero if the run did not start.
-fn took(result: &UpdateStatus) -> SignedDuration {
+fn run_duration(result: &UpdateStatus) -> SignedDuration {
     match (&result.start_time, &result.end_time) {
         (Some(start), Some(end)) => end.0.duration_since(start.0),
         _ => SignedDuration::ZERO,
@@ -313,16 +313,16 @@ mod tests {
         let secrets = json!(["token", "hidden"]).to_string();
         secret.metadata.annotations = Some([(names::ANNOTATION_SECRETS.to_owned(), secrets)].into());
         secret.data = Some(values.map(|(key, value)| (key.to_owned(), ByteString(value))).into());
-        let mut shown = masked(Some(&secret));
+        let mut shown = masked_outputs(Some(&secret));
         assert_eq!(shown.remove("half").and_then(|half| half.as_str().map(str::len)), Some(200 * 1024));
         let expected = json!({
             "token": "[secret]", "hidden": "[secret]", "count": 3,
             "more": "[too large: see Secret app-1-stack-outputs]",
         });
         assert_eq!(json!(shown), expected);
-        assert!(masked(None).is_empty());
+        assert!(masked_outputs(None).is_empty());
         let many = (0..2000).map(|number| (format!("o{number}"), ByteString(b"1".to_vec()))).collect();
-        assert_eq!(masked(Some(&Secret { data: Some(many), ..Secret::default() })).len(), MAX_OUTPUTS);
+        assert_eq!(masked_outputs(Some(&Secret { data: Some(many), ..Secret::default() })).len(), MAX_OUTPUTS);
     }
 
     fn at(second: i64) -> Timestamp {

@@ -5,12 +5,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 
 use crate::api::auto::UpdateKind;
-use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
+use crate::api::conditions::{self, ConditionUpdate, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
 use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::{columns, names};
 use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::run::named;
+use crate::controller::stack::run::describe_run;
 
 /// Advice for a Stack whose last run is not retried.
 const RESUME_ADVICE: &str = "The Stack runs again when the spec or the source changes, or when the annotation \
@@ -67,11 +67,11 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     } else {
         let last = status.last_update.clone();
         status.suspended = None;
-        let mut claims = claims(state, last.as_ref(), &StackBackoff::of_stack(stack));
+        let mut desired = desired_conditions(state, last.as_ref(), &StackBackoff::of_stack(stack));
         if let Some(warning) = annotations::resolution_warning(stack) {
-            claims.add_warning(&warning);
+            desired.add_warning(&warning);
         }
-        claim(&mut status.conditions, &claims, generation, now);
+        set_conditions(&mut status.conditions, &desired, generation, now);
     }
     if *state == State::Abandoned {
         status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);
@@ -115,14 +115,14 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
 /// Reason and message of a condition.
 struct Detail(&'static str, String);
 
-/// Contents of the three conditions. `None` means that the condition is removed.
-struct Claims {
+/// Desired contents of the three conditions. `None` means that the condition is removed.
+struct DesiredConditions {
     ready: (Status, Detail),
     reconciling: Option<Detail>,
     stalled: Option<Detail>,
 }
 
-impl Claims {
+impl DesiredConditions {
     /// Appends a warning about the annotation `pulumi.com/resolve` to all messages.
     fn add_warning(&mut self, warning: &str) {
         let others = [&mut self.reconciling, &mut self.stalled].into_iter().flatten();
@@ -132,10 +132,10 @@ impl Claims {
     }
 }
 
-fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> Claims {
+fn desired_conditions(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> DesiredConditions {
     let cause = last.and_then(|l| l.message.clone()).unwrap_or_else(|| "the run failed without a message".to_owned());
     match state {
-        State::Working(message) => Claims {
+        State::Working(message) => DesiredConditions {
             ready: (Status::Unknown, Detail(stack_reason::NOT_READY_IN_PROGRESS, message.clone())),
             reconciling: Some(Detail(stack_reason::STACK_PROCESSING, message.clone())),
             stalled: None,
@@ -158,7 +158,8 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
         State::OutcomeUnknown(reason, message) => stalled(reason, message, message),
         State::DecisionRequired(reason) => {
             let advice = resolution_advice(reason, last);
-            // A Stack that is being deleted reacts only to this annotation.
+            // A Stack with this reason is being deleted. Only the annotation `pulumi.com/resolve` then triggers another
+            // run.
             let message = match *reason == stack_reason::STACK_NOT_FOUND {
                 true => format!("{cause}. {advice}"),
                 false => format!("{cause}. {advice}. {RESUME_ADVICE}"),
@@ -175,9 +176,11 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
         State::Canceled => stalled(stack_reason::CANCELED, &cause, &format!("{cause}. {RESUME_ADVICE}")),
         State::Invalid(message) => not_ready_stalled(stack_reason::SPEC_INVALID, message, message),
         State::Denied(message) => not_ready_stalled(stack_reason::ACCESS_DENIED, message, message),
-        State::Done | State::Suspended => {
-            Claims { ready: (Status::True, Detail(success_reason(last), done(last))), reconciling: None, stalled: None }
-        }
+        State::Done | State::Suspended => DesiredConditions {
+            ready: (Status::True, Detail(success_reason(last), done(last))),
+            reconciling: None,
+            stalled: None,
+        },
         State::DeletionSuspended => {
             let message = "the Stack was deleted while it was suspended; set spec.suspend to false to destroy the resources and delete the Stack";
             waiting(stack_reason::STACK_PROCESSING, message)
@@ -186,18 +189,18 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
 }
 
 /// Returns the conditions of a Stack that is not ready, but can become ready without a change by a user.
-fn waiting(reason: &'static str, message: &str) -> Claims {
-    Claims {
+fn waiting(reason: &'static str, message: &str) -> DesiredConditions {
+    DesiredConditions {
         ready: (Status::False, Detail(reason, message.to_owned())),
         reconciling: Some(Detail(reason, message.to_owned())),
         stalled: None,
     }
 }
 
-fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> Claims {
+fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> DesiredConditions {
     let retry = next_retry(last, backoff);
     if last.is_some_and(is_conflict) {
-        return Claims {
+        return DesiredConditions {
             ready: (Status::False, Detail(stack_reason::UPDATE_CONFLICT, cause.clone())),
             reconciling: Some(Detail(stack_reason::UPDATE_CONFLICT, format!("{cause}; {retry}"))),
             stalled: None,
@@ -212,7 +215,7 @@ fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> C
         _ => format!("{failures} update failure(s); {retry}"),
     };
     let cause = if is_destroy { format!("failed to destroy the stack before deletion: {cause}") } else { cause };
-    Claims {
+    DesiredConditions {
         ready: (Status::False, Detail(failure_reason(last), cause)),
         reconciling: Some(Detail(stack_reason::RETRYING_AFTER_FAILURE, retry)),
         stalled: None,
@@ -221,7 +224,7 @@ fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> C
 
 /// Returns the time of the next retry for messages. The run can start later if no run slot is free.
 fn next_retry(last: Option<&LastUpdate>, backoff: &StackBackoff) -> String {
-    let end = last.and_then(|last| Some((last.last_resync_time.as_ref()?.0, backoff.pause_after(last))));
+    let end = last.and_then(|last| Some((last.last_resync_time.as_ref()?.0, backoff.delay_after(last))));
     match end.and_then(|(end, pause)| end.checked_add(pause).ok()) {
         Some(time) => format!("next retry at {}", time.strftime("%Y-%m-%dT%H:%M:%SZ")),
         None => "retrying".to_owned(),
@@ -257,16 +260,16 @@ fn resolution_advice(reason: &str, last: Option<&LastUpdate>) -> String {
 }
 
 /// Returns the conditions of a Stack that is not ready until a user resolves the problem.
-fn stalled(reason: &'static str, cause: &str, message: &str) -> Claims {
-    Claims {
+fn stalled(reason: &'static str, cause: &str, message: &str) -> DesiredConditions {
+    DesiredConditions {
         ready: (Status::False, Detail(reason, cause.to_owned())),
         reconciling: None,
         stalled: Some(Detail(reason, message.to_owned())),
     }
 }
 
-fn not_ready_stalled(reason: &'static str, cause: &str, message: &str) -> Claims {
-    Claims {
+fn not_ready_stalled(reason: &'static str, cause: &str, message: &str) -> DesiredConditions {
+    DesiredConditions {
         ready: (Status::False, Detail(stack_reason::NOT_READY_STALLED, cause.to_owned())),
         reconciling: None,
         stalled: Some(Detail(reason, message.to_owned())),
@@ -275,7 +278,7 @@ fn not_ready_stalled(reason: &'static str, cause: &str, message: &str) -> Claims
 
 fn done(last: Option<&LastUpdate>) -> String {
     if let Some(last) = last.filter(|last| is_preview(Some(last))) {
-        let preview = named(UpdateKind::Preview, last.last_attempted_commit.as_deref().unwrap_or("unknown"));
+        let preview = describe_run(UpdateKind::Preview, last.last_attempted_commit.as_deref().unwrap_or("unknown"));
         return format!("{preview}: {}", changes(last));
     }
     let done = match last.and_then(|l| l.last_successful_commit.as_deref()).filter(|revision| !revision.is_empty()) {
@@ -315,8 +318,8 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
     let bare = message.trim_start_matches(NOTE);
     let has_note = message.len() != bare.len();
     let message = if has_note || (unseen && was_suspended(status)) { format!("{NOTE}{bare}") } else { bare.to_owned() };
-    let claim = Claim { kind: READY, status: ready, reason: &reason, message: &message };
-    conditions::set(&mut status.conditions, &claim, generation, now);
+    let condition = ConditionUpdate { kind: READY, status: ready, reason: &reason, message: &message };
+    conditions::set(&mut status.conditions, &condition, generation, now);
     if let Some(stalled) = status.conditions.iter_mut().find(|c| c.type_ == STALLED) {
         stalled.observed_generation = Some(generation);
     }
@@ -327,13 +330,18 @@ fn was_suspended(status: &StackStatus) -> bool {
     status.suspended.unwrap_or_default()
 }
 
-fn claim(into: &mut Vec<Condition>, claims: &Claims, generation: i64, now: Timestamp) {
-    let (ready, Detail(reason, message)) = &claims.ready;
-    conditions::set(into, &Claim { kind: READY, status: *ready, reason, message }, generation, now);
-    for (kind, detail) in [(RECONCILING, &claims.reconciling), (STALLED, &claims.stalled)] {
+fn set_conditions(into: &mut Vec<Condition>, desired: &DesiredConditions, generation: i64, now: Timestamp) {
+    let (ready, Detail(reason, message)) = &desired.ready;
+    conditions::set(into, &ConditionUpdate { kind: READY, status: *ready, reason, message }, generation, now);
+    for (kind, detail) in [(RECONCILING, &desired.reconciling), (STALLED, &desired.stalled)] {
         match detail {
             Some(Detail(reason, message)) => {
-                conditions::set(into, &Claim { kind, status: Status::True, reason, message }, generation, now);
+                conditions::set(
+                    into,
+                    &ConditionUpdate { kind, status: Status::True, reason, message },
+                    generation,
+                    now,
+                );
             }
             None => conditions::remove(into, kind),
         }

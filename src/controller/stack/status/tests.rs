@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::api::auto::{PendingCreates, Update};
-use crate::api::conditions::Claim;
+use crate::api::conditions::ConditionUpdate;
 use crate::api::names;
 use crate::api::pulumi::{LastUpdate, StackSpec};
 use crate::artifact::Digest;
@@ -344,13 +344,13 @@ fn current() -> CurrentUpdate {
 fn ended_update(failed_reason: Option<&str>) -> Update {
     let mut update = Update::new("app-1", crate::api::auto::UpdateSpec::default());
     let mut conditions = Vec::new();
-    let claim = Claim {
+    let condition = ConditionUpdate {
         kind: conditions::FAILED,
         status: if failed_reason.is_some() { Status::True } else { Status::False },
         reason: failed_reason.unwrap_or("UpdateSucceeded"),
         message: "boom",
     };
-    conditions::set(&mut conditions, &claim, 1, at(5));
+    conditions::set(&mut conditions, &condition, 1, at(5));
     update.status = Some(crate::api::auto::UpdateStatus { conditions, ..Default::default() });
     update
 }
@@ -393,7 +393,7 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
     for reason in [None, Some("UpdateFailed"), Some("Aborted")] {
         let mut run = stack.clone();
         run.status = Some(with_result(&run, &ended_update(reason), None, at(60)));
-        assert_eq!(since(&run), None, "{reason:?}: the run has started");
+        assert_eq!(since(&run), None, "{reason:?}: the run has ended");
         run.status = Some(started(&run, &current(), at(70)));
         assert_eq!(since(&run), Some(70), "{reason:?}");
         run.metadata.generation = Some(4);

@@ -17,7 +17,7 @@ use crate::controller::update::pod_termination::NodeState;
 use crate::controller::update::queue::updates;
 use crate::controller::update::request::RunTimeouts;
 use crate::rpc::proto;
-use crate::runtime::fake_api::{FakeResponse, RecordedRequest, client, merge};
+use crate::runtime::fake_api::{FakeResponse, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::run_limiter::{Limits, RunLimiter};
 
@@ -49,7 +49,7 @@ fn rejecting(times: usize, response: FakeResponse) -> (kube::Client, Arc<Mutex<V
             return response.clone();
         }
         let mut object = kept.lock().unwrap();
-        merge(&mut object, &request.body);
+        apply_json_merge_patch(&mut object, &request.body);
         FakeResponse::Json(200, object.clone())
     });
     (client, object)

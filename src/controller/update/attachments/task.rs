@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{Attachment, Attachments, RunState, Target};
 use crate::api::conditions;
 use crate::controller::update::progress::{Progress, ProgressChange};
+use crate::rpc::byte_rate::ByteRate;
 use crate::rpc::client::{self as rpc, RpcError};
 use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::proto::{self};
@@ -26,16 +27,12 @@ const URGENT_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_MESSAGE: usize = 1024;
 
 /// Rate limit in bytes per second. The message about a step of the Pulumi engine has about 300 bytes.
-const RATE: i64 = 1024 * 1024;
+const RATE: u32 = 1024 * 1024;
 /// Maximum burst in bytes. This burst is sufficient for all messages of a run with tens of thousands of resources. The
 /// agent sends all messages again when a new controller process attaches.
-const BURST: i64 = 16 * 1024 * 1024;
+const BURST: u32 = 16 * 1024 * 1024;
 /// Cost of a message in bytes, in addition to its size.
-const MESSAGE: i64 = 256;
-/// Minimum pause. Shorter pauses accumulate until they reach this minimum, because timers are not precise enough for
-/// them.
-const MIN_PAUSE: Duration = Duration::from_millis(20);
-const MICROSECONDS: i64 = 1_000_000;
+const MESSAGE: usize = 256;
 
 impl Attachments {
     /// Reads the messages of a run until the run ends, is rejected or must not start. Retries after errors.
@@ -82,7 +79,7 @@ impl Attachments {
         };
         self.publish(following, RunState::Running);
         while let Some(reply) = self.next(&mut attachment, following).await? {
-            let pause = following.rate.spend(reply.encoded_len(), Instant::now());
+            let pause = following.rate.spend(reply.encoded_len() + MESSAGE, Instant::now());
             tokio::time::sleep(pause).await;
             match reply.part {
                 Some(Part::Progress(progress)) => self.record(following, &progress),
@@ -165,7 +162,7 @@ impl Attachments {
 
     fn requeue(&self, target: &Target) {
         if self.requeue.clone().try_send(target.update.clone()).is_err() {
-            tracing::debug!(update = %target.update, "requeue dropped; the Update is requeued after its requeue interval");
+            tracing::debug!(update = %target.update, "dropped a request to requeue the Update: queue is full");
         }
     }
 }
@@ -183,12 +180,12 @@ struct Following {
     due: Option<Instant>,
     /// Rate limit of the task. The limit applies across connections, so that an agent cannot reset it with a new
     /// connection.
-    rate: RateLimit,
+    rate: ByteRate,
 }
 
 impl Following {
     fn new(target: Target, serial: u64) -> Self {
-        let rate = RateLimit::new(Instant::now());
+        let rate = ByteRate::new(RATE, BURST, Instant::now());
         Following { target, serial, from: 0, progress: Progress::default(), published: None, due: None, rate }
     }
 }
@@ -197,34 +194,6 @@ impl Following {
 fn one_line(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_MESSAGE)
-}
-
-/// Token bucket for bytes. If more bytes are read than the bucket contains, the debt delays the next read.
-#[derive(Debug)]
-pub struct RateLimit {
-    left: i64,
-    filled: Instant,
-}
-
-impl RateLimit {
-    pub fn new(now: Instant) -> Self {
-        RateLimit { left: BURST, filled: now }
-    }
-
-    /// Counts a message of this size, and returns the pause before the next read.
-    pub fn spend(&mut self, bytes: usize, now: Instant) -> Duration {
-        let elapsed = i64::try_from(now.duration_since(self.filled).as_micros()).unwrap_or(i64::MAX);
-        // Elapsed time that refills less than one byte counts in the next call.
-        let filled = elapsed.saturating_mul(RATE) / MICROSECONDS;
-        if filled > 0 {
-            self.left = self.left.saturating_add(filled).min(BURST);
-            self.filled = now;
-        }
-        self.left = self.left.saturating_sub(MESSAGE).saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
-        let debt = u64::try_from(self.left.saturating_neg()).unwrap_or_default();
-        let pause = Duration::from_micros(debt.saturating_mul(MICROSECONDS as u64) / RATE as u64);
-        if pause < MIN_PAUSE { Duration::ZERO } else { pause }
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ mod start;
 
 use super::*;
 use crate::api::auto::{ArtifactReference, Update, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
-use crate::api::conditions::{Claim, Status};
+use crate::api::conditions::{ConditionUpdate, Status};
 use crate::artifact::Digest;
 use crate::controller::references::Checked;
 use crate::controller::update::pod_termination::NodeState;
@@ -52,8 +52,8 @@ fn workspace() -> Workspace {
     let mut workspace = Workspace::new("app", WorkspaceSpec { artifact: Some(artifact()), ..WorkspaceSpec::default() });
     workspace.metadata.generation = Some(1);
     let mut conditions = Vec::new();
-    let claim = Claim { kind: "Ready", status: Status::True, reason: "Succeeded", message: "" };
-    conditions::set(&mut conditions, &claim, 1, now());
+    let condition = ConditionUpdate { kind: "Ready", status: Status::True, reason: "Succeeded", message: "" };
+    conditions::set(&mut conditions, &condition, 1, now());
     workspace.status = Some(WorkspaceStatus {
         observed_generation: Some(1),
         conditions,
@@ -86,8 +86,8 @@ fn observed(update: Update) -> Observed {
 fn a_run_started_by_pko_ends_when_its_pod_is_gone() {
     let mut started = update(None);
     let mut conditions = Vec::new();
-    let claim = Claim { kind: "Progressing", status: Status::True, reason: "Progressing", message: "" };
-    conditions::set(&mut conditions, &claim, 1, now());
+    let condition = ConditionUpdate { kind: "Progressing", status: Status::True, reason: "Progressing", message: "" };
+    conditions::set(&mut conditions, &condition, 1, now());
     started.status = Some(UpdateStatus { conditions, ..UpdateStatus::default() });
     let with = |pod: Option<Pod>| decide(&Observed { pod, ..observed(started.clone()) });
     let theirs = serde_saphyr::from_str::<serde_json::Value>(include_str!("../../../../tests/operator/pods.yaml"));
@@ -102,8 +102,9 @@ fn a_run_started_by_pko_ends_when_its_pod_is_gone() {
 #[test]
 fn a_run_started_by_another_controller_is_not_started_again() {
     let mut update = update(None);
-    let claim = Claim { kind: conditions::PROGRESSING, status: Status::True, reason: "Progressing", message: "" };
-    conditions::set(&mut update.status.as_mut().expect("there").conditions, &claim, 1, now());
+    let condition =
+        ConditionUpdate { kind: conditions::PROGRESSING, status: Status::True, reason: "Progressing", message: "" };
+    conditions::set(&mut update.status.as_mut().expect("there").conditions, &condition, 1, now());
     let Action::Record(outcome) = decide(&observed(update)) else { panic!("expected Action::Record") };
     assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::ABORTED), true));
 }
@@ -186,7 +187,7 @@ fn the_cancel_annotation_works_while_the_stack_is_deleted() {
     let Action::Record(outcome) = decide(&observed(annotated(None))) else { panic!("expected Action::Record") };
     assert_eq!(
         (outcome.failure, outcome.message.as_str()),
-        (Some(update_reason::CANCELED), "canceled before it started")
+        (Some(update_reason::CANCELED), "the run was canceled before it started")
     );
     let canceled = proto::Result { outcome: proto::Outcome::Canceled.into(), ..proto::Result::default() };
     let ended = Observed {
@@ -390,7 +391,7 @@ fn the_message_of_an_interrupted_run_states_the_termination_reason() {
 }
 
 #[test]
-fn a_run_that_waits_for_a_session_is_not_started_after_its_deletion() {
+fn a_waiting_run_is_not_started_after_its_update_is_deleted() {
     let held = || Some(RunState::Held("alice runs `pulumi import`".to_owned()));
     let waits = Observed { run_state: held(), pod: None, workspace: None, ..observed(update(Some(bound()))) };
     assert_eq!(decide(&waits), Action::Hold("alice runs `pulumi import`".to_owned()));
@@ -430,8 +431,8 @@ fn the_controller_attaches_to_a_run_at_the_new_address_of_its_pod() {
 fn the_finalizer_of_a_completed_update_is_removed_once() {
     let mut complete = update(Some(bound()));
     let mut conditions = Vec::new();
-    let claim = Claim { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
-    conditions::set(&mut conditions, &claim, 1, now());
+    let condition = ConditionUpdate { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
+    conditions::set(&mut conditions, &condition, 1, now());
     complete.status = Some(UpdateStatus { conditions, run: Some(bound()), ..UpdateStatus::default() });
     assert_eq!(decide(&observed(complete.clone())), Action::Release);
     complete.metadata.finalizers = Some(vec![names::STACK_FINALIZER.to_owned()]);
@@ -458,9 +459,10 @@ fn a_completed_update_is_deleted_after_its_ttl() {
         let mut update = update(Some(bound()));
         update.metadata.finalizers = None;
         update.spec.ttl_after_completed = ttl.map(str::to_owned);
-        let claim = Claim { kind: conditions::COMPLETE, status: Status::True, reason: "Updated", message: "" };
+        let condition =
+            ConditionUpdate { kind: conditions::COMPLETE, status: Status::True, reason: "Updated", message: "" };
         let at = jiff::Timestamp::from_second(second).expect("timestamp in range");
-        conditions::set(&mut update.status.as_mut().expect("there").conditions, &claim, 1, at);
+        conditions::set(&mut update.status.as_mut().expect("there").conditions, &condition, 1, at);
         update
     };
     let rows = [

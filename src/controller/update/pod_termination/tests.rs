@@ -59,7 +59,9 @@ fn brief(end: &End) -> String {
     match end {
         End::Open(None) => "open".to_owned(),
         End::Open(Some(words)) => format!("open: {words}"),
-        End::Proven(outcome) => format!("{:?} {}: {}", outcome.proof, outcome.failure.unwrap_or("-"), outcome.message),
+        End::Proven(outcome) => {
+            format!("{:?} {}: {}", outcome.evidence, outcome.failure.unwrap_or("-"), outcome.message)
+        }
         End::Unknown(words) => format!("unknown: {words}"),
     }
 }
@@ -202,7 +204,7 @@ fn only_a_dead_node_proves_the_end_of_a_run_without_an_exit_status() {
 }
 
 #[test]
-fn the_node_is_read_only_when_the_end_of_a_run_is_unclear() {
+fn no_node_is_read_unless_the_end_of_a_run_is_unclear() {
     let here = pod(container("Running", running(), json!({})), false);
     let failed = pod(json!({"phase": "Failed"}), false);
     let nowhere = RunBinding { node_name: String::new(), ..binding() };

@@ -115,7 +115,7 @@ fn deleted(observed: &mut Observed) {
     observed.workspace = workspace(json!({"deletionTimestamp": "2026-01-01T11:59:00Z"}), "Succeeded");
 }
 
-fn stale(observed: &mut Observed) {
+fn outdated(observed: &mut Observed) {
     observed.pod = Some(PodState { revision_hash: Some("before".to_owned()), ..pod() });
 }
 
@@ -252,14 +252,14 @@ fn draining(content: &str) -> Agent {
 }
 
 #[test]
-fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
+fn an_outdated_pod_is_drained_and_replaced_when_no_run_is_open() {
     let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
     check(vec![
-        ("other inputs", stale, Is::Action(Action::Drain)),
+        ("other inputs", outdated, Is::Action(Action::Drain)),
         (
             "other inputs, a run is open",
             |o| {
-                stale(o);
+                outdated(o);
                 o.open_runs = run();
             },
             Is::Action(Action::Drain),
@@ -267,7 +267,7 @@ fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
         (
             "drained, a run is open",
             |o| {
-                stale(o);
+                outdated(o);
                 o.agent = draining("new");
                 o.open_runs = run();
             },
@@ -276,7 +276,7 @@ fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
         (
             "drained, no run is open",
             |o| {
-                stale(o);
+                outdated(o);
                 o.agent = draining("new");
             },
             delete(),
@@ -286,13 +286,13 @@ fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
 }
 
 #[test]
-fn a_stale_pod_that_is_not_drained_is_replaced_only_without_open_runs() {
+fn an_undrained_outdated_pod_is_replaced_only_if_no_run_is_open() {
     let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
     check(vec![
         (
-            "stale and never started",
+            "outdated and never started",
             |o| {
-                stale(o);
+                outdated(o);
                 o.agent = Agent::NotCalled;
             },
             delete(),
@@ -300,24 +300,24 @@ fn a_stale_pod_that_is_not_drained_is_replaced_only_without_open_runs() {
         (
             "never started again, with a run recorded",
             |o| {
-                stale(o);
+                outdated(o);
                 o.agent = Agent::NotCalled;
                 o.open_runs = run();
             },
             Is::Report(State::Working, reason::ROLLING_UPDATE, "app-12"),
         ),
         (
-            "stale and unreachable",
+            "outdated and unreachable",
             |o| {
-                stale(o);
+                outdated(o);
                 o.agent = Agent::Unreachable("refused".to_owned());
             },
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused"),
         ),
         (
-            "stale and unreachable for an hour",
+            "outdated and unreachable for an hour",
             |o| {
-                stale(o);
+                outdated(o);
                 o.workspace = workspace(json!({}), reason::CONNECTION_FAILED);
                 o.agent = Agent::Unreachable("refused".to_owned());
             },
@@ -369,7 +369,7 @@ fn a_manual_pulumi_command_blocks_source_and_pod_changes() {
         (
             "other inputs",
             |o| {
-                stale(o);
+                outdated(o);
                 o.agent = with_session(StatusReply { draining: true, ..reply("new") });
             },
             waits(reason::ROLLING_UPDATE),

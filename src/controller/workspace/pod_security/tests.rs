@@ -1,4 +1,4 @@
-//! Tests with the pods of the Kubernetes tests, and tests of each control with the field in its error.
+//! Tests with the pods of the Kubernetes tests, and tests that the error about each control contains the field.
 
 use serde_json::json;
 

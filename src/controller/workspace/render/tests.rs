@@ -323,7 +323,7 @@ fn a_name_too_long_for_labels_is_rejected() {
 }
 
 #[test]
-fn the_agent_image_changes_the_stateful_set_but_not_the_revision() {
+fn the_agent_image_changes_the_stateful_set_but_not_the_revision_hash() {
     let before = rendered(json!({})).expect("renders");
     let newer = PodSettings { agent_image: "controller:2".to_owned(), ..settings() };
     let after = render("app", "team", &workspace(json!({})), &newer).expect("renders");

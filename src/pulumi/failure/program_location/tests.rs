@@ -49,7 +49,7 @@ fn the_program_location_is_found_in_errors_of_each_language() {
 
 proptest! {
     #[test]
-    fn no_error_output_causes_a_panic(text in "(\\.ts|\\.py|:|\\(|\", line |:line |[0-9]{1,12}|/share/source/|é|.|\\n){0,20}") {
+    fn arbitrary_error_output_never_causes_a_panic(text in "(\\.ts|\\.py|:|\\(|\", line |:line |[0-9]{1,12}|/share/source/|é|.|\\n){0,20}") {
         let _ = program_location(&text);
     }
 }

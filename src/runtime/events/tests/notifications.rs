@@ -19,7 +19,7 @@ use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
 
 /// Timeout of each wait in these tests.
-const LIMIT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Server on the loopback interface that records the bodies of requests. It responds with the given status codes in
 /// order, and repeats the last code.
@@ -54,13 +54,13 @@ impl Server {
         self.bodies.lock().unwrap().clone()
     }
 
-    async fn until_requests(&self, times: usize) {
+    async fn wait_for_requests(&self, times: usize) {
         let requests = async {
             while self.bodies().len() < times {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let in_time = tokio::time::timeout(LIMIT, requests).await;
+        let in_time = tokio::time::timeout(TIMEOUT, requests).await;
         assert!(in_time.is_ok(), "got {} requests, expected {times}", self.bodies().len());
     }
 
@@ -80,7 +80,7 @@ fn http_client() -> reqwest::Client {
 
 fn quick() -> RetryPolicy {
     let backoff = Duration::from_millis(1);
-    RetryPolicy { timeout: LIMIT, retries: 4, initial_backoff: backoff, max_backoff: backoff }
+    RetryPolicy { timeout: TIMEOUT, retries: 4, initial_backoff: backoff, max_backoff: backoff }
 }
 
 fn stack() -> Stack {
@@ -102,21 +102,21 @@ fn event(message: &str) -> Event {
 /// Returns the queues and their task. The fake API accepts all events.
 fn publisher(controller: NotificationController, metrics: &Metrics) -> (Events, EventTask) {
     let (api, _) = client(|request| FakeResponse::Json(200, request.body.clone()));
-    let writer = Writer::new(api, LIMIT, Leadership::sole(), metrics.clone());
+    let writer = Writer::new(api, TIMEOUT, Leadership::sole(), metrics.clone());
     Events::with_notifications(writer, Some(controller), "pulumi-controller", "pod-1", metrics.clone())
 }
 
 /// Publishes the events, waits until the server has received this number of requests, and ends the task.
-async fn posted(server: &Server, policy: RetryPolicy, published: Vec<Event>, requests: usize) -> Metrics {
+async fn publish_and_wait(server: &Server, policy: RetryPolicy, published: Vec<Event>, requests: usize) -> Metrics {
     let metrics = Metrics::default();
     let controller = server.controller(policy);
     let (events, task) = publisher(controller, &metrics);
     let end = CancellationToken::new();
     let task = tokio::spawn(task.run(end.clone()));
     published.into_iter().for_each(|event| events.publish(event));
-    server.until_requests(requests).await;
+    server.wait_for_requests(requests).await;
     end.cancel();
-    tokio::time::timeout(LIMIT, task).await.expect("the task ends").unwrap();
+    tokio::time::timeout(TIMEOUT, task).await.expect("the task ends").unwrap();
     metrics
 }
 
@@ -129,7 +129,7 @@ fn dropped(metrics: &Metrics) -> String {
 #[tokio::test]
 async fn an_event_is_posted_in_the_flux_format() {
     let server = Server::responding_with(&[202]).await;
-    let metrics = posted(&server, quick(), vec![event("https://user:pass@host/ boom")], 1).await;
+    let metrics = publish_and_wait(&server, quick(), vec![event("https://user:pass@host/ boom")], 1).await;
     let mut body = server.bodies().remove(0);
     let timestamp = body.as_object_mut().unwrap().remove("timestamp").unwrap();
     let timestamp = timestamp.as_str().unwrap();
@@ -149,7 +149,7 @@ async fn an_event_is_posted_in_the_flux_format() {
 #[tokio::test]
 async fn a_message_is_truncated_at_the_flux_limit() {
     let server = Server::responding_with(&[202]).await;
-    posted(&server, quick(), vec![event(&"ä".repeat(30_000))], 1).await;
+    publish_and_wait(&server, quick(), vec![event(&"ä".repeat(30_000))], 1).await;
     let body = server.bodies().remove(0);
     let message = body["message"].as_str().unwrap();
     assert!(message.len() <= 39_000 && message.len() > 38_900 && message.ends_with("..."), "{}", message.len());
@@ -164,7 +164,7 @@ fn the_default_retry_policy_matches_flux() {
 }
 
 #[tokio::test]
-async fn only_transiently_failed_notifications_are_sent_again() {
+async fn only_transient_failures_of_notifications_are_retried() {
     let rows: [(&str, &[u16], usize, usize); 5] = [
         ("a temporary server error", &[500, 503, 202], 3, 0),
         ("a permanent error", &[500, 500, 500, 500, 500, 202], 5, 1),
@@ -188,10 +188,10 @@ async fn only_transiently_failed_notifications_are_sent_again() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        assert!(tokio::time::timeout(LIMIT, second).await.is_ok(), "{name}: {:?}", server.bodies());
+        assert!(tokio::time::timeout(TIMEOUT, second).await.is_ok(), "{name}: {:?}", server.bodies());
         let counted = dropped(&metrics);
         end.cancel();
-        tokio::time::timeout(LIMIT, task).await.expect("the task ends").unwrap();
+        tokio::time::timeout(TIMEOUT, task).await.expect("the task ends").unwrap();
         let first = server.bodies().iter().filter(|body| !is_second(body)).count();
         assert_eq!(first, requests, "{name}");
         assert_eq!(counted, format!("pulumi_controller_notifications_dropped_total {lost}"), "{name}");
@@ -213,16 +213,16 @@ async fn a_request_to_a_hanging_server_times_out_without_blocking() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    assert!(tokio::time::timeout(LIMIT, both).await.is_ok(), "{}", dropped(&metrics));
+    assert!(tokio::time::timeout(TIMEOUT, both).await.is_ok(), "{}", dropped(&metrics));
     task.abort();
 }
 
 #[tokio::test]
 async fn a_hanging_server_does_not_block_shutdown() {
     let server = Server::responding_with(&[SILENCE]).await;
-    let policy = RetryPolicy { timeout: LIMIT * 10, ..quick() };
-    // `posted` fails if the task does not end before the timeout.
-    posted(&server, policy, vec![event("first"), event("second")], 1).await;
+    let policy = RetryPolicy { timeout: TIMEOUT * 10, ..quick() };
+    // `publish_and_wait` fails if the task does not end before the timeout.
+    publish_and_wait(&server, policy, vec![event("first"), event("second")], 1).await;
     assert_eq!(server.bodies().len(), 1);
 }
 
@@ -239,12 +239,12 @@ async fn excess_events_are_dropped_and_counted() {
 #[tokio::test]
 async fn a_duplicate_event_is_posted_only_if_the_first_was_rejected() {
     let server = Server::responding_with(&[202]).await;
-    posted(&server, quick(), vec![event("a"), event("a"), event("b"), event("a"), event("last")], 3).await;
+    publish_and_wait(&server, quick(), vec![event("a"), event("a"), event("b"), event("a"), event("last")], 3).await;
     let messages: Vec<Value> = server.bodies().iter().map(|body| body["message"].clone()).collect();
     assert_eq!(messages, ["a", "b", "last"]);
 
     let server = Server::responding_with(&[400, 202]).await;
-    posted(&server, quick(), vec![event("a"), event("a")], 2).await;
+    publish_and_wait(&server, quick(), vec![event("a"), event("a")], 2).await;
     assert_eq!(server.bodies().len(), 2, "the first request was rejected");
 }
 
@@ -259,7 +259,7 @@ async fn events_that_no_alert_can_reference_are_not_posted() {
     let mut workspace = event("ready");
     workspace.object.api_version = Some("auto.pulumi.com/v1alpha1".to_owned());
     let info = Event { kind: EventKind::Normal, ..event("last") };
-    posted(&server, quick(), vec![lease, other, trace, workspace, info], 2).await;
+    publish_and_wait(&server, quick(), vec![lease, other, trace, workspace, info], 2).await;
     let posted: Vec<(Value, Value)> =
         server.bodies().iter().map(|body| (body["message"].clone(), body["severity"].clone())).collect();
     assert_eq!(posted, [(json!("ready"), json!("error")), (json!("last"), json!("info"))]);

@@ -147,7 +147,7 @@ fn a_failure_is_reported_once_and_cleared_by_the_next_response() {
     assert_eq!(cache.record_tip(&main.key, 1, Err(Unavailable::NotYet("server is down".to_owned()))), [name("a")]);
     assert!(
         cache.record_tip(&main.key, 1, Err(Unavailable::NotYet("server is down".to_owned()))).is_empty(),
-        "a revision is fetched once"
+        "the same error does not reconcile the follower again"
     );
     assert_eq!(resolve(&mut cache, "a", &main, &lookup()), "server is down");
     assert_eq!(cache.record_tip(&main.key, 1, Ok(tip(A))), [name("a")]);
@@ -229,7 +229,7 @@ fn a_failed_fetch_is_retried_only_on_schedule_or_on_request() {
     );
     assert!(is_at_rest(&mut cache, &pinned));
     assert!(resolve(&mut cache, "a", &pinned, &with_known("now")).starts_with("sha1:"));
-    assert!(matches!(cache.next_action(&pinned.key, false), NextAction::Fetch(..)), "a user requested it");
+    assert!(matches!(cache.next_action(&pinned.key, false), NextAction::Fetch(..)), "a user requested a retry");
 }
 
 #[test]

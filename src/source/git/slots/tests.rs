@@ -37,8 +37,8 @@ fn tasks(
     tasks
 }
 
-/// Repeats a task of `duration` that receives no data until the task completes. Waits for `backoff` after each ended
-/// attempt, in the same way as the task of a repository.
+/// Repeats a task that runs for `duration` and receives no data, until the task completes. Waits for `backoff` after
+/// each ended attempt, in the same way as the task of a repository.
 async fn complete(slots: TaskSlots, namespace: &str, duration: Duration, backoff: Duration) {
     for ended in 0.. {
         let slot = of_any(&slots, &names(&[namespace]), ended).await.unwrap();
@@ -76,7 +76,7 @@ async fn a_shared_repository_may_use_a_slot_of_any_of_its_namespaces() {
     let wait = async |namespaces: &[String]| timeout(SECOND, of_any(&slots, namespaces, 0)).await;
     assert!(wait(&busy).await.is_err(), "the namespace already uses its slot");
     assert!(wait(&both).await.unwrap().is_ok());
-    assert!(wait(&[]).await.unwrap().is_err(), "should end without a following Stack");
+    assert!(wait(&[]).await.unwrap().is_err(), "should fail without a namespace");
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,9 +110,9 @@ async fn the_wait_of_a_light_namespace_is_bounded_from_the_start() {
         for hostile in [&["a", "b"][..], &["a", "b", "c"][..]] {
             let slots = TaskSlots::new(limits);
             let _slow = tasks(&slots, hostile, 50, 0, Duration::from_secs(3600));
-            sleep(CHECK / 2).await;
+            sleep(CHECK_INTERVAL / 2).await;
             let waited = wait(&slots, "victim").await;
-            assert!(waited <= PREEMPTION + 2 * CHECK, "all tasks have just started: {waited:?}");
+            assert!(waited <= PREEMPTION + 2 * CHECK_INTERVAL, "all tasks have just started: {waited:?}");
         }
     }
 }
@@ -139,12 +139,12 @@ async fn repeated_long_tasks_of_many_namespaces_rarely_delay_a_light_namespace()
         (longest, total) = (longest.max(waited), total + waited);
         sleep(5 * SECOND).await;
     }
-    assert!(longest <= PREEMPTION + 2 * CHECK, "the longest wait is {longest:?}");
+    assert!(longest <= PREEMPTION + 2 * CHECK_INTERVAL, "the longest wait is {longest:?}");
     assert!(total <= 50 * SECOND, "100 waits take {total:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_new_namespaces_do_not_delay_a_namespace_with_few_calls() {
+async fn many_new_namespaces_do_not_delay_a_namespace_with_few_tasks() {
     let slots = TaskSlots::new(FETCHES);
     let slot = of_any(&slots, &names(&["victim"]), 0).await.unwrap();
     sleep(SECOND / 2).await;
@@ -165,7 +165,7 @@ async fn many_new_namespaces_do_not_delay_a_namespace_with_few_calls() {
         sleep(2 * SECOND).await;
         longest = longest.max(wait(&slots, "victim").await);
     }
-    assert!(longest <= PREEMPTION + 2 * CHECK, "the longest wait is {longest:?}");
+    assert!(longest <= PREEMPTION + 2 * CHECK_INTERVAL, "the longest wait is {longest:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,7 +229,7 @@ async fn only_slow_fetches_are_ended_for_a_namespace_that_is_not_light() {
     assert!(waited > 200 * SECOND, "without the slow task, two slots are in use and one is reserved: {waited:?}");
     assert!(
         slow.join_next().await.unwrap().unwrap().is_err(),
-        "the slow task is stopped, although it is the only one of b"
+        "the slow task is stopped, although b has no other task"
     );
     while let Some(done) = fast.join_next().await {
         done.unwrap().unwrap();
@@ -246,7 +246,7 @@ async fn slow_tasks_are_not_ended_if_every_waiting_namespace_has_a_slot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uninterruptible_tasks_are_not_ended() {
+async fn a_slot_without_a_running_task_does_not_count_as_slow() {
     let slots = TaskSlots::new(FETCHES);
     let packs = of_any(&slots, &names(&["a"]), 0).await.unwrap();
     packs.run("fetching the commit", 0, || None, async { Ok(()) }).await.unwrap();

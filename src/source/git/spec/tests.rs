@@ -106,7 +106,7 @@ fn the_error_for_invalid_git_fields_of_a_stack_states_the_reason() {
             json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"sshAuth": {"sshPrivateKey": secret("k")}}}),
             "requires an SSH URL",
         ),
-        (json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"accessToken": other}}), "cross-namespace"),
+        (json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"accessToken": other}}), "in another namespace"),
         (
             json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"accessToken": {"type": "FS"}}}),
             "credentials must be in a Secret",

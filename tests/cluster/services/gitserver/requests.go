@@ -10,9 +10,9 @@ import (
 type Requests struct {
 	// Repositories is the number of different repositories.
 	Repositories int `json:"repositories"`
-	// Conversations is the number of requests for the capabilities of the server. Each poll, fetch or clone starts with
-	// such a request.
-	Conversations int `json:"conversations"`
+	// Sessions is the number of requests for the capabilities of the server. Each poll, fetch or clone starts with such
+	// a request.
+	Sessions int `json:"sessions"`
 	// Requests is the total number of read requests.
 	Requests int `json:"requests"`
 }
@@ -24,7 +24,7 @@ func (server *Server) count(name string, begins bool) {
 	counted := server.counted[name]
 	counted.Requests++
 	if begins {
-		counted.Conversations++
+		counted.Sessions++
 	}
 	server.counted[name] = counted
 }
@@ -41,7 +41,7 @@ func (server *Server) serveRequests(response http.ResponseWriter, request *http.
 	for name, counted := range server.counted {
 		if strings.HasPrefix(name, prefix) {
 			sum.Repositories++
-			sum.Conversations += counted.Conversations
+			sum.Sessions += counted.Sessions
 			sum.Requests += counted.Requests
 		}
 	}

@@ -31,9 +31,9 @@ func TestReadRequestsAreCountedButPushesAreNot(t *testing.T) {
 	}
 	// A poll consists of two requests: the capabilities of the server and the reference of the branch.
 	for path, wanted := range map[string]Requests{
-		"/requests":                  {Repositories: 3, Conversations: 4, Requests: 8},
-		"/requests?prefix=scene-":    {Repositories: 2, Conversations: 3, Requests: 6},
-		"/requests?prefix=scene-two": {Repositories: 1, Conversations: 1, Requests: 2},
+		"/requests":                  {Repositories: 3, Sessions: 4, Requests: 8},
+		"/requests?prefix=scene-":    {Repositories: 2, Sessions: 3, Requests: 6},
+		"/requests?prefix=scene-two": {Repositories: 1, Sessions: 1, Requests: 2},
 		"/requests?prefix=nobody":    {},
 	} {
 		if counted := requests(t, url+path); counted != wanted {

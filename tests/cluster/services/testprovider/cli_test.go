@@ -82,7 +82,7 @@ func newProject(t *testing.T) *project {
 	return project
 }
 
-// program writes a program with a Step whose name is first. The inputs are added to the name.
+// program writes a program with one Step. The Step has the input `name: first` and the given inputs.
 func (project *project) program(inputs map[string]any) {
 	project.t.Helper()
 	properties := map[string]any{"name": "first"}

@@ -97,7 +97,7 @@ func (Step) Check(ctx context.Context, request infer.CheckRequest) (infer.CheckR
 	return infer.CheckResponse[StepInputs]{Inputs: inputs, Failures: failures}, nil
 }
 
-// Create implements the creation of the resource.
+// Create runs the configured operation and creates the ConfigMap.
 func (Step) Create(
 	ctx context.Context, request infer.CreateRequest[StepInputs],
 ) (infer.CreateResponse[StepState], error) {
@@ -119,7 +119,7 @@ func (Step) Create(
 	return infer.CreateResponse[StepState]{ID: request.Inputs.Name + "-" + rand.Text()[:8], Output: state}, err
 }
 
-// Update implements the update of the resource.
+// Update runs the configured operation, and creates, updates or deletes the ConfigMap.
 func (Step) Update(
 	ctx context.Context, request infer.UpdateRequest[StepInputs, StepState],
 ) (infer.UpdateResponse[StepState], error) {
@@ -135,8 +135,7 @@ func (Step) Update(
 	return infer.UpdateResponse[StepState]{Output: state}, err
 }
 
-// Read implements the refresh. It reports the resources in PROVIDER_GONE as deleted, for tests of drift, and all other
-// resources as unchanged.
+// Read reports the resources in PROVIDER_GONE as deleted, for tests of drift, and all other resources as unchanged.
 func (Step) Read(
 	_ context.Context, request infer.ReadRequest[StepInputs, StepState],
 ) (infer.ReadResponse[StepInputs, StepState], error) {
@@ -146,7 +145,7 @@ func (Step) Read(
 	return infer.ReadResponse[StepInputs, StepState](request), nil
 }
 
-// Delete implements the deletion of the resource.
+// Delete runs the configured operation and deletes the ConfigMap.
 func (Step) Delete(ctx context.Context, request infer.DeleteRequest[StepState]) (infer.DeleteResponse, error) {
 	inputs := request.State.StepInputs
 	err := operation{deleteOperation, inputs}.run(ctx, func(ctx context.Context) error {

@@ -62,7 +62,7 @@ fn config_values_that_the_last_run_used_start_no_run() {
 }
 
 #[test]
-fn changes_of_mounted_objects_start_a_run_only_if_they_are_watched() {
+fn only_changes_of_watched_mounted_objects_start_a_run() {
     let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };
@@ -170,8 +170,8 @@ fn the_condition_message_shows_the_progress_of_an_open_run() {
         move |observed: &mut Observed| {
             let status = status(observed);
             status.run = None;
-            let claim = Claim { kind: PROGRESSING, status: Status::False, reason, message: "detail" };
-            conditions::set(&mut status.conditions, &claim, 1, now());
+            let condition = ConditionUpdate { kind: PROGRESSING, status: Status::False, reason, message: "detail" };
+            conditions::set(&mut status.conditions, &condition, 1, now());
         }
     };
     assert_eq!(running_message(&unbound("Queued")).as_deref(), Some("up: detail"));

@@ -18,8 +18,8 @@ fn the_update_of_an_announced_run_is_created_awaited_and_recorded() {
     let open = Observed { update: Some(update.clone()), workspace: ready, ..observed(announced) };
     assert!(matches!(decide(&open, now()), Action::AwaitUpdate(_)));
     let mut conditions = Vec::new();
-    let claim = Claim { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
-    conditions::set(&mut conditions, &claim, 1, now());
+    let condition = ConditionUpdate { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
+    conditions::set(&mut conditions, &condition, 1, now());
     update.status = Some(UpdateStatus { conditions, ..UpdateStatus::default() });
     assert_eq!(decide(&Observed { update: Some(update), ..open }, now()), Action::RecordResult);
 }
@@ -41,9 +41,10 @@ fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
     assert!(matches!(decide(&announced(|_| {}), now()), Action::AwaitUpdate(_)));
     let mut queued = announced(|_| {});
     let update = queued.update.as_mut().expect("value is set");
-    let claim = Claim { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "queued: all" };
+    let condition =
+        ConditionUpdate { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "queued: all" };
     let status = update.status.get_or_insert_default();
-    conditions::set(&mut status.conditions, &claim, 1, now());
+    conditions::set(&mut status.conditions, &condition, 1, now());
     match decide(&queued, now()) {
         Action::AwaitUpdate(message) => assert!(message.ends_with(" queued: all"), "{message}"),
         other => panic!("{other:?}"),
@@ -103,7 +104,6 @@ fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
     assert!(is_revoked(Resolved { digest: crate::artifact::Digest::of(b"second"), ..resolved() }, &placed));
 }
 
-/// Returns a Stack with an open run and this `Progressing` condition of its Update.
 #[test]
 fn an_unknown_outcome_is_reported_and_its_resolution_forwarded_once() {
     let unresolved = || open(Status::Unknown, "RunOutcomeUnknown");

@@ -73,7 +73,7 @@ fn only_unchanged_content_of_the_same_revision_skips_the_run() {
 }
 
 #[test]
-fn a_repacked_archive_is_only_recorded_if_no_workspace_exists() {
+fn without_a_workspace_a_repacked_archive_is_recorded_but_not_delivered() {
     let observed = Observed { workspace: None, ..seen(ran("succeeded", Some("a")), packed_again(Some("a"))) };
     assert_eq!(decide(&observed, now()).name(), "AdoptBaseline");
     let mut deleted_after_runs = seen(ran("succeeded", Some("a")), packed_again(Some("a")));

@@ -46,11 +46,11 @@ fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
 }
 
 /// Returns a destroy that has started and ended with this reason.
-fn destroy(reason: Option<&str>, proof: TerminationEvidence, is_interrupted: bool) -> Update {
+fn destroy(reason: Option<&str>, evidence: TerminationEvidence, is_interrupted: bool) -> Update {
     let mut update = ended_update(reason);
     let status = update.status.as_mut().expect("value is set");
     status.run = Some(RunBinding::default());
-    status.termination_evidence = Some(proof);
+    status.termination_evidence = Some(evidence);
     status.interrupted = is_interrupted.then_some(true);
     update
 }

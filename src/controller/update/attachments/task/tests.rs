@@ -26,7 +26,7 @@ fn attachments() -> (Attachments, Requeues) {
 fn target() -> Target {
     Target {
         update: ObjectRef::new("app-1").within("apps"),
-        address: AgentAddress { ip: [10, 0, 0, 1].into(), port: 1, server_name: "app".to_owned() },
+        address: AgentAddress { ip: [10, 0, 0, 1].into(), port: 1, server_name: "app".to_owned(), namespace: "apps".to_owned() },
         request: proto::RunRequest { id: "uid".to_owned(), ..Default::default() },
         may_start: true,
     }
@@ -184,30 +184,29 @@ fn agent_messages_are_reduced_to_one_bounded_line() {
 
 #[tokio::test(start_paused = true)]
 async fn reading_the_progress_of_an_ordinary_run_is_not_rate_limited() {
-    let mut limit = RateLimit::new(Instant::now());
-    let replay = (0..20_000).map(|_| limit.spend(300, Instant::now())).max();
+    let mut limit = ByteRate::new(RATE, BURST, Instant::now());
+    let replay = (0..20_000).map(|_| limit.spend(MESSAGE + 300, Instant::now())).max();
     assert_eq!(replay, Some(Duration::ZERO), "reattached to a large run");
 }
 
 #[tokio::test(start_paused = true)]
 async fn reading_from_an_agent_that_sends_too_fast_is_rate_limited() {
     let begin = Instant::now();
-    let mut limit = RateLimit::new(begin);
+    let mut limit = ByteRate::new(RATE, BURST, begin);
     let mut read = 0;
     while begin.elapsed() < Duration::from_secs(60) {
-        tokio::time::sleep(limit.spend(100, Instant::now())).await;
+        tokio::time::sleep(limit.spend(MESSAGE + 100, Instant::now())).await;
         read += 1;
     }
-    let most = (BURST + 61 * RATE) / (MESSAGE + 100);
-    let read: i64 = read;
+    let most = (BURST as usize + 61 * RATE as usize) / (MESSAGE + 100);
     assert!(read <= most && read > most / 2, "{read} messages in a minute, of at most {most}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_larger_than_the_burst_delays_reading_once() {
-    let mut limit = RateLimit::new(Instant::now());
+    let mut limit = ByteRate::new(RATE, BURST, Instant::now());
     let pause = limit.spend(32 * 1024 * 1024, Instant::now());
     assert_eq!(pause.as_secs(), 16);
     tokio::time::advance(pause).await;
-    assert!(limit.spend(300, Instant::now()) < Duration::from_millis(1));
+    assert!(limit.spend(MESSAGE + 300, Instant::now()) < Duration::from_millis(1));
 }

@@ -16,7 +16,7 @@ fn a_run_is_announced_if_nothing_blocks_it() {
     assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
 }
 
-/// Returns a state with a run with targets, which requires at least protocol version 1, and an agent with the given
+/// Returns the state of a run with targets, which requires protocol version 1 or later. The agent has the given
 /// protocol version.
 fn with_targets(protocol_version: u32) -> Observed {
     let mut observed = observed(update(None));
@@ -58,7 +58,7 @@ fn a_manual_update_runs_with_the_current_source_of_the_workspace() {
     let mut nothing = bare(by_hand(None));
     empty(&mut nothing);
     assert_eq!(waits_because(&nothing), "WorkspaceNotReady: Workspace app has no source installed");
-    // The Update was deleted before its first reconcile. It has no finalizer, and nothing is written.
+    // The Update was deleted before its first reconciliation. It has no finalizer, and nothing is written.
     let mut deleted = without_finalizer(by_hand(None));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     let Action::Record(outcome) = decide(&bare(deleted)) else { panic!("expected Action::Record") };
@@ -83,7 +83,7 @@ fn a_manual_update_for_another_source_fails_immediately() {
 }
 
 #[test]
-fn an_update_with_a_missing_field_fails_and_names_it() {
+fn an_update_with_a_missing_field_fails_with_the_name_of_the_field() {
     let mut update = by_hand(None);
     update.spec.stack_name = String::new();
     let Action::Record(outcome) = decide(&observed(update)) else { panic!("expected Action::Record") };
@@ -107,7 +107,7 @@ fn the_condition_of_a_waiting_run_states_the_reason() {
         (changed(|w| w.metadata.generation = Some(2)), "WorkspaceNotReady: Workspace app is not ready"),
         (
             changed(|w| w.status.as_mut().expect("there").artifact = None),
-            "WorkspaceNotReady: Workspace app does not have revision main@sha1:a installed",
+            "WorkspaceNotReady: Workspace app does not have source main@sha1:a installed",
         ),
         (Observed { pod: None, ..new() }, "WorkspaceNotReady: Workspace app is waiting for a new pod"),
         (with_targets(0), "WorkspaceNotReady: Workspace app has an agent that does not support"),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::auto::{RunBinding, RunProgress, UpdateSpec, UpdateStatus};
-use crate::api::conditions::{self, COMPLETE, Claim, Status};
+use crate::api::conditions::{self, COMPLETE, ConditionUpdate, Status};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 fn at(second: i64) -> Timestamp {
@@ -19,8 +19,8 @@ fn update(name: &str) -> Update {
 fn ended(name: &str, second: i64, change: impl FnOnce(&mut Update)) -> Arc<Update> {
     let mut update = update(name);
     let mut conditions = Vec::new();
-    let claim = Claim { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
-    conditions::set(&mut conditions, &claim, 1, at(second));
+    let condition = ConditionUpdate { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
+    conditions::set(&mut conditions, &condition, 1, at(second));
     update.status = Some(UpdateStatus {
         conditions,
         run: Some(RunBinding { host: "app-workspace-0".to_owned(), ..RunBinding::default() }),

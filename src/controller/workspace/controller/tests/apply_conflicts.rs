@@ -11,7 +11,7 @@ use super::*;
 use crate::api::auto::Workspace;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
-use crate::runtime::fake_api::{FakeResponse, RecordedRequest, client, merge};
+use crate::runtime::fake_api::{FakeResponse, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::index::StoreWriter as _;
 
 const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web";
@@ -27,14 +27,17 @@ fn respond(objects: &Mutex<HashMap<String, Value>>, request: &RecordedRequest) -
         "POST" => FakeResponse::Json(201, request.body.clone()),
         "PATCH" if path == WORKSPACE => {
             let object = objects.get_mut(path).unwrap();
-            merge(object, &request.body);
+            apply_json_merge_patch(object, &request.body);
             FakeResponse::Json(200, object.clone())
         }
         "PATCH" => {
             let mut object = request.body.clone();
-            merge(&mut object, &json!({"metadata": {"uid": path, "generation": 1, "resourceVersion": "1"}}));
+            apply_json_merge_patch(
+                &mut object,
+                &json!({"metadata": {"uid": path, "generation": 1, "resourceVersion": "1"}}),
+            );
             if path.contains("/services/") {
-                merge(&mut object, &json!({"metadata": {"labels": {"team": "another"}}}));
+                apply_json_merge_patch(&mut object, &json!({"metadata": {"labels": {"team": "another"}}}));
             }
             if !request.query.contains("dryRun") {
                 objects.insert(path.to_owned(), object.clone());

@@ -36,7 +36,7 @@ fn missing_objects_are_created_while_others_are_rewritten() {
 fn a_pod_is_not_replaced_while_its_stateful_set_is_rewritten() {
     let change = |observed: &mut Observed| {
         observed.stateful_set = Part::Outdated;
-        stale(observed);
+        outdated(observed);
     };
     let Action::Report(report) = contested(change, true) else { panic!("expected a report") };
     assert_eq!(report.state, State::Failing);
@@ -44,5 +44,5 @@ fn a_pod_is_not_replaced_while_its_stateful_set_is_rewritten() {
         report.message.contains("cannot replace the pod") && report.message.contains("changed by mesh"),
         "{report:?}"
     );
-    assert_eq!(contested(stale, false), Action::Drain, "a conflict on another object does not block the pod");
+    assert_eq!(contested(outdated, false), Action::Drain, "a conflict on another object does not block the pod");
 }

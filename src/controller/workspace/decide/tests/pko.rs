@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Is, check, stale, workspace};
+use super::{Is, check, outdated, workspace};
 use crate::api::conditions::workspace_reason as reason;
 use crate::controller::workspace::decide::Action;
 use crate::controller::workspace::observe::{Agent, Observed};
@@ -46,7 +46,7 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
         (
             "the operator's pod, without a run",
             |o| {
-                stale(o);
+                outdated(o);
                 o.agent = Agent::NotCalled;
             },
             Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
@@ -54,7 +54,7 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
         (
             "the operator's pod with a possible run",
             |o| {
-                stale(o);
+                outdated(o);
                 o.agent = Agent::Unreachable("it is the Pulumi Kubernetes Operator's".to_owned());
             },
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "the Pulumi Kubernetes Operator's"),

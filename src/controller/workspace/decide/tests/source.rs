@@ -1,6 +1,6 @@
 //! Tests of the decisions about the source of a running pod, and about a pod whose init containers wait for the source.
 
-use super::{Change, Is, at_rest, check, deleted, now, pod, reference, reply, responded, run, stale, workspace};
+use super::{Change, Is, at_rest, check, deleted, now, outdated, pod, reference, reply, responded, run, workspace};
 use crate::api::conditions::workspace_reason as reason;
 use crate::controller::workspace::decide::{Action, decide};
 use crate::controller::workspace::observe::{Agent, Observed};
@@ -89,7 +89,7 @@ fn the_source_is_not_replaced_during_a_run() {
     ]);
 }
 
-fn on_its_way(content: &str, failure: &str, in_place: &str) -> Agent {
+fn with_candidate(content: &str, failure: &str, in_place: &str) -> Agent {
     let artifact = Some(Artifact { digest: super::digest(content).to_string(), directory: "infra".to_owned() });
     let candidate = Candidate { artifact, doing: "installing".to_owned(), failure: failure.to_owned() };
     responded(StatusReply { candidate: Some(candidate), ..reply(in_place) })
@@ -101,20 +101,20 @@ fn a_candidate_source_is_replaced_only_if_it_is_not_desired() {
     check(vec![
         (
             "the expected source",
-            |o| o.agent = on_its_way("new", "", "old"),
+            |o| o.agent = with_candidate("new", "", "old"),
             Is::Report(State::Working, reason::INSTALLING, "installing source main@sha1:2: installing"),
         ),
         (
             "the expected source, after a failure",
-            |o| o.agent = on_its_way("new", "no such package", "old"),
+            |o| o.agent = with_candidate("new", "no such package", "old"),
             Is::Report(State::Failing, reason::INSTALLATION_FAILED, "no such package"),
         ),
-        ("another source", |o| o.agent = on_its_way("newer", "", "old"), put()),
-        ("another source over the expected one", |o| o.agent = on_its_way("newer", "", "new"), put()),
+        ("another source", |o| o.agent = with_candidate("newer", "", "old"), put()),
+        ("another source over the expected one", |o| o.agent = with_candidate("newer", "", "new"), put()),
         (
             "another source over the expected one during a run",
             |o| {
-                o.agent = on_its_way("newer", "no such package", "new");
+                o.agent = with_candidate("newer", "no such package", "new");
                 o.open_runs = run();
             },
             Is::Report(State::Ready, reason::SUCCEEDED, "is ready"),
@@ -126,7 +126,7 @@ fn a_candidate_source_is_replaced_only_if_it_is_not_desired() {
 fn the_poll_interval_grows_with_the_duration_of_the_installation() {
     let again = |installing_for: Option<i64>| {
         let mut observed = at_rest();
-        observed.agent = on_its_way("new", "", "old");
+        observed.agent = with_candidate("new", "", "old");
         if let Some(seconds) = installing_for {
             observed.workspace = workspace(serde_json::json!({}), reason::INSTALLING);
             let status = observed.workspace.status.as_mut().expect("status is set");
@@ -157,7 +157,7 @@ fn silent(observed: &mut Observed, seconds: i64) {
 }
 
 /// Sets a status according to which the source was delivered to the pod with this UID.
-fn given_to(observed: &mut Observed, pod: &str) {
+fn delivered_to(observed: &mut Observed, pod: &str) {
     silent(observed, 60);
     observed.workspace = workspace(serde_json::json!({}), reason::INITIALIZING);
     observed.workspace.status.as_mut().expect("status is set").pod_uid = Some(pod.to_owned());
@@ -200,12 +200,12 @@ fn the_source_is_sent_to_the_waiting_fetch_container() {
         ("not responding", |o| silent(o, 60), Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused")),
         (
             "ended, but not reported by the kubelet yet",
-            |o| given_to(o, "pod"),
+            |o| delivered_to(o, "pod"),
             Is::Report(State::Working, reason::INITIALIZING, "init containers"),
         ),
         (
             "the source was sent to the previous pod",
-            |o| given_to(o, "before"),
+            |o| delivered_to(o, "before"),
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused"),
         ),
         (
@@ -245,7 +245,7 @@ fn an_initializing_pod_is_reported_and_replaced_without_draining() {
         (
             "another source is expected during the fetch",
             |o| {
-                stale(o);
+                outdated(o);
                 let since = Some(now());
                 o.pod = o.pod.take().map(|pod| PodState { running: false, ready: false, fetching: since, ..pod });
                 o.agent = Agent::NotCalled;

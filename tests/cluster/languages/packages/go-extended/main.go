@@ -1,4 +1,5 @@
-// This program imports the packages of the Go programs that change their module files, so that `go mod tidy` keeps their modules.
+// The program lock-go of the tests uses go.mod and go.sum of this directory. This program imports the same packages, so
+// that `go mod tidy` does not remove their modules from these files.
 package main
 
 import (

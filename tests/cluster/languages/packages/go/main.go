@@ -1,4 +1,5 @@
-// This program imports the packages that the Go programs of the tests use, so that `go mod tidy` keeps their modules.
+// The Go programs of the tests use go.mod and go.sum of this directory. This program imports the packages that these
+// programs import, so that `go mod tidy` does not remove their modules from these files.
 package main
 
 import (

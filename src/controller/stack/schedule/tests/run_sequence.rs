@@ -7,7 +7,7 @@ use super::*;
 use crate::api::pulumi::StackSpec;
 
 /// Stack with its last run, its current inputs and a clock.
-struct Course {
+struct RunSequence {
     backoff: StackBackoff,
     kind: UpdateKind,
     candidate: RunCandidate,
@@ -15,13 +15,13 @@ struct Course {
     now: i64,
 }
 
-impl Course {
-    fn new(spec: &StackSpec, kind: UpdateKind) -> Course {
+impl RunSequence {
+    fn new(spec: &StackSpec, kind: UpdateKind) -> RunSequence {
         let candidate = RunCandidate {
             revision: "a".to_owned(),
             inputs: RunInputs { generation: 1, digest: Some(Digest::of(b"a")), ..RunInputs::default() },
         };
-        Course { backoff: StackBackoff::of(spec), kind, candidate, last: None, now: 0 }
+        RunSequence { backoff: StackBackoff::of(spec), kind, candidate, last: None, now: 0 }
     }
 
     fn due(&self) -> Due {
@@ -72,12 +72,12 @@ const FIRST: [i64; 6] = [0, 10, 40, 130, 400, 1210];
 
 #[test]
 fn a_failing_stack_is_retried_with_exponential_backoff() {
-    let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
-    let begun = course.failing(14);
+    let mut sequence = RunSequence::new(&StackSpec::default(), UpdateKind::Up);
+    let begun = sequence.failing(14);
     assert_eq!(begun[..6], FIRST);
     let waits: Vec<i64> = begun.windows(2).skip(5).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(waits, [2430, 7290, 21_870, 65_610, 86_400, 86_400, 86_400, 86_400], "the backoff is at most one day");
-    assert_eq!(course.last.as_ref().map(|last| last.failures), Some(14));
+    assert_eq!(sequence.last.as_ref().map(|last| last.failures), Some(14));
 }
 
 #[test]
@@ -90,22 +90,22 @@ fn a_new_input_runs_immediately_and_resets_the_backoff() {
         ("a request with the Flux annotation", |candidate| candidate.inputs.requested_at = Some("now".to_owned())),
     ];
     for (what, change) in changes {
-        let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
-        assert_eq!(course.failing(5), FIRST[..5]);
-        course.now += 1;
-        change(&mut course.candidate);
-        assert_eq!(course.failing(6), FIRST, "{what}");
+        let mut sequence = RunSequence::new(&StackSpec::default(), UpdateKind::Up);
+        assert_eq!(sequence.failing(5), FIRST[..5]);
+        sequence.now += 1;
+        change(&mut sequence.candidate);
+        assert_eq!(sequence.failing(6), FIRST, "{what}");
     }
 }
 
 #[test]
 fn a_success_resets_the_failure_count() {
     let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
-    let mut course = Course::new(&hourly, UpdateKind::Up);
-    course.run(true);
-    course.now = 3600;
-    assert_eq!(course.failing(4), [0, 10, 40, 130]);
-    assert_eq!(course.last.as_ref().map(|last| last.failures), Some(4));
+    let mut sequence = RunSequence::new(&hourly, UpdateKind::Up);
+    sequence.run(true);
+    sequence.now = 3600;
+    assert_eq!(sequence.failing(4), [0, 10, 40, 130]);
+    assert_eq!(sequence.last.as_ref().map(|last| last.failures), Some(4));
 }
 
 #[test]
@@ -115,49 +115,49 @@ fn an_interval_limits_the_backoff_after_repeated_failures() {
         StackSpec { interval: Some("1m".to_owned()), ..StackSpec::default() },
     ];
     for spec in specs {
-        let mut course = Course::new(&spec, UpdateKind::Up);
-        assert_eq!(course.failing(7), [0, 10, 40, 100, 160, 220, 280], "at most one minute between retries");
-        course.run(true);
-        course.now += 60;
-        assert!(matches!(course.due(), Due::Now(_)));
+        let mut sequence = RunSequence::new(&spec, UpdateKind::Up);
+        assert_eq!(sequence.failing(7), [0, 10, 40, 100, 160, 220, 280], "at most one minute between retries");
+        sequence.run(true);
+        sequence.now += 60;
+        assert!(matches!(sequence.due(), Due::Now(_)));
     }
 }
 
 #[test]
 fn the_retry_interval_replaces_the_backoff() {
     let spec = StackSpec { retry_interval: Some("5m".to_owned()), ..StackSpec::default() };
-    assert_eq!(Course::new(&spec, UpdateKind::Up).failing(6), [0, 300, 600, 900, 1200, 1500]);
+    assert_eq!(RunSequence::new(&spec, UpdateKind::Up).failing(6), [0, 300, 600, 900, 1200, 1500]);
 }
 
 #[test]
 fn the_spec_sets_the_maximum_backoff() {
     let spec = StackSpec { retry_max_backoff_duration_seconds: Some(20), ..StackSpec::default() };
-    assert_eq!(Course::new(&spec, UpdateKind::Up).failing(6), [0, 10, 30, 50, 70, 90]);
+    assert_eq!(RunSequence::new(&spec, UpdateKind::Up).failing(6), [0, 10, 30, 50, 70, 90]);
 }
 
 #[test]
 fn failed_previews_and_destroys_have_the_same_backoff() {
     for kind in [UpdateKind::Preview, UpdateKind::Destroy] {
-        let mut course = Course::new(&StackSpec::default(), kind);
-        assert_eq!(course.failing(6), FIRST, "{kind:?}");
+        let mut sequence = RunSequence::new(&StackSpec::default(), kind);
+        assert_eq!(sequence.failing(6), FIRST, "{kind:?}");
     }
 }
 
 #[test]
 fn a_stack_that_pko_stopped_retrying_runs_only_after_a_new_input() {
-    let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
-    course.failing(3);
-    course.last.as_mut().expect("last update").reason = None;
-    course.now += 1_000_000;
-    assert_eq!(course.due(), Due::FailedPermanently);
-    course.candidate.revision = "b".to_owned();
-    assert_eq!(course.failing(6), FIRST);
+    let mut sequence = RunSequence::new(&StackSpec::default(), UpdateKind::Up);
+    sequence.failing(3);
+    sequence.last.as_mut().expect("last update").reason = None;
+    sequence.now += 1_000_000;
+    assert_eq!(sequence.due(), Due::FailedPermanently);
+    sequence.candidate.revision = "b".to_owned();
+    assert_eq!(sequence.failing(6), FIRST);
 }
 
 #[test]
 fn an_unknown_state_is_retried_like_a_failure() {
-    let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
-    course.run(true);
-    course.last.as_mut().expect("last update").state = Some("odd".to_owned());
-    assert_eq!(course.due(), Due::After(SignedDuration::from_secs(10)));
+    let mut sequence = RunSequence::new(&StackSpec::default(), UpdateKind::Up);
+    sequence.run(true);
+    sequence.last.as_mut().expect("last update").state = Some("odd".to_owned());
+    assert_eq!(sequence.due(), Due::After(SignedDuration::from_secs(10)));
 }

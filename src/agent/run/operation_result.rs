@@ -25,11 +25,11 @@ const MAX_PENDING: usize = 50;
 const MAX_HOLDERS: usize = 10;
 pub(super) const MAX_NAME: usize = 4 * 1024;
 /// Maximum number of pending creates in the message.
-const MAX_NAMED_CREATES: usize = 5;
+const MAX_LISTED_CREATES: usize = 5;
 
 /// Result of an operation before redaction and truncation.
 #[derive(Debug, Default)]
-pub(super) struct Ending {
+pub(super) struct OperationResult {
     pub(super) outcome: proto::Outcome,
     pub(super) message: String,
     pub(super) outputs: Vec<Output>,
@@ -43,24 +43,28 @@ pub(super) struct Ending {
     pub(super) interrupted: bool,
     /// Whether the operation was canceled because the pod was terminated.
     pub(super) pod_terminated: bool,
-    /// Whether the engine has started. The engine resolves earlier pending creates.
+    /// Whether the engine has started. When the engine starts, it resolves earlier pending creates.
     pub(super) engine_began: bool,
 }
 
-impl Ending {
+impl OperationResult {
     pub(super) fn succeeded(message: &str) -> Self {
-        Ending { outcome: proto::Outcome::Succeeded, message: message.to_owned(), ..Ending::default() }
+        OperationResult {
+            outcome: proto::Outcome::Succeeded,
+            message: message.to_owned(),
+            ..OperationResult::default()
+        }
     }
 
     pub(super) fn failed(message: String) -> Self {
-        Ending { outcome: proto::Outcome::Failed, message, ..Ending::default() }
+        OperationResult { outcome: proto::Outcome::Failed, message, ..OperationResult::default() }
     }
 
-    /// Returns the ending of an operation that did not run, because an interrupted run left pending creates in the
-    /// state.
+    /// Returns the result of an operation that the agent does not start, because an interrupted run left pending
+    /// creates in the state.
     pub(super) fn pending_creates(urns: Vec<String>) -> Self {
-        let named = urns.iter().take(MAX_NAMED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let more = urns.len().saturating_sub(MAX_NAMED_CREATES);
+        let named = urns.iter().take(MAX_LISTED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = urns.len().saturating_sub(MAX_LISTED_CREATES);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let resources = if urns.len() == 1 { "a resource" } else { "resources" };
         let message = format!(
@@ -68,30 +72,31 @@ impl Ending {
              was run, because the CLI could create existing resources a second time"
         );
         let outcome = proto::Outcome::PendingCreates;
-        Ending { outcome, message, pending_creates: urns, ..Ending::default() }
+        OperationResult { outcome, message, pending_creates: urns, ..OperationResult::default() }
     }
 
-    /// Returns the ending of a destroy whose stack was not found. The resources can still exist: the state backend may
+    /// Returns the result of a destroy whose stack was not found. The resources can still exist: the state backend may
     /// have lost the stack, or the access token may not permit access to the stack.
     pub(super) fn stack_not_found(stack: &str) -> Self {
         let message = format!("stack {stack} not found in the backend; nothing was destroyed");
-        Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
+        OperationResult { outcome: proto::Outcome::StackNotFound, message, ..OperationResult::default() }
     }
 
-    /// Returns the ending of a destroy that did not run, because another Pulumi stack manages the resources of this
-    /// Stack. The destroy would not delete these resources, and could delete the resources of another owner.
+    /// Returns the result of a destroy that the agent does not start, because another Pulumi stack manages the
+    /// resources of the Stack. The destroy would not delete these resources, and could delete the resources of another
+    /// owner.
     pub(super) fn another_stack(stack: &str) -> Self {
         let message =
             format!("stack {stack} in this backend is not the stack that manages the resources; nothing was destroyed");
-        Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
+        OperationResult { outcome: proto::Outcome::StackNotFound, message, ..OperationResult::default() }
     }
 
     /// Adds the last output lines of a CLI call.
-    pub(super) fn after(self, stdout: &Tail, stderr: &Tail) -> Self {
-        Ending { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }
+    pub(super) fn with_last_output(self, stdout: &Tail, stderr: &Tail) -> Self {
+        OperationResult { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }
     }
 
-    /// Converts the ending into the result for the journal. Redacts and truncates the message, but keeps the secret
+    /// Converts this result into the message for the journal. Redacts and truncates the message, but keeps the secret
     /// values of outputs.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
         let mut message = console::remove_request_ids(&self.message);
@@ -102,16 +107,16 @@ impl Ending {
             message = format!("the outputs were omitted: their {size} bytes exceed the limit of {MAX_OUTPUTS} bytes");
         }
         let changes = self.changes.into_iter().map(|(word, count)| (word, u32::try_from(count).unwrap_or(u32::MAX)));
-        let pending_creates = self.pending_creates.iter().take(MAX_PENDING).map(|urn| bounded(urn, MAX_NAME));
+        let pending_creates = self.pending_creates.iter().take(MAX_PENDING).map(|urn| first_bytes(urn, MAX_NAME));
         proto::Result {
             outcome: self.outcome.into(),
-            message: bounded(&redactor.redact(&message), MAX_MESSAGE),
+            message: first_bytes(&redactor.redact(&message), MAX_MESSAGE),
             started,
             ended: journal::now(),
             outputs,
             changes: changes.collect(),
             permalink: self.permalink.unwrap_or_default(),
-            last_output: end_of(&redactor.redact(&console::for_display(&self.last_output)), MAX_LAST_OUTPUT),
+            last_output: last_bytes(&redactor.redact(&console::for_display(&self.last_output)), MAX_LAST_OUTPUT),
             holders: self.holders.iter().take(MAX_HOLDERS).map(holder).collect(),
             pending_creates: pending_creates.collect(),
             interrupted: self.interrupted,
@@ -152,21 +157,21 @@ fn output(output: Output) -> proto::Output {
 
 fn holder(lock: &Lock) -> proto::LockHolder {
     proto::LockHolder {
-        user: bounded(&lock.user, MAX_NAME),
-        host: bounded(&lock.host, MAX_NAME),
+        user: first_bytes(&lock.user, MAX_NAME),
+        host: first_bytes(&lock.host, MAX_NAME),
         pid: lock.pid,
-        time: bounded(&lock.time, MAX_NAME),
+        time: first_bytes(&lock.time, MAX_NAME),
     }
 }
 
 /// Returns at most `limit` bytes from the start of a text.
-pub(super) fn bounded(text: &str, limit: usize) -> String {
+pub(super) fn first_bytes(text: &str, limit: usize) -> String {
     let end = text.floor_char_boundary(limit);
     text.get(..end).unwrap_or_default().to_owned()
 }
 
 /// Returns at most `limit` bytes from the end of a text.
-fn end_of(text: &str, limit: usize) -> String {
+fn last_bytes(text: &str, limit: usize) -> String {
     let start = text.ceil_char_boundary(text.len().saturating_sub(limit));
     text.get(start..).unwrap_or_default().to_owned()
 }
@@ -177,16 +182,17 @@ mod tests {
 
     use super::*;
 
-    fn canceled(message: &str) -> Ending {
-        Ending { outcome: proto::Outcome::Canceled, message: message.to_owned(), ..Ending::default() }
+    fn canceled(message: &str) -> OperationResult {
+        OperationResult { outcome: proto::Outcome::Canceled, message: message.to_owned(), ..OperationResult::default() }
     }
 
     #[test]
     fn run_messages_are_redacted_but_stack_outputs_keep_their_secrets() {
         let output = Output { name: "password".into(), value: json!("hunter22"), secret: true };
         let last_output = "hunter22\nit is \u{1b}[1mhunt\u{1b}[0mer22\u{7}".to_owned();
-        let ending = Ending { outputs: vec![output], last_output, ..canceled("cannot use hunter22") };
-        let result = ending.into_result(&Redactor::new(["hunter22"]), 1);
+        let operation_result =
+            OperationResult { outputs: vec![output], last_output, ..canceled("cannot use hunter22") };
+        let result = operation_result.into_result(&Redactor::new(["hunter22"]), 1);
         assert_eq!(result.message, "cannot use [secret]");
         assert_eq!(result.last_output, "[secret]\nit is [secret]");
         assert_eq!(result.outputs[0].value, "\"hunter22\"");
@@ -195,12 +201,13 @@ mod tests {
     #[test]
     fn outputs_and_messages_are_bounded_and_reveal_no_part_of_a_secret() {
         let output = Output { name: "big".into(), value: json!("x".repeat(MAX_OUTPUTS)), secret: false };
-        let result = Ending { outputs: vec![output], ..Ending::succeeded("") }.into_result(&Redactor::default(), 1);
+        let result = OperationResult { outputs: vec![output], ..OperationResult::succeeded("") }
+            .into_result(&Redactor::default(), 1);
         assert!(result.outputs.is_empty() && result.message.contains("omitted"));
         let lock =
             Lock { url: String::new(), user: "u".repeat(5000), host: "h".into(), pid: 1, time: "t".repeat(5000) };
         let secret = "s3cr3t".repeat(10);
-        let result = Ending {
+        let result = OperationResult {
             last_output: format!("{secret}{}end", "ä".repeat(MAX_LAST_OUTPUT / 2 - 5)),
             holders: vec![lock; 100],
             pending_creates: vec!["u".repeat(5000); 100],
@@ -215,10 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn the_message_of_a_run_names_pending_creates() {
-        let one = Ending::pending_creates(vec!["urn:a".into()]);
+    fn the_message_of_a_run_lists_pending_creates() {
+        let one = OperationResult::pending_creates(vec!["urn:a".into()]);
         assert!(one.message.contains("created a resource, ") && one.message.contains(": urn:a; nothing was run"));
-        let many = Ending::pending_creates((0..7).map(|number| format!("urn:{number}")).collect());
+        let many = OperationResult::pending_creates((0..7).map(|number| format!("urn:{number}")).collect());
         assert!(many.message.contains("urn:4 and 2 more; nothing was run"), "{}", many.message);
         assert_eq!(many.pending_creates.len(), 7);
     }

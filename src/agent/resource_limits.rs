@@ -1,0 +1,44 @@
+//! Recovery from lowered resource limits. A program runs as the same user as the agent, so it can lower the limits of
+//! the agent with `prlimit`, for example to zero open files.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Interval between two attempts of a failed operation.
+pub const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// Number of consecutive failures after which the agent exits, which corresponds to 10 s.
+const MAX_FAILURES: u32 = 50;
+/// Exit code of the agent (`EX_OSERR` of sysexits.h).
+const EXIT_CODE: i32 = 71;
+
+/// Consecutive failures of an operation without which the agent cannot work.
+#[derive(Debug, Default)]
+pub struct Failures(u32);
+
+impl Failures {
+    /// Records a failure, and raises the limit of open files. After [`MAX_FAILURES`], exits the agent. The exit ends the
+    /// container with all its processes, and the next container has the original limits.
+    pub fn record(&mut self, operation: &str, error: &io::Error) {
+        self.0 += 1;
+        tracing::warn!(operation, %error, failures = self.0, "operation of the agent failed");
+        if let Err(error) = raise_open_files() {
+            tracing::warn!(%error, "failed to raise the limit of open files");
+        }
+        if self.0 >= MAX_FAILURES {
+            tracing::error!(operation, %error, "exiting, because the agent cannot work");
+            std::process::exit(EXIT_CODE);
+        }
+    }
+
+    pub fn reset(&mut self) {
+        self.0 = 0;
+    }
+}
+
+/// Raises the soft limit of open files to the hard limit.
+fn raise_open_files() -> io::Result<()> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
+}

@@ -1,0 +1,134 @@
+//! Channel for calls with one reply message. tonic reads such a reply until its end, so an agent could occupy the
+//! controller with a reply that contains an endless number of empty messages.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures::TryFutureExt;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::transport::{Channel, Error};
+use tower::Service;
+
+/// Size of the prefix of a gRPC message, which contains a flag and the length of the message.
+const PREFIX: usize = 5;
+/// Maximum number of data frames without content in a reply.
+const MAX_EMPTY_FRAMES: u32 = 16;
+
+/// Channel that fails a reply after its first message if further data follows.
+#[derive(Clone, Debug)]
+pub(super) struct UnaryChannel(pub Channel);
+
+impl Service<Request<Body>> for UnaryChannel {
+    type Response = Response<UnaryReply>;
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.0.call(request).map_ok(|response| response.map(UnaryReply::new)))
+    }
+}
+
+/// Body of a reply with one message.
+#[derive(Debug)]
+pub(super) struct UnaryReply {
+    body: Body,
+    message: Message,
+}
+
+impl UnaryReply {
+    fn new(body: Body) -> Self {
+        UnaryReply { body, message: Message::default() }
+    }
+}
+
+impl HttpBody for UnaryReply {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+            && let Err(error) = self.message.receive(data)
+        {
+            return Poll::Ready(Some(Err(Status::internal(error))));
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Received part of a gRPC message.
+#[derive(Debug, Default)]
+struct Message {
+    prefix: Vec<u8>,
+    /// Number of bytes of the message that follow, if the prefix is complete.
+    left: Option<u64>,
+    empty_frames: u32,
+}
+
+impl Message {
+    fn receive(&mut self, mut data: &[u8]) -> Result<(), &'static str> {
+        if data.is_empty() {
+            self.empty_frames += 1;
+            return if self.empty_frames > MAX_EMPTY_FRAMES { Err("the reply has too many empty frames") } else { Ok(()) };
+        }
+        if self.left.is_none() {
+            let (prefix, rest) = data.split_at(data.len().min(PREFIX - self.prefix.len()));
+            self.prefix.extend_from_slice(prefix);
+            data = rest;
+            self.left = match *self.prefix.as_slice() {
+                [_, a, b, c, d] => Some(u64::from(u32::from_be_bytes([a, b, c, d]))),
+                _ => None,
+            };
+        }
+        match (self.left, data.len() as u64) {
+            (None, _) => Ok(()),
+            (Some(left), received) if received > left => Err("the reply has more than one message"),
+            (Some(left), received) => {
+                self.left = Some(left - received);
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_ends_after_its_first_message() {
+        let receive = |chunks: &[&[u8]]| {
+            let mut message = Message::default();
+            chunks.iter().try_for_each(|chunk| message.receive(chunk))
+        };
+        let more = Err("the reply has more than one message");
+        assert_eq!(receive(&[&[0, 0, 0, 0, 2, 1, 1]]), Ok(()));
+        assert_eq!(receive(&[&[0, 0], &[0, 0, 2], &[1], &[1]]), Ok(()));
+        assert_eq!(receive(&[&[0, 0, 0, 0, 0], &[]]), Ok(()));
+        assert_eq!(receive(&[&[0, 0, 0, 0, 0, 0]]), more);
+        assert_eq!(receive(&[&[0, 0, 0, 0, 1, 9], &[0]]), more);
+        assert_eq!(receive(&[&[] as &[u8]; 16]), Ok(()));
+        assert_eq!(receive(&[&[] as &[u8]; 17]), Err("the reply has too many empty frames"));
+    }
+}

@@ -1,0 +1,21 @@
+//! Image with the language runtimes, and registry of the test cluster for npm, Python and Go packages.
+
+use serde_json::{Value, json};
+
+/// Image with the language runtimes.
+pub const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
+/// URL of the registry, which also serves plugins.
+pub const REGISTRY: &str = "http://packages.test-services";
+pub const REGISTRY_HOST: &str = "packages.test-services";
+
+/// Returns the environment variables of a Workspace that uses the registry. Pods of the test cluster have no access to
+/// the internet.
+pub fn registry_variables() -> Value {
+    json!([
+        {"name": "NPM_CONFIG_REGISTRY", "value": format!("{REGISTRY}/npm/")},
+        {"name": "PIP_INDEX_URL", "value": format!("{REGISTRY}/pypi/simple/")},
+        {"name": "PIP_TRUSTED_HOST", "value": REGISTRY_HOST},
+        {"name": "GOPROXY", "value": format!("{REGISTRY}/go")},
+        {"name": "GOSUMDB", "value": "off"},
+    ])
+}
