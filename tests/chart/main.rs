@@ -1,6 +1,6 @@
-//! Renders the Helm chart, the manifests of `deploy/manifests/build` and the kustomize overlays, and compares their
-//! objects. If `helm` or `kubectl` is not on the `PATH`, the tests are skipped. If the environment variable `CI` is set,
-//! the tests fail instead.
+//! Renders the Helm chart and the kustomize overlays, and compares their objects. If `helm` or `kubectl` is not on the
+//! `PATH`, the tests are skipped. If the environment variable `CI` is set, the tests fail instead. `tests/generated`
+//! checks the files of the chart without Helm.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -65,11 +65,6 @@ fn root() -> &'static Path {
 
 fn chart() -> PathBuf {
     root().join("deploy/chart")
-}
-
-fn read(path: &str) -> String {
-    let path = root().join(path);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
 }
 
 fn has_tools(test: &str) -> bool {
@@ -151,30 +146,6 @@ fn a_changed_a_missing_and_an_additional_object_are_found() {
     assert_eq!(parse(text).differences(&changed).len(), 1);
     assert_eq!(parse(text).differences(&parse("")).len(), 1);
     assert_eq!(parse("").differences(&parse(text)).len(), 1);
-}
-
-#[test]
-fn the_built_manifests_have_the_same_objects_as_the_overlays() {
-    if !has_tools("the comparison of the manifests with the overlays") {
-        return;
-    }
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let image = "registry.example.com/pulumi-controller:1.2.3";
-    stdout(Command::new(root().join("deploy/manifests/build")).args(["--image", image, "--output"]).arg(folder.path()));
-    let replace_image = |objects: Objects| objects.replace("localhost/pulumi-controller:dev", image);
-    for (file, case) in [("install.yaml", &CASES[0]), ("install-no-flux.yaml", &CASES[1])] {
-        let built = parse(&std::fs::read_to_string(folder.path().join(file)).unwrap());
-        let chart = replace_image(template(&chart(), case.namespace, case.values));
-        for expected in [replace_image(render_overlay(case)), chart] {
-            let differences = expected.differences(&built);
-            assert!(differences.is_empty(), "{file}:\n{}", differences.join("\n"));
-        }
-    }
-    for case in CASES.iter().filter(|case| case.component.is_none()) {
-        let built = kustomize(&folder.path().join("oci/kustomize/overlays").join(case.overlay));
-        let differences = replace_image(render_overlay(case)).differences(&built);
-        assert!(differences.is_empty(), "OCI artifact, {}:\n{}", case.overlay, differences.join("\n"));
-    }
 }
 
 #[test]
@@ -295,21 +266,4 @@ fn conflicting_values_are_rejected_with_the_names_of_the_values() {
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && message.contains(expected), "{values}: {message}");
     }
-}
-
-#[test]
-fn the_chart_has_the_version_of_the_controller() {
-    let chart: Value = serde_saphyr::from_str(&read("deploy/chart/Chart.yaml")).unwrap();
-    for field in ["version", "appVersion"] {
-        assert_eq!(chart[field], env!("CARGO_PKG_VERSION"), "deploy/chart/Chart.yaml: {field}");
-    }
-}
-
-#[test]
-fn the_chart_has_the_documented_alerts() {
-    let document = read("docs/metrics.md");
-    let block = document.split("```yaml\n").find(|block| block.starts_with("groups:")).expect("a block with alerts");
-    let documented: Value = serde_saphyr::from_str(block.split("```").next().unwrap()).unwrap();
-    let values: Value = serde_saphyr::from_str(&read("deploy/chart/values.yaml")).unwrap();
-    assert_eq!(values["prometheusRule"]["rules"], documented["groups"][0]["rules"]);
 }

@@ -53,12 +53,6 @@ impl Objects {
         self.0.values()
     }
 
-    /// Replaces a text in all objects.
-    pub fn replace(self, from: &str, to: &str) -> Objects {
-        let replace = |object: Value| serde_json::from_str(&object.to_string().replace(from, to)).unwrap();
-        Objects(self.0.into_iter().map(|(key, object)| (key, replace(object))).collect())
-    }
-
     /// Returns the differences between the objects, except labels and annotations of the installation method.
     pub fn differences(&self, others: &Objects) -> Vec<String> {
         let mut differences = Vec::new();

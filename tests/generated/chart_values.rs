@@ -1,4 +1,5 @@
-//! The values of the Helm chart: `values.yaml`, its schema, and the table in the README of the chart.
+//! The files of the Helm chart: `values.yaml`, its schema, the table in the README of the chart, and the names in the
+//! templates. These tests do not render the templates, so they need no Helm.
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
@@ -130,6 +131,86 @@ fn the_documented_defaults_are_those_of_the_flags() -> Result<()> {
         let flag =
             manager.get_arguments().find(|flag| flag.get_long() == Some(name)).with_context(|| name.to_owned())?;
         assert_eq!(flag.get_default_values(), [default], "--{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_chart_has_the_version_of_the_controller() -> Result<()> {
+    let chart: Value = serde_saphyr::from_str(&read("Chart.yaml")?)?;
+    for field in ["version", "appVersion"] {
+        assert_eq!(chart[field], env!("CARGO_PKG_VERSION"), "deploy/chart/Chart.yaml: {field}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_chart_has_the_documented_alerts() -> Result<()> {
+    let document = std::fs::read_to_string(root().join("docs/metrics.md"))?;
+    let block = document.split("```yaml\n").find(|block| block.starts_with("groups:"));
+    let block = block.and_then(|block| block.split("```").next()).context("docs/metrics.md has no alerts")?;
+    let documented: Value = serde_saphyr::from_str(block)?;
+    let values: Value = serde_saphyr::from_str(&read("values.yaml")?)?;
+    assert_eq!(values["prometheusRule"]["rules"], documented["groups"][0]["rules"]);
+    Ok(())
+}
+
+/// Returns the text of all templates.
+fn templates() -> Result<String> {
+    let folder = root().join(CHART).join("templates");
+    let files = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut text = String::new();
+    for file in files {
+        text.push_str(&std::fs::read_to_string(file?.path())?);
+    }
+    Ok(text)
+}
+
+/// Returns the words in a text that follow a prefix. A word ends at the first character that is not `is_part`.
+fn words_after<'a>(text: &'a str, prefix: &'a str, is_part: fn(char) -> bool) -> impl Iterator<Item = &'a str> {
+    let rests = text.split(prefix).skip(1);
+    rests.filter_map(move |rest| rest.split(|character| !is_part(character)).next())
+}
+
+#[test]
+fn the_templates_use_all_values_and_no_other_values() -> Result<()> {
+    let text = read("values.yaml")?;
+    let values: Value = serde_saphyr::from_str(&text)?;
+    let templates = templates()?;
+    let is_path = |character: char| character.is_ascii_alphanumeric() || character == '.';
+    for prefix in [".Values.", "$values."] {
+        for path in words_after(&templates, prefix, is_path) {
+            let pointer = format!("/{}", path.replace('.', "/"));
+            assert!(values.pointer(&pointer).is_some(), "values.yaml does not contain {path}");
+        }
+    }
+    for (path, _) in documented(&text) {
+        let name = path.last().context("an empty path")?;
+        let is_used = templates.contains(&format!(".{name}")) || templates.contains(&format!("\"{name}\""));
+        assert!(is_used, "no template uses {}", path.join("."));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_templates_read_existing_files_and_set_existing_flags() -> Result<()> {
+    let templates = templates()?;
+    let files: Vec<_> = words_after(&templates, "\"files/", |character| character != '"').collect();
+    assert!(files.len() >= 5, "{files:?}");
+    for file in files {
+        let path = root().join(CHART).join("files").join(file.trim_end_matches("/*.yaml"));
+        anyhow::ensure!(path.exists(), "{} does not exist", path.display());
+    }
+    let command = CommandLine::command();
+    let manager = command.find_subcommand("manager").context("the command line has no subcommand manager")?;
+    let arguments = read("templates/_args.tpl")?;
+    let is_flag = |character: char| character.is_ascii_lowercase() || character == '-';
+    let flags = ["(list \"", "\"--"].into_iter().flat_map(|prefix| words_after(&arguments, prefix, is_flag));
+    // The format string `--%s=%v` contains no name.
+    let flags: Vec<_> = flags.filter(|flag| !flag.is_empty()).collect();
+    assert!(flags.len() >= 20, "{flags:?}");
+    for flag in flags {
+        assert!(manager.get_arguments().any(|known| known.get_long() == Some(flag)), "--{flag} does not exist");
     }
     Ok(())
 }
