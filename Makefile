@@ -27,8 +27,8 @@ image: ## build the controller image: target/image/pulumi-controller.tar
 manifests: ## write install.yaml and the content of an OCI artifact to target/manifests (kubectl); IMAGE selects the image
 	@deploy/manifests/build $(if $(IMAGE),--image $(IMAGE))
 
-chart: ## package the Helm chart: target/chart (helm)
-	@helm package deploy/chart --destination "$${CARGO_TARGET_DIR:-target}/chart"
+chart: ## package the Helm chart: target/chart (Helm; to build Helm, run tests/cluster/cluster helm)
+	@PATH="$$(tests/cluster/cluster path)" helm package deploy/chart --destination "$${CARGO_TARGET_DIR:-target}/chart"
 
 fmt: ## format the code
 	cargo fmt
