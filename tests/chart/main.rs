@@ -195,6 +195,24 @@ fn all_rendered_objects_have_only_fields_of_their_kind() {
     }
 }
 
+/// The API server accepts at most 63 characters in the name of a Service and in the value of a label.
+#[test]
+fn all_names_and_label_values_have_at_most_63_characters() {
+    if !has_tools("the lengths of names") {
+        return;
+    }
+    for values in all_values() {
+        for object in template(&chart(), "flux-system", &values).iter() {
+            let paths = ["/metadata/labels", "/spec/template/metadata/labels", "/spec/selector/matchLabels"];
+            let labels = paths.into_iter().filter_map(|path| object.pointer(path)?.as_object());
+            let texts = labels.flat_map(|labels| labels.values()).chain([&object["metadata"]["name"]]);
+            for text in texts.filter_map(Value::as_str) {
+                assert!(text.len() <= 63, "values {values:?}: {}: {text}", object["kind"]);
+            }
+        }
+    }
+}
+
 fn containers(objects: &Objects) -> impl Iterator<Item = &Value> {
     let deployments = objects.iter().filter(|object| object["kind"] == "Deployment");
     deployments.map(|deployment| &deployment["spec"]["template"]["spec"]["containers"][0])
@@ -232,7 +250,12 @@ fn the_controller_accepts_its_flags_and_may_write_its_lease() {
             assert_eq!(agent.unwrap()["value"], image, "values {values:?}");
             count += 1;
         }
-        assert_eq!(count, if values == "sharded" { 2 } else { 1 }, "values {values:?}");
+        let expected = match values.as_str() {
+            "sharded" => 2,
+            "shard-names" => 4,
+            _ => 1,
+        };
+        assert_eq!(count, expected, "values {values:?}");
     }
 }
 
@@ -247,6 +270,7 @@ fn conflicting_values_are_rejected_with_the_names_of_the_values() {
         ("multiTenant.enabled=true,watch.namespace=a", "multiTenant.enabled and watch.namespace cannot be combined"),
         ("multiTenant.enabled=true,controller.noCrossNamespaceRefs=false", "requires controller.noCrossNamespaceRefs"),
         ("multiTenant.namespaces={a}", "multiTenant.namespaces requires multiTenant.enabled"),
+        ("shards={-a}", "at '/shards/0'"),
         ("shards={a},watch.labelSelector=b", "shards and watch.labelSelector cannot be combined"),
         ("caBundle.configMap.name=a,caBundle.secret.name=b", "caBundle.secret.name cannot be combined"),
         ("git.caCertificate=a,caBundle.secret.name=b", "git.caCertificate and caBundle cannot be combined"),

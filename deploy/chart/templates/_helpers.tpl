@@ -73,6 +73,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- include "pulumi-controller.fullname" .root }}{{ trimPrefix "pulumi-controller" .name -}}
 {{- end -}}
 
+{{/* Suffix of the names of the objects for a shard: the key, or the hash in the name of the Lease if the name of the
+metrics Service would be too long or invalid with the key. Parameter: the key. */}}
+{{- define "pulumi-controller.shardSuffix" -}}
+{{- if and (le (len .) 14) (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" .) -}}
+{{- . -}}
+{{- else -}}
+{{- printf "sharding.fluxcd.io/key=%s" . | sha256sum | trunc 8 -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The Deployments as a YAML list. Without shards, the list has one Deployment. With shards, it has one Deployment for
 Stacks without the label of a shard, and one for each shard. */}}
 {{- define "pulumi-controller.instances" -}}
@@ -80,7 +90,7 @@ Stacks without the label of a shard, and one for each shard. */}}
 {{- if .Values.shards }}
 - {name: {{ $name }}, selector: "!sharding.fluxcd.io/key", receiver: {{ .Values.receiver.enabled }}}
 {{- range .Values.shards }}
-- {name: {{ $name }}-{{ . }}, selector: "sharding.fluxcd.io/key={{ . }}", receiver: false}
+- {name: {{ $name }}-{{ include "pulumi-controller.shardSuffix" . }}, selector: "sharding.fluxcd.io/key={{ . }}", receiver: false}
 {{- end }}
 {{- else }}
 - {name: {{ $name }}, selector: {{ trim .Values.watch.labelSelector | quote }}, receiver: {{ .Values.receiver.enabled }}}
