@@ -1,4 +1,4 @@
-{{/* Arguments of a controller as a YAML list: the arguments in kustomize/base, changed by the values.
+{{/* Prints the arguments of a controller as a YAML list. The values change the arguments in kustomize/base.
 Parameters: root, instance, args (the arguments in kustomize/base). */}}
 {{- define "pulumi-controller.args" -}}
 {{- $values := .root.Values -}}

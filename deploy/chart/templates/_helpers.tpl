@@ -3,7 +3,7 @@
 {{- end -}}
 
 {{/* Prefix of the names of all objects. The limit leaves space for the suffixes, because names of Services and label
-values have at most 63 characters. */}}
+values can have at most 63 characters. */}}
 {{- define "pulumi-controller.fullname" -}}
 {{- $name := include "pulumi-controller.name" . -}}
 {{- $full := printf "%s-%s" .Release.Name $name -}}
@@ -32,7 +32,7 @@ namespace: {{ .Release.Namespace }}
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of the pods. NetworkPolicies in the namespaces of tenants select these labels. */}}
+{{/* Labels of the pods. NetworkPolicies in the namespaces of tenants select pods by these labels. */}}
 {{- define "pulumi-controller.podLabels" -}}
 app.kubernetes.io/part-of: pulumi-controller
 app.kubernetes.io/component: pulumi-controller
@@ -51,7 +51,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- define "pulumi-controller.objects" -}}
 {{- $text := .root.Files.Get .path -}}
 {{- if not $text -}}
-{{- fail (printf "the chart does not contain %s: use a chart that `helm package` has created, because a copy of the chart directory without the files behind its symbolic links is incomplete" .path) -}}
+{{- fail (printf "the chart does not contain %s: create the chart with `helm package` in a clone of the repository, because the chart directory contains symbolic links to files in other directories" .path) -}}
 {{- end -}}
 {{- $objects := list -}}
 {{- range splitList "\n---\n" $text -}}
@@ -73,8 +73,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- include "pulumi-controller.fullname" .root }}{{ trimPrefix "pulumi-controller" .name -}}
 {{- end -}}
 
-{{/* Suffix of the names of the objects for a shard: the key, or the hash in the name of the Lease if the name of the
-metrics Service would be too long or invalid with the key. Parameter: the key. */}}
+{{/* Prints the suffix for the names of the objects of a shard. The suffix is the key. If the key would make the name of
+the metrics Service too long or invalid, the suffix is the hash in the name of the Lease. Parameter: the key. */}}
 {{- define "pulumi-controller.shardSuffix" -}}
 {{- if and (le (len .) 14) (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" .) -}}
 {{- . -}}
@@ -83,8 +83,8 @@ metrics Service would be too long or invalid with the key. Parameter: the key. *
 {{- end -}}
 {{- end -}}
 
-{{/* The Deployments as a YAML list. Without shards, the list has one Deployment. With shards, it has one Deployment for
-Stacks without the label of a shard, and one for each shard. */}}
+{{/* Prints the Deployments as a YAML list. Without shards, the list has one entry. With shards, the list has one entry
+for the objects without the label of a shard, and one entry for each shard. */}}
 {{- define "pulumi-controller.instances" -}}
 {{- $name := include "pulumi-controller.fullname" . -}}
 {{- if .Values.shards }}
@@ -112,8 +112,8 @@ matchExpressions:
 {{- end -}}
 {{- end -}}
 
-{{/* Names of the Leases as a YAML list. A controller with a label selector adds the first eight characters of the
-SHA-256 of its selector to the name. */}}
+{{/* Prints the names of the Leases as a YAML list. If a controller has a label selector, the name ends with the first
+eight characters of the SHA-256 of the selector. */}}
 {{- define "pulumi-controller.leases" -}}
 {{- range include "pulumi-controller.instances" . | fromYamlArray }}
 - pulumi-controller-leader-election{{ with .selector }}-{{ . | sha256sum | trunc 8 }}{{ end }}
@@ -124,12 +124,13 @@ SHA-256 of its selector to the name. */}}
 {{- .Values.flux.namespace | default .Release.Namespace -}}
 {{- end -}}
 
-{{/* `true` if Flux runs in another namespace, so that its NetworkPolicies do not apply to the controller. */}}
+{{/* Prints `true` if Flux is not in the namespace of the release. The NetworkPolicies of Flux then do not apply to the
+controller. */}}
 {{- define "pulumi-controller.fluxIsElsewhere" -}}
 {{- and .Values.flux.enabled (ne (include "pulumi-controller.fluxNamespace" .) .Release.Namespace) -}}
 {{- end -}}
 
-{{/* Settings of workspace pods. `multiTenant.enabled` changes the defaults. */}}
+{{/* Prints the settings of workspace pods. `multiTenant.enabled` changes their defaults. */}}
 {{- define "pulumi-controller.workspace" -}}
 {{- $account := .Values.workspace.defaultServiceAccount -}}
 {{- $allowed := .Values.workspace.allowedServiceAccounts -}}

@@ -1,5 +1,5 @@
-{{/* Renders an object of config/rbac for the values. In an installation for one namespace, ClusterRoles become Roles in
-this namespace. Parameters: root, object. */}}
+{{/* Renders an object of config/rbac according to the values. With watch.namespace, ClusterRoles become Roles in this
+namespace. Parameters: root, object. */}}
 {{- define "pulumi-controller.rbacObject" -}}
 {{- $values := .root.Values -}}
 {{- $object := .object -}}
@@ -22,7 +22,7 @@ this namespace. Parameters: root, object. */}}
 {{- else if not $values.rbac.createClusterRole -}}
 {{- $render = false -}}
 {{- else if and $values.multiTenant.enabled (eq $part "-workspaces") $object.roleRef -}}
-{{/* An administrator binds the ClusterRole in the namespaces of the tenants. */}}
+{{/* RoleBindings in the namespaces of tenants replace this ClusterRoleBinding. */}}
 {{- $render = false -}}
 {{- end -}}
 {{- if $render -}}
@@ -45,7 +45,7 @@ this namespace. Parameters: root, object. */}}
 {{- end -}}
 {{- end -}}
 
-{{/* A RoleBinding for the controller. Parameters: root, name, namespace, kind and role. */}}
+{{/* Renders a RoleBinding for the controller. Parameters: root, name, namespace, kind, role. */}}
 {{- define "pulumi-controller.roleBinding" }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
