@@ -1,6 +1,12 @@
 //! Checks the shipped manifests. The Deployment has enough memory and disk space for the default flags. The network
 //! policy of the overlay `single-namespace` allows no traffic from pods that a tenant can create.
+//! `deploy/manifests/build` changes only the image.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
+
+mod required_programs;
+
+use std::path::Path;
+use std::process::Command;
 
 use clap::Parser;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -56,7 +62,7 @@ fn the_volume_limit_covers_artifacts_and_fetched_repositories() {
 }
 
 fn read_manifest<K: serde::de::DeserializeOwned>(path: &str) -> K {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -84,5 +90,40 @@ fn only_the_controller_namespace_can_reach_flux_storage() {
     for peer in peers.into_iter().flatten() {
         assert_eq!(selected(peer, "kubernetes.io/metadata.name"), Some(controllers.as_str()), "{peer:?}");
         assert_eq!(selected(peer, "app"), Some("pulumi-controller"), "{peer:?}");
+    }
+}
+
+fn stdout(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    assert!(output.status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn kustomize(folder: &Path) -> String {
+    stdout(Command::new("kubectl").arg("kustomize").arg(folder))
+}
+
+#[test]
+fn the_built_manifests_differ_from_the_overlays_only_in_the_image() {
+    if !required_programs::has_programs("the comparison of the built manifests with the overlays", &["kubectl"]) {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let overlays = ["default", "flux-system", "multi-tenant", "no-flux", "sharded", "single-namespace"];
+    let sources = overlays.map(|overlay| kustomize(&root.join("kustomize/overlays").join(overlay)));
+    let digest = format!("registry.example.com:5000/pulumi-controller@sha256:{}", "0".repeat(64));
+    for image in ["registry.example.com/pulumi-controller:1.2", digest.as_str()] {
+        let folder = tempfile::tempdir().unwrap();
+        let build = root.join("deploy/manifests/build");
+        stdout(Command::new(build).args(["--image", image, "--output"]).arg(folder.path()));
+        for (overlay, source) in overlays.iter().zip(&sources) {
+            let built = match *overlay {
+                "default" => std::fs::read_to_string(folder.path().join("install.yaml")).unwrap(),
+                "no-flux" => std::fs::read_to_string(folder.path().join("install-no-flux.yaml")).unwrap(),
+                other => kustomize(&folder.path().join("oci/kustomize/overlays").join(other)),
+            };
+            assert_ne!(&built, source, "{overlay}, {image}");
+            assert_eq!(built, source.replace("localhost/pulumi-controller:dev", image), "{overlay}, {image}");
+        }
     }
 }

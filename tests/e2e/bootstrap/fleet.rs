@@ -169,13 +169,6 @@ impl<'a> Fleet<'a> {
             resources.push(format!("../../../{VENDORED}/kustomize/overlays/flux-system"));
             let (name, tag) = image.rsplit_once(':').expect("an image with a tag");
             kustomization["images"] = json!([{"name": "localhost/pulumi-controller", "newName": name, "newTag": tag}]);
-            let deployment = json!({"kind": "Deployment", "name": "pulumi-controller"});
-            let container = "spec.template.spec.containers.[name=manager]";
-            let mut source = deployment.clone();
-            source["fieldPath"] = json!(format!("{container}.image"));
-            let target =
-                json!({"select": deployment, "fieldPaths": [format!("{container}.env.[name=AGENT_IMAGE].value")]});
-            kustomization["replacements"] = json!([{"source": source, "targets": [target]}]);
         }
         kustomization["resources"] = json!(resources);
         kustomization

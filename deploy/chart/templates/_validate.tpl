@@ -1,0 +1,74 @@
+{{/* Rejects combinations of values that cannot work. The schema in values.schema.json validates each value. */}}
+{{- define "pulumi-controller.validate" -}}
+{{- $values := .Values -}}
+{{- if and $values.multiTenant.enabled $values.watch.namespace -}}
+{{- fail "multiTenant.enabled and watch.namespace cannot be combined: with multiTenant.enabled, one controller manages all tenants. To install a controller for one tenant, disable multiTenant.enabled, and set workspace.defaultServiceAccount, workspace.allowedServiceAccounts, workspace.restricted and admissionPolicy.enabled" -}}
+{{- end -}}
+{{- if and $values.multiTenant.namespaces (not $values.multiTenant.enabled) -}}
+{{- fail "multiTenant.namespaces requires multiTenant.enabled: otherwise, a ClusterRoleBinding already grants the permissions in all namespaces" -}}
+{{- end -}}
+{{- if and $values.multiTenant.enabled (not $values.controller.noCrossNamespaceRefs) -}}
+{{- fail "multiTenant.enabled requires controller.noCrossNamespaceRefs: otherwise, tenants can reference the sources of other tenants" -}}
+{{- end -}}
+{{- if and $values.shards (trim $values.watch.labelSelector) -}}
+{{- fail "shards and watch.labelSelector cannot be combined: the chart sets the label selector of each shard" -}}
+{{- end -}}
+{{- if and $values.caBundle.configMap.name $values.caBundle.secret.name -}}
+{{- fail "caBundle.configMap.name and caBundle.secret.name cannot be combined: the controller reads only one CA bundle" -}}
+{{- end -}}
+{{- if and $values.git.caCertificate (or $values.caBundle.configMap.name $values.caBundle.secret.name) -}}
+{{- fail "git.caCertificate and caBundle cannot be combined: both values define the file ca.crt" -}}
+{{- end -}}
+{{- if and $values.receiver.ingress.enabled (not $values.receiver.enabled) -}}
+{{- fail "receiver.ingress.enabled requires receiver.enabled" -}}
+{{- end -}}
+{{- if and $values.receiver.ingress.enabled (not $values.receiver.ingress.hosts) -}}
+{{- fail "receiver.ingress.enabled requires receiver.ingress.hosts" -}}
+{{- end -}}
+{{- if and (not $values.flux.enabled) (or $values.flux.namespace $values.flux.eventsAddr) -}}
+{{- fail "flux.namespace and flux.eventsAddr require flux.enabled" -}}
+{{- end -}}
+{{- if and (not $values.serviceAccount.create) (not $values.serviceAccount.name) -}}
+{{- fail "serviceAccount.create=false requires serviceAccount.name: set the name of an existing ServiceAccount" -}}
+{{- end -}}
+{{- with $values.podDisruptionBudget -}}
+{{- if and (not (kindIs "invalid" .minAvailable)) (not (kindIs "invalid" .maxUnavailable)) -}}
+{{- fail "podDisruptionBudget.minAvailable and podDisruptionBudget.maxUnavailable cannot be combined: Kubernetes accepts only one of them" -}}
+{{- end -}}
+{{- end -}}
+{{- range $label := list "app" "control-plane" "app.kubernetes.io/part-of" "app.kubernetes.io/component" -}}
+{{- if hasKey $values.podLabels $label -}}
+{{- fail (printf "podLabels must not contain %s: Deployments, Services and NetworkPolicies select pods by this label" $label) -}}
+{{- end -}}
+{{- end -}}
+{{- range list "RUNTIME_NAMESPACE" "POD_UID" "AGENT_IMAGE" -}}
+{{- $reserved := . -}}
+{{- range $values.extraEnv -}}
+{{- if eq .name $reserved -}}{{- fail (printf "extraEnv must not contain %s, because the chart sets this variable" $reserved) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $named := dict
+  "log-level" "controller.logLevel" "log-encoding" "controller.logFormat" "concurrent" "controller.concurrent"
+  "no-cross-namespace-refs" "controller.noCrossNamespaceRefs" "events-addr" "flux.eventsAddr"
+  "artifact-hosts" "flux.artifactHosts" "receiver-addr" "receiver.enabled" "watch-all-namespaces" "watch.namespace"
+  "watch-namespace" "watch.namespace" "watch-label-selector" "watch.labelSelector or shards"
+  "leader-election-lease-duration" "leaderElection.leaseDuration"
+  "leader-election-renew-deadline" "leaderElection.renewDeadline"
+  "leader-election-retry-period" "leaderElection.retryPeriod" "agent-image" "image"
+  "default-workspace-image" "workspace.image" "default-service-account" "workspace.defaultServiceAccount"
+  "allowed-service-accounts" "workspace.allowedServiceAccounts" "restrict-workspace-pods" "workspace.restricted"
+  "max-concurrent-runs" "runs.maxConcurrent" "max-concurrent-runs-per-namespace" "runs.maxConcurrentPerNamespace"
+  "max-concurrent-runs-per-node" "runs.maxConcurrentPerNode" "default-run-timeout" "runs.defaultTimeout"
+  "max-run-timeout" "runs.maxTimeout" "storage-size" "storage.size" "artifact-max-size" "storage.artifactMaxSize"
+  "artifact-max-unpacked-size" "storage.artifactMaxUnpackedSize"
+-}}
+{{- range $values.extraArgs -}}
+{{- $flag := . | trimPrefix "--" | splitList "=" | first -}}
+{{- if hasKey $named $flag -}}
+{{- fail (printf "extraArgs must not contain --%s: set %s instead" $flag (get $named $flag)) -}}
+{{- end -}}
+{{- if has $flag (list "enable-leader-election" "health-addr" "metrics-addr" "storage-path" "git-trust-path" "runtime-namespace") -}}
+{{- fail (printf "extraArgs must not contain --%s, because the objects of the chart depend on the value of this flag" $flag) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
