@@ -13,13 +13,12 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Rate at which the controller reads from all agents of a namespace, in bytes per second.
-const NAMESPACE_RATE: u32 = 4 * 1024 * 1024;
-/// Maximum burst of a namespace in bytes. The agents of a namespace can send several results of at most 4 MiB each
-/// without a delay.
-const NAMESPACE_BURST: u32 = 16 * 1024 * 1024;
+const NAMESPACE_RATE: u32 = 1024 * 1024;
+/// Maximum burst of a namespace in bytes. This burst is sufficient for two of the largest results.
+const NAMESPACE_BURST: u32 = 8 * 1024 * 1024;
 /// Number of bytes after which a connection lets other tasks run. Without this limit, a connection on which data is
 /// always available could occupy a thread for a long time.
-const MAX_UNINTERRUPTED: usize = 256 * 1024;
+const MAX_UNINTERRUPTED: usize = 64 * 1024;
 /// Minimum pause. Shorter pauses accumulate until they reach this minimum, because timers are not precise enough for
 /// them.
 const MIN_PAUSE: Duration = Duration::from_millis(20);
@@ -180,7 +179,7 @@ mod tests {
         let (rates, now) = (NamespaceRates::default(), Instant::now());
         let burst = usize::try_from(NAMESPACE_BURST).unwrap();
         rates.rate("a", now).lock().unwrap().spend(2 * burst, now);
-        assert!(rates.rate("a", now).lock().unwrap().spend(1, now) > Duration::from_secs(3));
+        assert!(rates.rate("a", now).lock().unwrap().spend(1, now) > Duration::from_secs(7));
         assert!(rates.rate("b", now).lock().unwrap().spend(1, now).is_zero());
         let later = now + Duration::from_secs(60);
         rates.rate("c", later);

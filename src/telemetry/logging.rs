@@ -19,7 +19,10 @@ use crate::telemetry::chain;
 use crate::telemetry::redact::{Redacting, url_credentials};
 
 /// Crates whose debug and info messages are suppressed, because they do not concern Stacks.
-const QUIET: [&str; 7] = ["h2", "hyper", "hyper_util", "rustls", "tonic", "tower", "reqwest"];
+const QUIET: [&str; 5] = ["hyper", "hyper_util", "tonic", "tower", "reqwest"];
+/// Crates whose messages are suppressed at all levels. A peer can cause a message with each frame or record that it
+/// sends, so it could flood the log.
+const SILENT: [&str; 2] = ["h2", "rustls"];
 
 /// Minimum level of logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -40,7 +43,9 @@ impl LogLevel {
             LogLevel::Error => "error",
         };
         let quiet = if self == LogLevel::Error { "error" } else { "warn" };
-        QUIET.iter().fold(level.to_owned(), |all, name| format!("{all},{name}={quiet}"))
+        let quiet = QUIET.map(|name| format!("{name}={quiet}"));
+        let silent = SILENT.map(|name| format!("{name}=off"));
+        std::iter::once(level.to_owned()).chain(quiet).chain(silent).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -300,6 +305,14 @@ mod tests {
     fn log_lines_of_other_crates_name_the_crate_as_logger() {
         let lines = logged(|| tracing::warn!(target: "kube_client::client", "slow"));
         assert_eq!(lines, [json!({"level": "info", "logger": "kube_client::client", "msg": "slow"})]);
+    }
+
+    #[test]
+    fn messages_that_a_peer_can_cause_with_each_frame_are_suppressed() {
+        for level in [LogLevel::Trace, LogLevel::Debug, LogLevel::Info, LogLevel::Error] {
+            let directives = level.directives();
+            assert!(["h2=off", "rustls=off"].iter().all(|silent| directives.contains(silent)), "{directives}");
+        }
     }
 
     #[test]

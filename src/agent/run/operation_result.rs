@@ -225,8 +225,10 @@ mod tests {
     fn the_message_of_a_run_lists_pending_creates() {
         let one = OperationResult::pending_creates(vec!["urn:a".into()]);
         assert!(
-            one.message.contains("created a resource, ")
-                && one.message.contains(": urn:a; the Pulumi command was not started")
+            one.message
+                .contains("created a resource that may therefore exist: urn:a; the Pulumi command was not started"),
+            "{}",
+            one.message
         );
         let many = OperationResult::pending_creates((0..7).map(|number| format!("urn:{number}")).collect());
         assert!(many.message.contains("urn:4 and 2 more; the Pulumi command was not started"), "{}", many.message);
