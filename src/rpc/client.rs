@@ -44,6 +44,9 @@ const CHUNK: usize = 256 * 1024;
 const MAX_REPLY: usize = 1024 * 1024;
 /// Maximum size of a result in bytes. The outputs are stored in a Secret, which holds at most 1 MiB.
 const MAX_RESULT: usize = 4 * 1024 * 1024;
+/// Maximum number of received bytes that the controller has not processed yet, per connection. A hostile agent can fill
+/// this window with small messages, which the controller still processes after the end of the agent.
+const RECEIVE_WINDOW: u32 = 256 * 1024;
 /// Maximum size of headers in bytes. Headers contain error messages, in which an encoded character has up to twelve
 /// bytes.
 const MAX_HEADERS: u32 = 128 * 1024;
@@ -256,6 +259,8 @@ impl Agents {
         let endpoint = Endpoint::from_shared(format!("http://{}", address.server_name))
             .map_err(|error| RpcError::new(call, Code::InvalidArgument, &chain(&error)))?
             .tcp_nodelay(true)
+            .initial_stream_window_size(RECEIVE_WINDOW)
+            .initial_connection_window_size(RECEIVE_WINDOW)
             .http2_max_header_list_size(MAX_HEADERS)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
