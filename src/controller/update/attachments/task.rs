@@ -80,7 +80,12 @@ impl Attachments {
         self.publish(following, RunState::Running);
         while let Some(reply) = self.next(&mut attachment, following).await? {
             let pause = following.rate.spend(reply.encoded_len() + MESSAGE, Instant::now());
-            tokio::time::sleep(pause).await;
+            // A sleep takes at least a millisecond.
+            if pause.is_zero() {
+                tokio::task::yield_now().await
+            } else {
+                tokio::time::sleep(pause).await
+            }
             match reply.part {
                 Some(Part::Progress(progress)) => self.record(following, &progress),
                 Some(Part::Result(result)) => return Ok(RunState::Ended(Box::new(result))),
