@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, Join, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Rate at which the controller reads from all agents of a namespace, in bytes per second.
@@ -76,7 +77,9 @@ pub(super) struct NamespaceRates(Arc<Mutex<HashMap<String, SharedRate>>>);
 impl NamespaceRates {
     /// Wraps a connection to an agent of the namespace.
     pub fn limit(&self, namespace: &str, stream: TcpStream) -> LimitedStream {
-        LimitedStream { stream, rate: self.rate(namespace, Instant::now()), pause: None, uninterrupted: 0 }
+        let rate = self.rate(namespace, Instant::now());
+        let (reader, writer) = stream.into_split();
+        tokio::io::join(LimitedReader { reader, rate, pause: None, uninterrupted: 0 }, writer)
     }
 
     fn rate(&self, namespace: &str, now: Instant) -> SharedRate {
@@ -94,16 +97,19 @@ impl NamespaceRates {
 
 /// Connection whose reads are limited. The limit is below TLS, so it also covers empty TLS records and HTTP/2 frames
 /// without content.
+pub(super) type LimitedStream = Join<LimitedReader, OwnedWriteHalf>;
+
+/// Read half of a connection.
 #[derive(Debug)]
-pub(super) struct LimitedStream {
-    stream: TcpStream,
+pub(super) struct LimitedReader {
+    reader: OwnedReadHalf,
     rate: SharedRate,
     pause: Option<Pin<Box<Sleep>>>,
     /// Number of bytes since this connection last let other tasks run.
     uninterrupted: usize,
 }
 
-impl LimitedStream {
+impl LimitedReader {
     fn poll_permitted(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(pause) = &mut self.pause {
             ready!(pause.as_mut().poll(context));
@@ -124,7 +130,7 @@ impl LimitedStream {
     }
 }
 
-impl AsyncRead for LimitedStream {
+impl AsyncRead for LimitedReader {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -132,26 +138,12 @@ impl AsyncRead for LimitedStream {
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_permitted(context));
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let read = Pin::new(&mut self.reader).poll_read(context, buffer);
         match &read {
             Poll::Ready(_) => self.record(buffer.filled().len() - before),
             Poll::Pending => self.uninterrupted = 0,
         }
         read
-    }
-}
-
-impl AsyncWrite for LimitedStream {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
