@@ -132,9 +132,9 @@ impl Call<'_> {
 
     /// Kills all processes of the call and waits until they have exited.
     pub async fn kill(&self) {
-        let family = RunProcesses::new(self.operation, Vec::new());
-        family.kill().await;
-        family.end().await;
+        let run_processes = RunProcesses::new(self.operation, Vec::new());
+        run_processes.kill().await;
+        run_processes.end().await;
     }
 
     async fn run_without_timeout(&self) -> Result<Ended, CallError> {
@@ -142,7 +142,7 @@ impl Call<'_> {
         let mut child = spawn(&self.arguments, self.directory, self.environment, self.operation, stdin)
             .map_err(CallError::Start)?;
         child.id().into_iter().for_each(self.begun);
-        let family = RunProcesses::new(self.operation, child.id().into_iter().collect());
+        let run_processes = RunProcesses::new(self.operation, child.id().into_iter().collect());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             // A write error is ignored: a CLI that does not read its input reports its own error.
@@ -165,7 +165,7 @@ impl Call<'_> {
         };
         let ending = async {
             let status = child.wait().await?;
-            family.end().await;
+            run_processes.end().await;
             Ok::<ExitStatus, io::Error>(status)
         };
         let mut reading = std::pin::pin!(async {

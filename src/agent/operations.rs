@@ -103,8 +103,8 @@ impl Operations {
             let request = record.request();
             if request.process_space == self.identity.process_space {
                 let sessions = Reader::sessions(record.clone()).unwrap_or_default();
-                let family = RunProcesses::new(&request.id, sessions);
-                family.end().await;
+                let run_processes = RunProcesses::new(&request.id, sessions);
+                run_processes.end().await;
             }
             tracing::warn!(operation = request.id, "operation interrupted by a restart of the agent");
             let result = proto::Result {

@@ -327,15 +327,15 @@ mod tests {
             .env(MARKER, &operation)
             .spawn()
             .unwrap();
-        let family = RunProcesses::new(&operation, Vec::new());
+        let run_processes = RunProcesses::new(&operation, Vec::new());
         // During `execve`, the environment of the process is unreadable, and the process cannot be found.
         let found = async {
-            while family.living().unwrap().is_empty() {
+            while run_processes.living().unwrap().is_empty() {
                 tokio::task::yield_now().await;
             }
         };
         tokio::time::timeout(Duration::from_secs(10), found).await.expect("the child process is found");
-        let ((), _) = tokio::join!(family.end(), child.wait());
-        assert_eq!(family.living().unwrap(), Vec::new());
+        let ((), _) = tokio::join!(run_processes.end(), child.wait());
+        assert_eq!(run_processes.living().unwrap(), Vec::new());
     }
 }

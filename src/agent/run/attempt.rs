@@ -77,7 +77,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     let mut child = command::spawn(&arguments, &run.layout.program(), &run.environment.variables, id, Stdio::null())
         .map_err(AttemptError::Start)?;
     let session = child.id();
-    let family = RunProcesses::new(id, session.into_iter().collect());
+    let run_processes = RunProcesses::new(id, session.into_iter().collect());
     if let Some(pid) = session {
         run.record.append(progress::Event::Started(proto::Started { pid }));
     }
@@ -105,7 +105,8 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
         tokio::join!(out, err)
     };
     let cancellation = Cancellation::default();
-    let mut watch = Watch { run, family: &family, events: Events::new(run), cancellation, is_idle: false };
+    let mut watch =
+        Watch { run, run_processes: &run_processes, events: Events::new(run), cancellation, is_idle: false };
     let (status, (stdout, stderr)) = join_output(reading, watch.until_ended(&mut child)).await;
     let exit = command::exit(status?);
     let was_forced = watch.cancellation.was_forced();
@@ -129,7 +130,7 @@ async fn join_output<T>(
 /// Monitors a process of the CLI.
 struct Watch<'a> {
     run: &'a Run,
-    family: &'a RunProcesses,
+    run_processes: &'a RunProcesses,
     events: Events<'a>,
     cancellation: Cancellation,
     /// Whether the current period without activity is already reported.
@@ -152,7 +153,7 @@ impl Watch<'_> {
                 }
             }
         };
-        self.family.end().await;
+        self.run_processes.end().await;
         while self.events.read() {
             tokio::task::yield_now().await;
         }
@@ -186,7 +187,7 @@ impl Watch<'_> {
             }
             Some(Step::Kill) => {
                 tracing::warn!(operation, "killing all processes of the run");
-                self.family.kill().await;
+                self.run_processes.kill().await;
             }
         }
     }
