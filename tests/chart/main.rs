@@ -28,8 +28,8 @@ use objects::{Objects, is_read_without_loss, parse};
 
 /// Version of Kubernetes for the templates. Without the flag, Helm uses the version of its client library.
 const KUBE_VERSION: &str = "--kube-version=1.33.0";
-/// Image tag of the kustomize base.
-const TAG: &str = "--set=image.tag=dev";
+/// Image of the kustomize base.
+const IMAGE: &str = "--set=image.registry=localhost,image.repository=pulumi-controller,image.tag=dev";
 
 /// A kustomization, and the values and the namespace with which the chart renders the same objects.
 struct Case {
@@ -96,8 +96,8 @@ fn template(chart: &Path, namespace: &str, values: &str) -> Objects {
     match values_file(values) {
         // This file sets its own image.
         Some(file) if values == "all" => command.arg("--values").arg(file),
-        Some(file) => command.arg(TAG).arg("--values").arg(file),
-        None => command.arg(TAG),
+        Some(file) => command.arg(IMAGE).arg("--values").arg(file),
+        None => command.arg(IMAGE),
     };
     parse(&stdout(&mut command))
 }
