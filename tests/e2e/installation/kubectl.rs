@@ -1,6 +1,6 @@
 //! Installs the file `install.yaml` of a release with `kubectl`.
 
-use super::{Installer, check, project_path};
+use super::{Installer, NAMESPACE, check, project_path};
 use crate::harness::{kubectl, run_alone, run_program};
 
 pub(super) struct Kubectl {
@@ -26,9 +26,9 @@ impl Installer for Kubectl {
     }
 
     async fn remove(&self) {
+        let kinds = "deployment,serviceaccount,role,rolebinding,clusterrole,clusterrolebinding";
         let selector = "app.kubernetes.io/part-of=pulumi-controller";
-        kubectl(&["delete", "--filename", &self.install_yaml(), "--selector", selector, "--ignore-not-found"], "")
-            .await;
+        kubectl(&["--namespace", NAMESPACE, "delete", kinds, "--selector", selector], "").await;
     }
 }
 
