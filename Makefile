@@ -1,7 +1,7 @@
 # Short names for the scripts of the project. Each script also works without make.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-all generate image manifests chart fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
+.PHONY: help demo demo-down demo-recording test test-all generate image manifests chart fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
 
 help: ## list all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -11,6 +11,9 @@ demo: ## show on a test cluster how a Git push starts a Pulumi update (root; 35 
 
 demo-down: ## end the demo and remove its cluster
 	@tests/demo/demo down
+
+demo-recording: ## record the demo on its own test cluster: docs/images/demo.svg (root, Python 3)
+	@tests/demo/record
 
 test: ## run the tests that every change requires (root); up to 35 minutes, the first time up to 65 minutes
 	@tests/run
