@@ -4,7 +4,7 @@
 .PHONY: help demo demo-down demo-recording test test-all generate image manifests chart fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
 
 help: ## list all targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-21s %s\n", $$1, $$2 }'
 
 demo: ## show on a test cluster how a Git push starts a Pulumi update (root; 35 minutes the first time)
 	@tests/demo/demo
