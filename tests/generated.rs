@@ -1,5 +1,7 @@
 //! Checks that generated files match their sources. `REGENERATE=1 cargo test --test generated` rewrites the files.
 
+#[path = "generated/argo_cd.rs"]
+mod argo_cd;
 #[path = "generated/chart_values.rs"]
 mod chart_values;
 #[path = "protocol/compatibility.rs"]

@@ -68,7 +68,7 @@ async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outco
 
 /// Next action for a Program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Action {
+pub enum Action {
     /// Publishes the artifact of a valid Program. `needs` describes the values that the Program requires from its
     /// Stacks.
     Publish { artifact: Published, needs: Option<String> },
@@ -78,7 +78,7 @@ enum Action {
 
 /// Artifact of a Program, as published in the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Published {
+pub struct Published {
     pub path: String,
     pub revision: String,
     pub digest: Digest,
@@ -86,7 +86,7 @@ struct Published {
 }
 
 /// Selects the next action for the Program.
-fn decide(program: &Program) -> Action {
+pub fn decide(program: &Program) -> Action {
     let made = match program::make(program) {
         Ok(made) => made,
         Err(problems) => return Action::Refuse(problems),
@@ -103,7 +103,7 @@ fn decide(program: &Program) -> Action {
 }
 
 /// Returns the status of a Program after an action. The status of an invalid Program keeps the last valid artifact.
-fn status_after(program: &Program, action: &Action, now: Timestamp) -> ProgramStatus {
+pub fn status_after(program: &Program, action: &Action, now: Timestamp) -> ProgramStatus {
     let mut status = program.status.clone().unwrap_or_default();
     let generation = program.metadata.generation.unwrap_or_default();
     status.observed_generation = Some(generation);

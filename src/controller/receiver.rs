@@ -104,7 +104,7 @@ const DEFAULT_INTERVAL: u64 = 600;
 
 /// Next action for a StackReceiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Action {
+pub enum Action {
     /// Keeps the conditions and the path of a suspended StackReceiver.
     Leave,
     /// Reports that this controller does not serve webhooks.
@@ -116,7 +116,7 @@ enum Action {
 }
 
 /// Selects the next action for the StackReceiver and the token in its Secret.
-fn decide(receiver: &StackReceiver, is_served: bool, token: &Result<ReceiverToken, NoToken>) -> Action {
+pub fn decide(receiver: &StackReceiver, is_served: bool, token: &Result<ReceiverToken, NoToken>) -> Action {
     if receiver.is_suspended() {
         return Action::Leave;
     }
@@ -135,7 +135,7 @@ fn interval(receiver: &StackReceiver) -> Duration {
 }
 
 /// Returns the status of a StackReceiver after an action.
-fn status_after(receiver: &StackReceiver, action: &Action, now: Timestamp) -> StackReceiverStatus {
+pub fn status_after(receiver: &StackReceiver, action: &Action, now: Timestamp) -> StackReceiverStatus {
     let mut status = receiver.status.clone().unwrap_or_default();
     let generation = receiver.metadata.generation.unwrap_or_default();
     status.observed_generation = Some(generation);

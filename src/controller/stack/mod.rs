@@ -40,4 +40,5 @@ pub use prerequisites::evaluator::{Evaluator, max_memory};
 pub use prerequisites::expression::{ExpressionError, evaluate_stdin};
 pub use reconcile::{Feeds, controller};
 pub use source_watches::SourceWatches;
+pub use status::{State, with_state};
 pub use workspace_state::MutatedWorkspaces;

@@ -12,13 +12,13 @@ mod controller;
 mod deadline;
 mod decide;
 mod observe;
-mod outcome;
+pub mod outcome;
 mod outputs;
 mod pod_termination;
 mod progress;
 mod queue;
 mod request;
-mod status;
+pub mod status;
 
 pub use attachments::Attachments;
 pub use context::Context;

@@ -38,4 +38,6 @@ pub use input_watch::InputWatch;
 pub use pod_settings::{PodRestrictions, PodSettings};
 pub use pod_state::is_pko_pod;
 pub use render::{Rendered, render};
+pub use report::{Report, State};
 pub use spec_error::SpecError;
+pub use status::set_conditions;

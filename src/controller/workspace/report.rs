@@ -33,8 +33,9 @@ const MAX_COMMAND: usize = 200;
 /// Requeue interval while the init container `fetch` is starting.
 const FETCH_START_REQUEUE_INTERVAL: Duration = Duration::from_millis(300);
 
+/// State of a Workspace, which determines its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub enum State {
     /// The Workspace matches its spec.
     Ready,
     /// An operation is in progress.
@@ -47,7 +48,7 @@ pub(super) enum State {
 
 /// State that is written to the status, and the requeue interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Report {
+pub struct Report {
     pub state: State,
     pub reason: &'static str,
     pub message: String,

@@ -161,7 +161,8 @@ fn with_revision(found: ArtifactReference, observed: &Observed) -> ArtifactRefer
     }
 }
 
-fn set_conditions(status: &mut WorkspaceStatus, report: &Report, generation: i64, now: Timestamp) {
+/// Sets the conditions for a report.
+pub fn set_conditions(status: &mut WorkspaceStatus, report: &Report, generation: i64, now: Timestamp) {
     let condition = |kind, status| ConditionUpdate { kind, status, reason: report.reason, message: &report.message };
     let ready = if report.state == State::Ready { Status::True } else { Status::False };
     conditions::set(&mut status.conditions, &condition(conditions::READY, ready), generation, now);

@@ -1,0 +1,36 @@
+-- Health of a StackReceiver. As in kstatus, a stalled StackReceiver has failed, and a reconciling one is in progress.
+-- Argo CD provides only the base functions and the library `table` of Lua.
+
+local status = obj.status or {}
+local conditions = {}
+for _, condition in ipairs(status.conditions or {}) do
+  conditions[condition.type] = condition
+end
+
+local function is_true(kind)
+  return conditions[kind] ~= nil and conditions[kind].status == "True"
+end
+
+if obj.metadata.deletionTimestamp ~= nil then
+  return { status = "Progressing", message = "waiting for the deletion" }
+end
+if obj.spec.suspend == true then
+  return { status = "Suspended", message = "suspended" }
+end
+if conditions["Ready"] == nil then
+  return { status = "Progressing", message = "waiting for the first reconciliation" }
+end
+if status.observedGeneration ~= nil and status.observedGeneration ~= obj.metadata.generation then
+  return { status = "Progressing", message = "waiting for the reconciliation of generation " .. obj.metadata.generation }
+end
+if is_true("Stalled") then
+  return { status = "Degraded", message = conditions["Stalled"].message }
+end
+if is_true("Reconciling") then
+  return { status = "Progressing", message = conditions["Reconciling"].message }
+end
+if is_true("Ready") then
+  -- The message of the condition contains the path, which authenticates calls of the type `generic`.
+  return { status = "Healthy", message = "the webhook path is in status.webhookPath" }
+end
+return { status = "Progressing", message = conditions["Ready"].message }
