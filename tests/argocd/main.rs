@@ -7,6 +7,7 @@
     reason = "a missing prerequisite fails the test"
 )]
 
+mod defaults;
 mod health_check;
 mod operator;
 mod other_kinds;
