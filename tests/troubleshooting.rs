@@ -1,7 +1,9 @@
 //! Compares `docs/troubleshooting.md` and `docs/events.md` with the messages and the reasons in `src`.
+#![allow(clippy::expect_used, clippy::string_slice, reason = "a file that cannot be read fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
 use proc_macro2::{TokenStream, TokenTree};
@@ -32,12 +34,15 @@ const MIN_LETTERS: usize = 9;
 /// Messages of the Pulumi CLI start with this word. The page documents some of them.
 const PULUMI: &str = "error: ";
 
+/// The files in `src` by their path relative to `src`.
+static SOURCES: LazyLock<BTreeMap<String, Found>> = LazyLock::new(|| sources().expect("src can be parsed"));
+
 #[test]
 fn troubleshooting_lists_every_error_message_for_users() -> Result<()> {
     let documented = documented("troubleshooting.md")?;
     let internal: BTreeSet<&str> = INTERNAL.iter().map(|(file, _)| *file).collect();
     let mut missing = Vec::new();
-    for (file, found) in &sources()? {
+    for (file, found) in &*SOURCES {
         for message in found.errors.iter().filter(|_| !internal.contains(file.as_str())) {
             if letters(message) >= MIN_LETTERS && !documented.iter().any(|text| matches(&parts(message), text)) {
                 missing.push(format!("src/{file}: {message}"));
@@ -50,8 +55,7 @@ fn troubleshooting_lists_every_error_message_for_users() -> Result<()> {
 
 #[test]
 fn troubleshooting_lists_only_messages_of_the_code() -> Result<()> {
-    let sources = sources()?;
-    let literals: Vec<Vec<String>> = sources
+    let literals: Vec<Vec<String>> = SOURCES
         .values()
         .flat_map(|found| &found.literals)
         .filter(|text| letters(text) >= MIN_LETTERS)
@@ -62,10 +66,8 @@ fn troubleshooting_lists_only_messages_of_the_code() -> Result<()> {
         literals.iter().any(|literal| matches(literal, text) || matches(literal, start))
     };
     let documented = documented("troubleshooting.md")?;
-    let outdated: Vec<&String> = documented
-        .iter()
-        .filter(|text| text.contains(' ') && !text.starts_with(PULUMI) && !is_known(text))
-        .collect();
+    let outdated: Vec<&String> =
+        documented.iter().filter(|text| text.contains(' ') && !text.starts_with(PULUMI) && !is_known(text)).collect();
     assert!(outdated.is_empty(), "docs/troubleshooting.md lists messages that src does not contain: {outdated:#?}");
     Ok(())
 }
@@ -73,8 +75,7 @@ fn troubleshooting_lists_only_messages_of_the_code() -> Result<()> {
 #[test]
 fn troubleshooting_lists_every_reason_of_a_condition() -> Result<()> {
     let documented = documented("troubleshooting.md")?;
-    let sources = sources()?;
-    let reasons = &sources.get("api/conditions.rs").context("src/api/conditions.rs exists")?.reasons;
+    let reasons = &SOURCES.get("api/conditions.rs").context("src/api/conditions.rs exists")?.reasons;
     assert!(reasons.len() > 40, "found only {} reasons", reasons.len());
     let missing: Vec<&String> = reasons.iter().filter(|reason| !documented.contains(*reason)).collect();
     assert!(missing.is_empty(), "docs/troubleshooting.md lacks these reasons: {missing:?}");
@@ -84,8 +85,7 @@ fn troubleshooting_lists_every_reason_of_a_condition() -> Result<()> {
 #[test]
 fn the_list_of_events_contains_every_reason_of_an_event() -> Result<()> {
     let documented = documented("events.md")?;
-    let sources = sources()?;
-    let emitting = sources.values().filter(|found| found.emits_events);
+    let emitting = SOURCES.values().filter(|found| found.emits_events);
     let missing: BTreeSet<&String> = emitting
         .flat_map(|found| &found.literals)
         .filter(|literal| is_reason(literal) && !documented.contains(*literal))
@@ -95,12 +95,10 @@ fn the_list_of_events_contains_every_reason_of_an_event() -> Result<()> {
 }
 
 #[test]
-fn the_list_of_internal_files_contains_only_files_with_errors() -> Result<()> {
-    let sources = sources()?;
-    let has_errors = |file: &str| sources.get(file).is_some_and(|found| !found.errors.is_empty());
+fn the_list_of_internal_files_contains_only_files_with_errors() {
+    let has_errors = |file: &str| SOURCES.get(file).is_some_and(|found| !found.errors.is_empty());
     let outdated: Vec<&str> = INTERNAL.iter().map(|(file, _)| *file).filter(|file| !has_errors(file)).collect();
     assert!(outdated.is_empty(), "tests/troubleshooting.rs lists files without errors: {outdated:?}");
-    Ok(())
 }
 
 #[test]
@@ -154,14 +152,17 @@ impl Found {
 impl<'ast> Visit<'ast> for Found {
     fn visit_item_mod(&mut self, module: &'ast ItemMod) {
         if !module.attrs.iter().any(is_for_tests) {
-            let was_in_reasons = std::mem::replace(&mut self.is_in_reasons, module.ident.to_string().ends_with("_reason"));
+            let was_in_reasons =
+                std::mem::replace(&mut self.is_in_reasons, module.ident.to_string().ends_with("_reason"));
             visit::visit_item_mod(self, module);
             self.is_in_reasons = was_in_reasons;
         }
     }
 
     fn visit_item_const(&mut self, constant: &'ast ItemConst) {
-        if let (true, syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. })) = (self.is_in_reasons, &*constant.expr) {
+        if let (true, syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. })) =
+            (self.is_in_reasons, &*constant.expr)
+        {
             self.reasons.insert(text.value());
         }
         visit::visit_item_const(self, constant);
@@ -293,6 +294,8 @@ fn letters(template: &str) -> usize {
 
 /// Returns whether a literal is a word of several parts in upper camel case, such as `StackCreated`.
 fn is_reason(literal: &str) -> bool {
+    let is_word = literal.chars().all(|character| character.is_ascii_alphabetic());
     let capitals = literal.chars().filter(char::is_ascii_uppercase).count();
-    capitals > 1 && literal.starts_with(|first: char| first.is_ascii_uppercase()) && literal.chars().all(|c| c.is_ascii_alphabetic())
+    let starts_with_capital = literal.starts_with(|first: char| first.is_ascii_uppercase());
+    is_word && starts_with_capital && capitals > 1 && capitals < literal.len()
 }
