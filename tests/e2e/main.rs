@@ -23,6 +23,7 @@ mod dependencies;
 mod destroy_scope;
 mod documents;
 mod duplicate_stacks;
+mod examples;
 mod exclusive;
 mod failure;
 #[path = "../fake_agent/mod.rs"]
@@ -38,7 +39,6 @@ mod hygiene;
 mod identity;
 mod init_containers;
 mod install;
-mod language_examples;
 mod languages;
 #[path = "../manifest_files/mod.rs"]
 mod manifest_files;

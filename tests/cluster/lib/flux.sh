@@ -84,3 +84,23 @@ apply_flux() {
     cluster_kubectl wait --for=condition=Established --timeout=30s customresourcedefinitions --selector app.kubernetes.io/part-of=flux
     "${apply[@]}" --filename "$flux_manifests/controllers.yaml"
 }
+
+example_definitions=(helmreleases.helm.toolkit.fluxcd.io fluxinstances.fluxcd.controlplane.io)
+
+# Installs the CustomResourceDefinitions of kinds that only the examples use, to validate these examples. The controllers
+# of these kinds are not part of the cluster. Keeps the definitions of an existing cluster.
+apply_example_definitions() {
+    apply_definition "${example_definitions[0]}" \
+        "$(module_folder github.com/fluxcd/helm-controller "$helm_controller_version" "$helm_controller_checksum")"
+    apply_definition "${example_definitions[1]}" \
+        "$(module_folder github.com/controlplaneio-fluxcd/flux-operator "$flux_operator_version" "$flux_operator_checksum")"
+}
+
+# apply_definition PLURAL.GROUP MODULE-DIRECTORY
+apply_definition() {
+    local name=$1 group=${1#*.}
+    ! cluster_kubectl get customresourcedefinition "$name" >/dev/null 2>&1 || return 0
+    cluster_kubectl apply --server-side --filename "$2/config/crd/bases/${group}_${name%%.*}.yaml"
+    cluster_kubectl label customresourcedefinition "$name" "$installed_label"
+    cluster_kubectl wait --for=condition=Established --timeout=30s customresourcedefinition "$name"
+}
