@@ -228,7 +228,8 @@ fn the_chart_accepts_the_values_of_the_examples() {
         let document: Value = serde_saphyr::from_str(&text).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, document.pointer(pointer).unwrap().to_string()).unwrap();
-        let mut command = helm(&["template", "pulumi-controller", "--namespace", "flux-system", KUBE_VERSION], &chart());
+        let mut command =
+            helm(&["template", "pulumi-controller", "--namespace", "flux-system", KUBE_VERSION], &chart());
         let objects = parse(&stdout(command.arg("--values").arg(file.path())));
         let images: Vec<_> = containers(&objects).map(|container| container["image"].as_str().unwrap()).collect();
         let image = concat!("ghcr.io/pulumi-controller/pulumi-controller:v", env!("CARGO_PKG_VERSION"));

@@ -260,8 +260,7 @@ fn notifications() {
     run("example-notifications", async |scene| {
         let project = NOTIFICATIONS.prepare(scene).await;
         NOTIFICATIONS.run_readme(scene, &project).await;
-        let is_message =
-            |call: &Call| call.path.ends_with("/chat") && call.body["reason"] == "ProcessingCompleted";
+        let is_message = |call: &Call| call.path.ends_with("/chat") && call.body["reason"] == "ProcessingCompleted";
         scene.until_called("the message about the first run", is_message).await;
         let is_status = |call: &Call| call.path.contains("/greeting/statuses/") && call.body["state"] == "success";
         scene.until_called("the commit status", is_status).await;
