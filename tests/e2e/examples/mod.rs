@@ -72,7 +72,7 @@ impl Example {
     /// Replaces the images of all containers. Workspace pods also get the registry of the test cluster for packages.
     fn with_image(&self, text: &str) -> String {
         let image = match self.image {
-            Image::Pulumi => &Environment::get().pulumi_image,
+            Image::Pulumi => Environment::get().pulumi_image.as_str(),
             Image::Languages => IMAGE,
         };
         let needs_registry = self.image == Image::Languages && text.contains("workspaceTemplate:");
@@ -175,9 +175,9 @@ fn every_example_is_run_or_is_listed_as_not_run() {
     let examples = EXAMPLES.iter().chain(&languages::EXAMPLES).chain([&FLUX_BOOTSTRAP, &NOTIFICATIONS]);
     let listed: BTreeSet<String> =
         examples.map(|example| example.directory).chain(NOT_RUN).map(str::to_owned).collect();
-    let directories = entries(&Path::new(env!("CARGO_MANIFEST_DIR")).join("examples"));
-    let names = directories.filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
-    assert_eq!(listed, names.collect());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let names = entries(&folder).filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
+    assert_eq!(listed, names.collect::<BTreeSet<String>>());
 }
 
 /// Runs the example with this directory.

@@ -64,9 +64,9 @@ impl Project {
         command.env("KUBECONFIG", std::env::var_os("KUBECONFIG").unwrap_or_default());
         let variables = [
             ("HOME", self.root.path().to_str().expect("the path of a temporary directory is UTF-8")),
-            ("AWS_ENDPOINT_URL", &environment.s3_url),
-            ("AWS_ACCESS_KEY_ID", &environment.s3_access_key),
-            ("AWS_SECRET_ACCESS_KEY", &environment.s3_secret_key),
+            ("AWS_ENDPOINT_URL", environment.s3_url.as_str()),
+            ("AWS_ACCESS_KEY_ID", environment.s3_access_key.as_str()),
+            ("AWS_SECRET_ACCESS_KEY", environment.s3_secret_key.as_str()),
             ("GIT_CONFIG_GLOBAL", "/dev/null"),
             ("GIT_CONFIG_NOSYSTEM", "1"),
             ("GIT_TERMINAL_PROMPT", "0"),
