@@ -28,8 +28,8 @@ use objects::{Objects, is_read_without_loss, parse};
 
 /// Version of Kubernetes for the templates. Without the flag, Helm uses the version of its client library.
 const KUBE_VERSION: &str = "--kube-version=1.33.0";
-/// Image tag of the kustomize base.
-const TAG: &str = "--set=image.tag=dev";
+/// Image of the kustomize base.
+const IMAGE: &str = "--set=image.registry=localhost,image.repository=pulumi-controller,image.tag=dev";
 
 /// A kustomization, and the values and the namespace with which the chart renders the same objects.
 struct Case {
@@ -96,8 +96,8 @@ fn template(chart: &Path, namespace: &str, values: &str) -> Objects {
     match values_file(values) {
         // This file sets its own image.
         Some(file) if values == "all" => command.arg("--values").arg(file),
-        Some(file) => command.arg(TAG).arg("--values").arg(file),
-        None => command.arg(TAG),
+        Some(file) => command.arg(IMAGE).arg("--values").arg(file),
+        None => command.arg(IMAGE),
     };
     parse(&stdout(&mut command))
 }
@@ -213,7 +213,7 @@ fn all_names_and_label_values_have_at_most_63_characters() {
     }
 }
 
-/// The examples set values for the published image.
+/// The examples use the published image, and set only values that the chart accepts.
 #[test]
 fn the_chart_accepts_the_values_of_the_examples() {
     if !has_tools("the values of the examples") {
@@ -234,6 +234,8 @@ fn the_chart_accepts_the_values_of_the_examples() {
         let images: Vec<_> = containers(&objects).map(|container| container["image"].as_str().unwrap()).collect();
         let image = concat!("ghcr.io/pulumi-controller/pulumi-controller:v", env!("CARGO_PKG_VERSION"));
         assert_eq!(images, [image], "{path}");
+        let budgets = objects.iter().filter(|object| object["kind"] == "PodDisruptionBudget").count();
+        assert_eq!(budgets, 1, "{path}: the values have an effect");
     }
 }
 

@@ -13,7 +13,6 @@ mod admission;
 mod artifact;
 mod backoff;
 mod bad_programs;
-mod bootstrap;
 mod by_hand;
 mod cancel;
 mod conditions;
@@ -39,6 +38,7 @@ mod hygiene;
 mod identity;
 mod init_containers;
 mod install;
+mod installation;
 mod languages;
 #[path = "../manifest_files/mod.rs"]
 mod manifest_files;

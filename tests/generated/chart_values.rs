@@ -138,9 +138,9 @@ fn the_documented_defaults_are_those_of_the_flags() -> Result<()> {
 #[test]
 fn the_chart_has_the_version_of_the_controller() -> Result<()> {
     let chart: Value = serde_saphyr::from_str(&read("Chart.yaml")?)?;
-    for field in ["version", "appVersion"] {
-        assert_eq!(chart[field], env!("CARGO_PKG_VERSION"), "deploy/chart/Chart.yaml: {field}");
-    }
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(chart["version"], version, "deploy/chart/Chart.yaml: version");
+    assert_eq!(chart["appVersion"], format!("v{version}"), "deploy/chart/Chart.yaml: appVersion");
     Ok(())
 }
 

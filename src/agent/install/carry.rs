@@ -23,17 +23,25 @@ pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies directories from one source to another. Removes all copies after an error. If `links` is true, files of
-/// packages become hard links, because a copy of thousands of files can take longer than an installation. See
-/// [`is_package_file`].
+/// Files that [`copy_all`] copies, and how.
+#[derive(Clone, Copy)]
+pub struct Copying {
+    /// Whether files of packages become hard links, because a copy of thousands of files can take longer than an
+    /// installation. See [`is_package_file`].
+    pub links: bool,
+    /// Returns whether to copy a file or a directory, by its path in the copied directory.
+    pub selects: fn(&Path) -> bool,
+}
+
+/// Copies directories from one source to another. Removes all copies after an error.
 pub fn copy_all(
     from: &Path,
     to: &Path,
     paths: &[PathBuf],
-    links: bool,
+    copying: Copying,
     is_stopped: impl Fn() -> bool,
 ) -> io::Result<()> {
-    let copied = paths.iter().try_for_each(|path| copy(&from.join(path), &to.join(path), links, &is_stopped));
+    let copied = paths.iter().try_for_each(|path| copy(&from.join(path), &to.join(path), copying, &is_stopped));
     if copied.is_err() {
         remove_all(to, paths)?;
     }
@@ -51,7 +59,7 @@ pub(super) fn is_directory(path: &Path) -> bool {
 
 /// Copies a directory with its modes, modification times and symbolic links. Python and npm use modification times to
 /// detect outdated files.
-fn copy(from: &Path, to: &Path, links: bool, is_stopped: &impl Fn() -> bool) -> io::Result<()> {
+fn copy(from: &Path, to: &Path, copying: Copying, is_stopped: &impl Fn() -> bool) -> io::Result<()> {
     // Iterative, because recursion into a deep tree would overflow the stack of the thread.
     let mut pending = vec![PathBuf::new()];
     let mut directories = Vec::new();
@@ -63,13 +71,16 @@ fn copy(from: &Path, to: &Path, links: bool, is_stopped: &impl Fn() -> bool) -> 
             }
             let entry = entry?;
             let (kind, path) = (entry.file_type()?, inner.join(entry.file_name()));
+            if !(copying.selects)(&path) {
+                continue;
+            }
             if kind.is_dir() {
                 pending.push(path);
             } else if kind.is_symlink() {
                 std::os::unix::fs::symlink(fs::read_link(entry.path())?, to.join(&path))?;
             } else if kind.is_file() {
                 let (from, to) = (entry.path(), to.join(&path));
-                if !links || !is_package_file(&path) || fs::hard_link(&from, &to).is_err() {
+                if !copying.links || !is_package_file(&path) || fs::hard_link(&from, &to).is_err() {
                     copy_file(&from, &to)?;
                 }
             }
@@ -117,6 +128,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;
+    use crate::pulumi::install::python::is_in_empty_environment;
 
     fn tree() -> tempfile::TempDir {
         let tree = tempfile::tempdir().unwrap();
@@ -131,11 +143,15 @@ mod tests {
         tree
     }
 
+    fn all(links: bool) -> Copying {
+        Copying { links, selects: |_| true }
+    }
+
     #[test]
     fn a_copy_preserves_metadata_and_links() {
         let (from, to) = (tree(), tempfile::tempdir().unwrap());
         let paths = [PathBuf::from("node_modules")];
-        copy_all(from.path(), to.path(), &paths, false, || false).unwrap();
+        copy_all(from.path(), to.path(), &paths, all(false), || false).unwrap();
         for name in ["node_modules/left-pad", "node_modules/left-pad/index.js"] {
             let [one, other] = [from.path(), to.path()].map(|root| fs::metadata(root.join(name)).unwrap());
             assert_eq!((one.mode(), one.mtime()), (other.mode(), other.mtime()), "{name}");
@@ -165,7 +181,7 @@ mod tests {
         for links in [true, false] {
             let to = to.path().join(links.to_string());
             fs::create_dir(&to).unwrap();
-            copy_all(from.path(), &to, &["node_modules", "venv"].map(PathBuf::from), links, || false).unwrap();
+            copy_all(from.path(), &to, &["node_modules", "venv"].map(PathBuf::from), all(links), || false).unwrap();
             for (file, is_package_file) in files {
                 let [one, other] = [from.path(), &to].map(|root| fs::metadata(root.join(file)).unwrap());
                 assert_eq!(one.ino() == other.ino(), links && is_package_file, "{file}");
@@ -175,9 +191,22 @@ mod tests {
     }
 
     #[test]
+    fn only_selected_files_are_copied() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for file in ["venv/lib/python3.12/site-packages/pip/main.py", "venv/lib/python3.12/site-packages/six.py"] {
+            fs::create_dir_all(from.path().join(file).parent().unwrap()).unwrap();
+            fs::write(from.path().join(file), file).unwrap();
+        }
+        let copying = Copying { links: true, selects: is_in_empty_environment };
+        copy_all(from.path(), to.path(), &[PathBuf::from("venv")], copying, || false).unwrap();
+        let packages = to.path().join("venv/lib/python3.12/site-packages");
+        assert!(packages.join("pip/main.py").is_file() && !packages.join("six.py").exists());
+    }
+
+    #[test]
     fn a_canceled_copy_leaves_no_files() {
         let (from, to) = (tree(), tempfile::tempdir().unwrap());
-        copy_all(from.path(), to.path(), &[PathBuf::from("node_modules")], true, || true).unwrap_err();
+        copy_all(from.path(), to.path(), &[PathBuf::from("node_modules")], all(true), || true).unwrap_err();
         assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0);
     }
 

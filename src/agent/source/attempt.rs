@@ -13,11 +13,13 @@ use tokio_util::sync::CancellationToken;
 use super::state::{Candidate, Desired, POLL, Source, State};
 use super::swap::{CurrentSource, Record, Trial};
 use super::{receive, swap};
+use crate::agent::install::carry::Copying;
 use crate::agent::install::{self, InstallError, carry};
 use crate::agent::refusal::Refusal;
 use crate::agent::workspace_lock::WorkspaceGuard;
 use crate::agent::{durable, interactive_session, mounts};
 use crate::artifact::InPod;
+use crate::pulumi::install::python::is_in_empty_environment;
 use crate::pulumi::install::{Carry, InstallPlan, Installed};
 use crate::pulumi::project::Project;
 
@@ -221,18 +223,19 @@ impl Source {
         tracing::info!(?carry, ?trees, never_skipped = plan.reinstall_reason, "dependencies planned");
         match carry {
             Carry::Move if plan.works_without_trees || !trees.is_empty() => return Ok(Some(trees)),
-            Carry::Copy if !trees.is_empty() => {}
-            Carry::Move | Carry::Copy | Carry::Nothing => return Ok(None),
+            Carry::Copy | Carry::CopyEnvironment if !trees.is_empty() => {}
+            Carry::Move | Carry::Copy | Carry::CopyEnvironment | Carry::Nothing => return Ok(None),
         }
         candidate.report("copying the dependencies of the previous source");
         let (tree, cancel) = (delivery.tree.clone(), candidate.cancel.clone());
         // Scripts of a project can change the files of packages in place, so an installation with unknown inputs gets
         // copies instead of hard links.
         let links = plan.reinstall_reason.is_none();
-        let copying = tokio::task::spawn_blocking(move || {
-            carry::copy_all(&source, &tree, &trees, links, || cancel.is_cancelled())
+        let selects = if carry == Carry::CopyEnvironment { is_in_empty_environment } else { |_: &Path| true };
+        let copied = tokio::task::spawn_blocking(move || {
+            carry::copy_all(&source, &tree, &trees, Copying { links, selects }, || cancel.is_cancelled())
         });
-        let copied = copying.await.map_err(std::io::Error::other).and_then(|copied| copied);
+        let copied = copied.await.map_err(std::io::Error::other).and_then(|copied| copied);
         if candidate.cancel.is_cancelled() {
             return Err(AttemptError::Stopped);
         }
@@ -264,8 +267,8 @@ impl Source {
         Ok(())
     }
 
-    /// Waits until the Secrets and ConfigMaps of the environment are mounted, installs the dependencies of the current
-    /// source and syncs them to the disk.
+    /// Waits until the Secrets and ConfigMaps of the environment are mounted, and installs the dependencies of the
+    /// current source.
     async fn install(&self, candidate: &Candidate) -> Result<(), AttemptError> {
         let Desired { environment, required_directories, .. } = &candidate.desired;
         if mounts::wait(&self.layout, required_directories, Duration::ZERO).await.is_err() {
@@ -277,11 +280,19 @@ impl Source {
         }
         candidate.report("installing its dependencies");
         install::install(&self.layout, environment, &candidate.cancel).await?;
-        candidate.report("syncing its dependencies to disk");
+        self.sync_caches();
+        Ok(())
+    }
+
+    /// Syncs the caches of the package managers in the background. After a power loss, the agent installs the source
+    /// again, and package managers such as Go do not detect damaged files in their caches.
+    fn sync_caches(&self) {
         let root = self.layout.root().to_owned();
-        let synced = tokio::task::spawn_blocking(move || durable::sync_filesystem(&root)).await;
-        let synced = synced.map_err(std::io::Error::other).and_then(|synced| synced);
-        Ok(synced.map_err(Refusal::system("failed to sync the dependencies to disk"))?)
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = durable::sync_filesystem(&root) {
+                tracing::warn!(%error, "failed to sync the caches of the package managers to disk");
+            }
+        });
     }
 
     /// Returns the record of a completed installation. Returns `None` if the installation changed its own inputs,

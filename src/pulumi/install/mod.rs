@@ -8,7 +8,7 @@
 pub mod go;
 mod nodejs;
 mod package_manager;
-mod python;
+pub mod python;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -32,8 +32,8 @@ pub struct InstallPlan {
     pub reinstall_reason: Option<String>,
     /// Directories of the dependencies, relative to the root of the source. Excludes directories outside the source.
     pub trees: Vec<PathBuf>,
-    /// Whether the installation removes unneeded dependencies.
-    pub exact: bool,
+    /// How to reuse the dependencies of the previous source if the inputs of the installation have changed.
+    pub carry_after_change: Carry,
     pub works_without_trees: bool,
 }
 
@@ -47,27 +47,32 @@ pub struct Installed {
 }
 
 /// How a new source reuses the dependencies of the previous source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carry {
     /// Moves the dependencies to the new source without an installation, because their inputs are unchanged.
     Move,
     /// Copies the dependencies to the new source and runs the installation.
     Copy,
+    /// Copies the virtual environment without the packages of the project, and runs the installation. The files of the
+    /// copy are those with [`python::is_in_empty_environment`].
+    CopyEnvironment,
+    #[default]
     Nothing,
 }
 
 impl InstallPlan {
     /// Returns how to reuse the dependencies of the previous source.
     ///
-    /// Copies the dependencies only if the package manager removes unneeded dependencies, or if the inputs of the
+    /// Copies installed packages only if the package manager removes unneeded packages, or if the inputs of the
     /// installation are unchanged.
     pub fn carry(&self, before: Option<&Installed>) -> Carry {
         let Some(before) = before else { return Carry::Nothing };
         let is_equal = before.key == self.installed.key;
         match &self.reinstall_reason {
             None if is_equal => Carry::Move,
-            _ if before.manager == self.installed.manager && (self.exact || is_equal) => Carry::Copy,
-            _ => Carry::Nothing,
+            _ if before.manager != self.installed.manager => Carry::Nothing,
+            _ if is_equal => Carry::Copy,
+            _ => self.carry_after_change,
         }
     }
 }
@@ -116,7 +121,7 @@ pub fn plan(
         },
         reinstall_reason: properties.reinstall_reason.or_else(|| package_reinstall_reason(project)).or(unknown_cli),
         trees: properties.trees,
-        exact: properties.exact,
+        carry_after_change: properties.carry_after_change,
         works_without_trees: properties.works_without_trees,
     }
 }

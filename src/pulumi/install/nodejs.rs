@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::Carry;
 use super::package_manager::{
     self, Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, ProjectInSource, is_path, named,
 };
@@ -65,7 +66,7 @@ pub(super) fn properties(project_in_source: ProjectInSource<'_>, files: &Files) 
         name,
         reinstall_reason: reinstall_reason(desired, &locked, files),
         trees: project_in_source.directories().iter().map(|directory| directory.join("node_modules")).collect(),
-        exact: true,
+        carry_after_change: Carry::Copy,
         works_without_trees: false,
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
+use super::Carry;
 use crate::pulumi::project::Project;
 
 pub(super) const LOCAL_DEPENDENCY: &str = "a dependency is a local path, whose content may have changed";
@@ -18,7 +19,7 @@ pub(super) struct ManagerProperties {
     /// Reason why each source requires an installation, if any.
     pub(super) reinstall_reason: Option<String>,
     pub(super) trees: Vec<PathBuf>,
-    pub(super) exact: bool,
+    pub(super) carry_after_change: Carry,
     pub(super) works_without_trees: bool,
 }
 

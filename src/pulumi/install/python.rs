@@ -1,7 +1,8 @@
 //! Installation inputs of the package managers of Python.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use super::Carry;
 use super::package_manager::{
     Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, ProjectInSource, contains_local_path, inside, named,
     toml_contains_local_path,
@@ -68,9 +69,40 @@ pub(super) fn properties(project_in_source: ProjectInSource<'_>, files: &Files) 
         name: toolchain.to_owned(),
         reinstall_reason,
         trees,
-        exact: toolchain == "uv",
+        carry_after_change: match toolchain {
+            "uv" => Carry::Copy,
+            "pip" => Carry::CopyEnvironment,
+            _ => Carry::Nothing,
+        },
         works_without_trees: false,
     }
+}
+
+/// Returns whether a file is part of a new virtual environment, before pip has installed the packages of a project.
+/// `path` is relative to the environment.
+///
+/// `pulumi install` creates the environment and upgrades pip, setuptools and wheel, which takes several seconds. pip does
+/// not remove packages, but with a copy of these files, it installs exactly the packages of the project.
+pub fn is_in_empty_environment(path: &Path) -> bool {
+    let parts: Vec<_> = path.components().map(|component| component.as_os_str().to_string_lossy()).collect();
+    let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
+    match parts.as_slice() {
+        ["pyvenv.cfg" | "bin" | "lib" | "lib64" | "include"] | ["lib", _] | ["lib", _, "site-packages"] => true,
+        ["bin", "activate" | "activate.csh" | "activate.fish" | "Activate.ps1" | "wheel"] => true,
+        ["bin", program] => is_with_version("python", program) || is_with_version("pip", program),
+        ["lib", _, "site-packages", package, ..] => is_part_of_pip(package),
+        _ => false,
+    }
+}
+
+/// Returns whether `program` is the name or the name with a version, such as `pip`, `pip3` or `pip3.12`.
+fn is_with_version(name: &str, program: &str) -> bool {
+    program.strip_prefix(name).is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
+}
+
+fn is_part_of_pip(entry: &str) -> bool {
+    let name = entry.strip_suffix(".dist-info").and_then(|entry| entry.split('-').next()).unwrap_or(entry);
+    ["pip", "setuptools", "wheel", "pkg_resources", "_distutils_hack", "distutils-precedence.pth"].contains(&name)
 }
 
 /// Returns the directory in the option `virtualenv`, if the directory is inside the source.
@@ -143,6 +175,35 @@ fn requirement(line: &str) -> Requirements {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_an_empty_environment_are_distinguished_from_packages() {
+        for (path, expected) in [
+            ("pyvenv.cfg", true),
+            ("lib64", true),
+            ("bin", true),
+            ("bin/python3.12", true),
+            ("bin/pip3", true),
+            ("bin/pip-compile", false),
+            ("bin/activate.fish", true),
+            ("bin/wheel", true),
+            ("bin/pulumi-language-tool", false),
+            ("lib/python3.12/site-packages", true),
+            ("lib/python3.12/site-packages/pip/_internal/main.py", true),
+            ("lib/python3.12/site-packages/pip-24.0.dist-info/RECORD", true),
+            ("lib/python3.12/site-packages/setuptools-80.9.0.dist-info", true),
+            ("lib/python3.12/site-packages/distutils-precedence.pth", true),
+            ("lib/python3.12/site-packages/pip_tools-7.4.1.dist-info", false),
+            ("lib/python3.12/site-packages/wheelhouse", false),
+            ("lib/python3.12/site-packages/pulumi/__init__.py", false),
+            ("lib/python3.12/site-packages/pulumi-3.259.0.dist-info", false),
+            ("lib/python3.12/site-packages/__pycache__", false),
+            ("share/man", false),
+            ("include/site/python3.12", false),
+        ] {
+            assert_eq!(is_in_empty_environment(Path::new(path)), expected, "{path}");
+        }
+    }
 
     #[test]
     fn lines_of_a_requirements_file_are_classified() {

@@ -4,6 +4,8 @@
 # This component is part of the project and under test.
 notifications_component=$cluster_folder/../../kustomize/components/notifications
 flux_controllers=(source-controller kustomize-controller notification-controller)
+# The cluster always has the CustomResourceDefinition of this controller, but runs the controller only on demand.
+flux_extra_controller=helm-controller
 
 # flux_controller_version CONTROLLER
 flux_controller_version() {
@@ -13,13 +15,13 @@ flux_controller_version() {
 flux_manifests=""
 
 # find_flux_manifests: sets the path of the directory with the rendered manifests, which may not exist yet:
-# namespace.yaml, crds.yaml, controllers.yaml, and components.yaml with all of them.
+# namespace.yaml, crds.yaml, controllers.yaml, components.yaml with these three parts, and helm-controller.yaml.
 find_flux_manifests() {
     [[ -z $flux_manifests ]] || return 0
     local hash controller
     hash=$({
         printf '%s\n' "$flux_checksum"
-        for controller in "${flux_controllers[@]}"; do flux_controller_version "$controller"; done
+        for controller in "${flux_controllers[@]}" "$flux_extra_controller"; do flux_controller_version "$controller"; done
         find "$cluster_folder/manifests/flux" "$notifications_component" -type f | LC_ALL=C sort | xargs cat "$cluster_folder/lib/flux.sh"
     } | sha256sum)
     flux_manifests=$cache_folder/flux/${hash:0:16}
@@ -42,7 +44,7 @@ render_flux_manifests() {
     "${copy[@]}" "$flux/install/labels.yaml" "$definitions/"
     "${copy[@]}" "$notifications_component" "$scratch/extended/"
     "${copy[@]}" "$flux/install/labels.yaml" "$flux/rbac" "$flux/policies" "$components/"
-    for controller in "${flux_controllers[@]}"; do
+    for controller in "${flux_controllers[@]}" "$flux_extra_controller"; do
         module=$(module_folder "github.com/fluxcd/$controller" "$(flux_controller_version "$controller")")
         "${copy[@]}" "$module/config/crd" "$definitions/$controller"
         mkdir "$components/$controller"
@@ -53,6 +55,7 @@ render_flux_manifests() {
     "${copy[@]}" "$flux/install/namespace.yaml" "$scratch/rendered/"
     "$(tool kubernetes kubectl)" kustomize "$scratch/extended" >"$scratch/rendered/crds.yaml"
     "$(tool kubernetes kubectl)" kustomize "$components" >"$scratch/rendered/controllers.yaml"
+    "$(tool kubernetes kubectl)" kustomize "$components/$flux_extra_controller" >"$scratch/rendered/$flux_extra_controller.yaml"
     # A single file, as `flux bootstrap` writes it.
     {
         cat "$scratch/rendered/namespace.yaml"
@@ -85,22 +88,16 @@ apply_flux() {
     "${apply[@]}" --filename "$flux_manifests/controllers.yaml"
 }
 
-example_definitions=(helmreleases.helm.toolkit.fluxcd.io fluxinstances.fluxcd.controlplane.io)
+# A kind of the Flux Operator that only an example uses.
+example_definition=fluxinstances.fluxcd.controlplane.io
 
-# Installs the CustomResourceDefinitions of kinds that only the examples use, to validate these examples. The controllers
-# of these kinds are not part of the cluster. Keeps the definitions of an existing cluster.
-apply_example_definitions() {
-    apply_definition "${example_definitions[0]}" \
-        "$(module_folder github.com/fluxcd/helm-controller "$helm_controller_version" "$helm_controller_checksum")"
-    apply_definition "${example_definitions[1]}" \
-        "$(module_folder github.com/controlplaneio-fluxcd/flux-operator "$flux_operator_version" "$flux_operator_checksum")"
-}
-
-# apply_definition PLURAL.GROUP MODULE-DIRECTORY
-apply_definition() {
-    local name=$1 group=${1#*.}
-    ! cluster_kubectl get customresourcedefinition "$name" >/dev/null 2>&1 || return 0
-    cluster_kubectl apply --server-side --filename "$2/config/crd/bases/${group}_${name%%.*}.yaml"
-    cluster_kubectl label customresourcedefinition "$name" "$installed_label"
-    cluster_kubectl wait --for=condition=Established --timeout=30s customresourcedefinition "$name"
+# Installs the CustomResourceDefinition of this kind, to validate the example. The Flux Operator is not part of the
+# cluster. Keeps the definition of an existing cluster.
+apply_example_definition() {
+    ! cluster_kubectl get customresourcedefinition "$example_definition" >/dev/null 2>&1 || return 0
+    local folder
+    folder=$(module_folder github.com/controlplaneio-fluxcd/flux-operator "$flux_operator_version" "$flux_operator_checksum")
+    cluster_kubectl apply --server-side --filename "$folder/config/crd/bases/fluxcd.controlplane.io_fluxinstances.yaml"
+    cluster_kubectl label customresourcedefinition "$example_definition" "$installed_label"
+    cluster_kubectl wait --for=condition=Established --timeout=30s customresourcedefinition "$example_definition"
 }

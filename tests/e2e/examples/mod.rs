@@ -17,8 +17,9 @@ use readme::{Block, blocks};
 /// Commands that the test skips, because the scene creates and deletes the namespace.
 const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete namespace "];
 
-/// Examples that need a controller or a provider that the test cluster does not have. The suite `install` validates
-/// the manifests of the first two, and the suite `chart` renders the chart with the values of all of them.
+/// Examples of installations, which need programs or controllers that the test cluster does not have. The suite
+/// `install` validates the manifests of the first two. The suite `chart` renders the chart with the values of the last
+/// two. The tests in `installation` install the controller with the same kinds of objects.
 const NOT_RUN: [&str; 3] = ["flux-operator", "helm-release", "pulumi-yaml-install"];
 
 /// Name of the state backends in the manifests of the examples: `s3://NAME-state`.

@@ -1,6 +1,6 @@
 //! Creates and reads Flux source objects of any kind.
 
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
 use pulumi_controller::api::pulumi::{FluxSource, SourceArtifact, SourceReference, Stack};
@@ -25,6 +25,13 @@ impl Scene {
     /// Returns a handle for a source of version `v1` in any API group. Does not create the object.
     pub fn source_object(&self, group: &str, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
         let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
+        FluxObject { scene: self, resource, name: name.to_owned() }
+    }
+
+    /// Returns a handle for a HelmRelease. Does not create the object.
+    pub fn helm_release(&self, name: &str) -> FluxObject<'_> {
+        let kind = GroupVersionKind::gvk("helm.toolkit.fluxcd.io", "v2", "HelmRelease");
+        let resource = ApiResource::from_gvk_with_plural(&kind, "helmreleases");
         FluxObject { scene: self, resource, name: name.to_owned() }
     }
 
@@ -59,6 +66,29 @@ impl FluxObject<'_> {
         let created =
             api_call(format!("creating {}", self.what()), self.api().create(&PostParams::default(), &object)).await;
         assert_eq!(created.name_any(), self.name);
+    }
+
+    pub async fn exists(&self) -> bool {
+        let call = self.api();
+        api_call(format!("reading {}", self.what()), call.get_opt(&self.name)).await.is_some()
+    }
+
+    /// Deletes the object if it exists, and waits until its finalizers are removed.
+    pub async fn delete(&self) {
+        if !self.exists().await {
+            return;
+        }
+        let call = self.api();
+        let parameters = DeleteParams::default();
+        drop(api_call(format!("deleting {}", self.what()), call.delete(&self.name, &parameters)).await);
+        wait_until(format!("{} to be deleted", self.what()), WaitLimit::Run, async || {
+            match self.api().get_opt(&self.name).await {
+                Ok(None) => Poll::Found(()),
+                Ok(Some(object)) => Poll::NotYet(format!("{:?}", object.data.get("status"))),
+                Err(error) => Poll::NotYet(error.to_string()),
+            }
+        })
+        .await;
     }
 
     /// Requests a reconciliation from Flux, as a Receiver does after a webhook call.

@@ -5,6 +5,7 @@
 
 mod api_server;
 mod bucket;
+mod command;
 mod controller;
 mod crowd;
 mod dump;
@@ -13,7 +14,6 @@ mod fault_server;
 mod flux_notification;
 mod flux_object;
 mod http;
-mod kubectl;
 pub mod languages;
 mod oci;
 mod operator;
@@ -36,6 +36,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
 pub use api_server::{ApiServerOutage, OutageKind, report_skipped};
+pub use command::{kubectl, run_program, try_kubectl};
 pub use controller::Controller;
 pub use crowd::{CompletionTimes, Crowd};
 #[allow(unused_imports, reason = "used by the benchmarks")]
@@ -43,7 +44,7 @@ pub use environment::Environment;
 pub use fault_server::FaultServer;
 pub use flux_notification::Call;
 pub use flux_object::FluxObject;
-pub use kubectl::{kubectl, try_kubectl};
+pub use oci::OciRepository;
 pub use operator::{OperatorObjects, has_operator_fields};
 pub use program::{File, Program, archive};
 pub use provider_log::{ProviderLog, once};

@@ -1,15 +1,13 @@
 //! A fleet repository with the layout of `flux bootstrap`, and the objects that kustomize-controller applies from the
 //! repository.
 
-use std::path::Path;
-
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
+use super::{NAMESPACE, manifest_files, project_path};
 use crate::harness::{Commit, Environment, File, Poll, Scene, Source, WaitLimit, api_call, from_json, wait_until};
 
-const NAMESPACE: &str = "flux-system";
 /// Directory of the project's manifests in the repository.
 const VENDORED: &str = "pulumi-controller";
 /// Name of all objects of a bootstrap.
@@ -29,8 +27,8 @@ pub struct Fleet<'a> {
 
 impl<'a> Fleet<'a> {
     pub async fn new(scene: &'a Scene) -> Fleet<'a> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let vendored = ["config", "kustomize"].iter().flat_map(|folder| read_all(root, &root.join(folder))).collect();
+        let mut vendored = manifest_files(&project_path(""));
+        vendored.iter_mut().for_each(|file| file.path = format!("{VENDORED}/{}", file.path));
         let components = &Environment::get().flux_components;
         let components =
             std::fs::read_to_string(components).unwrap_or_else(|error| panic!("reading {components}: {error}"));
@@ -202,23 +200,4 @@ pub fn documents(objects: &[Value]) -> String {
 
 pub fn file(path: String, content: String) -> File {
     File { path, content }
-}
-
-/// Returns all files below a directory of the project.
-fn read_all(root: &Path, folder: &Path) -> Vec<File> {
-    let mut files = Vec::new();
-    for entry in
-        std::fs::read_dir(folder).unwrap_or_else(|error| panic!("listing {}: {error}", folder.display())).flatten()
-    {
-        let path = entry.path();
-        if path.is_dir() {
-            files.extend(read_all(root, &path));
-            continue;
-        }
-        let name = path.strip_prefix(root).expect("path in the project folder");
-        let content =
-            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("reading {}: {error}", path.display()));
-        files.push(file(format!("{VENDORED}/{}", name.display()), content));
-    }
-    files
 }

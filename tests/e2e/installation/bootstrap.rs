@@ -1,36 +1,34 @@
-//! Tests the controller in a fleet repository: installation, use, upgrade during a run, and removal. `tests/run` runs this
-//! suite last, on a cluster without the controller.
+//! Installs the controller through a fleet repository with the layout of `flux bootstrap`.
 
-mod fleet;
-
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::ListParams;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use pulumi_controller::api::auto::Workspace;
 use pulumi_controller::api::conditions::{STALLED, stack_reason};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
-use crate::harness::{
-    Controller, File, Poll, Program, Scene, Source, StackHandle, WaitLimit, api_call, has_condition, in_scene, is_done,
-    once, run_alone, wait_until,
+use super::fleet::{Fleet, condition, documents, file, ready};
+use super::{
+    IMAGE, NEXT_IMAGE, definitions, delete_definitions, deployment, program, until_removed, upgrade_during_run,
 };
-use fleet::{Fleet, condition, documents, file, ready};
-
-/// The image that the tests install, with two tags.
-const IMAGE: &str = "localhost/pulumi-controller:dev";
-const NEXT_IMAGE: &str = "localhost/pulumi-controller:next";
+use crate::harness::{
+    Controller, File, Poll, Scene, Source, StackHandle, WaitLimit, has_condition, in_scene, is_done, run_alone,
+    wait_until,
+};
 
 #[test]
 fn a_fleet_repository_installs_upgrades_and_removes_the_controller() {
     run_alone(async || {
+        delete_definitions().await;
         in_scene("bootstrap", async |scene| {
             let mut fleet = Fleet::new(scene).await;
             let source = scene.source("app").await;
             install(scene, &mut fleet).await;
             let main = deploy_stack(scene, &mut fleet, &source).await;
-            upgrade_during_run(scene, &mut fleet, &source, &main).await;
+            upgrade_during_run(scene, &source, &main, async || {
+                fleet.image = Some(NEXT_IMAGE.to_owned());
+                fleet.roll_out().await;
+            })
+            .await;
             remove(scene, &mut fleet).await;
             fleet.end().await;
         })
@@ -44,11 +42,11 @@ async fn install(scene: &Scene, fleet: &mut Fleet<'_>) {
     fleet.bootstrap().await;
     fleet.roll_out().await;
     Controller::new(&scene.client).until_available().await;
-    for definition in definitions(scene).await {
+    for definition in definitions(&scene.client).await {
         let prune = definition.annotations().get("kustomize.toolkit.fluxcd.io/prune").cloned();
         assert_eq!(prune.as_deref(), Some("disabled"), "{}", definition.name_any());
     }
-    let deployment = deployment(scene).await.expect("the controller is installed");
+    let deployment = deployment(&scene.client).await.expect("the controller is installed");
     let labels = deployment.labels().clone();
     assert_eq!(labels.get("app.kubernetes.io/part-of").map(String::as_str), Some("pulumi-controller"));
 }
@@ -93,25 +91,6 @@ async fn deploy_stack<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Sour
     main
 }
 
-/// Changes the image of the controller during a run. The run must succeed and must not be repeated.
-async fn upgrade_during_run(scene: &Scene, fleet: &mut Fleet<'_>, source: &Source<'_>, main: &StackHandle<'_>) {
-    let before = main.updates().await.len();
-    let pod = main.pod_and_restarts().await;
-    let commit = source.push(&program("two", 40).files()).await;
-    main.log.wait_for("update", "step", "begin").await;
-    fleet.image = Some(NEXT_IMAGE.to_owned());
-    fleet.roll_out().await;
-    Controller::new(&scene.client).until_available().await;
-    let deployment = deployment(scene).await.expect("the controller is installed");
-    let image = deployment.spec.and_then(|spec| spec.template.spec).and_then(|pod| pod.containers[0].image.clone());
-    assert_eq!(image.as_deref(), Some(NEXT_IMAGE));
-    assert!(!is_done(&main.get().await), "the run continues during the upgrade");
-    main.until_applied(&commit).await;
-    assert_eq!(main.updates().await.len(), before + 1);
-    assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
-    assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced during the run");
-}
-
 async fn remove(scene: &Scene, fleet: &mut Fleet<'_>) {
     fleet.apps = None;
     fleet.roll_out().await;
@@ -127,16 +106,8 @@ async fn remove(scene: &Scene, fleet: &mut Fleet<'_>) {
 
     fleet.image = None;
     fleet.roll_out().await;
-    wait_until("the controller to be deleted", WaitLimit::Reaction, async || match deployment(scene).await {
-        None => Poll::Found(()),
-        Some(_) => Poll::NotYet("object exists".to_owned()),
-    })
-    .await;
-    assert_eq!(definitions(scene).await.len(), 5, "the CustomResourceDefinitions remain");
-}
-
-fn program(value: &str, seconds: u32) -> Program {
-    Program::new("bootstrap").step("step", json!({"value": value, "seconds": seconds, "steps": seconds}))
+    until_removed(&scene.client).await;
+    assert_eq!(definitions(&scene.client).await.len(), 5, "the CustomResourceDefinitions remain");
 }
 
 /// Returns the file of the repository with the Stack and its source.
@@ -149,15 +120,4 @@ fn app(scene: &Scene, source: &Source<'_>, stack: &Stack) -> File {
         "spec": {"url": source.url(), "interval": "1h", "timeout": "30s", "ref": {"branch": "main"}},
     });
     file("apps/app.yaml".to_owned(), documents(&[repository, stack]))
-}
-
-async fn deployment(scene: &Scene) -> Option<Deployment> {
-    let deployments: Api<Deployment> = Api::namespaced(scene.client.clone(), "flux-system");
-    api_call("reading the controller's Deployment", deployments.get_opt("pulumi-controller")).await
-}
-
-async fn definitions(scene: &Scene) -> Vec<CustomResourceDefinition> {
-    let definitions: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
-    let all = api_call("listing definitions", definitions.list(&ListParams::default())).await.items;
-    all.into_iter().filter(|definition| definition.spec.group.ends_with("pulumi.com")).collect()
 }

@@ -1,0 +1,46 @@
+//! Runs command-line tools, such as `kubectl`, as a user does.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Returns the standard output of a program, or the standard error if the program fails.
+pub async fn try_run_program(program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
+    let mut command = tokio::process::Command::new(program);
+    command.args(arguments).kill_on_drop(true).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let started = command.spawn();
+    let mut child = started.unwrap_or_else(|error| {
+        panic!("{program} is not on the PATH that `tests/cluster/cluster exec` sets: {error}");
+    });
+    let mut stdin = child.stdin.take().expect("stdin is piped");
+    let work = async {
+        stdin.write_all(input.as_bytes()).await.expect("the program reads its input");
+        drop(stdin);
+        child.wait_with_output().await.expect("the program ends")
+    };
+    let output = tokio::time::timeout(TIMEOUT, work).await;
+    let output = output.unwrap_or_else(|_| panic!("{program} {arguments:?} did not end within {TIMEOUT:?}"));
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+/// Runs a program and panics if it fails.
+pub async fn run_program(program: &str, arguments: &[&str], input: &str) -> String {
+    let result = try_run_program(program, arguments, input).await;
+    result.unwrap_or_else(|problem| panic!("{program} {arguments:?}: {problem}"))
+}
+
+/// Returns the standard output of `kubectl`, or the standard error if the command fails.
+pub async fn try_kubectl(arguments: &[&str], input: &str) -> Result<String, String> {
+    try_run_program("kubectl", arguments, input).await
+}
+
+/// Runs `kubectl` and panics if it fails.
+pub async fn kubectl(arguments: &[&str], input: &str) -> String {
+    run_program("kubectl", arguments, input).await
+}
