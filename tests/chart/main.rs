@@ -213,6 +213,32 @@ fn all_names_and_label_values_have_at_most_63_characters() {
     }
 }
 
+/// The examples use the published image, and set only values that the chart accepts.
+#[test]
+fn the_chart_accepts_the_values_of_the_examples() {
+    if !has_tools("the values of the examples") {
+        return;
+    }
+    let paths = [
+        ("examples/helm-release/helmrelease.yaml", "/spec/values"),
+        ("examples/pulumi-yaml-install/Pulumi.yaml", "/resources/release/properties/values"),
+    ];
+    for (path, pointer) in paths {
+        let text = std::fs::read_to_string(root().join(path)).unwrap();
+        let document: Value = serde_saphyr::from_str(&text).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, document.pointer(pointer).unwrap().to_string()).unwrap();
+        let mut command =
+            helm(&["template", "pulumi-controller", "--namespace", "flux-system", KUBE_VERSION], &chart());
+        let objects = parse(&stdout(command.arg("--values").arg(file.path())));
+        let images: Vec<_> = containers(&objects).map(|container| container["image"].as_str().unwrap()).collect();
+        let image = concat!("ghcr.io/pulumi-controller/pulumi-controller:v", env!("CARGO_PKG_VERSION"));
+        assert_eq!(images, [image], "{path}");
+        let budgets = objects.iter().filter(|object| object["kind"] == "PodDisruptionBudget").count();
+        assert_eq!(budgets, 1, "{path}: the values have an effect");
+    }
+}
+
 fn containers(objects: &Objects) -> impl Iterator<Item = &Value> {
     let deployments = objects.iter().filter(|object| object["kind"] == "Deployment");
     deployments.map(|deployment| &deployment["spec"]["template"]["spec"]["containers"][0])

@@ -22,6 +22,7 @@ mod dependencies;
 mod destroy_scope;
 mod documents;
 mod duplicate_stacks;
+mod examples;
 mod exclusive;
 mod failure;
 #[path = "../fake_agent/mod.rs"]
@@ -38,7 +39,6 @@ mod identity;
 mod init_containers;
 mod install;
 mod installation;
-mod language_examples;
 mod languages;
 #[path = "../manifest_files/mod.rs"]
 mod manifest_files;

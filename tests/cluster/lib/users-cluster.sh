@@ -78,6 +78,9 @@ users_cluster_down() {
     if is_ours namespace "$services_namespace"; then
         step "removed the test services" quietly users_cluster_kubectl delete namespace "$services_namespace" --timeout=120s
     fi
+    if is_ours customresourcedefinition "$example_definition"; then
+        quietly users_cluster_kubectl delete customresourcedefinition "$example_definition" --timeout=120s
+    fi
     if is_ours customresourcedefinition gitrepositories.source.toolkit.fluxcd.io; then
         step "removed Flux" remove_flux
     fi

@@ -1,0 +1,269 @@
+//! Runs all commands in the READMEs of the examples in a fresh copy of the project, and compares their output with the
+//! output blocks in these READMEs. The test replaces only addresses, credentials, namespaces and images. Programs in
+//! `bin` replace the Flux CLI and the AWS CLI, which the test cluster does not have.
+
+mod languages;
+mod project;
+mod readme;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::harness::languages::{IMAGE, registry_variables};
+use crate::harness::{Call, Environment, File, Scene, run};
+use project::{Project, entries};
+use readme::{Block, blocks};
+
+/// Commands that the test skips, because the scene creates and deletes the namespace.
+const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete namespace "];
+
+/// Examples of installations, which need programs or controllers that the test cluster does not have. The suite
+/// `install` validates the manifests of the first two. The suite `chart` renders the chart with the values of the last
+/// two. The tests in `installation` install the controller with the same kinds of objects.
+const NOT_RUN: [&str; 3] = ["flux-operator", "helm-release", "pulumi-yaml-install"];
+
+/// Name of the state backends in the manifests of the examples: `s3://NAME-state`.
+const BACKENDS: [&str; 5] = ["by-hand", "greeting", "hello", "network", "prepared"];
+
+/// An example, and what differs between the examples.
+pub struct Example {
+    directory: &'static str,
+    /// Namespace in the README.
+    namespace: &'static str,
+    /// Name of the Git repository that the README assumes to exist with the branch `main`.
+    repository: Option<&'static str>,
+    image: Image,
+    /// Number of output blocks in the README.
+    outputs: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Image {
+    /// The Pulumi CLI with the YAML language host, and a shell.
+    Pulumi,
+    /// All language runtimes, and Git.
+    Languages,
+}
+
+impl Example {
+    const fn new(directory: &'static str, namespace: &'static str, outputs: usize) -> Example {
+        Example { directory, namespace, repository: Some(namespace), image: Image::Pulumi, outputs }
+    }
+
+    const fn without_repository(self) -> Example {
+        Example { repository: None, ..self }
+    }
+
+    const fn with_languages(self) -> Example {
+        Example { image: Image::Languages, ..self }
+    }
+
+    /// Copies the project, and edits all manifests as the READMEs instruct.
+    async fn prepare(&self, scene: &Scene) -> Project {
+        if let Some(repository) = self.repository {
+            let readme = File { path: "README.md".to_owned(), content: "A repository\n".to_owned() };
+            scene.source(repository).await.push_without_notification(&[readme]).await;
+        }
+        let project = Project::with_example(self.directory).await;
+        let values = values(scene);
+        project.edit_manifests(|text| self.with_image(&replaced(text, &values)));
+        project
+    }
+
+    /// Replaces the images of all containers. Workspace pods also get the registry of the test cluster for packages.
+    fn with_image(&self, text: &str) -> String {
+        let image = match self.image {
+            Image::Pulumi => Environment::get().pulumi_image.as_str(),
+            Image::Languages => IMAGE,
+        };
+        let needs_registry = self.image == Image::Languages && text.contains("workspaceTemplate:");
+        let lines = text.lines().map(|line| match line.split_once("image: ") {
+            Some((indent, _)) if indent.trim().is_empty() && needs_registry => {
+                format!("{indent}image: {image}\n{indent}env: {}\n", registry_variables())
+            }
+            Some((indent, _)) if indent.trim().is_empty() => format!("{indent}image: {image}\n"),
+            _ => format!("{line}\n"),
+        });
+        lines.collect()
+    }
+
+    async fn run_readme(&self, scene: &Scene, project: &Project) {
+        let readme = std::fs::read_to_string(project.example().join("README.md")).expect("the example has a README");
+        let environment = Environment::get();
+        let registry = environment.registry_url.trim_start_matches("http://");
+        let (git, namespace) = (&environment.git_url, &scene.namespace);
+        let values = [
+            ("https://git.example.com/".to_owned(), format!("{git}/{namespace}-")),
+            ("oci://registry.example.com/".to_owned(), format!("oci://{registry}/{namespace}/")),
+            (format!("s3://{}", self.namespace), format!("s3://{namespace}")),
+            (format!("namespace {}", self.namespace), format!("namespace {namespace}")),
+        ];
+        let (mut output, mut compared) = (String::new(), 0);
+        for block in blocks(&readme) {
+            match block {
+                Block::Commands(commands) => {
+                    let is_run = |line: &&str| !SCENE_COMMANDS.iter().any(|command| line.starts_with(command));
+                    let commands: Vec<&str> = commands.lines().filter(is_run).collect();
+                    output = project.bash(&replaced(&commands.join("\n"), &values)).await;
+                }
+                Block::Output(expected) => {
+                    let directory = self.directory;
+                    assert_eq!(output.trim(), expected.trim(), "the output differs from the README of {directory}");
+                    compared += 1;
+                }
+            }
+        }
+        assert_eq!(compared, self.outputs, "number of outputs in the README of {}", self.directory);
+    }
+
+    /// Runs the example as a test with its own scene.
+    fn test(&self) {
+        run(&format!("example-{}", self.directory), async |scene| {
+            let project = self.prepare(scene).await;
+            self.run_readme(scene, &project).await;
+        });
+    }
+}
+
+/// Returns the values that a user sets in the manifests, and the values of the test cluster. Each run of a test has its
+/// own state.
+fn values(scene: &Scene) -> Vec<(String, String)> {
+    let environment = Environment::get();
+    let namespace = &scene.namespace;
+    let (access_key, secret_key) = (&environment.s3_access_key, &environment.s3_secret_key);
+    let backend = environment.s3_backend_url.replacen('?', &format!("/{namespace}?"), 1);
+    let backends = BACKENDS.map(|name| (format!("s3://{name}-state?region=eu-central-1"), backend.clone()));
+    let registry = &environment.registry_host_in_cluster;
+    let values = [
+        ("https://git.example.com/", format!("{}/{namespace}-", environment.git_url_in_cluster)),
+        ("url: oci://registry.example.com/", format!("insecure: true\n  url: oci://{registry}/{namespace}/")),
+        ("AWS_ACCESS_KEY_ID: change-me", format!("AWS_ACCESS_KEY_ID: {access_key}")),
+        ("AWS_SECRET_ACCESS_KEY: change-me", format!("AWS_SECRET_ACCESS_KEY: {secret_key}")),
+        ("accesskey: change-me", format!("accesskey: {access_key}")),
+        ("secretkey: change-me", format!("secretkey: {secret_key}")),
+        ("bucketName: greeting", format!("insecure: true\n  bucketName: {namespace}")),
+        ("endpoint: s3.example.com", format!("endpoint: {}", environment.s3_host_in_cluster)),
+        ("region: eu-central-1", "region: us-east-1".to_owned()),
+        ("https://chat.example.com/hooks/pulumi", scene.hook_url("chat")),
+        ("https://github.com/example/greeting", scene.git_host("greeting")),
+    ];
+    backends.into_iter().chain(values.map(|(from, to)| (from.to_owned(), to))).collect()
+}
+
+fn replaced(text: &str, values: &[(String, String)]) -> String {
+    values.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+static EXAMPLES: [Example; 11] = [
+    Example::new("external-artifact", "greeting", 1),
+    Example::new("flux-bucket", "greeting", 1).without_repository(),
+    Example::new("flux-git", "greeting", 3),
+    Example::new("flux-oci", "greeting", 1).without_repository(),
+    Example::new("flux-webhook", "greeting", 1),
+    Example::new("git", "hello", 2),
+    Example::new("init-containers", "prepared", 1),
+    Example::new("other-source", "greeting", 1),
+    Example::new("program", "greeting", 1).without_repository(),
+    Example::new("run-limits", "greeting", 1),
+    Example::new("webhook", "hello", 1),
+];
+
+static FLUX_BOOTSTRAP: Example = Example::new("flux-bootstrap", "apps", 1).without_repository();
+static NOTIFICATIONS: Example = Example::new("notifications", "greeting", 0);
+
+#[test]
+fn every_example_is_run_or_is_listed_as_not_run() {
+    let examples = EXAMPLES.iter().chain(&languages::EXAMPLES).chain([&FLUX_BOOTSTRAP, &NOTIFICATIONS]);
+    let listed: BTreeSet<String> =
+        examples.map(|example| example.directory).chain(NOT_RUN).map(str::to_owned).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let names = entries(&folder).filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
+    assert_eq!(listed, names.collect::<BTreeSet<String>>());
+}
+
+/// Runs the example with this directory.
+fn test(examples: &[Example], directory: &str) {
+    examples.iter().find(|example| example.directory == directory).expect("an example with this name").test();
+}
+
+#[test]
+fn external_artifact() {
+    test(&EXAMPLES, "external-artifact");
+}
+
+#[test]
+fn flux_bucket() {
+    test(&EXAMPLES, "flux-bucket");
+}
+
+#[test]
+fn flux_git() {
+    test(&EXAMPLES, "flux-git");
+}
+
+#[test]
+fn flux_oci() {
+    test(&EXAMPLES, "flux-oci");
+}
+
+#[test]
+fn flux_webhook() {
+    test(&EXAMPLES, "flux-webhook");
+}
+
+#[test]
+fn git() {
+    test(&EXAMPLES, "git");
+}
+
+#[test]
+fn init_containers() {
+    test(&EXAMPLES, "init-containers");
+}
+
+#[test]
+fn other_source() {
+    test(&EXAMPLES, "other-source");
+}
+
+#[test]
+fn program() {
+    test(&EXAMPLES, "program");
+}
+
+#[test]
+fn run_limits() {
+    test(&EXAMPLES, "run-limits");
+}
+
+#[test]
+fn webhook() {
+    test(&EXAMPLES, "webhook");
+}
+
+/// The fleet repository contains the files of `flux bootstrap`, which the README assumes.
+#[test]
+fn flux_bootstrap() {
+    run("example-flux-bootstrap", async |scene| {
+        let project = FLUX_BOOTSTRAP.prepare(scene).await;
+        let folder = project.example().join("FLEET/clusters/production/flux-system");
+        std::fs::create_dir_all(&folder).expect("a directory of the fleet repository");
+        std::fs::copy(&Environment::get().flux_components, folder.join("gotk-components.yaml"))
+            .expect("the manifest with the Flux components");
+        let sync = "apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata:\n  name: flux-system\n";
+        std::fs::write(folder.join("gotk-sync.yaml"), sync).expect("a file of the fleet repository");
+        FLUX_BOOTSTRAP.run_readme(scene, &project).await;
+    });
+}
+
+#[test]
+fn notifications() {
+    run("example-notifications", async |scene| {
+        let project = NOTIFICATIONS.prepare(scene).await;
+        NOTIFICATIONS.run_readme(scene, &project).await;
+        let is_message = |call: &Call| call.path.ends_with("/chat") && call.body["reason"] == "ProcessingCompleted";
+        scene.until_called("the message about the first run", is_message).await;
+        let is_status = |call: &Call| call.path.contains("/greeting/statuses/") && call.body["state"] == "success";
+        scene.until_called("the commit status", is_status).await;
+    });
+}

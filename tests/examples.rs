@@ -1,0 +1,176 @@
+//! Checks the manifests in `examples` and in the documents without a cluster: production resources are not destroyed by
+//! mistake, images have a fixed version, and Stacks and sources have intervals. `tests/e2e/examples` runs the examples.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a missing prerequisite fails the test"
+)]
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// A manifest in an example or in a document.
+struct Manifest {
+    path: PathBuf,
+    object: Value,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let files = paths.flat_map(|path| if path.is_dir() { files(&path, extension) } else { vec![path] });
+    files.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
+}
+
+/// Returns the content of the `yaml` blocks in a document.
+fn yaml_blocks(text: &str) -> impl Iterator<Item = &str> {
+    text.split("\n```yaml\n").skip(1).map(|after| after.split("\n```").next().unwrap())
+}
+
+fn parse(path: &Path, text: &str) -> Vec<Manifest> {
+    let documents = format!("\n{text}\n");
+    let documents = documents.split("\n---\n").filter(|document| document.contains("apiVersion: "));
+    let parse = |document: &str| {
+        let object = serde_saphyr::from_str(document).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Manifest { path: path.to_owned(), object }
+    };
+    documents.map(parse).collect()
+}
+
+fn examples() -> Vec<Manifest> {
+    files(&root().join("examples"), "yaml").iter().flat_map(|path| parse(path, &read(path))).collect()
+}
+
+/// Returns the manifests in the documents below a directory.
+fn documented(folder: &str) -> Vec<Manifest> {
+    let documents = files(&root().join(folder), "md");
+    let parse_all = |path: &PathBuf| yaml_blocks(&read(path)).flat_map(|text| parse(path, text)).collect::<Vec<_>>();
+    documents.iter().flat_map(parse_all).collect()
+}
+
+/// Returns the complete objects, without patches of Stacks.
+fn examples_and_guides() -> Vec<Manifest> {
+    let mut manifests = examples();
+    manifests.extend(documented("docs/guides"));
+    manifests.retain(|manifest| manifest.object["kind"] != "Stack" || !manifest.object["spec"]["stack"].is_null());
+    manifests
+}
+
+#[test]
+fn every_stack_and_source_has_an_interval() {
+    let mut checked = 0;
+    for Manifest { path, object } in examples_and_guides() {
+        let fields: &[&str] = match (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap()) {
+            ("pulumi.com/v1", "Stack") | ("kustomize.toolkit.fluxcd.io/v1", "Kustomization") => {
+                &["interval", "retryInterval"]
+            }
+            (_, "GitRepository" | "OCIRepository" | "Bucket" | "HelmRelease") => &["interval"],
+            _ => continue,
+        };
+        for field in fields {
+            assert!(object["spec"][field].is_string(), "{}: {} without {field}", path.display(), object["kind"]);
+        }
+        checked += 1;
+    }
+    assert!(checked > 25, "found only {checked} Stacks and sources");
+}
+
+#[test]
+fn no_production_stack_is_destroyed_by_mistake() {
+    let mut checked = 0;
+    for Manifest { path, object } in examples_and_guides() {
+        let stack = object["spec"]["stack"].as_str().unwrap_or_default();
+        if object["kind"] == "Stack" && stack.ends_with("production") {
+            let destroy = &object["spec"]["destroyOnFinalize"];
+            assert_eq!(destroy, &Value::Bool(false), "{}: destroyOnFinalize of {stack}", path.display());
+            checked += 1;
+        }
+    }
+    assert!(checked >= 4, "found only {checked} production Stacks");
+}
+
+/// Flux prunes the objects of the fleet repository, so the production Stack needs the annotation.
+#[test]
+fn flux_does_not_prune_the_production_stack() {
+    let path = root().join("examples/flux-bootstrap/apps/production/web.yaml");
+    let mut protected = 0;
+    for Manifest { object, .. } in parse(&path, &read(&path)).iter().chain(&documented("docs/guides")) {
+        if object["kind"] == "Stack" && object["spec"]["fluxSource"].is_object() {
+            let annotation = &object["metadata"]["annotations"]["kustomize.toolkit.fluxcd.io/prune"];
+            assert_eq!(annotation, "disabled", "{object:#}");
+            protected += 1;
+        }
+    }
+    assert_eq!(protected, 2, "the Stack in the example and in the guide");
+}
+
+#[test]
+fn every_destroy_on_finalize_has_a_comment() {
+    let mut found = 0;
+    for path in files(&root().join("examples"), "yaml") {
+        let text = read(&path);
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        for pair in lines.windows(2).filter(|pair| pair[1].starts_with("destroyOnFinalize: true")) {
+            assert!(pair[0].starts_with('#'), "{}: no comment about the destruction", path.display());
+            found += 1;
+        }
+    }
+    assert!(found > 5, "found only {found} fields");
+}
+
+fn images<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(fields.get("image").and_then(Value::as_str));
+            fields.values().for_each(|value| images(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| images(value, found)),
+        _ => {}
+    }
+}
+
+/// The image of workspace pods has the version of the CLI with which the tests run. With another version of the CLI, the
+/// documented outputs would be untested.
+#[test]
+fn every_image_has_a_fixed_version() {
+    let modules = read(&root().join("tests/cluster/tools/pulumi/go.mod"));
+    let version = modules.split("github.com/pulumi/pulumi/pkg/v3 v").nth(1).unwrap().split_whitespace().next().unwrap();
+    let expected = format!("pulumi/pulumi:{version}-nonroot");
+    let mut checked = 0;
+    let manifests: Vec<Manifest> = examples().into_iter().chain(documented("docs")).collect();
+    for Manifest { path, object } in &manifests {
+        let mut found = Vec::new();
+        images(object, &mut found);
+        for image in found {
+            let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
+            assert!(tag.contains(|c: char| c.is_ascii_digit()), "{}: {image} has no version", path.display());
+            if image.starts_with("pulumi/pulumi:") {
+                assert_eq!(image, expected, "{}", path.display());
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 15, "found only {checked} images");
+    assert!(read(&root().join("README.md")).contains(&format!("image: {expected}\n")), "README.md: {expected}");
+}
+
+/// The Flux Operator cannot use a kustomize component, so its example repeats the patches.
+#[test]
+fn the_flux_instance_has_the_patches_of_the_notifications_component() {
+    let manifest = |path: &str| parse(&root().join(path), &read(&root().join(path))).remove(0).object;
+    let component = manifest("kustomize/components/notifications/kustomization.yaml");
+    let instance = manifest("examples/flux-operator/fluxinstance.yaml");
+    assert!(component["patches"].is_array());
+    assert_eq!(instance["spec"]["kustomize"]["patches"], component["patches"]);
+}
