@@ -52,17 +52,24 @@ fn examples() -> Vec<Manifest> {
     files(&root().join("examples"), "yaml").iter().flat_map(|path| parse(path, &read(path))).collect()
 }
 
+/// Guides with complete installations. Other guides show only the fields of their subject.
+const COMPLETE_GUIDES: [&str; 2] = ["docs/guides/flux-bootstrap.md", "docs/guides/without-flux.md"];
+
 /// Returns the manifests in the documents below a directory.
 fn documented(folder: &str) -> Vec<Manifest> {
-    let documents = files(&root().join(folder), "md");
-    let parse_all = |path: &PathBuf| yaml_blocks(&read(path)).flat_map(|text| parse(path, text)).collect::<Vec<_>>();
-    documents.iter().flat_map(parse_all).collect()
+    files(&root().join(folder), "md").iter().flat_map(|path| of_document(path)).collect()
+}
+
+fn of_document(path: &Path) -> Vec<Manifest> {
+    yaml_blocks(&read(path)).flat_map(|text| parse(path, text)).collect()
 }
 
 /// Returns the complete objects, without patches of Stacks.
 fn examples_and_guides() -> Vec<Manifest> {
     let mut manifests = examples();
-    manifests.extend(documented("docs/guides"));
+    for guide in COMPLETE_GUIDES {
+        manifests.extend(of_document(&root().join(guide)));
+    }
     manifests.retain(|manifest| manifest.object["kind"] != "Stack" || !manifest.object["spec"]["stack"].is_null());
     manifests
 }
@@ -105,7 +112,7 @@ fn no_production_stack_is_destroyed_by_mistake() {
 fn flux_does_not_prune_the_production_stack() {
     let path = root().join("examples/flux-bootstrap/apps/production/web.yaml");
     let mut protected = 0;
-    for Manifest { object, .. } in parse(&path, &read(&path)).iter().chain(&documented("docs/guides")) {
+    for Manifest { object, .. } in parse(&path, &read(&path)).iter().chain(&of_document(&root().join(COMPLETE_GUIDES[0]))) {
         if object["kind"] == "Stack" && object["spec"]["fluxSource"].is_object() {
             let annotation = &object["metadata"]["annotations"]["kustomize.toolkit.fluxcd.io/prune"];
             assert_eq!(annotation, "disabled", "{object:#}");
