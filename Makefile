@@ -1,7 +1,7 @@
 # Short names for the scripts of the project. Each script also works without make.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-all generate image manifests chart fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
+.PHONY: help demo demo-down test test-all generate image manifests chart release-dry-run fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
 
 help: ## list all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -29,6 +29,9 @@ manifests: ## write install.yaml and the content of an OCI artifact to target/ma
 
 chart: ## package the Helm chart: target/chart (Helm; to build Helm, run tests/cluster/cluster helm)
 	@PATH="$$(tests/cluster/cluster path)" helm package deploy/chart --destination "$${CARGO_TARGET_DIR:-target}/chart"
+
+release-dry-run: ## build a release twice, publish it to the registry of a test cluster, and verify it (root)
+	@deploy/release/dry-run
 
 fmt: ## format the code
 	cargo fmt

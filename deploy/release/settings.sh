@@ -28,11 +28,12 @@ die() {
     exit 1
 }
 
-# require PROGRAM...: fails if a program is missing.
+# require PROGRAM...: adds the tools for releases to the PATH, and fails if a program is missing.
 require() {
     local needed
+    PATH=$("$root/tests/cluster/cluster" path)
     for needed in "$@"; do
-        type -P "$needed" >/dev/null || die "$needed is not on the PATH: run 'tests/cluster/cluster release-tools', and add the output of 'tests/cluster/cluster path' to the PATH"
+        type -P "$needed" >/dev/null || die "$needed is not on the PATH: install $needed. To build kubectl, helm, cosign and oras, run 'tests/cluster/cluster release-tools'"
     done
 }
 
