@@ -1,7 +1,7 @@
 # Short names for the scripts of the project. Each script also works without make.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down demo-recording test test-all generate image manifests chart docs fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
+.PHONY: help demo demo-down demo-recording test test-all generate image manifests chart docs release-dry-run fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
 
 help: ## list all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-21s %s\n", $$1, $$2 }'
@@ -35,6 +35,9 @@ chart: ## package the Helm chart: target/chart (Helm; to build Helm, run tests/c
 
 docs: ## check the links of all documents, and build the documentation as a website: target/book
 	@docs/build
+
+release-dry-run: ## build a release twice, publish it to the registry of a test cluster, and verify it (root)
+	@deploy/release/dry-run
 
 fmt: ## format the code
 	cargo fmt

@@ -4,13 +4,13 @@
 
 parts=(etcd pulumi pulumi-language-yaml versitygw registry source-controller kustomize-controller notification-controller coredns kubernetes services)
 # These parts are built on demand, because most tests do not need them.
-extra_parts=(helm helm-controller kwok pulumi-language-hosts pulumi-language-adapter)
+extra_parts=(helm helm-controller kwok pulumi-language-hosts pulumi-language-adapter cosign oras)
 
 # Duration of a cold build on two CPUs in minutes. Only a message uses it.
 declare -A part_minutes=(
     [etcd]=1 [pulumi]=4 [pulumi-language-yaml]=1 [versitygw]=1 [registry]=2 [source-controller]=4 [kustomize-controller]=2
     [notification-controller]=2 [coredns]=2 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [kwok]=2 [pulumi-language-hosts]=2
-    [pulumi-language-adapter]=1
+    [pulumi-language-adapter]=1 [cosign]=4 [oras]=1
 )
 
 # Compiles without debug information, which the linker flags remove anyway. The flag is not an input of a part, because
@@ -83,6 +83,11 @@ build_tools() {
         build_missing_part "$part" "tool $number of ${#parts[@]}"
     done
     (($(now) - start < 1000)) || say "tools are ready after $(seconds_since "$start") s, in $cache_folder/tools"
+}
+
+build_release_tools() {
+    local part
+    for part in kubernetes helm cosign oras; do build_missing_part "$part" "tool for releases"; done
 }
 
 # build_missing_part PART WHICH
