@@ -117,13 +117,25 @@ impl<'a> Fleet<'a> {
         .await;
     }
 
-    /// Removes the bootstrap objects without pruning, so that the applied objects remain.
+    /// Removes the bootstrap objects without pruning, so that the applied objects, which include Flux, remain.
     pub async fn end(&self) {
         let api = self.api(&self.kustomization());
-        let kept = json!({"spec": {"prune": false}});
-        drop(api.patch(BOOTSTRAP, &PatchParams::default(), &Patch::Merge(&kept)).await);
-        drop(api.delete(BOOTSTRAP, &DeleteParams::default()).await);
-        drop(self.api(&self.git_repository()).delete(BOOTSTRAP, &DeleteParams::default()).await);
+        let patch = Patch::Merge(json!({"spec": {"prune": false}}));
+        let action = "disabling the pruning of the bootstrap";
+        let generation =
+            api_call(action, api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await.metadata.generation;
+        // kustomize-controller prunes all objects if it has not observed the change when the Kustomization is deleted.
+        self.until_kustomization(BOOTSTRAP, WaitLimit::Run, "to observe that pruning is disabled", |status| {
+            status["observedGeneration"].as_i64() >= generation
+        })
+        .await;
+        let parameters = DeleteParams::default();
+        drop(api_call("deleting the Kustomization of the bootstrap", api.delete(BOOTSTRAP, &parameters)).await);
+        self.until_gone(BOOTSTRAP).await;
+        let repositories = self.api(&self.git_repository());
+        drop(
+            api_call("deleting the GitRepository of the bootstrap", repositories.delete(BOOTSTRAP, &parameters)).await,
+        );
     }
 
     fn api(&self, object: &Value) -> Api<DynamicObject> {
