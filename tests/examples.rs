@@ -112,7 +112,9 @@ fn no_production_stack_is_destroyed_by_mistake() {
 fn flux_does_not_prune_the_production_stack() {
     let path = root().join("examples/flux-bootstrap/apps/production/web.yaml");
     let mut protected = 0;
-    for Manifest { object, .. } in parse(&path, &read(&path)).iter().chain(&of_document(&root().join(COMPLETE_GUIDES[0]))) {
+    for Manifest { object, .. } in
+        parse(&path, &read(&path)).iter().chain(&of_document(&root().join(COMPLETE_GUIDES[0])))
+    {
         if object["kind"] == "Stack" && object["spec"]["fluxSource"].is_object() {
             let annotation = &object["metadata"]["annotations"]["kustomize.toolkit.fluxcd.io/prune"];
             assert_eq!(annotation, "disabled", "{object:#}");
