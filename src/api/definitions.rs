@@ -10,11 +10,23 @@ use serde_json::json;
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::{Program, Stack, StackReceiver};
+use crate::api::template_schema;
 
-/// Returns all CustomResourceDefinitions as they are installed in a cluster.
+/// Returns all CustomResourceDefinitions as they are installed in a cluster. The fields of templates are not part of the
+/// derived schemas, because the derive macro transforms deeply nested schemas too slowly.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
-    let all = [Stack::crd(), Program::crd(), StackReceiver::crd(), Workspace::crd(), Update::crd()];
-    all.into_iter().map(finish).collect()
+    let (mut stack, mut workspace, mut update) = (Stack::crd(), Workspace::crd(), Update::crd());
+    if let (Some(stack), Some(workspace), Some(update)) = (spec(&mut stack), spec(&mut workspace), spec(&mut update)) {
+        template_schema::describe_pods(workspace);
+        template_schema::describe_templates(stack, workspace, update);
+    }
+    [stack, Program::crd(), StackReceiver::crd(), workspace, update].into_iter().map(finish).collect()
+}
+
+/// Returns the schema of the spec in the generated version.
+fn spec(crd: &mut CustomResourceDefinition) -> Option<&mut JSONSchemaProps> {
+    let schema = crd.spec.versions.first_mut()?.schema.as_mut()?;
+    schema.open_api_v3_schema.as_mut()?.properties.as_mut()?.get_mut("spec")
 }
 
 /// Returns the group and the storage version of each kind.
@@ -44,19 +56,23 @@ fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd
 }
 
-/// Serves Stacks as `v1alpha1` in addition to `v1`. Both versions have the same schema, so Stacks need no conversion.
+/// Serves Stacks as `v1alpha1` in addition to `v1`. Both versions have the same fields, so Stacks need no conversion. Two
+/// complete schemas would exceed the maximum size of a definition for `kubectl apply`.
 fn serve_older_version(crd: &mut CustomResourceDefinition) {
     if crd.spec.group != Stack::group(&()) || crd.spec.names.kind != Stack::kind(&()) {
         return;
     }
-    let older = crd.spec.versions.first().map(|served| CustomResourceDefinitionVersion {
+    let Some(mut older) = crd.spec.versions.first().cloned() else { return };
+    if let Some(root) = older.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
+        template_schema::shorten(root);
+    }
+    crd.spec.versions.push(CustomResourceDefinitionVersion {
         name: "v1alpha1".to_owned(),
         storage: false,
         deprecated: Some(true),
         deprecation_warning: Some("pulumi.com/v1alpha1 Stack is deprecated; use pulumi.com/v1 Stack".to_owned()),
-        ..served.clone()
+        ..older
     });
-    crd.spec.versions.extend(older);
 }
 
 fn status_schema(root: Option<&mut JSONSchemaProps>) -> Option<&mut JSONSchemaProps> {

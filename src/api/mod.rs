@@ -11,3 +11,4 @@ pub mod names;
 pub mod pulumi;
 pub mod resolve;
 pub mod schema;
+pub mod template_schema;

@@ -5,7 +5,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use crate::api::bounds;
 
 /// Returns the schema of a JSON object with any fields. Templates use this schema, because they stay JSON until they
-/// are merged into an object.
+/// are merged into an object. `template_schema` adds the fields.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
@@ -29,7 +29,7 @@ pub fn duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"})
 }
 
-/// Returns the schema of a list of EnvFromSource (core/v1).
+/// Returns the schema of a list of EnvFromSource (core/v1). `template_schema` adds the fields of the items.
 pub fn environment_sources(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -39,7 +39,7 @@ pub fn environment_sources(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Returns the schema of a list of EnvVar (core/v1).
+/// Returns the schema of a list of EnvVar (core/v1). `template_schema` adds the fields of the items.
 pub fn environment(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -64,12 +64,39 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "required": ["lastTransitionTime", "message", "reason", "status", "type"],
             "properties": {
-                "type": {"type": "string", "maxLength": 316},
-                "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-                "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0},
-                "lastTransitionTime": {"type": "string", "format": "date-time"},
-                "reason": {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
-                "message": {"type": "string", "maxLength": 32768},
+                "type": {
+                    "description": "Type of the condition, such as `Ready`.",
+                    "type": "string",
+                    "maxLength": 316,
+                },
+                "status": {
+                    "description": "Status of the condition: `True`, `False` or `Unknown`.",
+                    "type": "string",
+                    "enum": ["True", "False", "Unknown"],
+                },
+                "observedGeneration": {
+                    "description": "Generation of the object for which the condition was determined.",
+                    "type": "integer",
+                    "format": "int64",
+                    "minimum": 0,
+                },
+                "lastTransitionTime": {
+                    "description": "Time at which the status of the condition last changed.",
+                    "type": "string",
+                    "format": "date-time",
+                },
+                "reason": {
+                    "description": "Reason for the status, as one word for programs.",
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 1024,
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+                },
+                "message": {
+                    "description": "Details of the status, as text for users.",
+                    "type": "string",
+                    "maxLength": 32768,
+                },
             },
         },
         "x-kubernetes-list-type": "map",

@@ -67,6 +67,67 @@ fn strict_validation_accepts_every_field_of_pko() {
     });
 }
 
+/// Template with the directives of a strategic merge patch, nulls, objects without required fields, and a field of a
+/// newer Kubernetes version.
+fn template_with_directives() -> Value {
+    let container = json!({
+        "name": "pulumi",
+        "$setElementOrder/env": [{"name": "A"}, {"name": "B"}],
+        "env": [{"name": "A", "$patch": "delete"}, {"name": "B", "value": null}],
+        "volumeMounts": [{"$patch": "replace"}],
+        "resources": {"limits": {"cpu": 2, "memory": "1Gi", "ephemeral-storage": null}},
+        "securityContext": {"runAsUser": null, "$retainKeys": ["runAsUser"], "fieldOfNewerVersion": {"a": [1]}},
+    });
+    let pod = json!({
+        "$deleteFromPrimitiveList/finalizers": ["a"],
+        "containers": [container],
+        "initContainers": null,
+        "volumes": [{"name": "data", "$retainKeys": ["name", "emptyDir"], "emptyDir": {}}],
+        "ephemeralContainers": [{"name": "debug"}],
+    });
+    json!({
+        "metadata": {"labels": {"team": "blue", "area": null}, "annotations": null},
+        "spec": {
+            "image": null,
+            "env": [{"name": "A", "$patch": "delete"}, {"$patch": "replace"}],
+            "$setElementOrder/env": [{"name": "A"}],
+            "resources": {"requests": {"cpu": "100m", "memory": 1024}},
+            "stacks": [{"name": "dev", "$patch": "replace", "config": [{"key": "a", "value": {"b": null}}]}],
+            "podTemplate": {"metadata": {"labels": {"$patch": "replace", "team": "blue"}}, "spec": pod},
+        },
+    })
+}
+
+#[test]
+fn templates_keep_directives_and_reject_misspelled_fields() {
+    run("templates", async |scene| {
+        let mut stack = serde_json::to_value(scene.stack_on_program("main", "app")).expect("an object");
+        stack["spec"]["workspaceTemplate"] = template_with_directives();
+        stack["spec"]["updateTemplate"] =
+            json!({"spec": {"target": null, "$deleteFromPrimitiveList/target": ["a"], "lockRecovery": null}});
+        for object in [stack.clone(), in_older_version(&stack)] {
+            let created = check(scene, &object).await.unwrap_or_else(|error| panic!("rejected: {error}"));
+            for template in ["workspaceTemplate", "updateTemplate"] {
+                assert_eq!(created.data["spec"][template], stack["spec"][template], "{}", object["apiVersion"]);
+            }
+        }
+        let misspelled = [
+            ("workspaceTemplate", json!({"spec": {"imagge": "a"}}), "imagge"),
+            ("workspaceTemplate", json!({"metadata": {"lables": {}}}), "lables"),
+            ("workspaceTemplate", json!({"spec": {"stacks": [{"name": "dev", "confg": []}]}}), "confg"),
+            ("workspaceTemplate", json!({"spec": {"serviceTemplate": {"spec": {}}}}), "serviceTemplate.spec"),
+            ("updateTemplate", json!({"spec": {"ttl": "1h"}}), "ttl"),
+            ("workspaceTemplate", json!({"spec": {"podTemplate": {"spec": {"hostNetwork": "yes"}}}}), "hostNetwork"),
+        ];
+        for (template, content, field) in misspelled {
+            let mut wrong = stack.clone();
+            wrong["spec"][template] = content;
+            let error = check(scene, &wrong).await.expect_err(field).to_string();
+            assert!(error.contains(field), "{field}: {error}");
+        }
+    });
+}
+
 #[test]
 fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
     run("older-version", async |scene| {

@@ -279,14 +279,11 @@ fn a_typo_in_a_template_is_reported_until_it_is_fixed() {
         let typo = json!({"spec": {"containers": [{"name": PULUMI_CONTAINER, "imagee": "x"}]}});
         workspace(scene, "main", json!({"projectInfo": info, "podTemplate": typo})).await;
         until_stalled(scene, "main", &["imagee"]).await;
-        let wrong = json!({"spec": {"securityContext": {"fsGroup": "many"}}});
+        let wrong = json!({"spec": {"securityContext": {"supplementalGroupsPolicy": "Many"}}});
         scene.patch::<Workspace>("main", json!({"spec": {"podTemplate": null}})).await;
         scene.patch::<Workspace>("main", json!({"spec": {"podTemplate": wrong}})).await;
-        until_stalled(scene, "main", &["fsGroup"]).await;
-        let typo = json!({"podTemplate": null, "serviceTemplate": {"metadata": {"lables": {"a": "b"}}}});
-        scene.patch::<Workspace>("main", json!({"spec": typo})).await;
-        until_stalled(scene, "main", &["serviceTemplate.metadata.lables"]).await;
-        let profile = json!({"serviceTemplate": null, "securityProfile": "privileged"});
+        until_stalled(scene, "main", &["supplementalGroupsPolicy"]).await;
+        let profile = json!({"podTemplate": null, "securityProfile": "privileged"});
         scene.patch::<Workspace>("main", json!({"spec": profile})).await;
         until_stalled(scene, "main", &["securityProfile", "must be restricted or baseline"]).await;
         // This namespace admits only pods that comply with the Pod Security Standard `restricted`.

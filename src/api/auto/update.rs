@@ -53,6 +53,7 @@ pub struct UpdateSpec {
 
     /// Artifact of the run. The run uses no other artifact. Default: the artifact that is in the pod when the run
     /// starts. The controller records this artifact in `status.run`.
+    /// Example: `{digest: "sha256:…", revision: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
@@ -78,6 +79,7 @@ pub struct UpdateSpec {
 
     /// URNs of the resources to which the run is limited (`--target`). In a URN, `*` matches any characters except `:`,
     /// and `**` matches any characters. Default: all resources.
+    /// Example: `["urn:pulumi:dev::web::aws:s3/bucket:Bucket::*"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub target: Vec<String>,
@@ -88,6 +90,7 @@ pub struct UpdateSpec {
     pub target_dependents: Option<bool>,
 
     /// URNs of the resources that an `up` or `preview` replaces (`--replace`). Default: no resources.
+    /// Example: `["urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub replace: Vec<String>,
@@ -115,9 +118,10 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 
-    /// Pulumi stack that a `destroy` must operate on. If the name, the project or the backend of the Pulumi stack in the
-    /// workspace differs from this field, the destroy fails with the reason `StackNotFound` and deletes nothing. Absent
-    /// parts are not compared. A Stack sets this field to its `status.appliedStack`. Default: no restriction.
+    /// Pulumi stack that a `destroy` must operate on. If the name, the project or the backend of the Pulumi stack in
+    /// the workspace differs from this field, the destroy fails with the reason `StackNotFound` and deletes nothing.
+    /// Absent parts are not compared. A Stack sets this field to its `status.appliedStack`. Default: no restriction.
+    /// Example: `{name: dev, project: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 
@@ -166,8 +170,8 @@ pub enum LockRecovery {
     Manual,
 }
 
-/// Policy for pending creates: resources that an interrupted run was creating. It is unknown whether these resources
-/// exist.
+/// Policy for pending creates, which are resources that an interrupted run was creating: `Stop`, `Keep` or `Clear`. It
+/// is unknown whether these resources exist. Default: the run does not check the state for pending creates.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum PendingCreates {
     /// Do not start the run if the state contains pending creates.

@@ -18,6 +18,7 @@ pub struct UpdateStatus {
     pub observed_generation: Option<i64>,
 
     /// Conditions of the Update: `Progressing`, `Failed` and `Complete`.
+    /// Example: `[{type: Complete, status: "True", reason: Succeeded}]`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -32,6 +33,7 @@ pub struct UpdateStatus {
     pub phase: Option<UpdatePhase>,
 
     /// Progress of the run. After the run has ended, `progress.summary` contains a summary of the changes.
+    /// Example: `{summary: "3 done, creating aws:s3:Bucket logs", stepsDone: 3}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<RunProgress>,
 
@@ -55,7 +57,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permalink: Option<String>,
 
-    /// Pulumi project of the run. Absent if unknown.
+    /// Pulumi project of the run. Absent if unknown. Example: `{name: web, runtime: nodejs}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<RunProject>,
 
@@ -89,11 +91,13 @@ pub struct UpdateStatus {
     pub last_output: Option<String>,
 
     /// URNs of the pending creates that prevented the start of this run. At most 100 entries.
+    /// Example: `["urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PENDING_CREATES), inner(length(max = bounds::URN)))]
     pub pending_creates: Vec<String>,
 
     /// Pod and inputs of the run. The controller sets this field before the run starts.
+    /// Example: `{podUID: 5d1c…, nodeName: node-1}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunBinding>,
 
@@ -209,7 +213,7 @@ pub struct RunBinding {
     pub agent_start_id: String,
     /// Digest of the settings of the Pulumi stack for this run.
     pub settings_digest: String,
-    /// Artifact that the run uses.
+    /// Artifact that the run uses. Example: `{digest: "sha256:…", revision: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
     /// Host name of the pod. If this run locks the Pulumi stack, the lock contains this host name. Empty if other

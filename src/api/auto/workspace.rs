@@ -48,13 +48,13 @@ pub struct WorkspaceSpec {
     pub image_pull_policy: Option<String>,
 
     /// Environment variables of the `pulumi` container. When a run starts, the agent reads the current values from
-    /// Secrets and ConfigMaps.
+    /// Secrets and ConfigMaps. Default: none. Example: `[{name: AWS_REGION, value: eu-central-1}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::environment")]
     pub env: Vec<Value>,
 
     /// Secrets and ConfigMaps whose keys become environment variables of the `pulumi` container. When a run starts, the
-    /// agent reads the current values. `env` takes precedence.
+    /// agent reads the current values. `env` takes precedence. Default: none. Example: `[{secretRef: {name: aws}}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::environment_sources")]
     pub env_from: Vec<Value>,
@@ -66,19 +66,19 @@ pub struct WorkspaceSpec {
     pub pulumi_log_level: Option<u32>,
 
     /// Resources of the `pulumi` container, as ResourceRequirements (core/v1). Default: a memory request of 16Mi, no
-    /// CPU request and no limits.
+    /// CPU request and no limits. Example: `{limits: {memory: 1Gi}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub resources: Option<Value>,
 
     /// Pod template that is merged into the generated pod template, with the semantics of
-    /// `kubectl patch --type=strategic`.
+    /// `kubectl patch --type=strategic`. Default: none. Example: `{spec: {nodeSelector: {kubernetes.io/arch: amd64}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub pod_template: Option<Value>,
 
     /// Labels and annotations of the Service of the pod, in the field `metadata`. They are merged with the same
-    /// semantics as `podTemplate`.
+    /// semantics as `podTemplate`. Default: none. Example: `{metadata: {labels: {team: blue}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub service_template: Option<Value>,
@@ -91,28 +91,31 @@ pub struct WorkspaceSpec {
 
     /// Artifact that is the source of the Workspace. A Stack sets this field in its Workspace. A Workspace has at most
     /// one source. Without a source, init containers in `podTemplate` must provide the project in `/share/workspace`.
+    /// Default: none. Example: `{digest: "sha256:…", revision: "main@sha1:…", dir: program}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
     /// Git repository that is the source of the Workspace. The controller polls the repository and delivers new commits
-    /// to the existing pod.
+    /// to the existing pod. Default: none. Example: `{url: "https://git.example.com/web.git", ref: main}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitRepository>,
 
-    /// Archive on an HTTP server that is the source of the Workspace.
+    /// Archive on an HTTP server that is the source of the Workspace. Default: none.
+    /// Example: `{url: "http://source-controller.flux-system/web.tar.gz", digest: "sha256:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux: Option<FluxArtifact>,
 
-    /// Directory in the image that is the source of the Workspace.
+    /// Directory in the image that is the source of the Workspace. Default: none. Example: `{dir: /app}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalDirectory>,
 
     /// Name and runtime of a project without a program. The generated project is the source of the Workspace, and is
-    /// useful only for `refresh` and `destroy`.
+    /// useful only for `refresh` and `destroy`. Default: none. Example: `{name: web, runtime: nodejs}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<ProjectInfo>,
 
-    /// Pulumi stacks of the Workspace and their configuration.
+    /// Pulumi stacks of the Workspace and their configuration. Default: none.
+    /// Example: `[{name: dev, config: [{key: "aws:region", value: eu-central-1}]}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[schemars(length(max = bounds::REFERENCES))]
@@ -125,7 +128,7 @@ pub struct WorkspaceSpec {
 pub struct ArtifactReference {
     /// Digest of the archive, in the form `algorithm:hex`.
     pub digest: Digest,
-    /// Revision of the source, such as `main@sha1:…`.
+    /// Revision of the source, such as `main@sha1:…`. Default: empty.
     #[serde(default)]
     pub revision: String,
     /// Directory of the Pulumi project, relative to the root of the archive. Default: the root of the archive.
@@ -181,13 +184,14 @@ pub struct WorkspaceStack {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub secrets_provider: Option<String>,
-    /// Configuration values. They override the values of the same keys in the settings file of the source.
+    /// Configuration values. They override the values of the same keys in the settings file of the source. Default:
+    /// none. Example: `[{key: "aws:region", value: eu-central-1}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
     #[schemars(length(max = bounds::WORKSPACE_CONFIG))]
     pub config: Vec<ConfigItem>,
     /// Pulumi ESC environments that the Pulumi stack imports. They are imported after the environments in the settings
-    /// file of the source.
+    /// file of the source. Default: none. Example: `[org/production]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::WORKSPACE_ENVIRONMENTS), inner(length(max = bounds::ENVIRONMENT)))]
     pub environment: Vec<String>,
@@ -200,11 +204,12 @@ pub struct ConfigItem {
     /// Configuration key. A key without a namespace has the namespace of the project.
     #[schemars(length(max = bounds::KEY))]
     pub key: String,
-    /// Value, which can be any JSON value except null. Exactly one of `value` and `valueFrom` must be set.
+    /// Value, which can be any JSON value except null. Exactly one of `value` and `valueFrom` must be set. Default:
+    /// none. Example: `[8080, 8443]`.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "schema::any_value")]
     pub value: Value,
-    /// Reference to the value.
+    /// Reference to the value. Default: none. Example: `{secretKeyRef: {name: web, key: password}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ConfigValueFrom>,
     /// Whether the key is a path into an object or a list, such as `names[0]` or `web.port`. Default: `false`.
@@ -221,18 +226,20 @@ pub struct ConfigItem {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigValueFrom {
-    /// Name of an environment variable of the run.
+    /// Name of an environment variable of the run. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::KEY))]
     pub env: Option<String>,
-    /// Path of a file in the `pulumi` container that contains the value.
+    /// Path of a file in the `pulumi` container that contains the value. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub path: Option<String>,
-    /// Reference to a key of a Secret in the namespace of the Workspace.
+    /// Reference to a key of a Secret in the namespace of the Workspace. Default: none.
+    /// Example: `{name: web, key: password}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<KeyReference>,
-    /// Reference to a key of a ConfigMap in the namespace of the Workspace.
+    /// Reference to a key of a ConfigMap in the namespace of the Workspace. Default: none.
+    /// Example: `{name: web, key: zones}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyReference>,
     /// Whether the value is parsed as JSON. If `false`, the value is a string. Default: `false`.
@@ -249,6 +256,7 @@ pub struct WorkspaceStatus {
     pub observed_generation: Option<i64>,
 
     /// Conditions of the Workspace: `Ready`, `Reconciling` and `Stalled`.
+    /// Example: `[{type: Ready, status: "True", reason: Succeeded}]`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -271,7 +279,7 @@ pub struct WorkspaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_version: Option<String>,
 
-    /// Artifact that is installed in the pod.
+    /// Artifact that is installed in the pod. Example: `{digest: "sha256:…", revision: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
@@ -321,7 +329,7 @@ pub struct GitRepository {
     /// not support the fetch of a single commit. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shallow: Option<bool>,
-    /// Credentials for the repository. Default: no credentials.
+    /// Credentials for the repository. Default: no credentials. Example: `{token: {name: git, key: token}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<GitRepositoryAuth>,
 }
@@ -332,19 +340,21 @@ pub struct GitRepository {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitRepositoryAuth {
-    /// Reference to the private key in the OpenSSH or PEM format.
+    /// Reference to the private key in the OpenSSH or PEM format. Default: none. Example: `{name: git, key: identity}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_private_key: Option<SecretKeySelector>,
-    /// Reference to the user name.
+    /// Reference to the user name. Default: none. Example: `{name: git, key: username}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<SecretKeySelector>,
-    /// Reference to the password of the user, or to the passphrase of `sshPrivateKey`.
+    /// Reference to the password of the user, or to the passphrase of `sshPrivateKey`. Default: none.
+    /// Example: `{name: git, key: password}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<SecretKeySelector>,
-    /// Reference to the personal access token.
+    /// Reference to the personal access token. Default: none. Example: `{name: git, key: token}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<SecretKeySelector>,
-    /// References to the credentials of a GitHub App installation.
+    /// References to the credentials of a GitHub App installation. Default: none.
+    /// Example: `{privateKey: {name: git, key: app}, appID: …, installationID: …}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub github_app: Option<GitHubAppKeys>,
 }
@@ -353,13 +363,13 @@ pub struct GitRepositoryAuth {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitHubAppKeys {
-    /// Reference to the app ID or client ID of the GitHub App.
+    /// Reference to the app ID or client ID of the GitHub App. Example: `{name: git, key: app}`.
     #[serde(rename = "appID")]
     pub app_id: SecretKeySelector,
-    /// Reference to the installation ID of the GitHub App.
+    /// Reference to the installation ID of the GitHub App. Example: `{name: git, key: installation}`.
     #[serde(rename = "installationID")]
     pub installation_id: SecretKeySelector,
-    /// Reference to the private key of the GitHub App in the PEM format.
+    /// Reference to the private key of the GitHub App in the PEM format. Example: `{name: git, key: key}`.
     pub private_key: SecretKeySelector,
 }
 

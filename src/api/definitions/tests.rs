@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::*;
+use crate::api::duration;
 
 #[test]
 fn every_crd_follows_flux_conventions() {
@@ -32,25 +33,39 @@ fn every_crd_follows_flux_conventions() {
 }
 
 /// Fields that accept any JSON value. The controller checks the size of templates when it reads them. The size of the
-/// other fields is limited only by the maximum size of an object in the API server.
-const ANY_JSON: [&str; 10] = [
-    "Stack.spec.workspaceTemplate",
-    "Stack.spec.updateTemplate",
+/// other fields is limited only by the maximum size of an object in the API server. A `workspaceTemplate` has the fields
+/// of a Workspace.
+const ANY_JSON: [&str; 9] = [
     "Stack.spec.config{}",
+    "Stack.spec.updateTemplate.status",
+    "Stack.spec.workspaceTemplate.status",
     "Stack.status.outputs{}",
     "Workspace.spec.podTemplate",
-    "Workspace.spec.serviceTemplate",
     "Workspace.spec.resources",
     "Workspace.spec.env[]",
     "Workspace.spec.envFrom[]",
     "Workspace.spec.stacks[].config[].value",
 ];
 
+fn keeps_unknown_fields(schema: &Value) -> bool {
+    schema["x-kubernetes-preserve-unknown-fields"] == true
+}
+
+fn description(schema: &Value) -> &str {
+    schema["description"].as_str().unwrap_or_default()
+}
+
 /// Adds the paths of fields without a size limit to `found`. `repeated` is true for the items of lists.
 fn unbounded(path: &str, schema: &Value, repeated: bool, found: &mut Vec<String>) {
-    let is_any = schema["x-kubernetes-preserve-unknown-fields"] == true;
-    if is_any && !path.starts_with("Program.program.") && !ANY_JSON.contains(&path) {
-        found.push(format!("{path} accepts any JSON"));
+    if keeps_unknown_fields(schema) {
+        let field = path.replace("Stack.spec.workspaceTemplate.spec.", "Workspace.spec.");
+        let is_directive = path.contains(".$");
+        let is_rejected = description(schema).starts_with(template_schema::NOT_SUPPORTED);
+        let is_program = path.starts_with("Program.program.");
+        if !is_directive && !is_rejected && !is_program && !ANY_JSON.contains(&field.as_str()) {
+            found.push(format!("{path} accepts any JSON"));
+        }
+        return;
     }
     if let Some(items) = schema.get("items") {
         if !schema["maxItems"].is_u64() {
@@ -74,26 +89,139 @@ fn unbounded(path: &str, schema: &Value, repeated: bool, found: &mut Vec<String>
     }
 }
 
+/// Returns the kind and the schema of each CustomResourceDefinition in its storage version.
+fn storage_schemas() -> Vec<(String, Value)> {
+    let mut schemas = Vec::new();
+    for crd in custom_resource_definitions() {
+        for version in crd.spec.versions.iter().filter(|version| version.storage) {
+            let mut schema = serde_json::to_value(&version.schema).expect("valid JSON schema");
+            schemas.push((crd.spec.names.kind.clone(), schema["openAPIV3Schema"].take()));
+        }
+    }
+    schemas
+}
+
 #[test]
 fn every_list_and_map_of_the_crds_has_a_limit() {
     let mut found = Vec::new();
-    for crd in custom_resource_definitions() {
-        for version in &crd.spec.versions {
-            let schema = serde_json::to_value(&version.schema).expect("valid JSON schema");
-            unbounded(&crd.spec.names.kind, &schema["openAPIV3Schema"], false, &mut found);
-        }
+    for (kind, schema) in storage_schemas() {
+        unbounded(&kind, &schema, false, &mut found);
     }
     assert!(found.is_empty(), "without a limit:\n{}", found.join("\n"));
 }
 
+/// Integers without a unit.
+const WITHOUT_UNIT: [&str; 6] =
+    ["agentProtocolVersion", "generation", "observedGeneration", "pid", "priority", "pulumiLogLevel"];
+
+/// Returns what the description of a field lacks.
+fn missing(path: &str, schema: &Value, is_required: bool) -> Vec<&'static str> {
+    let description = description(schema).replace('\n', " ");
+    let contains = |texts: &[&str]| texts.iter().any(|text| description.contains(text));
+    let mut missing = Vec::new();
+    if !description.ends_with('.') {
+        missing.push("a sentence");
+    }
+    if contains(&[template_schema::NOT_SUPPORTED, "No effect."]) {
+        return missing;
+    }
+    let is_scalar = matches!(schema["type"].as_str(), Some("boolean" | "integer" | "number" | "string"));
+    let is_int_or_string = schema["x-kubernetes-int-or-string"] == true;
+    if !is_scalar && !is_int_or_string && !contains(&["Example: `", "such as `"]) {
+        missing.push("an example");
+    }
+    // The fields of a template have the descriptions of their object, in which they can be required.
+    let is_template = path.contains("Template.");
+    let is_setting = !path.contains(".status.") && !is_required && !is_template;
+    if is_setting && !contains(&["Default: ", "Absent if", "Required", "the field is absent"]) {
+        missing.push("a default");
+    }
+    let name = path.rsplit('.').next().unwrap_or_default();
+    let lower = path.rsplit('.').take(2).collect::<Vec<_>>().join(" ").to_lowercase();
+    let is_duration = schema["type"] == "string"
+        && schema["format"].is_null()
+        && ["duration", "timeout", "interval", "ttl"].iter().any(|word| lower.contains(word));
+    let mut code = description.split('`').skip(1).step_by(2);
+    if is_duration && !code.any(|code| duration::seconds(code).is_some_and(|seconds| seconds > 0)) {
+        missing.push("a duration with a unit");
+    }
+    let has_unit = contains(&["in seconds", "in bytes", "Number of", "number of"]);
+    if schema["type"] == "integer" && !has_unit && !WITHOUT_UNIT.contains(&name) {
+        missing.push("a unit");
+    }
+    missing
+}
+
+/// Adds the fields with an incomplete description to `found`.
+fn incomplete(path: &str, schema: &Value, found: &mut Vec<String>) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        // The fields of Kubernetes objects have the first sentence of their description in Kubernetes.
+        if keeps_unknown_fields(schema) {
+            if description(property).is_empty() {
+                found.push(format!("{path} has no description"));
+            }
+        } else {
+            let required = schema["required"].as_array().into_iter().flatten();
+            let is_required = required.into_iter().any(|required| required == name.as_str());
+            let missing = missing(&path, property, is_required);
+            found.extend(missing.into_iter().map(|part| format!("{path} has no description with {part}")));
+        }
+        incomplete(&path, property, found);
+    }
+    for keyword in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get(keyword) {
+            incomplete(path, inner, found);
+        }
+    }
+}
+
 #[test]
-fn stack_versions_share_one_schema_and_only_v1_is_stored() {
+fn every_field_is_described_with_its_unit_its_default_and_an_example() {
+    let mut found = Vec::new();
+    for (kind, schema) in storage_schemas() {
+        for (part, schema) in schema["properties"].as_object().expect("properties") {
+            assert!(!description(schema).is_empty(), "{kind}.{part} has no description");
+            incomplete(&format!("{kind}.{part}"), schema, &mut found);
+        }
+    }
+    assert!(found.is_empty(), "{} incomplete descriptions:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn an_incomplete_description_is_found() {
+    let property = |name: &str, property: Value| json!({"properties": {name: property}});
+    let rows = [
+        (property("name", json!({"type": "string"})), vec!["a sentence", "a default"]),
+        (property("names", json!({"type": "array", "description": "Names. Default: none."})), vec!["an example"]),
+        (
+            property("timeout", json!({"type": "string", "description": "Limit. Default: none."})),
+            vec!["a duration with a unit"],
+        ),
+        (property("timeout", json!({"type": "string", "description": "Limit. Default: `1m30s`."})), vec![]),
+        (property("size", json!({"type": "integer", "description": "Size. Default: 0."})), vec!["a unit"]),
+        (property("size", json!({"type": "integer", "description": "Size in bytes. Default: 0."})), vec![]),
+    ];
+    for (schema, expected) in rows {
+        let mut found = Vec::new();
+        incomplete("Kind.spec", &schema, &mut found);
+        assert_eq!(found.len(), expected.len(), "{schema}: {found:?}");
+        for (found, part) in found.iter().zip(&expected) {
+            assert!(found.ends_with(part), "{found}: {part}");
+        }
+    }
+}
+
+#[test]
+fn stack_versions_have_the_same_fields_and_only_v1_is_stored() {
     let crds = custom_resource_definitions();
     let stack = crds.iter().find(|crd| crd.spec.names.kind == "Stack").expect("CRD Stack");
     let [v1, older] = stack.spec.versions.as_slice() else { panic!("expected two versions") };
     assert_eq!((v1.name.as_str(), v1.served, v1.storage, v1.deprecated), ("v1", true, true, None));
     assert_eq!((older.name.as_str(), older.served, older.storage), ("v1alpha1", true, false));
-    assert_eq!((&v1.schema, &v1.subresources), (&older.schema, &older.subresources));
-    assert_eq!(stack.spec.conversion, None, "both versions have the same schema");
+    let mut shortened = v1.schema.clone();
+    shortened.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()).map(template_schema::shorten);
+    assert_eq!((&shortened, &v1.subresources), (&older.schema, &older.subresources));
+    assert_eq!(stack.spec.conversion, None, "both versions have the same fields");
     assert!(crds.iter().filter(|crd| crd.spec.names.kind != "Stack").all(|crd| crd.spec.versions.len() == 1));
 }

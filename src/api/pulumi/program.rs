@@ -73,47 +73,51 @@ impl Program {
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 pub struct ProgramSpec {
-    /// Description of the Pulumi project.
+    /// Description of the Pulumi project. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 
-    /// Version requirements for the Pulumi CLI.
+    /// Version requirements for the Pulumi CLI. Default: any version. Example: `{requiredVersion: ">=3.150.0"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi: Option<PulumiRequirements>,
 
     /// Packages that are not in the Pulumi registry, by name. Each value is the source of the package, such as
-    /// `source@version`, or an object with `source`, `version` and `parameters`.
+    /// `source@version`, or an object with `source`, `version` and `parameters`. Default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::REFERENCES))]
     pub packages: BTreeMap<String, Value>,
 
-    /// Plugins that are installed in the workspace image, by kind.
+    /// Plugins that are installed in the workspace image, by kind. Default: none.
+    /// Example: `{providers: [{name: aws, path: /plugins/aws}]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugins: Option<Plugins>,
 
     /// Project configuration by key. A value is a default value, or an object with `type` (`string`, `integer`,
     /// `boolean`, `array` or `object`), `items`, `default`, `description` and `secret`. If the key has the namespace of
-    /// another package, such as `aws:region`, the object contains the value in the field `value`.
+    /// another package, such as `aws:region`, the object contains the value in the field `value`. Default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
 
-    /// Configuration by key, with the types of the Pulumi YAML language. `config` takes precedence.
+    /// Configuration by key, with the types of the Pulumi YAML language. `config` takes precedence. Default: none.
+    /// Example: `{replicas: {type: Integer, default: 3}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub configuration: BTreeMap<String, Configuration>,
 
-    /// Expressions by name. Other expressions can refer to these names.
+    /// Expressions by name. Other expressions can refer to these names. Default: none.
+    /// Example: `{greeting: "Hello, ${name}"}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub variables: BTreeMap<String, Value>,
 
-    /// Resources of the program by logical name.
+    /// Resources of the program by logical name. Default: none. Example: `{logs: {type: "aws:s3:Bucket"}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub resources: BTreeMap<String, ProgramResource>,
 
-    /// Outputs of the Pulumi stack by name. The values are expressions.
+    /// Outputs of the Pulumi stack by name. The values are expressions. Default: none.
+    /// Example: `{bucket: "${logs.id}"}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub outputs: BTreeMap<String, Value>,
@@ -131,15 +135,15 @@ pub struct PulumiRequirements {
 /// Plugins by kind.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct Plugins {
-    /// Resource provider plugins.
+    /// Resource provider plugins. Default: none. Example: `[{name: aws, path: /plugins/aws}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub providers: Vec<Plugin>,
-    /// Language plugins.
+    /// Language plugins. Default: none. Example: `[{name: yaml, path: /plugins/yaml}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub languages: Vec<Plugin>,
-    /// Policy plugins.
+    /// Policy plugins. Default: none. Example: `[{name: policies, path: /plugins/policies}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub analyzers: Vec<Plugin>,
@@ -164,10 +168,10 @@ pub struct Plugin {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct Configuration {
     /// Type of the value: `String`, `Number`, `Integer`, `Boolean`, `Object`, or a list of one of these types, such as
-    /// `List<String>`.
+    /// `List<String>`. Default: the type of `default`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Default value for a Stack that does not set the key, as any JSON value.
+    /// Default value for a Stack that does not set the key, as any JSON value. Default: none. Example: `[a, b]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub default: Option<Value>,
@@ -194,14 +198,16 @@ pub struct ProgramResource {
     /// without `options.provider` use the default provider. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_provider: Option<bool>,
-    /// Input properties: an object of expressions, or an expression that evaluates to an object.
+    /// Input properties: an object of expressions, or an expression that evaluates to an object. Default: none.
+    /// Example: `{acl: private}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub properties: Option<Value>,
-    /// Options of the resource.
+    /// Options of the resource. Default: none. Example: `{dependsOn: ["${network}"]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<ResourceOptions>,
     /// Existing resource that the program reads and Pulumi does not manage. Cannot be combined with `properties`.
+    /// Default: none. Example: `{id: vpc-1}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub get: Option<ResourceGetter>,
 }
@@ -210,74 +216,77 @@ pub struct ProgramResource {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceOptions {
-    /// Names of the output properties that Pulumi stores as secrets.
+    /// Names of the output properties that Pulumi stores as secrets. Default: none. Example: `[password]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub additional_secret_outputs: Option<Vec<String>>,
     /// Previous identities of the resource: URNs, or objects with `name`, `type`, `parent`, `noParent`, `stack` and
-    /// `project`.
+    /// `project`. Default: none. Example: `[{name: former-name}]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub aliases: Option<Value>,
-    /// Timeouts of the operations on the resource.
+    /// Timeouts of the operations on the resource. Default: the timeouts of the provider. Example: `{create: 30m}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub custom_timeouts: Option<CustomTimeouts>,
     /// Whether Pulumi deletes the old resource before it creates a replacement. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_before_replace: Option<bool>,
     /// Reference to another resource. If Pulumi deletes that resource too, it does not call the provider to delete this
-    /// resource.
+    /// resource. Default: none. Example: `"${cluster}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub deleted_with: Option<Value>,
-    /// List of references to resources that Pulumi must create before this resource.
+    /// List of references to resources that Pulumi must create before this resource. Default: none.
+    /// Example: `["${network}"]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub depends_on: Option<Value>,
     /// For providers only: object that maps the name of an environment variable to the name under which the provider
-    /// reads the variable.
+    /// reads the variable. Default: none. Example: `{TEAM_TOKEN: API_TOKEN}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub env_var_mappings: Option<Value>,
-    /// Names of the properties whose changes Pulumi does not show.
+    /// Names of the properties whose changes Pulumi does not show. Default: none. Example: `[tags]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub hide_diffs: Option<Vec<String>>,
-    /// Names of the properties whose changes Pulumi ignores.
+    /// Names of the properties whose changes Pulumi ignores. Default: none. Example: `[tags]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub ignore_changes: Option<Vec<String>>,
-    /// ID of an existing resource that Pulumi imports.
+    /// ID of an existing resource that Pulumi imports. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<String>,
-    /// Reference to the parent resource. Default: the stack resource.
+    /// Reference to the parent resource. Default: the stack resource. Example: `"${network}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub parent: Option<Value>,
     /// Download URL of the provider plugin. Default: the URL that Pulumi selects.
     #[serde(default, rename = "pluginDownloadURL", skip_serializing_if = "Option::is_none")]
     pub plugin_download_url: Option<String>,
-    /// Whether Pulumi prevents the deletion of the resource: a boolean or an expression.
+    /// Whether Pulumi prevents the deletion of the resource: a boolean or an expression. Default: `false`.
+    /// Example: `"${isProduction}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub protect: Option<Value>,
-    /// Reference to the provider of the resource. Default: the default provider of the package.
+    /// Reference to the provider of the resource. Default: the default provider of the package. Example: `"${europe}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub provider: Option<Value>,
-    /// List of references to the providers of the child resources.
+    /// List of references to the providers of the child resources. Default: none. Example: `["${europe}"]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub providers: Option<Value>,
-    /// Names of the properties whose changes require a replacement of the resource.
+    /// Names of the properties whose changes require a replacement of the resource. Default: none. Example: `[name]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub replace_on_changes: Option<Vec<String>>,
-    /// List of references to other resources. If one of them is replaced, this resource is replaced too.
+    /// List of references to other resources. If one of them is replaced, this resource is replaced too. Default: none.
+    /// Example: `["${network}"]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub replace_with: Option<Value>,
-    /// Expression. If its value changes, the resource is replaced.
+    /// Expression. If its value changes, the resource is replaced. Default: none. Example: `"${version}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub replacement_trigger: Option<Value>,
@@ -292,16 +301,16 @@ pub struct ResourceOptions {
 /// Timeouts of the operations on a resource, as durations such as `30m`. Default: the timeouts of the provider.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct CustomTimeouts {
-    /// Timeout of a create operation.
+    /// Timeout of a create operation, as a duration such as `30m`. Default: the timeout of the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create: Option<String>,
-    /// Timeout of an update operation.
+    /// Timeout of an update operation, as a duration such as `30m`. Default: the timeout of the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update: Option<String>,
-    /// Timeout of a delete operation.
+    /// Timeout of a delete operation, as a duration such as `30m`. Default: the timeout of the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete: Option<String>,
-    /// Timeout of a read operation.
+    /// Timeout of a read operation, as a duration such as `30m`. Default: the timeout of the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read: Option<String>,
 }
@@ -313,6 +322,7 @@ pub struct ResourceGetter {
     #[schemars(length(min = 1))]
     pub id: String,
     /// Known properties of the resource, which some providers require to find the resource. The values are expressions.
+    /// Default: none. Example: `{region: eu-central-1}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub state: BTreeMap<String, Value>,
@@ -327,6 +337,7 @@ pub struct ProgramStatus {
     pub observed_generation: Option<i64>,
 
     /// Conditions of the Program: `Ready`, and `Stalled` while the Program is invalid.
+    /// Example: `[{type: Ready, status: "True", reason: Succeeded}]`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -337,7 +348,7 @@ pub struct ProgramStatus {
     pub summary: Option<String>,
 
     /// Artifact of the last valid generation. The controller delivers it to workspace pods and does not serve it over
-    /// HTTP.
+    /// HTTP. Example: `{digest: "sha256:…", revision: "3", size: 412}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ProgramArtifact>,
 }

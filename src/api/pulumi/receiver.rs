@@ -56,10 +56,11 @@ pub struct StackReceiverSpec {
     pub interval: String,
 
     /// Reference to the Secret with the token, in the namespace of the StackReceiver. The Secret must have the key
-    /// `token`.
+    /// `token`. Example: `{name: webhook-token}`.
     pub secret_ref: TokenReference,
 
     /// Stacks in the namespace of the StackReceiver. A valid request starts a run of each of these Stacks.
+    /// Example: `[{name: web}, {matchLabels: {team: blue}}]`.
     #[schemars(length(min = 1, max = 64))]
     pub resources: Vec<ReceiverResource>,
 
@@ -108,12 +109,13 @@ pub struct ReceiverResource {
     #[schemars(extend("enum" = ["Stack"]))]
     pub kind: Option<String>,
 
-    /// Name of the Stack to run. If `matchLabels` is set, the name must be absent or `*`.
+    /// Name of the Stack to run. If `matchLabels` is set, the name must be absent or `*`. Default: selection by
+    /// `matchLabels`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
 
-    /// Labels of the Stacks to select. Default: selection by `name`.
+    /// Labels of the Stacks to select. Default: selection by `name`. Example: `{team: blue}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("minProperties" = 1, "maxProperties" = 64))]
     pub match_labels: BTreeMap<String, String>,
@@ -131,6 +133,7 @@ impl ReceiverResource {
 #[serde(rename_all = "camelCase")]
 pub struct StackReceiverStatus {
     /// Conditions of the StackReceiver: `Ready`, `Reconciling` and `Stalled`.
+    /// Example: `[{type: Ready, status: "True", reason: Succeeded}]`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -19,7 +19,7 @@ pub struct ProgramReference {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FluxSource {
-    /// Reference to the source object.
+    /// Reference to the source object. Example: `{kind: GitRepository, name: web}`.
     pub source_ref: SourceReference,
 
     /// Directory of the Pulumi project, relative to the root of the artifact. Default: the root of the artifact.
@@ -62,15 +62,16 @@ pub struct ResourceRef {
     #[schemars(extend("enum" = ["Literal", "Secret", "ConfigMap", "Env", "FS"]))]
     pub kind: String,
 
-    /// Key of the Secret that contains the value. Required for the type `Secret`.
+    /// Key of the Secret that contains the value. Required for the type `Secret`. Example: `{name: aws, key: region}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretSelector>,
 
     /// Key of the ConfigMap that contains the value. Required for the type `ConfigMap`.
+    /// Example: `{name: web, key: region}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map: Option<ConfigMapSelector>,
 
-    /// Value in plain text. Required for the type `Literal`.
+    /// Value in plain text. Required for the type `Literal`. Example: `{value: eu-central-1}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub literal: Option<LiteralRef>,
 
@@ -152,7 +153,7 @@ pub struct LiteralRef {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct GitReference {
     /// Range of semantic versions, such as `>=1.2.0 <2.0.0` or `1.x`. The controller selects the tag with the highest
-    /// version in the range.
+    /// version in the range. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semver: Option<String>,
 }
@@ -163,16 +164,20 @@ pub struct GitReference {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitAuth {
-    /// Personal access token, for HTTP and HTTPS URLs.
+    /// Personal access token, for HTTP and HTTPS URLs. Default: none.
+    /// Example: `{type: Secret, secret: {name: git, key: token}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_token: Option<ResourceRef>,
-    /// Private key and its passphrase, for SSH URLs.
+    /// Private key and its passphrase, for SSH URLs. Default: none.
+    /// Example: `{sshPrivateKey: {type: Secret, secret: {name: git, key: identity}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_auth: Option<SshAuth>,
-    /// User name and password, for HTTP and HTTPS URLs.
+    /// User name and password, for HTTP and HTTPS URLs. Default: none.
+    /// Example: `{password: {type: Secret, secret: {name: git, key: password}}, userName: …}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basic_auth: Option<BasicAuth>,
-    /// Credentials of a GitHub App installation, for HTTP and HTTPS URLs.
+    /// Credentials of a GitHub App installation, for HTTP and HTTPS URLs. Default: none.
+    /// Example: `{privateKey: {type: Secret, secret: {name: git, key: app}}, appID: …, installationID: …}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub github_app: Option<GitHubAppAuth>,
 }
@@ -181,9 +186,10 @@ pub struct GitAuth {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SshAuth {
-    /// Private key in the OpenSSH or PEM format.
+    /// Private key in the OpenSSH or PEM format. Example: `{type: Secret, secret: {name: git, key: identity}}`.
     pub ssh_private_key: ResourceRef,
     /// Passphrase of the private key. Default: no passphrase.
+    /// Example: `{type: Secret, secret: {name: git, key: password}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<ResourceRef>,
 }
@@ -192,9 +198,9 @@ pub struct SshAuth {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct BasicAuth {
-    /// User name of the account.
+    /// User name of the account. Example: `{type: Literal, literal: {value: git}}`.
     pub user_name: ResourceRef,
-    /// Password or access token of the account.
+    /// Password or access token of the account. Example: `{type: Secret, secret: {name: git, key: password}}`.
     pub password: ResourceRef,
 }
 
@@ -202,13 +208,14 @@ pub struct BasicAuth {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitHubAppAuth {
-    /// App ID or client ID of the GitHub App.
+    /// App ID or client ID of the GitHub App. Example: `{type: Literal, literal: {value: "12"}}`.
     #[serde(rename = "appID")]
     pub app_id: ResourceRef,
-    /// Installation ID of the GitHub App.
+    /// Installation ID of the GitHub App. Example: `{type: Literal, literal: {value: "34"}}`.
     #[serde(rename = "installationID")]
     pub installation_id: ResourceRef,
     /// Private key of the GitHub App in the PEM format (PKCS#1 or PKCS#8).
+    /// Example: `{type: Secret, secret: {name: git, key: app}}`.
     pub private_key: ResourceRef,
     /// URL of the GitHub API. Default: `https://api.github.com` for repositories on github.com, otherwise
     /// `https://HOST/api/v3`.

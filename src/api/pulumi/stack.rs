@@ -43,24 +43,26 @@ pub struct StackSpec {
     pub stack: String,
 
     /// Flux source of the program. A Stack must have exactly one source: `fluxSource`, `programRef` or `projectRepo`.
+    /// Default: none. Example: `{sourceRef: {kind: GitRepository, name: web}, dir: program}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux_source: Option<FluxSource>,
 
     /// URL of a Git repository that the controller polls and fetches: `https://…`, `http://…`, `ssh://user@host/…` or
-    /// `user@host:path`, without a password. Requires one of `branch`, `commit` and `gitRef`.
+    /// `user@host:path`, without a password. Requires one of `branch`, `commit` and `gitRef`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_repo: Option<String>,
 
     /// Branch or tag of `projectRepo`, as a short or full name, such as `main`, `refs/heads/main` or `refs/tags/v1`.
+    /// Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
 
     /// Full hash of a commit of `projectRepo`. The controller fetches this commit only once. The field also accepts a
-    /// branch or a tag, in the same format as `branch`.
+    /// branch or a tag, in the same format as `branch`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 
-    /// Selection of a tag of `projectRepo` by its version.
+    /// Selection of a tag of `projectRepo` by its version. Default: none. Example: `{semver: 1.x}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<GitReference>,
 
@@ -75,23 +77,25 @@ pub struct StackSpec {
 
     /// Credentials for `projectRepo`, which take precedence over `gitAuthSecret`. Default: the credentials in
     /// `gitAuthSecret`, or else no credentials.
+    /// Example: `{accessToken: {type: Secret, secret: {name: git, key: token}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth: Option<GitAuth>,
 
     /// Name of a Secret with the credentials for `projectRepo` in these keys: `sshPrivateKey` (with a passphrase in
     /// `password`, if the key has one), or `accessToken`, or both `username` and `password`. The Secret can also
-    /// contain trusted SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
+    /// contain trusted SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth_secret: Option<String>,
 
     /// Patterns of files in `projectRepo`, in the format of `.gitignore`: `/apps/web/` matches a directory, and `*.ts`
     /// matches files in all directories. A new commit starts a run only if it changes a matching file. Default: all
-    /// files.
+    /// files. Example: `[/apps/web/, "*.ts"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::PATH)))]
     pub paths: Vec<String>,
 
-    /// Reference to a Program in the namespace of the Stack. Each change of the Program starts a run.
+    /// Reference to a Program in the namespace of the Stack. Each change of the Program starts a run. Default: none.
+    /// Example: `{name: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_ref: Option<ProgramReference>,
 
@@ -101,56 +105,64 @@ pub struct StackSpec {
     pub backend: Option<String>,
 
     /// Name of a Secret that contains the access token for Pulumi Cloud in the key `accessToken`
-    /// (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`.
+    /// (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_token_secret: Option<String>,
 
     /// Names of ConfigMaps whose keys become environment variables of the Pulumi CLI. Deprecated: use `envRefs`.
+    /// Default: none. Example: `[proxy]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::NAME)))]
     pub envs: Vec<String>,
 
-    /// Names of Secrets whose keys become environment variables of the Pulumi CLI. Deprecated: use `envRefs`.
+    /// Names of Secrets whose keys become environment variables of the Pulumi CLI. Deprecated: use `envRefs`. Default:
+    /// none. Example: `[aws]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::NAME)))]
     pub env_secrets: Vec<String>,
 
     /// Environment variables of the Pulumi CLI, by name. They take precedence over `envs`, `envSecrets`,
-    /// `accessTokenSecret` and `backend`.
+    /// `accessTokenSecret` and `backend`. Default: none.
+    /// Example: `{AWS_REGION: {type: Literal, literal: {value: eu-central-1}}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub env_refs: BTreeMap<String, ResourceRef>,
 
     /// Configuration of the Pulumi stack by key. The values are strings, numbers, booleans, objects or lists. A key is
     /// literal unless `pathKeys` contains it. A key without a namespace has the namespace of the project. If a key is
-    /// removed from this field, the next run no longer uses its value.
+    /// removed from this field, the next run no longer uses its value. Default: none.
+    /// Example: `{"aws:region": eu-central-1, replicas: 3}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
 
-    /// Configuration values in ConfigMaps, by key.
+    /// Configuration values in ConfigMaps, by key. Default: none.
+    /// Example: `{zones: {name: web, key: zones, json: true}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub config_ref: BTreeMap<String, ConfigReference>,
 
-    /// Secret configuration values in plain text, by key. Deprecated: use `secretsRef`.
+    /// Secret configuration values in plain text, by key. Deprecated: use `secretsRef`. Default: none.
+    /// Example: `{password: example}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets: BTreeMap<String, String>,
 
     /// Secret configuration values, by key. The CLI encrypts them in the settings of the Pulumi stack. Logs, conditions
-    /// and outputs do not contain the values.
+    /// and outputs do not contain the values. Default: none.
+    /// Example: `{password: {type: Secret, secret: {name: web, key: password}}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets_ref: BTreeMap<String, ResourceRef>,
 
     /// Keys of `config`, `configRef`, `secrets` and `secretsRef` that are paths into objects and lists, such as
-    /// `web.password` or `names[0]`.
+    /// `web.password` or `names[0]`. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::KEY)))]
     pub path_keys: Vec<String>,
 
-    /// Pulumi ESC environments that the Pulumi stack imports. Requires Pulumi Cloud as the state backend.
+    /// Pulumi ESC environments that the Pulumi stack imports. Requires Pulumi Cloud as the state backend. Default:
+    /// none. Example: `[org/production]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::ENVIRONMENT)))]
     pub environment: Vec<String>,
@@ -202,7 +214,7 @@ pub struct StackSpec {
 
     /// URNs of the resources to which updates and previews are limited (`--target`). In a URN, `*` matches any
     /// characters except `:`, and `**` matches any characters. A destroy always processes all resources. Default: all
-    /// resources.
+    /// resources. Example: `["urn:pulumi:dev::web::aws:s3/bucket:Bucket::*"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub targets: Vec<String>,
@@ -255,13 +267,13 @@ pub struct StackSpec {
     pub retry_on_update_conflict: Option<bool>,
 
     /// Stacks in the same namespace. A run starts only after the last run of each of these Stacks has succeeded.
-    /// Default: none.
+    /// Default: none. Example: `[{name: network}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub prerequisites: Vec<PrerequisiteReference>,
 
     /// Stacks that must be Ready before a run starts. A listed Stack with the same source as this Stack must also have
-    /// applied the same revision. Default: none.
+    /// applied the same revision. Default: none. Example: `[{name: network}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub depends_on: Vec<DependencyReference>,
@@ -303,14 +315,14 @@ pub struct StackSpec {
 
     /// Template with `metadata` and `spec` that is merged into the Update of each run, with the semantics of
     /// `kubectl patch --type=strategic`. The `spec` contains fields of an Update, such as `ttlAfterCompleted`,
-    /// `parallel` and `continueOnError`.
+    /// `parallel` and `continueOnError`. Default: none. Example: `{spec: {ttlAfterCompleted: 24h}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub update_template: Option<Value>,
 
     /// Template with `metadata` and `spec` that is merged into the Workspace of this Stack, with the semantics of
     /// `kubectl patch --type=strategic`. The `spec` contains fields of a Workspace, such as `image`, `resources` and
-    /// `podTemplate`.
+    /// `podTemplate`. Default: none. Example: `{spec: {resources: {limits: {memory: 1Gi}}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub workspace_template: Option<Value>,
@@ -322,7 +334,7 @@ pub struct PrerequisiteReference {
     /// Name of the referenced Stack.
     #[schemars(length(max = bounds::NAME))]
     pub name: String,
-    /// Additional requirement for the last run. Default: no requirement.
+    /// Additional requirement for the last run. Default: no requirement. Example: `{succeededWithinDuration: 1h}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requirement: Option<Requirement>,
 }

@@ -50,6 +50,7 @@ pub struct StackStatus {
     pub handled_cancel: Option<String>,
 
     /// Conditions of the Stack: `Ready`, `Reconciling` and `Stalled`.
+    /// Example: `[{type: Ready, status: "True", reason: Succeeded}]`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -65,6 +66,7 @@ pub struct StackStatus {
     pub summary: Option<String>,
 
     /// Outputs of the last successful `up`, by name. The value of a secret output is `[secret]`.
+    /// Example: `{url: "https://example.com"}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub outputs: BTreeMap<String, Value>,
@@ -83,6 +85,7 @@ pub struct StackStatus {
     pub last_applied_origin_revision: Option<String>,
 
     /// Recent combinations of artifact and result, newest first. At most five entries.
+    /// Example: `[{digest: "sha256:…", lastReconciledStatus: Succeeded, totalReconciliations: 2}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::HISTORY))]
     pub history: Vec<Snapshot>,
@@ -96,21 +99,23 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
 
-    /// Open run and its inputs. Absent if no run is open.
+    /// Open run and its inputs. Absent if no run is open. Example: `{name: web-1, type: up, commit: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_update: Option<CurrentUpdate>,
 
     /// Last completed run and its inputs. Absent if no run has ended.
+    /// Example: `{name: web-1, type: up, state: succeeded}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_update: Option<LastUpdate>,
 
     /// Pulumi project of the last run. If no source is available, a destroy uses only the name of this project and the
-    /// state of the Pulumi stack.
+    /// state of the Pulumi stack. Example: `{name: web, runtime: nodejs}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<RunProject>,
 
     /// Pulumi stack that can contain resources of this Stack. Set after a successful `up`, and after a failed `up` that
     /// may have changed resources. Absent after a successful destroy.
+    /// Example: `{name: dev, project: web, backend: "s3://state"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 }
@@ -153,6 +158,7 @@ pub struct RunInputs {
     pub config_inputs: Option<String>,
     /// Keyed hash of each Secret and ConfigMap that the workspace pod mounts, by object. An object that the controller
     /// does not watch keeps the hash of the previous run, so a change of the object starts no run.
+    /// Example: `{Secret/aws: 3f2a…}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
@@ -185,7 +191,7 @@ pub struct CurrentUpdate {
     /// check the state for pending creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
-    /// Pulumi stack of the run. Parts that are unknown before the run are absent.
+    /// Pulumi stack of the run. Parts that are unknown before the run are absent. Example: `{name: dev, project: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_stack: Option<PulumiStack>,
 }
@@ -252,7 +258,7 @@ pub struct LastUpdate {
     /// Policy of the next run for the pending creates of an interrupted run. Absent after a successful run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
-    /// Pulumi stack of the run.
+    /// Pulumi stack of the run. Example: `{name: dev, project: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_stack: Option<PulumiStack>,
 }
@@ -275,7 +281,7 @@ pub struct Snapshot {
     pub last_reconciled_status: String,
     /// Number of runs of the artifact with this result.
     pub total_reconciliations: i64,
-    /// `revision` of the artifact, and `originRevision` if the source reports it.
+    /// `revision` of the artifact, and `originRevision` if the source reports it. Example: `{revision: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::CONDITIONS))]
     pub metadata: BTreeMap<String, String>,

@@ -2,6 +2,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::auto::UpdateSpec;
+use crate::api::definitions::custom_resource_definitions;
+use crate::api::template_schema::NOT_SUPPORTED;
 
 /// Test cases with the results of `kubectl patch --local --type=strategic` (Kubernetes 1.35).
 const KUBERNETES: &str = include_str!("kubernetes.json");
@@ -126,6 +128,23 @@ fn a_pod_template_keeps_its_nulls_and_patch_directives() {
     let template = json!({"spec": {"podTemplate": pod_template}});
     let merged = workspace_template(&generated(), &template).expect("merges");
     assert_eq!(merged.spec.pod_template, Some(pod_template));
+}
+
+#[test]
+fn the_schemas_of_templates_list_exactly_the_supported_fields() {
+    let stack = custom_resource_definitions().into_iter().find(|crd| crd.spec.names.kind == "Stack").expect("CRD");
+    let schema = serde_json::to_value(&stack.spec.versions[0].schema).expect("valid JSON schema");
+    for template in [UPDATE_TEMPLATE, WORKSPACE_TEMPLATE] {
+        let schema = &schema["openAPIV3Schema"]["properties"]["spec"]["properties"][template.name];
+        let fields = schema["properties"]["spec"]["properties"].as_object().expect("properties");
+        let is_supported = |field: &Value| {
+            let description = field["description"].as_str().expect("a description");
+            !description.starts_with(NOT_SUPPORTED)
+        };
+        let supported = fields.iter().filter(|(name, field)| !name.starts_with('$') && is_supported(field));
+        let supported: Vec<&str> = supported.map(|(name, _)| name.as_str()).collect();
+        assert_eq!(supported, template.spec_fields, "{}", template.name);
+    }
 }
 
 #[test]

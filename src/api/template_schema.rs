@@ -1,0 +1,311 @@
+//! Schemas of templates, which are merged into generated objects with the semantics of `kubectl patch --type=strategic`.
+//!
+//! A template has the fields of its object, with three differences: no field is required, `null` deletes a field, and
+//! objects can contain directives, such as `$patch`.
+//!
+//! The API server removes fields that a schema does not contain, and warns about them. This applies to the fields of
+//! this API. Objects of the Kubernetes API keep such fields, because a newer Kubernetes version can support them. The
+//! controller reports the unknown fields of these objects after a dry run.
+
+use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, PodTemplateSpec, ResourceRequirements};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use crate::api::bounds;
+
+/// Fields of a Workspace that `workspaceTemplate` does not support, because the Stack sets them.
+const SET_IN_WORKSPACE: [&str; 1] = ["artifact"];
+
+/// Fields of an Update that `updateTemplate` does not support, because the Stack sets them.
+const SET_IN_UPDATE: [&str; 7] =
+    ["appliedStack", "artifact", "pendingCreates", "pendingSince", "stackName", "type", "workspaceName"];
+
+/// Start of the description of a field that the controller rejects.
+pub const NOT_SUPPORTED: &str = "Not supported";
+
+/// Fields of a pod that are not part of the schema, which limits the size of the CustomResourceDefinitions. A template
+/// cannot contain ephemeral containers. Kubernetes has removed the other fields, which are volume types, or replaced
+/// them with CSI drivers.
+const OMITTED: [&str; 18] = [
+    "awsElasticBlockStore",
+    "azureDisk",
+    "azureFile",
+    "cephfs",
+    "cinder",
+    "ephemeralContainers",
+    "flexVolume",
+    "flocker",
+    "gcePersistentDisk",
+    "gitRepo",
+    "glusterfs",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "quobyte",
+    "rbd",
+    "scaleIO",
+    "storageos",
+    "vsphereVolume",
+];
+
+const PRESERVE_UNKNOWN_FIELDS: &str = "x-kubernetes-preserve-unknown-fields";
+
+/// Adds the fields of Kubernetes objects and of the `serviceTemplate` to the spec of a Workspace.
+pub fn describe_pods(workspace: &mut JSONSchemaProps) {
+    let mut generator = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true).into_generator();
+    let fields = [
+        ("podTemplate", kubernetes::<PodTemplateSpec>(&mut generator)),
+        ("resources", kubernetes::<ResourceRequirements>(&mut generator)),
+        ("serviceTemplate", json!({"type": "object", "properties": {"metadata": metadata("Service")}})),
+    ];
+    for (name, schema) in fields {
+        describe(workspace, name, schema);
+    }
+    let mut variable = to_schema(kubernetes::<EnvVar>(&mut generator));
+    variable.required = Some(vec!["name".to_owned()]);
+    if let Some(name) = variable.properties.as_mut().and_then(|properties| properties.get_mut("name")) {
+        (name.min_length, name.max_length, name.nullable) = (Some(1), Some(bounds::KEY.into()), None);
+    }
+    for (name, item) in [("env", variable), ("envFrom", to_schema(kubernetes::<EnvFromSource>(&mut generator)))] {
+        let list = workspace.properties.as_mut().and_then(|properties| properties.get_mut(name));
+        if let Some(JSONSchemaPropsOrArray::Schema(items)) = list.and_then(|list| list.items.as_mut()) {
+            **items = item;
+        }
+    }
+}
+
+/// Adds the fields of the specs of a Workspace and of an Update to the templates in the spec of a Stack.
+pub fn describe_templates(stack: &mut JSONSchemaProps, workspace: &JSONSchemaProps, update: &JSONSchemaProps) {
+    describe(stack, "workspaceTemplate", object_template(workspace, &SET_IN_WORKSPACE, "{securityProfile: baseline}"));
+    describe(stack, "updateTemplate", object_template(update, &SET_IN_UPDATE, "{parallel: 4}"));
+}
+
+/// Replaces the schema of a field, except its description.
+fn describe(object: &mut JSONSchemaProps, field: &str, schema: Value) {
+    if let Some(property) = object.properties.as_mut().and_then(|properties| properties.get_mut(field)) {
+        *property = JSONSchemaProps { description: property.description.take(), ..to_schema(schema) };
+    }
+}
+
+/// Removes the descriptions of a schema and the fields of pod templates. The schema still accepts all objects that it
+/// accepted before.
+pub fn shorten(schema: &mut JSONSchemaProps) {
+    schema.description = None;
+    for (name, property) in schema.properties.iter_mut().flatten() {
+        shorten(property);
+        if name == "podTemplate" {
+            property.properties = None;
+        }
+    }
+    let items = schema.items.iter_mut().filter_map(|items| match items {
+        JSONSchemaPropsOrArray::Schema(schema) => Some(schema),
+        JSONSchemaPropsOrArray::Schemas(_) => None,
+    });
+    let values = schema.additional_properties.iter_mut().filter_map(|values| match values {
+        JSONSchemaPropsOrBool::Schema(schema) => Some(schema),
+        JSONSchemaPropsOrBool::Bool(_) => None,
+    });
+    items.chain(values).for_each(|schema| shorten(schema));
+}
+
+/// Converts a schema that consists of the keywords in this file and of schemas that are already valid.
+fn to_schema(schema: Value) -> JSONSchemaProps {
+    serde_json::from_value(schema).unwrap_or_default()
+}
+
+/// Returns the schema of a template of an object with this spec. The controller ignores the other fields of a complete
+/// object.
+fn object_template(spec: &JSONSchemaProps, not_supported: &[&str], example: &str) -> Value {
+    let description = format!("Fields of the spec that are merged. Default: none. Example: `{example}`.");
+    let mut spec = json!(JSONSchemaProps { description: Some(description), ..spec.clone() });
+    if let Some(Value::Object(fields)) = spec.get_mut("properties") {
+        for (name, field) in fields.iter_mut() {
+            if not_supported.contains(&name.as_str()) {
+                *field = json!({
+                    "description": format!("{NOT_SUPPORTED} in a template, because the Stack sets this field. The \
+                        schema contains it only so that the conditions of the Stack can report the error."),
+                    PRESERVE_UNKNOWN_FIELDS: true,
+                });
+            }
+        }
+    }
+    relax(&mut spec);
+    // The controller accepts the other directives only below the spec.
+    if let Some(Value::Object(fields)) = spec.get_mut("properties") {
+        fields.retain(|name, _| !OBJECT_DIRECTIVES.contains(&name.as_str()));
+    }
+    make_nullable(&mut spec);
+    let ignored = "No effect. Permitted for compatibility with the Pulumi Kubernetes Operator.";
+    json!({
+        "type": "object",
+        "properties": {
+            "apiVersion": {"description": ignored, "type": "string", "nullable": true},
+            "kind": {"description": ignored, "type": "string", "nullable": true},
+            "metadata": metadata("generated object"),
+            "spec": spec,
+            "status": {"description": ignored, "type": "object", "nullable": true, PRESERVE_UNKNOWN_FIELDS: true},
+        },
+    })
+}
+
+/// Returns the schema of the metadata that a template can set.
+fn metadata(object: &str) -> Value {
+    let map = |what: &str, example: &str| {
+        json!({
+            "description": format!("{what} of the {object}, by key. Default: none. Example: `{example}`."),
+            "type": "object",
+            "additionalProperties": {"type": "string", "nullable": true},
+            "maxProperties": bounds::ENTRIES,
+            "nullable": true,
+        })
+    };
+    json!({
+        "description": format!("Labels and annotations of the {object}. Default: none. Example: `{{labels: {{team: blue}}}}`."),
+        "type": "object",
+        "properties": {
+            "annotations": map("Annotations", "{example.com/contact: blue@example.com}"),
+            "labels": map("Labels", "{team: blue}"),
+        },
+        "nullable": true,
+    })
+}
+
+/// Converts the schema of an object of this API into the schema of its template.
+fn relax(schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    let keywords =
+        ["default", "required", "x-kubernetes-list-map-keys", "x-kubernetes-list-type", "x-kubernetes-validations"];
+    for keyword in keywords {
+        schema.remove(keyword);
+    }
+    if schema.get(PRESERVE_UNKNOWN_FIELDS) == Some(&Value::Bool(true)) {
+        return;
+    }
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        for property in properties.values_mut() {
+            relax(property);
+            make_nullable(property);
+        }
+        let directives = directives(properties);
+        properties.extend(directives);
+    }
+    if let Some(values) = schema.get_mut("additionalProperties") {
+        relax(values);
+        make_nullable(values);
+    }
+    if let Some(items) = schema.get_mut("items") {
+        relax(items);
+    }
+}
+
+/// Permits `null`, which deletes a field. The API server rejects `null` for every field with the keyword `enum`.
+fn make_nullable(schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    schema.insert("nullable".to_owned(), json!(true));
+    if let Some(Value::Array(values)) = schema.remove("enum") {
+        let words: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
+        schema.insert("pattern".to_owned(), json!(format!("^({})$", words.join("|"))));
+    }
+}
+
+/// Directives of a strategic merge patch that apply to a complete object.
+const OBJECT_DIRECTIVES: [&str; 2] = ["$patch", "$retainKeys"];
+
+/// Returns the directives of a strategic merge patch for an object with these properties.
+fn directives(properties: &Map<String, Value>) -> Map<String, Value> {
+    let list = |description: String, items: Value| {
+        json!({
+            "description": description,
+            "type": "array",
+            "items": items,
+            "maxItems": bounds::ENTRIES,
+            "nullable": true,
+        })
+    };
+    let patch = json!({
+        "description": "Directive of the merge: `merge`, `replace` or `delete`. Default: `merge`.",
+        "type": "string",
+        "enum": ["merge", "replace", "delete"],
+    });
+    let name = json!({"type": "string", "maxLength": bounds::KEY});
+    let retain = list(
+        "Directive of the merge: names of the fields to retain. The merge deletes all other fields. Default: all \
+        fields. Example: `[name]`."
+            .to_owned(),
+        name,
+    );
+    let mut directives: Map<String, Value> =
+        OBJECT_DIRECTIVES.into_iter().map(str::to_owned).zip([patch, retain]).collect();
+    let any = || json!({PRESERVE_UNKNOWN_FIELDS: true});
+    let has_type = |found: Option<&Value>, expected: &str| found.and_then(Value::as_str) == Some(expected);
+    for (name, property) in properties.iter().filter(|(_, property)| has_type(property.get("type"), "array")) {
+        let order = format!("Directive of the merge: order of the items of `{name}`. Default: unset. Example: `[]`.");
+        directives.insert(format!("$setElementOrder/{name}"), list(order, any()));
+        if !has_type(property.pointer("/items/type"), "object") {
+            let delete =
+                format!("Directive of the merge: items to delete from `{name}`. Default: none. Example: `[]`.");
+            directives.insert(format!("$deleteFromPrimitiveList/{name}"), list(delete, any()));
+        }
+    }
+    directives
+}
+
+/// Returns the schema of a type of the Kubernetes API in a template. The schema contains no limits, because the
+/// controller limits the size of a template in bytes.
+fn kubernetes<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+    let mut schema = T::json_schema(generator).to_value();
+    relax_kubernetes(&mut schema);
+    schema
+}
+
+fn relax_kubernetes(schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    for keyword in ["default", "format", "required"] {
+        schema.remove(keyword);
+    }
+    if let Some(Value::String(description)) = schema.get_mut("description") {
+        *description = first_sentence(description).to_owned();
+    }
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        // A template has only the metadata that users can set.
+        let is_metadata = properties.contains_key("managedFields");
+        properties.retain(|name, _| match is_metadata {
+            true => ["annotations", "labels"].contains(&name.as_str()),
+            false => !OMITTED.contains(&name.as_str()),
+        });
+        for property in properties.values_mut() {
+            relax_kubernetes(property);
+            make_nullable(property);
+        }
+        schema.insert(PRESERVE_UNKNOWN_FIELDS.to_owned(), json!(true));
+    }
+    for (keyword, is_nullable) in [("items", false), ("additionalProperties", true)] {
+        let Some(inner) = schema.get_mut(keyword) else { continue };
+        relax_kubernetes(inner);
+        if let Some(inner) = inner.as_object_mut() {
+            // The description of the list or map describes the items, too.
+            inner.remove("description");
+        }
+        if is_nullable {
+            make_nullable(inner);
+        }
+    }
+}
+
+/// Returns the first sentence of a description. The complete descriptions of a pod template exceed the maximum size of a
+/// CustomResourceDefinition.
+fn first_sentence(description: &str) -> &str {
+    let paragraph = description.split("\n\n").next().unwrap_or_default();
+    let mut starts = paragraph.match_indices(". ").filter_map(|(at, _)| paragraph.get(..=at));
+    starts.find(|text| !is_abbreviation(text)).unwrap_or(paragraph).trim_end()
+}
+
+fn is_abbreviation(text: &str) -> bool {
+    ["e.g.", "i.e.", "etc.", "vs."].iter().any(|abbreviation| text.ends_with(abbreviation))
+}
+
+#[cfg(test)]
+mod tests;
