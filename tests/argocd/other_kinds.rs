@@ -21,16 +21,18 @@ fn read<K: serde::de::DeserializeOwned>(kind: Value) -> K {
 fn an_invalid_program_is_degraded() {
     let program = |outputs: Value| -> Program {
         let metadata = json!({"name": "app", "namespace": "apps", "generation": 3});
-        let mut program: Program = read(json!({"metadata": metadata, "program": {"outputs": outputs}}));
+        let mut program: Program = read(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": metadata, "program": {"outputs": outputs},
+        }));
         program.status = Some(program::status_after(&program, &program::decide(&program), at(10)));
         program
     };
     let valid = program(json!({"a": 1}));
     assert_eq!(health(&valid), Health::new("Healthy", "program is valid"));
-    let invalid = program(json!({"a": "${missing.b}"}));
+    let invalid = program(json!({"a": "${"}));
     let found = health(&invalid);
     assert_eq!(found.status, "Degraded");
-    assert!(found.message.contains("missing"), "{found:?}");
+    assert!(found.message.starts_with("program.outputs.a: "), "{found:?}");
     expect_not_reconciled(&valid);
     for program in [valid, invalid] {
         expect_unobserved(&program);
