@@ -2,6 +2,7 @@
 //! output blocks in these READMEs. The test replaces only addresses, credentials, namespaces and images. Programs in
 //! `bin` replace the Flux CLI and the AWS CLI, which the test cluster does not have.
 
+mod getting_started;
 mod languages;
 mod project;
 mod readme;
@@ -17,10 +18,11 @@ use readme::{Block, blocks};
 /// Commands that the test skips, because the scene creates and deletes the namespace.
 const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete namespace "];
 
-/// Examples of installations, which need programs or controllers that the test cluster does not have. The suite
-/// `install` validates the manifests of the first two. The suite `chart` renders the chart with the values of the last
-/// two. The tests in `installation` install the controller with the same kinds of objects.
-const NOT_RUN: [&str; 3] = ["flux-operator", "helm-release", "pulumi-yaml-install"];
+/// Examples that need programs or controllers that the test cluster does not have. The suite `install` validates the
+/// manifests of all examples except `pulumi-yaml-install`. The suite `chart` renders the chart with the values of
+/// `helm-release` and `pulumi-yaml-install`. The tests in `installation` install the controller with the same kinds of
+/// objects.
+const NOT_RUN: [&str; 4] = ["argo-cd", "flux-operator", "helm-release", "pulumi-yaml-install"];
 
 /// Name of the state backends in the manifests of the examples: `s3://NAME-state`.
 const BACKENDS: [&str; 5] = ["by-hand", "greeting", "hello", "network", "prepared"];
@@ -144,6 +146,10 @@ fn values(scene: &Scene) -> Vec<(String, String)> {
         ("bucketName: greeting", format!("insecure: true\n  bucketName: {namespace}")),
         ("endpoint: s3.example.com", format!("endpoint: {}", environment.s3_host_in_cluster)),
         ("region: eu-central-1", "region: us-east-1".to_owned()),
+        (
+            "url: https://github.com/pulumi-controller/pulumi-controller\n  ref:\n    tag: v0.1.0",
+            format!("url: {}/{namespace}-project.git\n  ref:\n    branch: main", environment.git_url_in_cluster),
+        ),
         ("https://chat.example.com/hooks/pulumi", scene.hook_url("chat")),
         ("https://github.com/example/greeting", scene.git_host("greeting")),
     ];
@@ -173,11 +179,13 @@ static NOTIFICATIONS: Example = Example::new("notifications", "greeting", 0);
 
 #[test]
 fn every_example_is_run_or_is_listed_as_not_run() {
-    let examples = EXAMPLES.iter().chain(&languages::EXAMPLES).chain([&FLUX_BOOTSTRAP, &NOTIFICATIONS]);
+    let examples =
+        EXAMPLES.iter().chain(&languages::EXAMPLES).chain([&FLUX_BOOTSTRAP, &NOTIFICATIONS, &getting_started::EXAMPLE]);
     let listed: BTreeSet<String> =
         examples.map(|example| example.directory).chain(NOT_RUN).map(str::to_owned).collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-    let names = entries(&folder).filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
+    let directories = entries(&folder).filter(|path| path.is_dir());
+    let names = directories.filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
     assert_eq!(listed, names.collect::<BTreeSet<String>>());
 }
 

@@ -1,0 +1,98 @@
+//! Runs the commands in `docs/getting-started.md`, except those that create the cluster and install the controller.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::Example;
+use crate::harness::{File, Scene, kubectl, run};
+
+pub static EXAMPLE: Example = Example::new("getting-started", "getting-started", 0).with_languages();
+
+/// First words of the commands that the test skips. The scene is the namespace, and the project is already a copy.
+const SKIPPED: [&str; 6] =
+    ["git clone ", "cd ", "kind ", "kubectl config ", "kubectl create namespace ", "kubectl delete namespace "];
+
+/// Directory of the program in the repository.
+const PROGRAM: &str = "examples/typescript/program";
+
+#[test]
+fn the_commands_for_the_first_stacks_print_the_documented_outputs() {
+    run("getting-started", async |scene| {
+        let volume = Volume::create(scene).await;
+        push_program(scene).await;
+        let project = EXAMPLE.prepare(scene).await;
+        let document = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/getting-started.md"));
+        let document = document.expect("the document can be read");
+        let (_, steps) = document.split_once("\n## 2. ").expect("the second step");
+        let (mut output, mut compared) = (String::new(), 0);
+        for block in steps.split("\n```").skip(1).step_by(2) {
+            let (language, content) = block.split_once('\n').expect("a block with a language");
+            match language {
+                "sh" => output = project.bash(&with_namespace(scene, content)).await,
+                "json" => {
+                    let parse = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+                    assert_eq!(parse(&output), parse(content), "the outputs of a Stack");
+                    compared += 1;
+                }
+                // Excerpts of files, and outputs that contain names and durations.
+                _ => {}
+            }
+        }
+        assert_eq!(compared, 2, "number of blocks with outputs");
+        volume.remove().await;
+    });
+}
+
+/// Returns the commands without skipped commands, for the namespace of the scene.
+fn with_namespace(scene: &Scene, commands: &str) -> String {
+    let is_run = |line: &&str| !SKIPPED.iter().any(|command| line.starts_with(command));
+    let commands: Vec<&str> = commands.lines().filter(is_run).collect();
+    format!("kubectl() {{ command kubectl --namespace {} \"$@\"; }}\n{}", scene.namespace, commands.join("\n"))
+}
+
+/// Pushes the TypeScript program to a repository with the directories of this project.
+async fn push_program(scene: &Scene) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(PROGRAM);
+    let files = super::project::entries(&folder).filter(|path| path.is_file()).map(|path| {
+        let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
+        File { path: format!("{PROGRAM}/{name}"), content: std::fs::read_to_string(&path).expect("a text file") }
+    });
+    scene.source("project").await.push_without_notification(&files.collect::<Vec<_>>()).await;
+}
+
+/// A PersistentVolume for the claim of the example. A local node has no StorageClass.
+struct Volume {
+    name: Option<String>,
+    _folder: tempfile::TempDir,
+}
+
+impl Volume {
+    async fn create(scene: &Scene) -> Volume {
+        let folder = tempfile::tempdir_in("/var/tmp").expect("a temporary directory");
+        // A hostPath volume ignores fsGroup.
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("the mode can be set");
+        if std::env::var("TEST_NODE").as_deref() != Ok("own") {
+            return Volume { name: None, _folder: folder };
+        }
+        let name = scene.namespace.clone();
+        let volume = serde_json::json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+            "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "claimRef": {"namespace": scene.namespace, "name": "pulumi-state"},
+                "hostPath": {"path": folder.path()},
+            },
+        });
+        kubectl(&["create", "--filename", "-"], &volume.to_string()).await;
+        Volume { name: Some(name), _folder: folder }
+    }
+
+    async fn remove(self) {
+        if let Some(name) = &self.name {
+            kubectl(&["delete", "persistentvolume", name, "--wait=false"], "").await;
+        }
+    }
+}
