@@ -1,4 +1,5 @@
--- Health of a Stack. As in kstatus, a stalled Stack has failed, and a reconciling Stack is in progress.
+-- Health of a Stack. As in kstatus, a stalled Stack has failed, and a reconciling Stack is in progress. In contrast to
+-- kstatus, a Stack with a failed run is degraded until the next run starts, although the controller retries the run.
 -- Argo CD provides only the base functions and the library `table` of Lua.
 
 local status = obj.status or {}
@@ -42,6 +43,9 @@ if status.observedGeneration ~= nil and status.observedGeneration ~= obj.metadat
 end
 if is_true("Stalled") then
   return { status = "Degraded", message = joined(ready, message_of("Stalled")) }
+end
+if is_true("Reconciling") and conditions["Reconciling"].reason == "RetryingAfterFailure" then
+  return { status = "Degraded", message = joined(ready, message_of("Reconciling")) }
 end
 if is_true("Reconciling") then
   return { status = "Progressing", message = joined(ready, message_of("Reconciling")) }
