@@ -78,41 +78,8 @@ pub fn sync_directory(directory: &Path) -> io::Result<()> {
 /// Removes a file, a symbolic link or a directory tree, including directories without write permission. Succeeds if
 /// `path` does not exist.
 pub fn remove(path: &Path) -> io::Result<()> {
-    match try_remove(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            permit_removal(path)?;
-            try_remove(path)
-        }
-        removed => removed,
-    }
-}
-
-/// Permits the owner to list and remove the entries of every directory in a tree. Does not follow symbolic links.
-fn permit_removal(path: &Path) -> io::Result<()> {
-    // Iterative, because recursion into a deep tree would overflow the stack of the thread.
-    let mut directories = vec![path.to_owned()];
-    while let Some(directory) = directories.pop() {
-        let metadata = std::fs::symlink_metadata(&directory)?;
-        if !metadata.is_dir() {
-            continue;
-        }
-        let mode = metadata.permissions().mode();
-        if mode & OWNER_ALL != OWNER_ALL {
-            std::fs::set_permissions(&directory, Permissions::from_mode(mode | OWNER_ALL))?;
-        }
-        for entry in std::fs::read_dir(&directory)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                directories.push(entry.path());
-            }
-        }
-    }
-    Ok(())
-}
-
-fn try_remove(path: &Path) -> io::Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
+        Ok(metadata) if metadata.is_dir() => remove_tree(path),
         Ok(_) => std::fs::remove_file(path),
         Err(error) => Err(error),
     };
@@ -120,6 +87,50 @@ fn try_remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Moves each inner directory to `tree` before it removes its entries. Programs can create trees that are deeper than
+/// the stack of a thread, the number of open files and the length of a path permit.
+fn remove_tree(tree: &Path) -> io::Result<()> {
+    let prefix = format!(".removed-{}", uuid::Uuid::new_v4());
+    let mut moved = 0_u64;
+    let mut pending = vec![tree.to_owned()];
+    while let Some(directory) = pending.last().cloned() {
+        let mut is_empty = true;
+        permit_changes(&directory)?;
+        for entry in std::fs::read_dir(&directory)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                is_empty = false;
+                continue;
+            }
+            if !entry.file_type()?.is_dir() {
+                std::fs::remove_file(entry.path())?;
+                continue;
+            }
+            // The owner of a directory can move it only with permission to write to it.
+            permit_changes(&entry.path())?;
+            let target = tree.join(format!("{prefix}-{moved}"));
+            std::fs::rename(entry.path(), &target)?;
+            moved += 1;
+            pending.push(target);
+            is_empty = false;
+        }
+        if is_empty {
+            std::fs::remove_dir(&directory)?;
+            pending.pop();
+        }
+    }
+    Ok(())
+}
+
+/// Permits the owner of a directory to list, add and remove its entries.
+fn permit_changes(directory: &Path) -> io::Result<()> {
+    let mode = std::fs::symlink_metadata(directory)?.permissions().mode();
+    if mode & OWNER_ALL == OWNER_ALL {
+        return Ok(());
+    }
+    std::fs::set_permissions(directory, Permissions::from_mode(mode | OWNER_ALL))
 }
 
 /// Returns the text of a file, or `None` if the file does not exist.
@@ -165,6 +176,23 @@ mod tests {
     }
 
     #[test]
+    fn remove_deletes_trees_that_are_deeper_than_a_path_permits() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = directory.path().join("tree");
+        std::fs::create_dir(&tree).unwrap();
+        // Each directory is created at a short path and then becomes the parent of the previous directory.
+        for _ in 0..20_000 {
+            let parent = directory.path().join("parent");
+            std::fs::create_dir(&parent).unwrap();
+            std::fs::write(parent.join("file"), "").unwrap();
+            std::fs::rename(&tree, parent.join("inner")).unwrap();
+            std::fs::rename(&parent, &tree).unwrap();
+        }
+        remove(&tree).unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn remove_deletes_files_links_and_trees_but_not_link_targets() {
         let directory = tempfile::tempdir().unwrap();
         let tree = directory.path().join("tree");
@@ -189,11 +217,11 @@ mod tests {
         for (closed, mode) in [(tree.join("closed/inner"), 0o555), (tree.join("closed"), 0o000), (outside, 0o555)] {
             std::fs::set_permissions(closed, Permissions::from_mode(mode)).unwrap();
         }
-        // The root user can remove the tree even without `permit_removal`, so the test calls this function directly.
-        permit_removal(&tree).unwrap();
+        // The root user can remove the tree even without `permit_changes`, so the test calls this function directly.
+        permit_changes(&tree.join("closed")).unwrap();
         let mode = |path: &str| directory.path().join(path).metadata().unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode("tree/closed"), mode("tree/closed/inner"), mode("outside")), (0o700, 0o755, 0o555));
+        assert_eq!(mode("tree/closed"), 0o700);
         remove(&tree).unwrap();
-        assert!(!tree.exists() && directory.path().join("outside").is_dir());
+        assert_eq!((tree.exists(), mode("outside")), (false, 0o555));
     }
 }

@@ -173,16 +173,42 @@ async fn local_path_dependencies_are_reinstalled_despite_an_equal_lock_file() {
     }
 }
 
-#[tokio::test]
-async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
-    let test = "a_virtualenv_is_reused_only_if_all_pins_are_equal";
-    let has_venv =
-        || Command::new("python3").args(["-c", "import venv, ensurepip"]).status().is_ok_and(|ended| ended.success());
+/// Returns whether Python can create virtual environments. Otherwise, reports the test as skipped.
+fn has_venv(test: &str) -> bool {
     if !has_programs(test, &["python3"]) {
+        return false;
+    }
+    let imported = Command::new("python3").args(["-c", "import venv, ensurepip"]).status();
+    let has_venv = imported.is_ok_and(|ended| ended.success());
+    if !has_venv {
+        report_skipped(test, "python3 cannot create virtual environments");
+    }
+    has_venv
+}
+
+#[tokio::test]
+async fn a_damaged_virtualenv_is_not_copied_by_the_second_attempt() {
+    if !has_venv("a_damaged_virtualenv_is_not_copied_by_the_second_attempt") {
         return;
     }
-    if !has_venv() {
-        report_skipped(test, "python3 cannot create virtual environments");
+    let fake_cli = FakeCli::pip().await;
+    let workspace = fake_cli.start().await;
+    workspace.deliver(&[PYTHON, ("requirements.txt", "pads==1.0.0\n")]).await.unwrap();
+    let lib = workspace.path("share/workspace/venv/lib");
+    let python = fs::read_dir(lib).unwrap().next().unwrap().unwrap().path();
+    fs::write(python.join("site-packages/pip/__main__.py"), "raise SystemExit('pip is damaged')\n").unwrap();
+
+    let changed = [PYTHON, ("requirements.txt", "pads==1.1.0\n")];
+    let failure = workspace.deliver(&changed).await.unwrap_err();
+    assert!(failure.contains("pip is damaged"), "{failure}");
+    let (artifact, _) = archive(&changed);
+    workspace.until("the installation is retried", |status| status.artifact.as_ref() == Some(&artifact)).await;
+    assert_eq!(printed(&workspace, "workspace", &["venv/bin/pads"]), "1.1.0");
+}
+
+#[tokio::test]
+async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
+    if !has_venv("a_virtualenv_is_reused_only_if_all_pins_are_equal") {
         return;
     }
     let fake_cli = FakeCli::pip().await;

@@ -64,7 +64,7 @@ fn rows() -> Vec<Row> {
         ),
         (State::Failed, failed("Aborted", 0), "Degraded", &["boom", "; the run was interrupted; ", "retrying"]),
         (State::Failed, failed("RunRefused", 0), "Degraded", &["boom", "; the run could not start; ", "retrying"]),
-        (State::Failed, failed("UpdateConflict", 0), "Degraded", &["boom", "; retrying"]),
+        (State::Failed, failed("UpdateConflict", 0), "Progressing", &["boom", "; retrying"]),
         (
             State::FailedPermanently,
             failed("UpdateFailed", 3),

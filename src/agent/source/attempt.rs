@@ -82,7 +82,7 @@ impl Source {
         let mut guard = Some(guard);
         let mut attempts = 0;
         while let Some(current) = guard {
-            let tried = self.attempt(&candidate, &delivery).await;
+            let tried = self.attempt(&candidate, &delivery, attempts).await;
             drop(current);
             attempts += 1;
             guard = self.after(tried, attempts, &candidate).await;
@@ -157,10 +157,13 @@ impl Source {
         }
     }
 
-    async fn attempt(&self, candidate: &Candidate, delivery: &Delivery) -> Result<(), AttemptError> {
+    /// `failures` is the number of failed attempts.
+    async fn attempt(&self, candidate: &Candidate, delivery: &Delivery, failures: u32) -> Result<(), AttemptError> {
         self.wait_for_sessions(candidate, &candidate.cancel).await?;
         let before = self.lock().current_source.clone();
-        let carried = self.carry(candidate, delivery, before.as_ref()).await?;
+        // A program can damage its dependencies, so a copy of them can be the reason why an installation has failed.
+        let copies = failures == 0;
+        let carried = self.carry(candidate, delivery, before.as_ref(), copies).await?;
         self.settings.keep(before.as_ref());
         let moved = carried.clone().unwrap_or_default();
         let trial = swap::record_trial(&self.layout, before.as_ref(), &delivery.tree, moved)
@@ -208,13 +211,14 @@ impl Source {
     }
 
     /// Returns the directories to move if this source can use the dependencies of the previous source. Returns `None`
-    /// if the dependencies must be installed. The source can then contain copies of the previous dependencies, which
-    /// make the installation faster.
+    /// if the dependencies must be installed. If `copies` is true, the source can then contain copies of the previous
+    /// dependencies, which make the installation faster.
     async fn carry(
         &self,
         candidate: &Candidate,
         delivery: &Delivery,
         before: Option<&CurrentSource>,
+        copies: bool,
     ) -> Result<Option<Vec<PathBuf>>, AttemptError> {
         let Some(plan) = delivery.plan.as_ref().filter(|_| self.installs) else { return Ok(None) };
         let source = self.layout.source();
@@ -223,7 +227,7 @@ impl Source {
         tracing::info!(?carry, ?trees, never_skipped = plan.reinstall_reason, "dependencies planned");
         match carry {
             Carry::Move if plan.works_without_trees || !trees.is_empty() => return Ok(Some(trees)),
-            Carry::Copy | Carry::CopyEnvironment if !trees.is_empty() => {}
+            Carry::Copy | Carry::CopyEnvironment if copies && !trees.is_empty() => {}
             Carry::Move | Carry::Copy | Carry::CopyEnvironment | Carry::Nothing => return Ok(None),
         }
         candidate.report("copying the dependencies of the previous source");

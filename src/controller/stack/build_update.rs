@@ -42,8 +42,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         pending_creates: current.pending_creates.filter(|_| current.kind != UpdateKind::Preview),
         ..UpdateSpec::default()
     };
-    let mut generated = Update::new(&current.name, spec);
-    generated.metadata.labels = Some(ownership::labels(stack));
+    let generated = Update::new(&current.name, spec);
     merge::check_size("updateTemplate", stack.spec.update_template.as_ref(), bounds::SMALL_TEMPLATE_BYTES)?;
     let mut update = match &stack.spec.update_template {
         Some(template) => {
@@ -56,6 +55,8 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         (update.spec.target, update.spec.target_dependents) = (Vec::new(), None);
     }
     update.metadata.namespace = stack.namespace();
+    // A directive in the template can remove the labels.
+    update.metadata.labels.get_or_insert_default().extend(ownership::labels(stack));
     update.metadata.owner_references = ownership::references(stack);
     update.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned(), names::STACK_FINALIZER.to_owned()]);
     Ok(update)
@@ -115,6 +116,18 @@ mod tests {
             update(&stack, &current(UpdateKind::Destroy)).unwrap().spec;
         assert_eq!((target, target_dependents, remove), (Vec::new(), None, Some(true)), "a destroy has no targets");
         assert_eq!(update(&stack, &current(UpdateKind::Up)).unwrap().spec.target, ["urn"]);
+    }
+
+    #[test]
+    fn no_template_removes_the_labels_of_the_stack() {
+        let without = stack(json!({}));
+        let expected = update(&without, &current(UpdateKind::Up)).unwrap().metadata.labels;
+        assert_eq!(expected, Some(ownership::labels(&without)));
+        for labels in [json!({"$patch": "delete"}), json!({"$patch": "replace"}), json!({"pulumi.com/stack-name": "b"})]
+        {
+            let stack = stack(json!({"updateTemplate": {"metadata": {"labels": labels}}}));
+            assert_eq!(update(&stack, &current(UpdateKind::Up)).unwrap().metadata.labels, expected, "{labels}");
+        }
     }
 
     #[test]

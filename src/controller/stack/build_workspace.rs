@@ -55,8 +55,7 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
         }],
         ..WorkspaceSpec::default()
     };
-    let mut generated = Workspace::new(&stack.name_any(), spec);
-    generated.metadata.labels = Some(ownership::labels(stack));
+    let generated = Workspace::new(&stack.name_any(), spec);
     merge::check_size("workspaceTemplate", stack.spec.workspace_template.as_ref(), bounds::TEMPLATE_BYTES)?;
     let merged = match &stack.spec.workspace_template {
         Some(template) => {
@@ -108,6 +107,8 @@ pub fn check_times(stack: &Stack) -> Result<(), StackSpecError> {
 /// delivered as an artifact.
 fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, StackSpecError> {
     workspace.spec = WorkspaceSpec { git: None, flux: None, local: None, project_info: None, ..workspace.spec };
+    // A directive in the template can remove the labels.
+    workspace.metadata.labels.get_or_insert_default().extend(ownership::labels(stack));
     let hash = hex::encode(Sha256::digest(json!([workspace.metadata, workspace.spec]).to_string()));
     workspace.metadata.name = Some(stack.name_any());
     workspace.metadata.namespace = Some(stack.namespace().ok_or(StackSpecError::Metadata("namespace"))?);

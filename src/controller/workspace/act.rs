@@ -211,20 +211,13 @@ impl Act<'_> {
     }
 }
 
-/// Returns whether the API server rejected the content. A server-side apply that contains unknown fields or values of
-/// the wrong type fails with status 500.
-fn is_invalid(error: &WriteError) -> bool {
-    let words = ["field not declared in schema", "failed to create typed patch object"];
-    error.is_invalid() || error.server_message().is_some_and(|message| words.iter().any(|word| message.contains(word)))
-}
-
 /// Returns the report about an object that the API server rejects. Returns `None` for all other errors, which are
 /// retried with backoff.
 fn rejection(error: &WriteError) -> Option<Report> {
     let message = || refusal(error);
     match error {
         error if error.is_denied_by_admission() => Some(Report::denied(message())),
-        error if is_invalid(error) => Some(Report::rejected(message())),
+        error if error.is_invalid() => Some(Report::rejected(message())),
         error if error.is_forbidden() => Some(Report::forbidden(message())),
         _ => None,
     }

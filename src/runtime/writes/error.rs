@@ -60,9 +60,12 @@ impl WriteError {
         matches!(self, WriteError::Refused { reason, .. } if reason == NAMESPACE_TERMINATING)
     }
 
-    /// Returns whether the API server rejected the content as invalid.
+    /// Returns whether the API server rejected the content as invalid. A server-side apply that contains unknown fields,
+    /// values of the wrong type or duplicate keys fails with status 500.
     pub fn is_invalid(&self) -> bool {
-        matches!(self.code(), Some(400 | 422))
+        let untyped = ["field not declared in schema", "failed to create typed patch object"];
+        let is_untyped = |message: &str| untyped.iter().any(|words| message.contains(words));
+        matches!(self.code(), Some(400 | 422)) || self.server_message().is_some_and(is_untyped)
     }
 
     /// Returns whether an admission webhook or policy denied the write. A retry with the same object may succeed.

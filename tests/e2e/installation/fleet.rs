@@ -120,15 +120,10 @@ impl<'a> Fleet<'a> {
     /// Removes the bootstrap objects without pruning, so that the applied objects, which include Flux, remain.
     pub async fn end(&self) {
         let api = self.api(&self.kustomization());
-        let patch = Patch::Merge(json!({"spec": {"prune": false}}));
-        let action = "disabling the pruning of the bootstrap";
-        let generation =
-            api_call(action, api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await.metadata.generation;
-        // kustomize-controller prunes all objects if it has not observed the change when the Kustomization is deleted.
-        self.until_kustomization(BOOTSTRAP, WaitLimit::Run, "to observe that pruning is disabled", |status| {
-            status["observedGeneration"].as_i64() >= generation
-        })
-        .await;
+        // Flux does not prune the objects of a suspended Kustomization. The Kustomization applies itself, so it would revert
+        // a change of `prune`.
+        let patch = Patch::Merge(json!({"spec": {"suspend": true}}));
+        api_call("suspending the bootstrap", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
         let parameters = DeleteParams::default();
         drop(api_call("deleting the Kustomization of the bootstrap", api.delete(BOOTSTRAP, &parameters)).await);
         self.until_gone(BOOTSTRAP).await;

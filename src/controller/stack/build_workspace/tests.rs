@@ -95,12 +95,16 @@ fn config_contains_the_values_of_all_config_fields() {
 }
 
 #[test]
-fn a_workspace_template_cannot_change_name_or_namespace() {
+fn a_workspace_template_cannot_change_name_namespace_or_own_labels() {
     let template = json!({"metadata": {"labels": {"team": "a", "pulumi.com/component": "mine"}}});
     let workspace = planned(StackSpec { workspace_template: Some(template), ..StackSpec::default() });
     assert_eq!(workspace["metadata"]["name"], json!("app"));
     assert_eq!(workspace["metadata"]["namespace"], json!("apps"));
     assert_eq!(workspace["metadata"]["labels"]["team"], json!("a"));
+    assert_eq!(workspace["metadata"]["labels"]["pulumi.com/component"], json!("stack"));
+    let template = json!({"metadata": {"labels": {"$patch": "delete"}}});
+    let workspace = planned(StackSpec { workspace_template: Some(template), ..StackSpec::default() });
+    assert_eq!(workspace["metadata"]["labels"]["pulumi.com/stack-name"], json!("app"));
 }
 
 #[test]
