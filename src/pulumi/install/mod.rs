@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use super::project::Project;
 use package_manager::{LOCAL_DEPENDENCY, ManagerProperties, inside, is_path, text};
 
-pub use package_manager::{Files, ProjectInSource};
+pub use package_manager::{Carry, Files, ProjectInSource};
 
 /// An installation and the conditions for skipping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,20 +44,6 @@ pub struct Installed {
     pub key: String,
     /// Name of the package manager, such as `npm` or `uv`. Name of the runtime if the package manager is unknown.
     pub manager: String,
-}
-
-/// How a new source reuses the dependencies of the previous source.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Carry {
-    /// Moves the dependencies to the new source without an installation, because their inputs are unchanged.
-    Move,
-    /// Copies the dependencies to the new source and runs the installation.
-    Copy,
-    /// Copies the virtual environment without the packages of the project, and runs the installation. The files of the
-    /// copy are those with [`python::is_in_empty_environment`].
-    CopyEnvironment,
-    #[default]
-    Nothing,
 }
 
 impl InstallPlan {

@@ -4,9 +4,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::Carry;
 use super::package_manager::{
-    self, Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, ProjectInSource, is_path, named,
+    self, Carry, Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, ProjectInSource, is_path, named,
 };
 
 pub(super) const FILES: [&str; 14] = [

@@ -6,11 +6,24 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
-use super::Carry;
 use crate::pulumi::project::Project;
 
 pub(super) const LOCAL_DEPENDENCY: &str = "a dependency is a local path, whose content may have changed";
 pub(super) const NO_LOCK: &str = "no lock file";
+
+/// How a new source reuses the dependencies of the previous source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carry {
+    /// Moves the dependencies to the new source without an installation, because their inputs are unchanged.
+    Move,
+    /// Copies the dependencies to the new source and runs the installation.
+    Copy,
+    /// Copies the virtual environment without the packages of the project, and runs the installation. The files of the
+    /// copy are those with [`is_in_empty_environment`](super::python::is_in_empty_environment).
+    CopyEnvironment,
+    #[default]
+    Nothing,
+}
 
 /// Properties of an installation that depend on the package manager.
 #[derive(Debug, Default)]

@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Carry;
 use super::package_manager::{
-    Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, ProjectInSource, contains_local_path, inside, named,
+    Carry, Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, ProjectInSource, contains_local_path, inside, named,
     toml_contains_local_path,
 };
 
