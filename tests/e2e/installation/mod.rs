@@ -82,10 +82,13 @@ async fn upgrade_during_run(scene: &Scene, source: &Source<'_>, main: &StackHand
     let commit = source.push(&program("two", 40).files()).await;
     main.log.wait_for("update", "step", "begin").await;
     upgrade().await;
+    wait_until("the Deployment to have the next image", WaitLimit::Reaction, async || {
+        let deployment = deployment(&scene.client).await.expect("the controller is installed");
+        let image = deployment.spec.and_then(|spec| spec.template.spec).and_then(|pod| pod.containers[0].image.clone());
+        if image.as_deref() == Some(NEXT_IMAGE) { Poll::Found(()) } else { Poll::NotYet(format!("{image:?}")) }
+    })
+    .await;
     Controller::new(&scene.client).until_available().await;
-    let deployment = deployment(&scene.client).await.expect("the controller is installed");
-    let image = deployment.spec.and_then(|spec| spec.template.spec).and_then(|pod| pod.containers[0].image.clone());
-    assert_eq!(image.as_deref(), Some(NEXT_IMAGE));
     assert!(!is_done(&main.get().await), "the run continues during the upgrade");
     main.until_applied(&commit).await;
     assert_eq!(main.updates().await.len(), before + 1);
