@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::harness::Environment;
+use crate::harness::{Environment, GIT_ENVIRONMENT};
 
 /// Timeout for the commands in one block, longer than the timeouts in the READMEs.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(960);
@@ -67,15 +67,8 @@ impl Project {
             ("AWS_ENDPOINT_URL", environment.s3_url.as_str()),
             ("AWS_ACCESS_KEY_ID", environment.s3_access_key.as_str()),
             ("AWS_SECRET_ACCESS_KEY", environment.s3_secret_key.as_str()),
-            ("GIT_CONFIG_GLOBAL", "/dev/null"),
-            ("GIT_CONFIG_NOSYSTEM", "1"),
-            ("GIT_TERMINAL_PROMPT", "0"),
-            ("GIT_AUTHOR_NAME", "Test"),
-            ("GIT_AUTHOR_EMAIL", "test@example.com"),
-            ("GIT_COMMITTER_NAME", "Test"),
-            ("GIT_COMMITTER_EMAIL", "test@example.com"),
         ];
-        command.envs(variables).stdin(Stdio::null()).kill_on_drop(true);
+        command.envs(GIT_ENVIRONMENT).envs(variables).stdin(Stdio::null()).kill_on_drop(true);
         let output = tokio::time::timeout(BLOCK_TIMEOUT, command.output())
             .await
             .unwrap_or_else(|_| panic!("these commands did not end within {BLOCK_TIMEOUT:?}:\n{commands}"))

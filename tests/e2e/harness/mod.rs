@@ -50,7 +50,7 @@ pub use program::{File, Program, archive};
 pub use provider_log::{ProviderLog, once};
 pub use replicas::{AuditLog, StoppedProcess, holders};
 pub use scene::{STATE_SECRET, Scene, client, client_without_retries, from_json};
-pub use source::{Commit, GitRepository, Source};
+pub use source::{Commit, GIT_ENVIRONMENT, GitRepository, Source};
 pub use stack::{StackHandle, condition, has_condition, is_done, is_stalled, waits_for_source};
 pub use wait::{Poll, WaitLimit, api_call, wait_until};
 

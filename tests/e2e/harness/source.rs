@@ -15,6 +15,17 @@ use super::program::File;
 use super::scene::Scene;
 use super::wait::{Poll, WaitLimit, wait_until};
 
+/// Environment variables of Git, without the settings of the user who runs the tests.
+pub const GIT_ENVIRONMENT: [(&str, &str); 7] = [
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_AUTHOR_NAME", "Test"),
+    ("GIT_AUTHOR_EMAIL", "test@example.com"),
+    ("GIT_COMMITTER_NAME", "Test"),
+    ("GIT_COMMITTER_EMAIL", "test@example.com"),
+];
+
 /// Fields of Flux's GitRepository that tests read.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize)]
 #[kube(group = "source.toolkit.fluxcd.io", version = "v1", kind = "GitRepository", plural = "gitrepositories")]
@@ -165,17 +176,7 @@ impl<'a> Source<'a> {
             .kill_on_drop(true)
             .env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        for (name, value) in [
-            ("GIT_CONFIG_GLOBAL", "/dev/null"),
-            ("GIT_CONFIG_NOSYSTEM", "1"),
-            ("GIT_TERMINAL_PROMPT", "0"),
-            ("GIT_AUTHOR_NAME", "Test"),
-            ("GIT_AUTHOR_EMAIL", "test@example.com"),
-            ("GIT_COMMITTER_NAME", "Test"),
-            ("GIT_COMMITTER_EMAIL", "test@example.com"),
-        ] {
-            command.env(name, value);
-        }
+        command.envs(GIT_ENVIRONMENT);
         let limit = std::time::Duration::from_secs(60);
         let output = tokio::time::timeout(limit, command.output())
             .await
