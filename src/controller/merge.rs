@@ -28,10 +28,10 @@ pub enum TemplateError {
     #[error("{field} must be an object")]
     NotAnObject { field: String },
 
-    #[error("failed to merge {template}: {error}")]
+    #[error("{template} cannot be merged: {error}")]
     Merge { template: &'static str, error: MergeError },
 
-    #[error("invalid {template}: {error}")]
+    #[error("{template} is invalid: {error}")]
     Invalid { template: &'static str, error: serde_json::Error },
 
     #[error("failed to encode the generated object as JSON: {0}")]

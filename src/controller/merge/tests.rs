@@ -173,7 +173,7 @@ fn the_error_for_an_invalid_workspace_template_contains_the_field() {
         (json!({"metadata": {"name": "x"}}), "workspaceTemplate.metadata.name is not supported"),
         (
             json!({"spec": {"env": [{"value": "x"}]}}),
-            "failed to merge workspaceTemplate: spec.env[0] must have the merge key `name`",
+            "workspaceTemplate cannot be merged: spec.env[0] must have the merge key `name`",
         ),
     ];
     for (template, message) in others {
@@ -182,7 +182,7 @@ fn the_error_for_an_invalid_workspace_template_contains_the_field() {
     }
     let error =
         workspace_template(&generated(), &json!({"spec": {"image": 7}})).expect_err("should reject a number as image");
-    assert!(error.to_string().starts_with("invalid workspaceTemplate: "), "{error}");
+    assert!(error.to_string().starts_with("workspaceTemplate is invalid: "), "{error}");
 }
 
 /// A list can contain tens of thousands of items, so the time per item must not depend on the length of the list.
@@ -227,7 +227,7 @@ fn an_update_template_sets_options_but_not_the_identity_of_a_run() {
         assert_eq!(update_template(&generated, &template).expect_err("should be rejected").to_string(), expected);
     }
     let wrong = update_template(&generated, &json!({"spec": {"parallel": "many"}})).expect_err("rejected").to_string();
-    assert!(wrong.starts_with("invalid updateTemplate: "), "{wrong}");
+    assert!(wrong.starts_with("updateTemplate is invalid: "), "{wrong}");
 }
 
 #[test]
