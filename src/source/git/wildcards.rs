@@ -31,7 +31,7 @@ enum Part {
     Class(Class),
     /// `*`: any number of bytes other than slashes.
     Any,
-    /// `**` at the end: any number of bytes.
+    /// `**` at the end or before an escaped slash: any number of bytes.
     Rest,
     /// `**/`: either nothing, or any number of bytes followed by a slash. The next part is always [`Part::Directory`].
     Directories,
@@ -163,10 +163,10 @@ fn parse(pattern: &[u8]) -> Option<Vec<Part>> {
             b'*' => {
                 let stars = rest.iter().take_while(|byte| **byte == b'*').count();
                 rest = rest.get(stars..).unwrap_or_default();
-                let after_slash = rest.strip_prefix(b"/").or_else(|| rest.strip_prefix(b"\\/"));
-                match after_slash {
+                match rest.strip_prefix(b"/") {
                     _ if stars == 0 || !is_after_slash => parts.push(Part::Any),
-                    _ if rest.is_empty() => parts.push(Part::Rest),
+                    // Git requires an escaped slash after the stars in the path: `**\/a` does not match `a`.
+                    _ if rest.is_empty() || rest.starts_with(b"\\/") => parts.push(Part::Rest),
                     None => parts.push(Part::Any),
                     Some(after) => {
                         parts.extend([Part::Directories, Part::Directory]);
@@ -320,6 +320,8 @@ mod tests {
             ("a/**", "a", false),
             ("a\\/**", "a/-/a", true),
             ("a**c", "a/c", false),
+            ("**\\/c", "c", false),
+            ("**\\/c", "a/b/c", true),
             ("[a-c]x", "bx", true),
             ("[!a-c]x", "bx", false),
             ("[]]x", "]x", true),
