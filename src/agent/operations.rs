@@ -102,7 +102,8 @@ impl Operations {
         for record in self.journal.unfinished() {
             let request = record.request();
             if request.process_space == self.identity.process_space {
-                let sessions = Reader::sessions(record.clone()).unwrap_or_default();
+                let processes = Reader::processes(record.clone()).unwrap_or_default();
+                let sessions = processes.into_iter().map(|process| process.pid).collect();
                 let run_processes = RunProcesses::new(&request.id, sessions);
                 run_processes.end().await;
             }

@@ -98,6 +98,8 @@ pub mod update_reason {
     pub const UPDATE_FAILED: &str = "UpdateFailed";
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
+    /// The state backend is unavailable or limits the rate of requests. The run did not start.
+    pub const BACKEND_UNAVAILABLE: &str = "BackendUnavailable";
     pub const CANCELED: &str = "Canceled";
     /// The run was interrupted, or its pod ended. The program and its configuration did not cause the failure.
     pub const ABORTED: &str = "Aborted";

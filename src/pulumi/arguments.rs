@@ -183,7 +183,18 @@ pub fn stack_import(stack: &str, file: &Path) -> Vec<OsString> {
     on_stack_with_file(&["stack", "import"], stack, file)
 }
 
-/// Returns the arguments that remove all locks of a stack in a DIY backend (bucket, database or file system).
+/// Returns the arguments that print the newest update of a stack as JSON: see [`super::active_update::parse_history`].
+pub fn newest_update(stack: &str) -> Vec<OsString> {
+    on_stack(&["stack", "history", "--json", "--page-size=1", "--page=1"], stack)
+}
+
+/// Returns the arguments that describe a stack and its update in progress: see [`super::active_update::parse_stack`].
+pub fn stack_description(stack: &str) -> Vec<OsString> {
+    on_stack(&["stack"], stack)
+}
+
+/// Returns the arguments that remove all locks of a stack in a DIY backend (bucket, database or file system), or cancel
+/// the update in progress in Pulumi Cloud.
 pub fn cancel(stack: &str) -> Vec<OsString> {
     on_stack(&["cancel", "--yes"], stack)
 }

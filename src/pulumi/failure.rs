@@ -29,11 +29,13 @@ pub const CANCELED: &str = "the run was canceled";
 /// Kind of a failure. Determines the reaction of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Another update, which is running or has not removed its lock, has locked the stack. Pulumi Cloud does not report
-    /// the holder of a lock.
+    /// Another update, which is running or has not removed its lock, has locked the stack. The errors of Pulumi Cloud
+    /// contain no holders.
     Conflict { holders: Vec<Lock> },
     /// The state backend rejected the access token, or the access token is missing.
     InvalidAccessToken,
+    /// The state backend is unavailable or limits the rate of requests. The engine has not started.
+    BackendUnavailable,
     /// The stack does not exist in the state backend.
     StackMissing,
     /// The run was canceled.
@@ -62,6 +64,7 @@ pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSumma
         FailureKind::Conflict { holders } if !holders.is_empty() => lock::lock_message(holders),
         FailureKind::Killed { signal } => with_cause(&format!("the Pulumi CLI was killed by signal {signal}"), &cause),
         FailureKind::Canceled => with_cause(CANCELED, &cause),
+        FailureKind::BackendUnavailable => with_cause("the state backend is unavailable, and the run did not start", &cause),
         _ => advice::with(&cause.join("\n")),
     };
     Failure { kind, message: console::shorten(&console::for_display(&message), MAX_MESSAGE) }
@@ -75,7 +78,7 @@ fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
     let holders = parse_locks(stderr);
     if !holders.is_empty()
         || stderr.contains("the stack is currently locked by")
-        || stderr.contains("Another update is currently in progress")
+        || conflicts_with_update(stderr)
     {
         return FailureKind::Conflict { holders };
     }
@@ -85,6 +88,9 @@ fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
     }
     if rejects_token(stderr) || (code == EXIT_AUTHENTICATION && !run.began()) {
         return FailureKind::InvalidAccessToken;
+    }
+    if !run.began() && reports_unavailable_backend(stderr) {
+        return FailureKind::BackendUnavailable;
     }
     if reports_missing_stack(stderr) || (code == EXIT_NO_STACK && !run.began()) {
         return FailureKind::StackMissing;
@@ -108,6 +114,19 @@ fn rejects_token(stderr: &str) -> bool {
         "[401]",
     ];
     rejections.iter().any(|rejection| stderr.contains(rejection))
+}
+
+/// Returns whether Pulumi Cloud rejected the call because another update of the stack is in progress. The error does
+/// not identify the other update: see [`super::active_update`].
+pub fn conflicts_with_update(stderr: &str) -> bool {
+    stderr.contains("Another update is currently in progress")
+}
+
+/// Returns whether the state backend answered with the HTTP status 429 or 5xx after all retries of the CLI.
+fn reports_unavailable_backend(stderr: &str) -> bool {
+    ["request rate-limit exceeded", "[429]", "[500]", "[502]", "[503]", "[504]"]
+        .iter()
+        .any(|status| stderr.contains(status))
 }
 
 fn reports_missing_stack(stderr: &str) -> bool {

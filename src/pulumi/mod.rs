@@ -2,6 +2,7 @@
 //! (event log, outputs, failures, locks, states). This module does not start processes, does not read the clock and
 //! imports no other module of the crate.
 
+pub mod active_update;
 pub mod advice;
 pub mod arguments;
 pub mod backend;

@@ -84,7 +84,8 @@ fn truncate_progress(progress: &mut Progress) {
             cut(&mut diagnostic.message, MAX_TEXT);
         }
         Some(Event::Idle(idle)) => clear_invalid_time(&mut idle.since),
-        Some(Event::Started(_)) | None => {}
+        Some(Event::Permalink(link)) if !is_link(link) => link.clear(),
+        Some(Event::Started(_) | Event::Permalink(_)) | None => {}
     }
 }
 
@@ -241,7 +242,8 @@ mod tests {
         let step = proto::ResourceStep { urn: long(), operation: long(), state: 1 };
         let diagnostic = proto::Diagnostic { severity: long(), urn: long(), message: long() };
         let idle = proto::Idle { since: i64::MIN };
-        for event in [Event::Resource(step), Event::Diagnostic(diagnostic), Event::Idle(idle)] {
+        let link = format!("https://app.pulumi.com/{}", long());
+        for event in [Event::Resource(step), Event::Diagnostic(diagnostic), Event::Idle(idle), Event::Permalink(link)] {
             let mut reply = AttachReply {
                 part: Some(Part::Progress(Progress { sequence: 1, time: i64::MAX, event: Some(event) })),
             };

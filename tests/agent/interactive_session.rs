@@ -96,7 +96,7 @@ async fn no_lock_is_removed_during_an_interactive_session() {
     workspace.put(YAML).await;
     let time = |text: &str| text.parse::<jiff::Timestamp>().unwrap().as_millisecond();
     let (started, ended) = (time("2026-01-01T00:00:00Z"), time("2026-01-01T00:01:00Z"));
-    let dead_runs = vec![DeadRun { host: "dead-0".into(), pid: 42, started, ended }];
+    let dead_runs = vec![DeadRun { host: "dead-0".into(), pid: 42, started, ended, ..DeadRun::default() }];
     let request = RunRequest { lock_recovery: true, dead_runs, ..workspace.request(&[]).await };
     workspace.run(&request).await.unwrap();
     while !workspace.path("home/began").exists() {

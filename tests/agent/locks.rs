@@ -87,6 +87,7 @@ async fn the_lock_of_a_run_in_another_pod_is_removed_only_with_proof() {
         pid: 4711,
         started: time("2026-01-01T00:00:00Z"),
         ended: time("2026-01-01T00:01:00Z"),
+        permalink: String::new(),
     };
     let run = async |dead_runs: Vec<DeadRun>| {
         let request = RunRequest { lock_recovery: true, dead_runs, ..workspace.request(&[]).await };

@@ -76,7 +76,7 @@ async fn run(client: &AgentClient) -> proto::Result {
         artifact: Some(artifact),
         settings_digest: settings_digest(&settings),
         settings: Some(settings),
-        dead_runs: vec![proto::DeadRun { host: "example-workspace-0".to_owned(), pid: 7, started: 1, ended: 2 }],
+        dead_runs: vec![proto::DeadRun { host: "example-workspace-0".to_owned(), pid: 7, started: 1, ended: 2, permalink: String::new() }],
         pending_creates: proto::PendingCreates::Stop.into(),
         timeout_seconds: 600,
         idle_timeout_seconds: 60,

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::durable;
 use crate::rpc::proto;
 
-pub use reader::{Item, Reader};
+pub use reader::{Item, Reader, StartedProcess};
 pub use record::{JournalRecord, Request, now};
 
 /// Maximum number of finished operations in the journal.

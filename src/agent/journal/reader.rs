@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use super::record::{JournalRecord, State};
 use crate::rpc::proto;
+use crate::rpc::proto::progress::Event;
 
 /// Maximum size of a message in bytes. The agent writes no larger messages.
 const MAX_MESSAGE: usize = 1024 * 1024;
@@ -20,6 +21,15 @@ pub enum Item {
     Progress(proto::Progress),
     /// The last item.
     Result(Arc<proto::Result>),
+}
+
+/// Process of the CLI that an operation has started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartedProcess {
+    /// Process ID, which is also the session ID.
+    pub pid: u32,
+    /// URL of the update of the process in Pulumi Cloud, if the CLI printed it.
+    pub permalink: Option<String>,
 }
 
 pub struct Reader {
@@ -78,17 +88,21 @@ impl Reader {
         })
     }
 
-    /// Returns the session IDs of the operation's processes, as recorded in the journal.
-    pub fn sessions(record: Arc<JournalRecord>) -> io::Result<Vec<u32>> {
+    /// Returns the processes of the operation that the journal contains.
+    pub fn processes(record: Arc<JournalRecord>) -> io::Result<Vec<StartedProcess>> {
         let last = record.watch().borrow().segment;
         let mut reader = Reader::new(record, 0);
-        let mut sessions = Vec::new();
+        let mut processes: Vec<StartedProcess> = Vec::new();
         while let Some(progress) = reader.read(last)? {
-            if let Some(proto::progress::Event::Started(started)) = progress.event {
-                sessions.push(started.pid);
+            match (progress.event, processes.last_mut()) {
+                (Some(Event::Started(started)), _) => {
+                    processes.push(StartedProcess { pid: started.pid, permalink: None });
+                }
+                (Some(Event::Permalink(url)), Some(process)) => process.permalink = Some(url),
+                _ => {}
             }
         }
-        Ok(sessions)
+        Ok(processes)
     }
 
     /// Returns the next progress message, or `None` at the end of the segment `last`.

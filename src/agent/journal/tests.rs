@@ -88,7 +88,7 @@ async fn a_reopened_journal_contains_finished_and_unfinished_operations() {
     let journal = Journal::open(directory.path()).unwrap();
     let unfinished = journal.unfinished();
     assert_eq!(unfinished.len(), 1);
-    assert_eq!(Reader::sessions(unfinished[0].clone()).unwrap(), [42]);
+    assert_eq!(Reader::processes(unfinished[0].clone()).unwrap(), [StartedProcess { pid: 42, permalink: None }]);
     assert!(!directory.path().join("never-begun").exists());
     let (seen, end) = sequences(&mut Reader::new(journal.find("finished").unwrap(), 0)).await;
     assert_eq!((seen, end.unwrap().message.as_str()), (vec![0], "done"));

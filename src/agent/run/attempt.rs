@@ -16,6 +16,7 @@ use crate::agent::command;
 use crate::agent::durable;
 use crate::agent::output::{self, EventLog, Tail};
 use crate::agent::processes::{self, RunProcesses};
+use crate::pulumi::active_update::ActiveUpdate;
 use crate::pulumi::console;
 use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep};
 use crate::pulumi::failure::exit::Exit;
@@ -38,6 +39,8 @@ pub(super) struct Attempt {
     pub(super) stderr: Tail,
     pub(super) summary: RunSummary,
     pub(super) permalink: Option<String>,
+    /// Update that blocked this attempt in Pulumi Cloud, if known.
+    pub(super) blocked_by: Option<ActiveUpdate>,
     /// Whether the CLI received a signal after which it abandons the resource operations in flight.
     was_forced: bool,
 }
@@ -89,7 +92,10 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
         let out = async {
             let see = |line: &str| {
                 run.liveness.record();
-                permalink = permalink.take().or_else(|| console::permalink(line));
+                if permalink.is_none() {
+                    permalink = console::permalink(line);
+                    permalink.iter().for_each(|url| run.record.append(progress::Event::Permalink(url.clone())));
+                }
             };
             match out {
                 Some(out) => output::copy(out, log.clone(), see).await,
@@ -111,7 +117,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     let exit = command::exit(status?);
     let was_forced = watch.cancellation.was_forced();
     let summary = watch.events.summary;
-    Ok(Attempt { exit, stdout, stderr, summary, permalink, was_forced })
+    Ok(Attempt { exit, stdout, stderr, summary, permalink, blocked_by: None, was_forced })
 }
 
 /// Reads the output until the process has exited, and then for up to [`OUTPUT_TIMEOUT`].

@@ -14,6 +14,7 @@ use super::command::{CallError, Stdout};
 use super::environment;
 use super::memory;
 use super::settings::Desired;
+use crate::pulumi::active_update::ActiveUpdate;
 use crate::pulumi::arguments::{self, OperationKind};
 use crate::pulumi::outputs::{self, Output, OutputsError};
 use crate::pulumi::project::Project;
@@ -24,6 +25,7 @@ use crate::rpc::proto::{self, PendingCreates};
 use attempt::Attempt;
 use context::{AttemptError, RunError};
 use operation_result::OperationResult;
+use recovery::Holder;
 
 pub use context::Run;
 pub use request::OperationRequest;
@@ -150,11 +152,19 @@ impl Run {
     /// and runs a second attempt.
     async fn unlocked_attempt(&self) -> Result<Attempt, AttemptError> {
         let first = self.attempt().await?;
-        if !first.is_locked_out() || self.is_cancelled() || !self.remove_stale_lock(&first.stderr.text()).await {
+        if !first.is_locked_out() || self.is_cancelled() {
             return Ok(first);
         }
+        let holder = self.holder(&first.stderr.text()).await;
+        let is_removed = match &holder {
+            Some(holder) => self.remove_stale_lock(holder).await,
+            None => false,
+        };
         // A canceled run returns the first attempt, including the lock that blocked this attempt.
-        if self.is_cancelled() { Ok(first) } else { self.attempt().await }
+        if is_removed && !self.is_cancelled() {
+            return self.attempt().await;
+        }
+        Ok(Attempt { blocked_by: holder.and_then(Holder::into_update), ..first })
     }
 
     async fn attempt(&self) -> Result<Attempt, AttemptError> {
@@ -226,7 +236,8 @@ impl Run {
             tokio::spawn(async move { version.get().await });
         }
         let outcome = operation_result::outcome(&failure.kind, self.is_cancelled());
-        let message = self.with_cause(&failure.message);
+        let conflict = attempt.blocked_by.as_ref().map(ActiveUpdate::conflict_message);
+        let message = self.with_cause(&conflict.unwrap_or(failure.message));
         OperationResult {
             outcome,
             message,

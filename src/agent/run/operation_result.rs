@@ -139,6 +139,7 @@ pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome 
         FailureKind::Canceled => proto::Outcome::Canceled,
         FailureKind::Conflict { .. } => proto::Outcome::Conflict,
         FailureKind::InvalidAccessToken => proto::Outcome::InvalidAccessToken,
+        FailureKind::BackendUnavailable => proto::Outcome::BackendUnavailable,
         FailureKind::StackMissing | FailureKind::Failed => proto::Outcome::Failed,
     }
 }
@@ -237,13 +238,14 @@ mod tests {
 
     #[test]
     fn the_outcome_depends_on_the_kind_of_failure_and_on_cancellation() {
-        use proto::Outcome::{Canceled, Conflict, Failed, Interrupted, InvalidAccessToken};
+        use proto::Outcome::{BackendUnavailable, Canceled, Conflict, Failed, Interrupted, InvalidAccessToken};
         for (kind, alone, canceled) in [
             (FailureKind::Killed { signal: 9 }, Interrupted, Interrupted),
             (FailureKind::Killed { signal: 2 }, Interrupted, Canceled),
             (FailureKind::Canceled, Canceled, Canceled),
             (FailureKind::Conflict { holders: vec![] }, Conflict, Canceled),
             (FailureKind::InvalidAccessToken, InvalidAccessToken, Canceled),
+            (FailureKind::BackendUnavailable, BackendUnavailable, Canceled),
             (FailureKind::StackMissing, Failed, Canceled),
             (FailureKind::Failed, Failed, Canceled),
         ] {

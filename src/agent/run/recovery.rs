@@ -1,20 +1,22 @@
 //! Cleans up after interrupted runs. Detects the pending creates that an interrupted run left in the state, and removes
 //! them if a user confirms that the resources do not exist. Removes the lock of an interrupted run whose processes have
-//! provably exited, unless a user has an interactive session in the pod.
+//! provably exited, or cancels its update in Pulumi Cloud, unless a user has an interactive session in the pod.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::Path;
 
 use super::context::{MAX_CHANGED, Run, RunError, StateFileError};
 use super::operation_result::{self, OperationResult};
-use crate::agent::command::{Ended, Stdout};
+use crate::agent::command::{CallError, Ended, Stdout};
 use crate::agent::journal::Reader;
 use crate::agent::{durable, interactive_session};
+use crate::pulumi::active_update::ActiveUpdate;
 use crate::pulumi::failure::lock::{ExitedProcess, Lock, exited_holder, only_lock};
 use crate::pulumi::failure::{self, FailureKind};
 use crate::pulumi::run_summary::RunSummary;
-use crate::pulumi::{arguments, state};
+use crate::pulumi::{active_update, arguments, state};
 use crate::rpc::proto::PendingCreates;
 
 impl Run {
@@ -57,7 +59,10 @@ impl Run {
             return Ok(None);
         }
         let mut ended = self.import().await?;
-        if !ended.exit.success() && self.remove_stale_lock(&ended.stderr.text()).await {
+        if !ended.exit.success()
+            && let Some(holder) = self.holder(&ended.stderr.text()).await
+            && self.remove_stale_lock(&holder).await
+        {
             ended = self.import().await?;
         }
         if ended.exit.success() {
@@ -131,24 +136,83 @@ fn clear_pending(file: &Path) -> Result<bool, StateFileError> {
     Ok(true)
 }
 
+/// Lock or update that blocked a CLI call.
+pub(super) enum Holder {
+    /// The only lock of the stack in a DIY backend.
+    Lock(Lock),
+    /// The update in progress in Pulumi Cloud.
+    Update(ActiveUpdate),
+}
+
+impl Holder {
+    pub(super) fn into_update(self) -> Option<ActiveUpdate> {
+        match self {
+            Holder::Lock(_) => None,
+            Holder::Update(update) => Some(update),
+        }
+    }
+
+    /// Returns whether an interrupted run that has ended is the holder.
+    fn is_one_of(&self, exited: &[ExitedProcess]) -> bool {
+        match self {
+            Holder::Lock(lock) => exited_holder(lock, exited).is_some(),
+            Holder::Update(update) => {
+                exited.iter().filter_map(|process| process.permalink.as_deref()).any(|url| update.has_permalink(url))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::Lock(Lock { user, host, pid, time, .. }) => write!(f, "{user}@{host} (pid {pid}) since {time}"),
+            Holder::Update(update) => f.write_str(&update.describe()),
+        }
+    }
+}
+
 impl Run {
-    /// Removes the lock that blocked a CLI call if the holder of the lock is an interrupted run that has ended.
-    /// `stderr` is the standard error of the call, which names the holder. Returns whether the lock was removed.
+    /// Returns the lock or the update that blocked a CLI call. `stderr` is the standard error of the call. Returns
+    /// `None` if several locks block the call, or if the holder is unknown.
+    pub(super) async fn holder(&self, stderr: &str) -> Option<Holder> {
+        if !failure::conflicts_with_update(stderr) {
+            return only_lock(stderr).map(Holder::Lock);
+        }
+        match self.active_update().await {
+            Ok(update) => update.map(Holder::Update),
+            Err(error) => {
+                tracing::warn!(operation = self.record.request().id, %error, "failed to identify the update in progress");
+                None
+            }
+        }
+    }
+
+    /// Returns the update in progress of the stack in Pulumi Cloud.
+    async fn active_update(&self) -> Result<Option<ActiveUpdate>, ActiveUpdateError> {
+        let stack = &self.desired.stack;
+        let history = self.call(arguments::newest_update(stack), Stdout::Captured).await?;
+        let Some(update) = active_update::parse_history(&history.captured)? else { return Ok(None) };
+        let description = self.call(arguments::stack_description(stack), Stdout::Captured).await?;
+        Ok(Some(active_update::parse_stack(update, &String::from_utf8_lossy(&description.captured))))
+    }
+
+    /// Removes a lock, or cancels an update in Pulumi Cloud, if the holder is an interrupted run that has ended. Returns
+    /// whether the lock was removed.
     ///
-    /// The CLI removes all locks of the stack. This is safe, because no other run can lock the stack while the lock of
-    /// the interrupted run exists.
-    pub(super) async fn remove_stale_lock(&self, stderr: &str) -> bool {
+    /// The CLI removes all locks of the stack, or cancels the update that is in progress at this time. This is safe,
+    /// because no other run can start while the lock or the update of the interrupted run exists.
+    pub(super) async fn remove_stale_lock(&self, holder: &Holder) -> bool {
         let operation = &self.record.request().id;
-        let Some(lock) = self.lock_of_interrupted_run(stderr) else { return false };
-        let Lock { user, host, pid, time, .. } = &lock;
+        if !self.has_ended(holder) {
+            return false;
+        }
         // Also keeps the lock if the search fails, because an interactive session may exist.
         let session = interactive_session::find(&self.layout);
         if !matches!(session, Ok(None)) {
             tracing::warn!(
                 operation,
-                host,
-                pid,
-                time,
+                %holder,
                 ?session,
                 "keeping the lock of a run that has ended: interactive session in the pod"
             );
@@ -156,43 +220,26 @@ impl Run {
         }
         match self.call(arguments::cancel(&self.desired.stack), Stdout::Logged).await {
             Ok(ended) if ended.exit.success() => {
-                tracing::warn!(operation, user, host, pid, time, "removed the lock of a run that has ended");
+                tracing::warn!(operation, %holder, "removed the lock of a run that has ended");
                 true
             }
             Ok(ended) => {
                 let output = ended.stderr.last_lines(5);
-                tracing::error!(
-                    operation,
-                    host,
-                    pid,
-                    time,
-                    output,
-                    "failed to remove the lock of a run that has ended"
-                );
+                tracing::error!(operation, %holder, output, "failed to remove the lock of a run that has ended");
                 false
             }
             Err(error) => {
-                tracing::error!(
-                    operation,
-                    host,
-                    pid,
-                    time,
-                    %error,
-                    "failed to remove the lock of a run that has ended"
-                );
+                tracing::error!(operation, %holder, %error, "failed to remove the lock of a run that has ended");
                 false
             }
         }
     }
 
-    /// Returns the lock if it is the only lock in the error message and its holder is an interrupted run that
-    /// has ended.
-    fn lock_of_interrupted_run(&self, stderr: &str) -> Option<Lock> {
-        let lock = only_lock(stderr)?;
-        let reported = self.parameters.exited_processes.as_ref()?;
+    /// Returns whether the holder is an interrupted run that has ended.
+    fn has_ended(&self, holder: &Holder) -> bool {
+        let Some(reported) = &self.parameters.exited_processes else { return false };
         let known: Vec<_> = reported.iter().cloned().chain(self.own_exited_processes()).collect();
-        exited_holder(&lock, &known)?;
-        Some(lock)
+        holder.is_one_of(&known)
     }
 
     /// Returns the processes of finished operations in this pod. These processes have exited, because the agent writes
@@ -202,12 +249,13 @@ impl Run {
         let mut exited = Vec::new();
         for record in self.journal.finished(&self.desired.stack) {
             let Some(result) = record.result() else { continue };
-            match Reader::sessions(record.clone()) {
-                Ok(pids) => exited.extend(pids.into_iter().map(|pid| ExitedProcess {
+            match Reader::processes(record.clone()) {
+                Ok(processes) => exited.extend(processes.into_iter().map(|process| ExitedProcess {
                     host: host.clone(),
-                    pid,
+                    pid: process.pid,
                     started: record.request().started,
                     ended: result.ended,
+                    permalink: process.permalink,
                 })),
                 Err(error) => {
                     tracing::warn!(operation = record.request().id, %error, "failed to read the processes of the operation");
@@ -216,6 +264,14 @@ impl Run {
         }
         exited
     }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ActiveUpdateError {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("the output of `pulumi stack history` is invalid: {0}")]
+    History(#[from] serde_json::Error),
 }
 
 #[cfg(test)]
@@ -234,6 +290,24 @@ mod tests {
         assert!(clear_pending(&file).unwrap());
         assert_eq!(read_pending(&file).unwrap(), Vec::<String>::new());
         assert!(!clear_pending(&file).unwrap());
+    }
+
+    #[test]
+    fn only_the_recorded_update_of_an_exited_process_is_a_stale_holder() {
+        let url = |version: u64| format!("https://app.pulumi.com/acme/web/dev/updates/{version}");
+        let exited = |permalink: Option<String>| {
+            vec![ExitedProcess { host: "web-0".to_owned(), pid: 1, started: 0, ended: 1, permalink }]
+        };
+        let holder = |url: Option<String>| Holder::Update(ActiveUpdate { version: 7, url, ..ActiveUpdate::default() });
+        for (holder, exited, expected) in [
+            (holder(Some(url(7))), exited(Some(url(7))), true),
+            (holder(Some(url(7))), exited(Some(url(6))), false),
+            (holder(Some(url(7))), exited(None), false),
+            (holder(Some(url(7))), vec![], false),
+            (holder(None), exited(None), false),
+        ] {
+            assert_eq!(holder.is_one_of(&exited), expected, "{holder}");
+        }
     }
 
     #[test]

@@ -86,7 +86,8 @@ impl OperationRequest {
 }
 
 fn exited_process(run: &proto::DeadRun) -> ExitedProcess {
-    ExitedProcess { host: run.host.clone(), pid: run.pid, started: run.started, ended: run.ended }
+    let permalink = Some(run.permalink.clone()).filter(|permalink| !permalink.is_empty());
+    ExitedProcess { host: run.host.clone(), pid: run.pid, started: run.started, ended: run.ended, permalink }
 }
 
 #[cfg(test)]
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(asks(proto::OperationKind::Up, existing), (false, false));
         assert_eq!(asks(proto::OperationKind::Preview, drift.clone()), (true, false));
         assert_eq!(asks(proto::OperationKind::Destroy, drift), (false, false));
-        let dead = proto::DeadRun { host: "web-0".into(), pid: 42, started: 1, ended: 2 };
+        let dead = proto::DeadRun { host: "web-0".into(), pid: 42, started: 1, ended: 2, ..Default::default() };
         for (lock_recovery, dead_runs, expected) in [
             (false, vec![dead.clone()], None),
             (false, vec![], None),

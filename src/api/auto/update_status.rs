@@ -53,7 +53,8 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 
-    /// URL of the update in Pulumi Cloud.
+    /// URL of the update in Pulumi Cloud. Set as soon as Pulumi Cloud has accepted the update, and kept if the run
+    /// fails. Absent for other backends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permalink: Option<String>,
 
@@ -183,6 +184,9 @@ pub struct RunProgress {
     /// Process ID of the Pulumi CLI in the pod. If this run locks the Pulumi stack, the lock contains this ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i64>,
+    /// URL of the update in Pulumi Cloud, which the controller writes to `status.permalink`.
+    #[serde(skip)]
+    pub permalink: Option<String>,
 }
 
 /// Evidence that all processes of a run have ended.

@@ -26,6 +26,10 @@ const INTERRUPTION_DELAYS: [SignedDuration; 5] = [
     SignedDuration::from_secs(90),
     SignedDuration::from_mins(5),
 ];
+/// Maximum delay after a run that did not start because the state backend was unavailable.
+const MAX_UNAVAILABLE: SignedDuration = SignedDuration::from_mins(5);
+/// Minimum backoff after the state backend has rejected the access token. A changed Secret starts a run earlier.
+const MIN_INVALID_TOKEN: SignedDuration = SignedDuration::from_mins(10);
 /// Maximum backoff after the workspace has rejected a run.
 const MAX_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
 /// Minimum of `resyncFrequencySeconds`.
@@ -94,13 +98,21 @@ impl StackBackoff {
             Some(stack_reason::UPDATE_CONFLICT) if self.waits_for_locks => delay_after_conflicts(last.conflicts),
             Some(update_reason::RUN_REFUSED) => self.backoff_after(last.failures).min(MAX_REFUSAL),
             Some(update_reason::ABORTED) => delay_after_interruptions(last.interruptions),
-            _ => match (self.retry, self.resync) {
-                (Some(retry), _) => retry,
-                // The interval is also the maximum backoff, so a failing Stack runs at least as often as a successful
-                // Stack.
-                (None, Some(resync)) => self.backoff_after(last.failures).min(resync),
-                (None, None) => self.backoff_after(last.failures),
-            },
+            Some(update_reason::BACKEND_UNAVAILABLE) => self.delay_after_failure(last.failures).min(MAX_UNAVAILABLE),
+            Some(update_reason::INVALID_ACCESS_TOKEN) if self.retry.is_none() => {
+                self.delay_after_failure(last.failures).max(MIN_INVALID_TOKEN)
+            }
+            _ => self.delay_after_failure(last.failures),
+        }
+    }
+
+    fn delay_after_failure(&self, failures: i64) -> SignedDuration {
+        match (self.retry, self.resync) {
+            (Some(retry), _) => retry,
+            // The interval is also the maximum backoff, so a failing Stack runs at least as often as a successful
+            // Stack.
+            (None, Some(resync)) => self.backoff_after(failures).min(resync),
+            (None, None) => self.backoff_after(failures),
         }
     }
 

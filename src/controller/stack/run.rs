@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 
 use crate::api::auto::{ArtifactReference, PendingCreates, UpdateKind, Workspace, WorkspaceStatus};
+use crate::api::conditions::update_reason;
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, RunInputs, Stack};
 use crate::api::resolve::Decision;
@@ -127,11 +128,15 @@ fn config_inputs(observed: &Observed) -> Option<String> {
 }
 
 /// Returns the hashes of the mounted objects. For an object that is not watched, returns the hash of the last run, if
-/// this hash is known. A change of such an object therefore triggers no run.
+/// this hash is known. A change of such an object therefore triggers no run, unless the backend has rejected the access
+/// token of the last run: the changed object can contain a valid token.
 fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
-    let before = last_update(&observed.stack).map(|last| &last.inputs.mounted_inputs);
+    let last = last_update(&observed.stack);
+    let before = last.map(|last| &last.inputs.mounted_inputs);
+    let was_rejected = last.is_some_and(|last| last.reason.as_deref() == Some(update_reason::INVALID_ACCESS_TOKEN));
+    let is_watched = |object: &String| was_rejected || observed.watched.contains(object);
     let counts = |(object, word): (&String, &String)| {
-        let before = before.and_then(|before| before.get(object)).filter(|_| !observed.watched.contains(object));
+        let before = before.and_then(|before| before.get(object)).filter(|_| !is_watched(object));
         (object.clone(), before.unwrap_or(word).clone())
     };
     workspace_status(observed.workspace.as_ref())

@@ -82,7 +82,7 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     if last.state.as_deref() != Some("succeeded") {
         let cause = last.message.as_deref().unwrap_or("unknown");
         let previous = before.and_then(|status| status.last_update.as_ref());
-        if status::is_conflict(last) && previous.is_some_and(|previous| is_same_lock(previous, last)) {
+        if previous.is_some_and(|previous| is_same_lock(previous, last) || is_same_rejection(previous, last)) {
             return Vec::new();
         }
         let (kind, reason, what) = match last.reason.as_deref() {
@@ -108,7 +108,13 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
 /// Returns whether both runs found the same lock. An event reports only the first of these runs. The message of a run
 /// identifies the lock.
 fn is_same_lock(previous: &LastUpdate, last: &LastUpdate) -> bool {
-    status::is_conflict(previous) && previous.message == last.message
+    status::is_conflict(last) && status::is_conflict(previous) && previous.message == last.message
+}
+
+/// Returns whether the backend rejected the access token of both runs. An event reports only the first of these runs.
+fn is_same_rejection(previous: &LastUpdate, last: &LastUpdate) -> bool {
+    let is_rejected = |run: &LastUpdate| run.reason.as_deref() == Some(update_reason::INVALID_ACCESS_TOKEN);
+    is_rejected(previous) && is_rejected(last) && previous.message == last.message
 }
 
 /// Adds the known revisions to the metadata of the event.

@@ -277,6 +277,7 @@ fn failure(outcome: proto::Outcome) -> Option<&'static str> {
         proto::Outcome::Conflict => Some(update_reason::UPDATE_CONFLICT),
         proto::Outcome::Interrupted => Some(update_reason::ABORTED),
         proto::Outcome::InvalidAccessToken => Some(update_reason::INVALID_ACCESS_TOKEN),
+        proto::Outcome::BackendUnavailable => Some(update_reason::BACKEND_UNAVAILABLE),
         proto::Outcome::PendingCreates => Some(update_reason::PENDING_CREATES),
         proto::Outcome::StackNotFound => Some(update_reason::STACK_NOT_FOUND),
     }

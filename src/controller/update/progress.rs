@@ -23,7 +23,7 @@ const MAX_FIELD_LENGTH: usize = 128;
 pub enum ProgressChange {
     None,
     Some,
-    /// The progress must be written immediately, because the new process ID identifies a lock.
+    /// The progress must be written immediately, because the new process ID or URL identifies a lock.
     Urgent,
 }
 
@@ -45,6 +45,7 @@ struct Resources {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Reported {
     pid: Option<u32>,
+    permalink: Option<String>,
     done: i64,
     /// Resources with an operation in progress. The oldest operation is first.
     in_progress: Vec<RunningStep>,
@@ -76,6 +77,9 @@ impl Progress {
                 self.resources = Resources::default();
                 self.reported = Reported { pid: Some(started.pid), done: before.done, ..Reported::default() };
             }
+            Some(progress::Event::Permalink(url)) => {
+                self.reported.permalink = Some(url.clone()).filter(|url| !url.is_empty());
+            }
             Some(progress::Event::Resource(step)) => self.step(step, progress.time),
             Some(progress::Event::Idle(idle)) => {
                 self.reported.idle_since = Timestamp::from_millisecond(idle.since).ok();
@@ -85,7 +89,9 @@ impl Progress {
         }
         self.reported.idle_since = None;
         match () {
-            () if self.reported.pid != before.pid => ProgressChange::Urgent,
+            () if (self.reported.pid, &self.reported.permalink) != (before.pid, &before.permalink) => {
+                ProgressChange::Urgent
+            }
             () if self.reported == before => ProgressChange::None,
             () => ProgressChange::Some,
         }
@@ -147,6 +153,7 @@ impl Reported {
             since: first.and_then(|work| work.since).map(Time),
             idle_since: self.idle_since.map(Time),
             pid: self.pid.map(i64::from),
+            permalink: self.permalink.clone(),
             resources_done: number(self.resources_done),
             resources_total: number(self.resources_total),
         }
@@ -255,6 +262,9 @@ mod tests {
         let mut progress = Progress::default();
         assert_eq!(progress.observe(&started(42)), ProgressChange::Urgent);
         assert_eq!(progress.observe(&started(42)), ProgressChange::None);
+        let link = || message(progress::Event::Permalink("https://app.pulumi.com/acme/app/dev/updates/7".to_owned()));
+        assert_eq!(progress.observe(&link()), ProgressChange::Urgent);
+        assert_eq!(progress.observe(&link()), ProgressChange::None);
         let rows = [
             (stack_itself(), "0 done"),
             (step("a", "same", StepState::Begun), "0 done"),
@@ -275,6 +285,7 @@ mod tests {
         }
         let status = progress.status();
         assert_eq!((status.pid, status.steps_done, status.in_work, status.idle_since), (Some(42), 1, 0, None));
+        assert_eq!(status.permalink.as_deref(), Some("https://app.pulumi.com/acme/app/dev/updates/7"));
         assert_eq!(
             (status.resources_done, status.resources_total),
             (2, 3),
@@ -283,6 +294,7 @@ mod tests {
         assert_eq!(progress.observe(&started(43)), ProgressChange::Urgent, "the CLI restarts");
         let status = progress.status();
         assert_eq!((status.steps_done, status.resources_done, status.resources_total), (1, 0, 0));
+        assert_eq!(status.permalink, None, "the new process has no update yet");
     }
 
     #[test]

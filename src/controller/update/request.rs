@@ -302,19 +302,25 @@ pub fn interrupted_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::Dead
     runs
 }
 
-/// Returns the run of an Update if the run was interrupted, its end is proven, and its lock can be identified.
+/// Returns the run of an Update if the run was interrupted, its end is proven, and its lock can be identified: by its
+/// host name and process ID or, in Pulumi Cloud, by its URL.
 pub fn interrupted_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
     let is_proven = status.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::User);
     if !is_proven || status.interrupted != Some(true) {
         return None;
     }
-    let host = status.run.as_ref().map(|run| run.host.clone()).filter(|host| !host.is_empty())?;
-    let pid = status.progress.as_ref().and_then(|progress| progress.pid)?;
+    let host = status.run.as_ref().map(|run| run.host.clone()).unwrap_or_default();
+    let pid = status.progress.as_ref().and_then(|progress| u32::try_from(progress.pid?).ok());
+    let permalink = status.permalink.clone().unwrap_or_default();
+    if (host.is_empty() || pid.is_none()) && permalink.is_empty() {
+        return None;
+    }
     let milliseconds = |time: Timestamp| time.as_millisecond();
     Some(proto::DeadRun {
-        host,
-        pid: u32::try_from(pid).ok()?,
+        host: if pid.is_some() { host } else { String::new() },
+        pid: pid.unwrap_or_default(),
+        permalink,
         started: milliseconds(status.start_time.as_ref()?.0),
         ended: milliseconds(status.end_time.as_ref()?.0),
     })

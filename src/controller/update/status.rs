@@ -50,6 +50,7 @@ pub fn bound(update: &Update, binding: &RunBinding, now: Timestamp) -> UpdateSta
 /// Returns the status of a run in progress.
 pub fn running(update: &Update, progress: Option<&RunProgress>, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = open(update, Status::True, update_reason::PROGRESSING, message, now);
+    status.permalink = progress.and_then(|progress| progress.permalink.clone()).or(status.permalink);
     status.progress = progress.cloned().or(status.progress);
     let has_process = status.progress.as_ref().is_some_and(|progress| progress.pid.is_some());
     status.phase = Some(if has_process { UpdatePhase::Running } else { UpdatePhase::Starting });
@@ -104,7 +105,8 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status.phase = Some(if outcome.failure.is_none() { UpdatePhase::Succeeded } else { UpdatePhase::Failed });
     status.progress = ended(progress.or(status.progress.as_ref()), status.progress.as_ref(), outcome);
     status.message = Some(message).filter(|m| !m.is_empty());
-    status.permalink = outcome.permalink.clone();
+    let reported = progress.and_then(|progress| progress.permalink.clone());
+    status.permalink = outcome.permalink.clone().or(reported).or(status.permalink);
     status.project_info = outcome.project.clone().or(status.project_info);
     status.backend = outcome.backend.clone().or(status.backend);
     status.config_inputs = outcome.config_inputs.clone();

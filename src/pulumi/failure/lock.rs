@@ -21,13 +21,16 @@ pub struct Lock {
 /// A CLI process that has provably exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitedProcess {
-    /// Host name, which is equal to the host name in a lock of the process.
+    /// Host name, which is equal to the host name in a lock of the process. Empty if other processes have the same host
+    /// name.
     pub host: String,
     pub pid: u32,
     /// Start of the run, in milliseconds since 1970.
     pub started: i64,
     /// Time by which the process has certainly exited, in milliseconds since 1970.
     pub ended: i64,
+    /// URL of the update of the process in Pulumi Cloud, if known.
+    pub permalink: Option<String>,
 }
 
 /// Parses the locks in an error of the CLI, one per line: `<url>: created by USER@HOST (pid P) at TIME`.
@@ -70,7 +73,9 @@ pub fn exited_holder<'a>(lock: &Lock, exited: &'a [ExitedProcess]) -> Option<&'a
     exited.iter().find(|process| {
         // The CLI rounds the time of the lock down to whole seconds.
         let earliest = process.started - process.started.rem_euclid(1000);
-        lock.host == process.host && lock.pid == process.pid && (earliest..=process.ended).contains(&time)
+        !process.host.is_empty()
+            && (lock.host.as_str(), lock.pid) == (process.host.as_str(), process.pid)
+            && (earliest..=process.ended).contains(&time)
     })
 }
 

@@ -32,6 +32,8 @@ fn failures_are_classified_by_the_stderr_of_the_cli() {
             "error: [409] Conflict: Another update is currently in progress.\n",
             FailureKind::Conflict { holders: vec![] },
         ),
+        (1, "error: pulumi service: request rate-limit exceeded\n", FailureKind::BackendUnavailable),
+        (1, "error: [503] Service Unavailable\n", FailureKind::BackendUnavailable),
         (6, "error: no stack named 'dev' found\n", FailureKind::StackMissing),
         (255, "warning: old\nerror: no stack named 'organization/web/dev' found\n", FailureKind::StackMissing),
         (6, "error: something newer\n", FailureKind::StackMissing),

@@ -34,6 +34,7 @@ fn a_lock_belongs_to_an_exited_process_only_if_every_field_matches() {
         pid,
         started: millisecond(started),
         ended: millisecond(ended),
+        permalink: None,
     };
     let ours = exited("web-0", 42, "2026-11-21T10:00:00.700Z", "2026-11-21T10:05:00.200Z");
     let earlier = exited("web-0", 41, "2026-11-21T09:00:00Z", "2026-11-21T09:05:00Z");
@@ -69,12 +70,15 @@ fn a_lock_belongs_to_an_exited_process_only_if_every_field_matches() {
     }
     let lock = only_lock(&error(1, &[(host, 42, during)])).expect("lock in the message");
     assert_eq!(exited_holder(&lock, &[]), None, "no known process holds the lock");
+    let anonymous = ExitedProcess { host: String::new(), ..ours };
+    let lock = Lock { host: String::new(), ..lock };
+    assert_eq!(exited_holder(&lock, &[anonymous]), None, "an empty host name identifies no process");
 }
 
 proptest! {
     #[test]
     fn arbitrary_lock_errors_never_cause_a_panic(stderr in "(the stack is currently locked by | lock\\(s\\)|: created by |@| \\(pid |\\) at |[0-9]|.|\\n){0,30}", started in any::<i64>()) {
-        let exited = ExitedProcess { host: String::new(), pid: 1, started, ended: i64::MAX };
+        let exited = ExitedProcess { host: "h".into(), pid: 1, started, ended: i64::MAX, permalink: None };
         if let Some(lock) = only_lock(&stderr) {
             let _ = exited_holder(&lock, &[exited]);
         }

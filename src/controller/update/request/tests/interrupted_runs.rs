@@ -41,7 +41,8 @@ fn status(update: &mut Update) -> &mut UpdateStatus {
 
 #[test]
 fn a_request_contains_only_interrupted_runs_with_a_proven_end() {
-    let rows: [(&str, fn(&mut Update), usize); 9] = [
+    const URL: &str = "https://app.pulumi.com/acme/app/dev/updates/7";
+    let rows: [(&str, fn(&mut Update), usize); 10] = [
         ("proven", |_| {}, 1),
         ("ended without interruption", |u| status(u).interrupted = None, 0),
         ("open", |u| status(u).conditions.clear(), 0),
@@ -49,6 +50,7 @@ fn a_request_contains_only_interrupted_runs_with_a_proven_end() {
         ("without evidence", |u| status(u).termination_evidence = None, 0),
         ("without a process ID", |u| status(u).progress = None, 0),
         ("on the network of its node", |u| status(u).run = Some(RunBinding::default()), 0),
+        ("with a URL and without a process ID", |u| (status(u).progress, status(u).permalink) = (None, Some(URL.to_owned())), 1),
         ("of another stack", |u| u.spec.stack_name = "prod".to_owned(), 0),
         ("of another workspace", |u| u.spec.workspace_name = "web".to_owned(), 0),
     ];
@@ -56,8 +58,15 @@ fn a_request_contains_only_interrupted_runs_with_a_proven_end() {
         assert_eq!(interrupted_runs(&update("next"), &[ended("a", 100, change)]).len(), expected, "{name}");
     }
     let run = interrupted_runs(&update("next"), &[ended("a", 100, |_| {})]);
-    let expected = proto::DeadRun { host: "app-workspace-0".to_owned(), pid: 42, started: 95_000, ended: 100_000 };
+    let (host, permalink) = ("app-workspace-0".to_owned(), String::new());
+    let expected = proto::DeadRun { host, pid: 42, started: 95_000, ended: 100_000, permalink };
     assert_eq!(run, [expected]);
+    let run = interrupted_runs(
+        &update("next"),
+        &[ended("a", 100, |u| (status(u).progress, status(u).permalink) = (None, Some(URL.to_owned())))],
+    );
+    let identified: Vec<_> = run.iter().map(|run| (run.host.as_str(), run.pid, run.permalink.as_str())).collect();
+    assert_eq!(identified, [("", 0, URL)]);
 }
 
 #[test]

@@ -1,0 +1,138 @@
+//! The update in progress of a stack in Pulumi Cloud. Pulumi Cloud rejects an update while another update of the stack
+//! is in progress, and its error does not identify the other update.
+
+use serde::Deserialize;
+
+use super::console;
+
+/// Maximum length of a text from Pulumi Cloud in a message, in bytes.
+const MAX_TEXT: usize = 256;
+/// Result of an update in progress in the history of a stack.
+const IN_PROGRESS: &str = "in-progress";
+/// Label of the login name in the description of a stack.
+const AUTHOR_LABEL: &str = "Requested By: ";
+/// Label of the URL in the description of a stack.
+const URL_LABEL: &str = "More information at: ";
+
+/// Update in progress.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ActiveUpdate {
+    /// Number of the update in the history of the stack.
+    pub version: u64,
+    /// Kind of the update, such as `update` or `destroy`.
+    pub kind: String,
+    /// Start time in RFC 3339 format.
+    pub started: String,
+    /// Login name of the user who started the update, if known.
+    pub author: Option<String>,
+    /// URL of the update, if known.
+    pub url: Option<String>,
+}
+
+/// Entry in the output of `pulumi stack history --json`.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct HistoryEntry {
+    version: u64,
+    kind: String,
+    start_time: String,
+    result: String,
+}
+
+/// Parses the output of `pulumi stack history --json`. Returns `None` if the newest update is not in progress.
+pub fn parse_history(json: &[u8]) -> Result<Option<ActiveUpdate>, serde_json::Error> {
+    let entries: Vec<HistoryEntry> = serde_json::from_slice(json)?;
+    let newest = entries.into_iter().next().filter(|entry| entry.result == IN_PROGRESS);
+    Ok(newest.map(|entry| ActiveUpdate {
+        version: entry.version,
+        kind: for_message(&entry.kind),
+        started: for_message(&entry.start_time),
+        ..ActiveUpdate::default()
+    }))
+}
+
+/// Parses the output of `pulumi stack`, and adds the user and the URL to the update.
+pub fn parse_stack(update: ActiveUpdate, description: &str) -> ActiveUpdate {
+    let author = description.lines().find_map(|line| line.trim().strip_prefix(AUTHOR_LABEL)).map(for_message);
+    // The URL is at the end, after the outputs of the stack, which can contain any text.
+    let stack = description.lines().rev().find_map(|line| line.strip_prefix(URL_LABEL)).map(for_message);
+    let url = stack.map(|stack| format!("{}/updates/{}", stack.trim_end_matches('/'), update.version));
+    ActiveUpdate { author: author.filter(|author| !author.is_empty()), url, ..update }
+}
+
+impl ActiveUpdate {
+    /// Returns whether a permalink that the CLI has printed is the URL of this update.
+    pub fn has_permalink(&self, permalink: &str) -> bool {
+        self.url.as_deref() == Some(permalink)
+    }
+
+    /// Returns the message for an update that was rejected because this update is in progress.
+    pub fn conflict_message(&self) -> String {
+        format!(
+            "another update of the stack is in progress: {}; if no process runs this update anymore, cancel it with \
+             `pulumi cancel`",
+            self.describe()
+        )
+    }
+
+    /// Describes the update for a message. The text does not change while the update is in progress.
+    pub fn describe(&self) -> String {
+        let ActiveUpdate { version, kind, started, author, url } = self;
+        let author = author.as_ref().map(|author| format!(" by {author}")).unwrap_or_default();
+        let url = url.as_ref().map(|url| format!(" ({url})")).unwrap_or_default();
+        format!("{kind} {version}{url}, started{author} at {started}")
+    }
+}
+
+/// Returns a text on one line and with limited length.
+fn for_message(text: &str) -> String {
+    let line = console::for_display(text).replace(['\n', '\t'], " ");
+    console::shorten(line.trim(), MAX_TEXT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DESCRIPTION: &str = "Current stack is dev:\n    Owner: acme\n    Update in progress:\n\tStarted: 2 minutes ago\n\t\
+                               Requested By: alice\nCurrent stack resources (0):\n    No resources currently in this stack\n\n\
+                               More information at: https://app.pulumi.com/acme/web/dev\n";
+
+    fn history(result: &str) -> String {
+        format!(r#"[{{"version": 7, "kind": "update", "startTime": "2026-11-21T10:22:01.000Z", "result": "{result}"}}]"#)
+    }
+
+    #[test]
+    fn only_the_newest_update_can_be_in_progress() {
+        for (json, expected) in [
+            (history("in-progress"), Some(7)),
+            (history("succeeded"), None),
+            ("[]".to_owned(), None),
+            (r#"[{"version": 8, "result": "failed"}, {"version": 7, "result": "in-progress"}]"#.to_owned(), None),
+        ] {
+            let found = parse_history(json.as_bytes()).expect("a valid history");
+            assert_eq!(found.map(|update| update.version), expected, "{json}");
+        }
+        assert!(parse_history(b"{}").is_err() && parse_history(b"").is_err());
+    }
+
+    #[test]
+    fn an_update_in_progress_is_described_with_its_user_and_url() {
+        let update = parse_history(history("in-progress").as_bytes()).expect("a valid history").expect("in progress");
+        assert_eq!(update.describe(), "update 7, started at 2026-11-21T10:22:01.000Z");
+        let update = parse_stack(update, DESCRIPTION);
+        assert_eq!(
+            update.describe(),
+            "update 7 (https://app.pulumi.com/acme/web/dev/updates/7), started by alice at 2026-11-21T10:22:01.000Z"
+        );
+        for (permalink, is_its) in [
+            ("https://app.pulumi.com/acme/web/dev/updates/7", true),
+            ("https://app.pulumi.com/acme/web/dev/updates/6", false),
+            ("https://app.pulumi.com/other/web/dev/updates/7", false),
+            ("", false),
+        ] {
+            assert_eq!(update.has_permalink(permalink), is_its, "{permalink}");
+        }
+        assert!(!parse_stack(ActiveUpdate::default(), "").has_permalink(""), "the URL is unknown");
+    }
+}
