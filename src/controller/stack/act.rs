@@ -138,9 +138,7 @@ async fn invalid(stack: &Stack, message: String, context: &Context, now: Timesta
 }
 
 async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
-    let message = format!(
-        "{denied}, but the controller runs with --no-cross-namespace-refs; reference an object in the namespace of the Stack"
-    );
+    let message = format!("{denied}; reference an object in the namespace of the Stack");
     let event = Event::new(stack, EventKind::Warning, stack_reason::ACCESS_DENIED, message.as_str());
     context.events.publish(with_last_revision(stack, event));
     requeue(stack, &State::Denied(message), None, context, now).await

@@ -110,7 +110,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
 /// Selects the action for the pod and its source. All other objects are current, or their next apply is delayed.
 fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) -> Action {
     let Some(pod) = &observed.pod else {
-        return Action::Report(Report::no_pod(observed.warning.as_deref()));
+        return Action::Report(Report::no_pod(observed.start_event.as_ref()));
     };
     if pod.terminating {
         return terminating_pod(observed, pod, reason::ROLLING_UPDATE);
@@ -139,7 +139,7 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
         return Action::Report(Report::initializing(&pod.name, Some(container)));
     }
     match &observed.agent {
-        Agent::NotCalled => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
+        Agent::NotCalled => Action::Report(Report::starting(&pod.name, observed.start_event.as_ref())),
         Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
         Agent::Responded(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
         Agent::Responded(reply) => responded(observed, &reply.pulumi_version, &desired.source, now),

@@ -11,7 +11,7 @@ use super::apply_conflicts::Contested;
 use super::context::Context;
 use super::metadata::is_ours;
 use super::parts::{PartState, parts};
-use super::pod_state::{self, PodState};
+use super::pod_state::{self, PodState, StartEvent};
 use super::render::{Rendered, render};
 use super::source::DesiredSource;
 use super::spec_error::SpecError;
@@ -44,8 +44,8 @@ pub(super) struct Observed {
     /// Outdated objects whose next apply is delayed, because another client changes them after each apply.
     pub contested: Option<Contested>,
     pub pod: Option<PodState>,
-    /// Reason for a missing pod or a slow start, from a warning event.
-    pub warning: Option<String>,
+    /// Event that explains why the pod is missing or starts slowly.
+    pub start_event: Option<StartEvent>,
     pub open_runs: Vec<OpenRun>,
     pub agent: Agent,
     /// Whether the agent is older than the supported versions, or too old for a pending run.
@@ -173,8 +173,8 @@ pub(super) async fn observe(
     let pod = pod.filter(|pod| is_ours(pod, name));
     let state = pod.as_ref().map(pod_state::read);
     let parts = parts(&workspace, state.as_ref(), rendered, context, now).await?;
-    let warning =
-        pod_state::find_warning(&workspace, parts.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
+    let start_event =
+        pod_state::find_start_event(&workspace, parts.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
     let updates = context.updates.in_group(&UpdateGroup::workspace(namespace, name));
     let (agent, client) = match state.as_ref().filter(|pod| should_call_agent(pod, &workspace, rendered, context)) {
         Some(pod) if pod.has_pko_agent => (pko_agent(&updates), None),
@@ -195,7 +195,7 @@ pub(super) async fn observe(
         stateful_set: parts.stateful_set,
         contested: parts.contested,
         pod: state,
-        warning,
+        start_event,
         open_runs,
         is_agent_too_old: is_agent_too_old(&agent) || lacks_required_protocol(&agent, &workspace, &updates),
         agent,

@@ -22,6 +22,8 @@ const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 const PKO_AGENT: &str = "/share/agent";
 /// Word in the message of the scheduler about a resource request that no node can satisfy.
 const DOES_NOT_FIT: &str = "Insufficient";
+/// Reason of the event for the pull of an image.
+const PULLING: &str = "Pulling";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// Maximum length of a message from a container, in bytes.
 const MAX_MESSAGE: usize = 2048;
@@ -217,16 +219,25 @@ fn with_message(reason: &str, message: Option<&str>) -> String {
     format!("{reason}: {}", message.get(..end).unwrap_or_default())
 }
 
+/// Event that explains why a pod is missing or does not start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum StartEvent {
+    /// Problem that Kubernetes reports, such as an exceeded quota.
+    Warning(String),
+    /// Step of a normal start that takes a long time, such as the pull of an image.
+    Step(String),
+}
+
 /// Returns the newest event of the StatefulSet if the pod is missing, or of the pod if it has not started. Returns
-/// `None` if this event is not a warning, and before `NO_POD_SECONDS` or `SLOW_START_SECONDS` have passed. Only events
-/// report exceeded quotas, Pod Security violations and volumes that cannot be mounted.
-pub(super) async fn find_warning(
+/// `None` if this event explains nothing, and before `NO_POD_SECONDS` or `SLOW_START_SECONDS` have passed. Only events
+/// report exceeded quotas, Pod Security violations, volumes that cannot be mounted, and the pull of an image.
+pub(super) async fn find_start_event(
     workspace: &Workspace,
     stateful_set_uid: Option<&str>,
     pod: Option<&Pod>,
     context: &Context,
     now: Timestamp,
-) -> Result<Option<String>, ReconcileError> {
+) -> Result<Option<StartEvent>, ReconcileError> {
     let uid = match (stateful_set_uid, pod) {
         (Some(uid), None) if unready_seconds(workspace, now) > NO_POD_SECONDS => Some(uid.to_owned()),
         (_, Some(pod)) if starts_slowly(pod, now) => pod.uid(),
@@ -245,19 +256,23 @@ pub(super) async fn find_warning(
         Ok(Err(error)) => return Err(ReconcileError::transient(error)),
         Err(elapsed) => return Err(ReconcileError::transient(elapsed)),
     };
-    Ok(newest_warning(&events, now))
+    Ok(newest_event(&events, now))
 }
 
-/// Returns the newest event if it is a warning. A newer normal event means that the problem is resolved.
-fn newest_warning(events: &[Event], now: Timestamp) -> Option<String> {
+/// Returns the newest event if it is a warning or reports the pull of an image. A newer normal event means that the
+/// problem of a warning is resolved.
+fn newest_event(events: &[Event], now: Timestamp) -> Option<StartEvent> {
     let recent = events.iter().filter_map(|event| Some((event_time(event)?, event)));
     let recent = recent.filter(|(time, _)| now.as_second() - time.as_second() <= OLD_SECONDS);
     let (_, event) = recent.max_by_key(|(time, _)| *time)?;
-    if event.type_.as_deref() != Some("Warning") {
-        return None;
+    let message = event.message.as_deref().unwrap_or_default().trim();
+    match (event.type_.as_deref(), event.reason.as_deref()) {
+        (Some("Warning"), reason) => {
+            Some(StartEvent::Warning(with_message(reason.unwrap_or("Warning"), Some(message))))
+        }
+        (_, Some(PULLING)) => Some(StartEvent::Step(with_message("pulling an image", Some(message)))),
+        _ => None,
     }
-    let reason = event.reason.as_deref().unwrap_or("Warning");
-    Some(format!("{reason}: {}", event.message.as_deref().unwrap_or_default().trim()))
 }
 
 fn event_time(event: &Event) -> Option<Timestamp> {

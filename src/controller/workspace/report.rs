@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::apply_conflicts::Contested;
+use super::pod_state::StartEvent;
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::workspace_reason as reason;
 use crate::artifact::{FetchError, InPod};
@@ -85,12 +86,12 @@ impl Report {
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    pub(super) fn no_pod(warning: Option<&str>) -> Self {
-        match warning {
-            Some(warning) => {
+    pub(super) fn no_pod(event: Option<&StartEvent>) -> Self {
+        match event {
+            Some(StartEvent::Warning(warning)) => {
                 Self::failing(reason::POD_FAILED, format!("failed to create the pod: {warning}"), POLL_INTERVAL)
             }
-            None => Self::working(
+            Some(StartEvent::Step(_)) | None => Self::working(
                 reason::WAITING_FOR_REPLICAS,
                 "waiting for the pod to be created".to_owned(),
                 POLL_INTERVAL,
@@ -98,10 +99,13 @@ impl Report {
         }
     }
 
-    pub(super) fn starting(pod: &str, warning: Option<&str>) -> Self {
-        match warning {
-            Some(warning) => {
+    pub(super) fn starting(pod: &str, event: Option<&StartEvent>) -> Self {
+        match event {
+            Some(StartEvent::Warning(warning)) => {
                 Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {warning}"), POLL_INTERVAL * 2)
+            }
+            Some(StartEvent::Step(step)) => {
+                Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting: {step}"), POLL_INTERVAL * 2)
             }
             None => Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), POLL_INTERVAL * 2),
         }

@@ -14,7 +14,7 @@ use crate::api::conditions::workspace_reason as reason;
 use crate::controller::workspace::decide::{Action, decide};
 use crate::controller::workspace::observe::{Agent, DesiredState, Observed, OpenRun};
 use crate::controller::workspace::parts::PartState;
-use crate::controller::workspace::pod_state::PodState;
+use crate::controller::workspace::pod_state::{PodState, StartEvent};
 use crate::controller::workspace::report::{Report, State};
 use crate::controller::workspace::source::DesiredSource;
 use crate::controller::workspace::{PodSettings, render};
@@ -66,7 +66,7 @@ fn at_rest() -> Observed {
         stateful_set: PartState::Current,
         contested: None,
         pod: Some(pod()),
-        warning: None,
+        start_event: None,
         open_runs: Vec::new(),
         agent: responded(reply("new")),
         is_agent_too_old: false,
@@ -193,7 +193,7 @@ fn the_condition_of_a_pod_that_does_not_start_states_the_reason() {
             "a quota forbids the pod",
             |o| {
                 o.pod = None;
-                o.warning = Some("FailedCreate: exceeded quota".to_owned());
+                o.start_event = Some(StartEvent::Warning("FailedCreate: exceeded quota".to_owned()));
             },
             Is::Report(State::Failing, reason::POD_FAILED, "exceeded quota"),
         ),
@@ -206,11 +206,20 @@ fn the_condition_of_a_pod_that_does_not_start_states_the_reason() {
             Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "is starting"),
         ),
         (
+            "a slow pull of an image",
+            |o| {
+                o.pod = Some(PodState { running: false, ready: false, ..pod() });
+                o.agent = Agent::NotCalled;
+                o.start_event = Some(StartEvent::Step("pulling an image: Pulling image \"x\"".to_owned()));
+            },
+            Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "is starting: pulling an image: Pulling image"),
+        ),
+        (
             "a volume that cannot be mounted",
             |o| {
                 o.pod = Some(PodState { running: false, ready: false, ..pod() });
                 o.agent = Agent::NotCalled;
-                o.warning = Some("FailedMount: configmap not found".to_owned());
+                o.start_event = Some(StartEvent::Warning("FailedMount: configmap not found".to_owned()));
             },
             Is::Report(State::Failing, reason::POD_FAILED, "FailedMount"),
         ),

@@ -167,21 +167,25 @@ fn a_failed_pod_is_neither_running_nor_ready() {
 }
 
 #[test]
-fn the_newest_recent_warning_is_reported() {
+fn the_newest_recent_event_explains_a_slow_start() {
     let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("valid time");
-    let event = |kind: &str, time: &str, message: &str| -> Event {
+    let event = |kind: &str, reason: &str, time: &str, message: &str| -> Event {
         serde_json::from_value(json!({
-            "metadata": {}, "involvedObject": {}, "reason": "FailedCreate", "message": message, "lastTimestamp": time,
+            "metadata": {}, "involvedObject": {}, "reason": reason, "message": message, "lastTimestamp": time,
             "type": kind,
         }))
         .expect("valid event")
     };
-    let old = event("Warning", "2026-01-01T11:39:00Z", "old");
-    let first = event("Warning", "2026-01-01T11:59:00Z", "first");
-    let second = event("Warning", "2026-01-01T11:59:30Z", "exceeded quota ");
-    let mended = event("Normal", "2026-01-01T11:59:40Z", "created");
-    assert_eq!(newest_warning(std::slice::from_ref(&old), now), None);
+    let old = event("Warning", "FailedCreate", "2026-01-01T11:39:00Z", "old");
+    let first = event("Warning", "FailedCreate", "2026-01-01T11:59:00Z", "first");
+    let second = event("Warning", "FailedCreate", "2026-01-01T11:59:30Z", "exceeded quota ");
+    let mended = event("Normal", "SuccessfulCreate", "2026-01-01T11:59:40Z", "created");
+    assert_eq!(newest_event(std::slice::from_ref(&old), now), None);
     let warnings = [second, first, old];
-    assert_eq!(newest_warning(&warnings, now).as_deref(), Some("FailedCreate: exceeded quota"));
-    assert_eq!(newest_warning(&[warnings.as_slice(), &[mended]].concat(), now), None);
+    let quota = StartEvent::Warning("FailedCreate: exceeded quota".to_owned());
+    assert_eq!(newest_event(&warnings, now), Some(quota));
+    assert_eq!(newest_event(&[warnings.as_slice(), &[mended]].concat(), now), None);
+    let pulling = event("Normal", "Pulling", "2026-01-01T11:59:50Z", "Pulling image \"pulumi/pulumi\"");
+    let step = StartEvent::Step("pulling an image: Pulling image \"pulumi/pulumi\"".to_owned());
+    assert_eq!(newest_event(&[warnings.as_slice(), &[pulling]].concat(), now), Some(step));
 }
