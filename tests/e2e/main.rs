@@ -48,6 +48,7 @@ mod pod_failures;
 mod prerequisites;
 mod preview;
 mod programs;
+mod pulumi_cloud;
 #[path = "../bench/progress.rs"]
 mod progress;
 mod push;

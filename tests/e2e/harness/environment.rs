@@ -19,6 +19,8 @@ pub struct Environment {
     pub provider_log_url_in_cluster: String,
     pub source_faults_url: String,
     pub source_faults_url_in_cluster: String,
+    pub pulumi_cloud_url: String,
+    pub pulumi_cloud_url_in_cluster: String,
     pub pulumi_image: String,
     /// Path of the manifest with the Flux components.
     pub flux_components: String,
@@ -54,6 +56,8 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
         "PROVIDER_LOG_URL_IN_CLUSTER",
         "SOURCE_FAULTS_URL",
         "SOURCE_FAULTS_URL_IN_CLUSTER",
+        "PULUMI_CLOUD_URL",
+        "PULUMI_CLOUD_URL_IN_CLUSTER",
         "PULUMI_IMAGE",
         "FLUX_COMPONENTS",
     ];
@@ -82,6 +86,8 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
         provider_log_url_in_cluster: take("PROVIDER_LOG_URL_IN_CLUSTER"),
         source_faults_url: take("SOURCE_FAULTS_URL"),
         source_faults_url_in_cluster: take("SOURCE_FAULTS_URL_IN_CLUSTER"),
+        pulumi_cloud_url: take("PULUMI_CLOUD_URL"),
+        pulumi_cloud_url_in_cluster: take("PULUMI_CLOUD_URL_IN_CLUSTER"),
         pulumi_image: take("PULUMI_IMAGE"),
         flux_components: take("FLUX_COMPONENTS"),
     })

@@ -87,8 +87,13 @@ impl Scene {
     pub async fn start(&self, stack: Stack) -> StackHandle<'_> {
         let action = format!("creating the Stack {} (is the controller installed?)", stack.name_any());
         api_call(action, self.api::<Stack>().create(&PostParams::default(), &stack)).await;
-        StackHandle { scene: self, name: stack.name_any(), log: ProviderLog::of(&stack.spec.stack) }
+        StackHandle { scene: self, name: stack.name_any(), log: provider_log(&stack) }
     }
+}
+
+/// Returns the log of a Stack. The provider reports the name of the Pulumi stack without its organization and project.
+fn provider_log(stack: &Stack) -> ProviderLog {
+    ProviderLog::of(stack.spec.stack.rsplit('/').next().unwrap_or_default())
 }
 
 impl Scene {

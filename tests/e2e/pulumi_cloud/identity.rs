@@ -1,0 +1,1 @@
+//! Access to Pulumi Cloud without a stored access token.

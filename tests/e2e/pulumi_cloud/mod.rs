@@ -1,0 +1,33 @@
+//! Tests of Stacks whose state is in Pulumi Cloud. The test cluster contains a server with the API of Pulumi Cloud.
+
+mod failures;
+mod identity;
+mod runs;
+
+use k8s_openapi::api::core::v1::Secret;
+use pulumi_controller::api::pulumi::{LastUpdate, Stack};
+use serde_json::json;
+
+use crate::harness::{PulumiCloud, Scene, TOKEN_SECRET};
+
+/// Creates the organization of a scene, and the Secret with an access token of `alice`. Returns the token as well.
+async fn cloud_with_token(scene: &Scene) -> (PulumiCloud, String) {
+    let cloud = PulumiCloud::of(scene).await;
+    let token = cloud.token("alice").await;
+    create_token_secret(scene, &token).await;
+    (cloud, token)
+}
+
+async fn create_token_secret(scene: &Scene, token: &str) {
+    let secret = json!({"metadata": {"name": TOKEN_SECRET}, "stringData": {"accessToken": token}});
+    scene.create::<Secret>(secret).await;
+}
+
+fn last_update(stack: &Stack) -> LastUpdate {
+    stack.status.as_ref().and_then(|status| status.last_update.clone()).expect("a run has ended")
+}
+
+/// Returns the number of failures that count towards the backoff.
+fn failures(stack: &Stack) -> i64 {
+    last_update(stack).failures
+}
