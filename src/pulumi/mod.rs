@@ -18,3 +18,4 @@ pub mod run_summary;
 pub mod settings;
 pub mod stack_name;
 pub mod state;
+pub mod vcs;
