@@ -241,6 +241,11 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub max_run_timeout: String,
 
+    /// Name of the cluster, at most 256 bytes. With Pulumi Cloud, each Pulumi stack has the tag `kubernetes:cluster` with
+    /// this name. Default: no tag.
+    #[arg(long, default_value = "", value_name = "NAME")]
+    pub cluster_name: String,
+
     /// Additional hosts from which the controller may fetch artifacts. Services in the namespace of the controller are
     /// always allowed.
     #[arg(long, value_delimiter = ',', value_name = "HOST")]

@@ -33,6 +33,8 @@ pub const TASKS_END: Duration = Duration::from_secs(2);
 pub const LEASE_RETRY_JITTER: f64 = 0.2;
 /// Name of the Lease if the controller has no label selector.
 const DEFAULT_LEASE_NAME: &str = "pulumi-controller-leader-election";
+/// Maximum length of the name of the cluster in bytes: the limit of Pulumi Cloud for the value of a tag.
+const MAX_CLUSTER_NAME: usize = 256;
 /// Minimum size of the artifact storage, in bytes.
 const MIN_STORAGE_SIZE: u64 = 16 * 1024 * 1024;
 
@@ -130,6 +132,8 @@ pub struct ManagerConfig {
     pub default_run_timeout: Duration,
     /// Maximum timeout of a run, in whole seconds. Zero disables the maximum.
     pub max_run_timeout: Duration,
+    /// Name of the cluster for the tags of Pulumi stacks. Empty if the stacks have no tag with this name.
+    pub cluster_name: String,
     /// Additional hosts of artifacts, in lower case. Services in the namespace of the controller are always allowed.
     pub artifact_hosts: Vec<String>,
     /// Host that replaces the host in artifact URLs, except the URLs of source-watcher.
@@ -195,6 +199,7 @@ impl ManagerConfig {
             max_concurrent_runs_per_node: flags.max_concurrent_runs_per_node,
             default_run_timeout,
             max_run_timeout,
+            cluster_name: cluster_name(&flags.cluster_name)?,
             artifact_hosts: artifact_hosts.map(|host| artifact_host(host)).collect::<Result<_, _>>()?,
             source_controller_localhost: localhost("SOURCE_CONTROLLER_LOCALHOST", flags.source_controller_localhost)?,
             source_watcher_localhost: localhost("SOURCE_WATCHER_LOCALHOST", flags.source_watcher_localhost)?,
@@ -213,6 +218,16 @@ fn watch_namespace(flags: &ManagerFlags) -> Result<Option<String>, ConfigError> 
         (false, true) => Ok(Some(flags.runtime_namespace.clone())),
         (false, false) => Ok(Some(namespace.to_owned())),
     }
+}
+
+/// Validates the name of the cluster, which is the value of a tag in Pulumi Cloud.
+fn cluster_name(value: &str) -> Result<String, ConfigError> {
+    let name = value.trim();
+    if name.len() > MAX_CLUSTER_NAME || name.contains(char::is_control) {
+        let valid = format!("at most {MAX_CLUSTER_NAME} bytes without control characters");
+        return Err(invalid("cluster-name", name.escape_debug(), valid));
+    }
+    Ok(name.to_owned())
 }
 
 /// Validates ServiceAccounts in the form `name` or `namespace/name`.

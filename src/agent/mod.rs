@@ -25,6 +25,7 @@ mod redactor;
 mod refusal;
 mod resource_limits;
 mod run;
+mod run_metadata;
 mod serve;
 mod service;
 mod settings;

@@ -18,6 +18,7 @@ use super::layout::Layout;
 use super::processes::{self, RunProcesses};
 use super::refusal::Refusal;
 use super::run::{OperationRequest, Run};
+use super::run_metadata;
 use super::settings::{self, Settings};
 use super::source::{CurrentSource, Source};
 use super::workspace_lock::{WorkspaceGuard, WorkspaceLock};
@@ -147,6 +148,10 @@ impl Operations {
         let desired = verified_settings(&request)?;
         let mut environment = environment::build(&self.layout, &request.environment)?;
         let config = settings::resolve_config(&self.layout, &mut environment, &desired)?;
+        if let Some(source) = &request.source {
+            run_metadata::add_variables(&mut environment, source);
+        }
+        let tags = run_metadata::stack_tags(&self.layout, &environment, &request.stack_tags);
         if let Some(session) = interactive_session::find(&self.layout)? {
             return Ok(Admission::Held(interactive_session::describe(&session)));
         }
@@ -166,6 +171,7 @@ impl Operations {
             parameters,
             desired,
             config,
+            tags,
             config_inputs,
             current_source,
             environment,

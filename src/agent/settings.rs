@@ -50,6 +50,9 @@ struct Written {
     /// Keys of the secret values that the CLI has not yet encrypted and written to the file.
     #[serde(default)]
     missing_secrets: Vec<String>,
+    /// Tags of the Pulumi stack. The digest of the settings does not include them.
+    #[serde(default)]
+    tags: Vec<(String, String)>,
 }
 
 /// The desired settings.
@@ -61,6 +64,8 @@ pub struct Desired<'a> {
     pub config: &'a [Entry],
     /// Pulumi ESC environments to import.
     pub environments: &'a [String],
+    /// Tags of the Pulumi stack.
+    pub tags: &'a [(String, String)],
 }
 
 impl Written {
@@ -78,6 +83,7 @@ impl Written {
                 .map(|entry| (entry.key.clone(), digest([entry])))
                 .collect(),
             missing_secrets: Vec::new(),
+            tags: desired.tags.to_vec(),
         }
     }
 
@@ -136,8 +142,9 @@ impl Settings {
         let kept_secrets = written.as_ref().map(|before| before.kept_secrets(&now)).unwrap_or_default();
         let format = project.settings_format();
         let (original, current) = (original.as_deref(), current.as_deref());
-        let Desired { config, environments, .. } = *desired;
-        let content = settings::Desired { config, environments, kept_secrets: &kept_secrets };
+        let Desired { config, environments, tags, .. } = *desired;
+        let project_tags = Some(&project.tags);
+        let content = settings::Desired { config, environments, kept_secrets: &kept_secrets, tags, project_tags };
         let rebuilt = settings::rebuild(original, current, &project.name, &content, format)?;
         // Removes the record first, because the content of the file is unknown if the agent exits during the write.
         self.record(&mut written, None)?;

@@ -68,6 +68,18 @@ fn pods_have_a_default_service_account_only_if_configured() {
 }
 
 #[test]
+fn the_cluster_name_is_a_valid_value_of_a_tag() {
+    let of = |name: &str| with(&format!("--cluster-name={name}")).map(|config| config.cluster_name);
+    assert_eq!(config(&NEEDED).unwrap().cluster_name, "");
+    assert_eq!(of(" prod-eu ").unwrap(), "prod-eu");
+    assert_eq!(of(&"c".repeat(256)).unwrap().len(), 256);
+    for name in ["c".repeat(257), "a\u{1b}b".to_owned()] {
+        let error = of(&name).unwrap_err().to_string();
+        assert!(error.contains("--cluster-name=") && error.contains("at most 256 bytes"), "{error}");
+    }
+}
+
+#[test]
 fn by_default_only_a_git_repository_revision_identifies_the_content() {
     assert_eq!(config(&NEEDED).unwrap().same_revision_kinds, ["GitRepository"]);
     let kinds = |argument: &str| with(argument).unwrap().same_revision_kinds;

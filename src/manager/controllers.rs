@@ -242,6 +242,7 @@ impl Wiring<'_> {
             updates,
             adopted: Arc::new(std::sync::Once::new()),
             timeouts: update::RunTimeouts { default: config.default_run_timeout, maximum: config.max_run_timeout },
+            cluster_name: config.cluster_name.as_str().into(),
         });
         let runner = self.default_runner::<Update>("update-controller");
         let runner = runner.on_deleted(move |(namespace, name)| attachments.forget(namespace, name));

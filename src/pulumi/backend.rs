@@ -26,6 +26,12 @@ pub fn check(url: &str) -> Result<(), String> {
     ))
 }
 
+/// Returns whether a backend URL is a URL of Pulumi Cloud, including its self-hosted edition.
+pub fn is_pulumi_cloud(url: &str) -> bool {
+    let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    scheme.is_some_and(|scheme| matches!(scheme.as_str(), "http" | "https"))
+}
+
 /// Returns a URL for display: without user name, password, fragment, and query parameters that do not locate the state.
 /// Sorts the query parameters. Returns `None` if the text is not a URL.
 pub fn without_credentials(url: &str) -> Option<String> {
@@ -76,6 +82,16 @@ mod tests {
             let error = check(url).expect_err(url);
             let schemes = SCHEMES.iter().all(|scheme| error.contains(&format!("{scheme}://")));
             assert!(schemes && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_http_urls_are_urls_of_pulumi_cloud() {
+        for url in [PULUMI_CLOUD, "https://pulumi.example.com/", "http://localhost:8080", "HTTPS://api.pulumi.com"] {
+            assert!(is_pulumi_cloud(url), "{url}");
+        }
+        for url in ["s3://state?endpoint=https://minio", "file://~", "postgres://h/d", "api.pulumi.com", ""] {
+            assert!(!is_pulumi_cloud(url), "{url}");
         }
     }
 

@@ -19,3 +19,4 @@ pub mod run_summary;
 pub mod settings;
 pub mod stack_name;
 pub mod state;
+pub mod vcs;

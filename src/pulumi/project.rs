@@ -73,6 +73,8 @@ pub struct Project {
     pub plugins: Value,
     /// URL of the state backend in the project file, if any.
     pub backend_url: Option<String>,
+    /// Tags of all stacks in the project file. Null if absent.
+    pub tags: Value,
 }
 
 /// The fields of a project file that the controller uses.
@@ -124,6 +126,7 @@ impl Project {
             packages: document.packages,
             plugins: document.plugins,
             backend_url: document.backend.get("url").and_then(text_of),
+            tags: tags_in(&document.config),
         })
     }
 
@@ -201,6 +204,15 @@ fn read_bounded(file: &Path) -> Result<String, ProjectError> {
         return Err(ProjectError::TooLarge { file: file.to_owned(), limit: MAXIMUM_SIZE });
     }
     Ok(text)
+}
+
+/// Returns the tags in the configuration of a project. The CLI requires the field `value` only for an object.
+fn tags_in(config: &Value) -> Value {
+    match config.get(settings::TAGS) {
+        Some(Value::Object(definition)) => definition.get("value").cloned().unwrap_or_default(),
+        Some(value) => value.clone(),
+        None => Value::Null,
+    }
 }
 
 fn text_of(value: &Value) -> Option<String> {

@@ -19,6 +19,8 @@ const CONFIG: &str = "config";
 const ENVIRONMENT: &str = "environment";
 /// Key of an encrypted value: an object with only this key.
 const SECURE: &str = "secure";
+/// Config key with the tags of the stack: an object of strings. The CLI adds the tags to the stack in Pulumi Cloud.
+pub const TAGS: &str = "pulumi:tags";
 
 /// Error from rebuilding a settings file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -57,6 +59,10 @@ pub struct Desired<'a> {
     pub environments: &'a [String],
     /// Keys of secrets in `config` whose encrypted values in the current file are still valid.
     pub kept_secrets: &'a [String],
+    /// Names and values of tags of the stack. Tags in the configuration take precedence.
+    pub tags: &'a [(String, String)],
+    /// Tags in the project file. The CLI ignores them if the settings file contains tags.
+    pub project_tags: Option<&'a Value>,
 }
 
 /// A rebuilt settings file.
@@ -101,7 +107,7 @@ pub fn rebuild(
     desired: &Desired<'_>,
     format: Format,
 ) -> Result<Rebuilt, SettingsError> {
-    let Desired { config, environments, kept_secrets } = *desired;
+    let Desired { config, environments, kept_secrets, .. } = *desired;
     let mut document = read_original(original)?;
     if !ENCRYPTION_HEADER.iter().any(|name| find(&document, name).is_some()) {
         keep_header(&mut document, current);
@@ -113,6 +119,7 @@ pub fn rebuild(
         merge_config(&mut document, project, values)?;
     }
     set_paths(&mut document, project, config, &mut secrets)?;
+    add_tags(&mut document, project, desired)?;
     add_environments(&mut document, environments)?;
     let text = match format {
         Format::Yaml | Format::Yml => document::to_yaml(&document),
@@ -332,6 +339,44 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
         }
     }
     Err(SettingsError::Original { reason: "`config` is not a mapping".to_owned() })
+}
+
+/// Adds tags to the configuration in a document, or to the tags of the project if the document contains no tags. Keeps a
+/// value that is not an object of strings, such as an encrypted value: the CLI reports invalid values.
+fn add_tags(document: &mut Mapping, project: &str, desired: &Desired<'_>) -> Result<(), SettingsError> {
+    if desired.tags.is_empty() {
+        return Ok(());
+    }
+    let config = config_of(document)?;
+    let is_tags = |key: &Scalar| full_name(project, &key.text).is_ok_and(|name| name == TAGS);
+    let current = config.iter().find(|(key, _)| is_tags(key)).map(|(_, value)| value.clone());
+    let of_project = || desired.project_tags.filter(|tags| !tags.is_null()).map(Node::from);
+    let Node::Mapping(mut tags) = current.or_else(of_project).unwrap_or_else(|| Node::Mapping(Mapping::new())) else {
+        return Ok(());
+    };
+    if !is_object_of_strings(&tags) {
+        return Ok(());
+    }
+    for (name, value) in desired.tags {
+        if find(&tags, name).is_none() {
+            tags.push((Scalar::string(name), Node::Scalar(Scalar::string(value))));
+        }
+    }
+    match config.iter_mut().find(|(key, _)| is_tags(key)) {
+        Some((_, value)) => *value = Node::Mapping(tags),
+        None => config.push((Scalar::plain(TAGS), Node::Mapping(tags))),
+    }
+    Ok(())
+}
+
+/// Returns whether all values of an object are strings. An object whose only key is `secure` is an encrypted value.
+fn is_object_of_strings(entries: &Mapping) -> bool {
+    let is_secret = entries.len() == 1 && entries.iter().all(|(key, _)| key.text == SECURE);
+    let is_string = |scalar: &Scalar| {
+        let has_other_type = scalar.is_null() || serde_json::from_str::<Value>(&scalar.text).is_ok();
+        !(scalar.plain && has_other_type)
+    };
+    !is_secret && entries.iter().all(|(_, value)| matches!(value, Node::Scalar(scalar) if is_string(scalar)))
 }
 
 /// Adds environments to the field `environment` of a document. The field is a list of names, or an inline definition

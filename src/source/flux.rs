@@ -1,6 +1,8 @@
 //! Reads sources that are Kubernetes objects: objects of any API group with `status.artifact`, and Programs, whose
 //! content the controller packs into artifacts.
 
+mod metadata;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -21,15 +23,13 @@ use crate::source::{Origin, Resolved, Unavailable, program};
 
 /// The API group of the Flux sources.
 pub const GROUP: &str = "source.toolkit.fluxcd.io";
+/// Kind of the Git repositories of [`GROUP`].
+const GIT: &str = "GitRepository";
 /// Kinds of [`GROUP`] that may be used without `apiVersion`.
-pub const KINDS: [&str; 4] = ["GitRepository", "OCIRepository", "Bucket", "ExternalArtifact"];
+pub const KINDS: [&str; 4] = [GIT, "OCIRepository", "Bucket", "ExternalArtifact"];
 /// Label of ClusterRoles. If its value is `true`, the rules of the ClusterRole are aggregated into the ClusterRole of
 /// the controller. See `config/rbac`.
 pub const LABEL_SOURCE_READER: &str = "pulumi.com/aggregate-to-source-reader";
-/// Key in the metadata of an artifact. Its value is the revision from which the artifact was built. Flux copies the key
-/// from the OCI manifest.
-const ORIGIN_REVISION: &str = "org.opencontainers.image.revision";
-
 /// Field in the status of a GitRepository that contains the artifacts of included repositories.
 const INCLUDED: &str = "includedArtifacts";
 
@@ -211,14 +211,20 @@ impl Found {
         let artifact: SourceArtifact =
             serde_json::from_value(artifact.clone()).map_err(|error| refused(&format!("status.artifact: {error}")))?;
         let digest = artifact.digest.parse::<Digest>().map_err(|error| refused(&error))?;
-        let origin_revision = artifact.metadata.get(ORIGIN_REVISION).filter(|origin| !origin.is_empty()).cloned();
+        let origin_revision = artifact.metadata.get(metadata::ORIGIN_REVISION);
+        let origin_revision = origin_revision.filter(|origin| !origin.is_empty()).cloned();
         let content_id = content_id(&artifact.revision, status);
+        let metadata = match GroupKind::new(&self.resource.group, &self.resource.kind) == GroupKind::new(GROUP, GIT) {
+            true => metadata::of_repository(object, &artifact.revision, &directory),
+            false => metadata::of_artifact(&artifact.metadata),
+        };
         let revision = artifact.revision;
         let max_length = usize::try_from(bounds::REVISION).unwrap_or(usize::MAX);
         if revision.len().max(origin_revision.as_ref().map_or(0, String::len)) > max_length {
             return Err(refused(&format!("revision exceeds the limit of {max_length} bytes")));
         }
-        Ok(Resolved { origin: Origin::Url(artifact.url), revision, origin_revision, digest, directory, content_id })
+        let origin = Origin::Url(artifact.url);
+        Ok(Resolved { origin, revision, origin_revision, metadata, digest, directory, content_id })
     }
 }
 

@@ -99,6 +99,7 @@ pub fn artifact(object: &DynamicObject, directory: Directory) -> Result<Resolved
         origin: Origin::Made(made.bytes.into()),
         revision: made.revision,
         origin_revision: None,
+        metadata: None,
         content_id: None,
         digest: made.digest,
         directory,

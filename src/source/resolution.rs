@@ -1,5 +1,6 @@
 //! The result of resolving a source: its artifact, or the reason why no artifact is available.
 
+use crate::api::auto::SourceMetadata;
 use crate::artifact::{Digest, Directory};
 use crate::source::git::Origin as GitOrigin;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ pub struct Resolved {
     /// The revision from which the artifact was built, if the source reports it: for example, the Git commit of an
     /// artifact in a registry.
     pub origin_revision: Option<String>,
+    /// The Git metadata of the source, if the source reports it.
+    pub metadata: Option<SourceMetadata>,
     /// The digest of the archive.
     pub digest: Digest,
     /// The directory of the Pulumi project in the archive.

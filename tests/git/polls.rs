@@ -39,11 +39,16 @@ async fn a_restarted_controller_does_not_refetch_applied_revisions() {
     let fields = json!({"projectRepo": server.url(), "branch": "main"});
     let first = Controller::new().await.resolve(&fields).await.unwrap();
     let before = server.requests();
-    let known = KnownArtifact { revision: repository.head(), digest: first.digest.clone(), selection: None };
+    let known = KnownArtifact {
+        revision: repository.head(),
+        digest: first.digest.clone(),
+        selection: None,
+        metadata: first.metadata.clone(),
+    };
     let lookup = Lookup { known: Some(known), ..Lookup::default() };
     let mut controller = Controller::new().await;
     let again = controller.resolve_as("app", &fields, &lookup).await.unwrap();
-    assert_eq!((again.digest, again.revision), (first.digest, first.revision));
+    assert_eq!((again.digest, again.revision, again.metadata), (first.digest, first.revision, first.metadata));
     assert_eq!(server.requests(), (before.0 + 1, before.1));
 }
 

@@ -19,20 +19,30 @@ async fn branches_tags_commits_and_ranges_are_found() {
     let server = Server::of(&repository).await;
     let mut controller = Controller::new().await;
     let rows = [
-        (json!({"branch": "main"}), format!("main@sha1:{second}")),
-        (json!({"branch": "refs/heads/main"}), format!("main@sha1:{second}")),
-        (json!({"branch": "feature/x"}), format!("feature/x@sha1:{first}")),
-        (json!({"branch": "refs/tags/v1.10.0"}), format!("v1.10.0@sha1:{first}")),
-        (json!({"commit": "v1.2.0"}), format!("v1.2.0@sha1:{first}")),
-        (json!({"commit": first}), format!("sha1:{first}")),
-        (json!({"gitRef": {"semver": ">=1.0.0 <2.0.0"}}), format!("v1.10.0@sha1:{first}")),
-        (json!({"gitRef": {"semver": ">=2.0.0-0"}}), format!("v2.0.0-rc.1@sha1:{second}")),
+        (json!({"branch": "main"}), format!("main@sha1:{second}"), Some("refs/heads/main")),
+        (json!({"branch": "refs/heads/main"}), format!("main@sha1:{second}"), Some("refs/heads/main")),
+        (json!({"branch": "feature/x"}), format!("feature/x@sha1:{first}"), Some("refs/heads/feature/x")),
+        (json!({"branch": "refs/tags/v1.10.0"}), format!("v1.10.0@sha1:{first}"), Some("refs/tags/v1.10.0")),
+        (json!({"commit": "v1.2.0"}), format!("v1.2.0@sha1:{first}"), Some("refs/tags/v1.2.0")),
+        (json!({"commit": first}), format!("sha1:{first}"), None),
+        (json!({"gitRef": {"semver": ">=1.0.0 <2.0.0"}}), format!("v1.10.0@sha1:{first}"), Some("refs/tags/v1.10.0")),
+        (
+            json!({"gitRef": {"semver": ">=2.0.0-0"}}),
+            format!("v2.0.0-rc.1@sha1:{second}"),
+            Some("refs/tags/v2.0.0-rc.1"),
+        ),
     ];
-    for (mut fields, expected) in rows {
+    for (mut fields, expected, head_name) in rows {
         fields["projectRepo"] = json!(server.url());
         let resolved = controller.resolve(&fields).await.unwrap_or_else(|error| panic!("{fields}: {error}"));
         assert_eq!(resolved.revision, expected, "{fields}");
         assert_eq!(controller.files(&resolved).contains_key("more"), expected.ends_with(&second), "{fields}");
+        let metadata = resolved.metadata.expect("Git metadata");
+        assert_eq!(metadata.head_name.as_deref(), head_name, "{fields}");
+        assert!(metadata.head.is_some_and(|head| expected.ends_with(&head)), "{fields}");
+        assert_eq!(metadata.repository_url, Some(server.url()), "{fields}");
+        let commit = [metadata.message, metadata.author, metadata.author_email, metadata.committer];
+        assert_eq!(commit.map(Option::unwrap), ["a change", "Test", "test@example.com", "Test"], "{fields}");
     }
 }
 

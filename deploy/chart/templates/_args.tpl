@@ -47,6 +47,7 @@ Parameters: root, instance, args (the arguments in kustomize/base). */}}
   (list "max-concurrent-runs-per-node" $values.runs.maxConcurrentPerNode)
   (list "default-run-timeout" $values.runs.defaultTimeout)
   (list "max-run-timeout" $values.runs.maxTimeout)
+  (list "cluster-name" $values.controller.clusterName)
   (list "storage-size" $values.storage.size)
   (list "artifact-max-size" $values.storage.artifactMaxSize)
   (list "artifact-max-unpacked-size" $values.storage.artifactMaxUnpackedSize)

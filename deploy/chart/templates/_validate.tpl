@@ -59,7 +59,7 @@
   "allowed-service-accounts" "workspace.allowedServiceAccounts" "restrict-workspace-pods" "workspace.restricted"
   "max-concurrent-runs" "runs.maxConcurrent" "max-concurrent-runs-per-namespace" "runs.maxConcurrentPerNamespace"
   "max-concurrent-runs-per-node" "runs.maxConcurrentPerNode" "default-run-timeout" "runs.defaultTimeout"
-  "max-run-timeout" "runs.maxTimeout" "storage-size" "storage.size" "artifact-max-size" "storage.artifactMaxSize"
+  "max-run-timeout" "runs.maxTimeout" "cluster-name" "controller.clusterName" "storage-size" "storage.size" "artifact-max-size" "storage.artifactMaxSize"
   "artifact-max-unpacked-size" "storage.artifactMaxUnpackedSize"
 -}}
 {{- range $values.extraArgs -}}

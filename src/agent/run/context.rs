@@ -42,6 +42,8 @@ pub struct Run {
     pub desired: proto::Settings,
     /// The configuration values, including values from Secrets and ConfigMaps.
     pub config: Vec<Entry>,
+    /// Tags of the Pulumi stack. Empty unless the backend is Pulumi Cloud.
+    pub tags: Vec<(String, String)>,
     /// Keyed hash of the files that contain the values.
     pub config_inputs: String,
     pub current_source: CurrentSource,

@@ -140,7 +140,13 @@ impl Run {
 
     fn desired_settings(&self) -> Desired<'_> {
         let digest = &self.record.request().settings_digest;
-        Desired { stack: &self.desired.stack, digest, config: &self.config, environments: &self.desired.environments }
+        Desired {
+            stack: &self.desired.stack,
+            digest,
+            config: &self.config,
+            environments: &self.desired.environments,
+            tags: &self.tags,
+        }
     }
 
     /// Returns whether the operation applies or previews the resources that the program declares.

@@ -46,10 +46,19 @@ fn apply(
     digest: &str,
     tree: &CurrentSource,
 ) -> Result<Vec<String>, ApplyError> {
-    settings.apply(
-        &Desired { stack: "organization/example/dev", digest, config: &entries(config), environments: &[] },
-        tree,
-    )
+    apply_with_tags(settings, config, digest, tree, &[])
+}
+
+fn apply_with_tags(
+    settings: &Settings,
+    config: &[(&str, &str)],
+    digest: &str,
+    tree: &CurrentSource,
+    tags: &[(String, String)],
+) -> Result<Vec<String>, ApplyError> {
+    let config = entries(config);
+    let desired = Desired { stack: "organization/example/dev", digest, config: &config, environments: &[], tags };
+    settings.apply(&desired, tree)
 }
 
 fn text(layout: &Layout) -> String {
@@ -119,7 +128,8 @@ fn long_stack_names_are_supported() {
     let place = place(None);
     let settings = Settings::open(place.layout.clone());
     let stack = "a".repeat(200);
-    settings.apply(&Desired { stack: &stack, digest: "one", config: &[], environments: &[] }, &tree("a")).unwrap();
+    let desired = Desired { stack: &stack, digest: "one", config: &[], environments: &[], tags: &[] };
+    settings.apply(&desired, &tree("a")).unwrap();
     settings.keep(Some(&tree("a")));
     assert!(settings.kept(Path::new(&format!("Pulumi.{stack}.yaml"))).is_file());
 }
@@ -149,6 +159,35 @@ fn secrets_are_encrypted_once_and_again_after_a_change() {
     let applied = apply(&again, &config("\"y\""), "one", &tree("b")).unwrap();
     assert_eq!(applied, ["secret"], "only the changed secret is encrypted again");
     assert!(!text(&place.layout).contains("v1:x") && text(&place.layout).contains("v1:z"));
+}
+
+#[test]
+fn changed_tags_are_written_and_encrypted_values_are_kept() {
+    let place = place(Some("config:\n  pulumi:tags:\n    team: web\n"));
+    let settings = Settings::open(place.layout.clone());
+    let config = [("secret", "\"x\"")];
+    let tags = |revision: &str| [("flux:revision".to_owned(), revision.to_owned())];
+    assert_eq!(apply(&settings, &config, "one", &tree("a")).unwrap(), ["secret"]);
+    let salt = "encryptionsalt: v1:abc=:v1:def:ghi\n";
+    let encrypted = format!("{salt}{}  example:secret:\n    secure: v1:x\n", text(&place.layout));
+    std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), encrypted).unwrap();
+    settings.record_secret("secret").unwrap();
+    for revision in ["main-1", "main-2"] {
+        let tags = tags(revision);
+        let missing = apply_with_tags(&settings, &config, "one", &tree("a"), &tags).unwrap();
+        assert!(missing.is_empty(), "{missing:?}");
+        for part in ["v1:abc=:v1:def:ghi", "secure: v1:x", "team: web", revision] {
+            assert!(text(&place.layout).contains(part), "{part} is missing in:\n{}", text(&place.layout));
+        }
+    }
+    let unchanged = text(&place.layout) + "# touched\n";
+    std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), &unchanged).unwrap();
+    let settings = Settings::open(place.layout.clone());
+    apply_with_tags(&settings, &config, "one", &tree("a"), &tags("main-2")).unwrap();
+    assert_eq!(text(&place.layout), unchanged, "unchanged tags are not written again");
+    apply(&settings, &config, "one", &tree("a")).unwrap();
+    let without = text(&place.layout);
+    assert!(!without.contains("main-2") && without.contains("secure: v1:x"), "{without}");
 }
 
 struct Mount {

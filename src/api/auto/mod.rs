@@ -1,9 +1,11 @@
 //! API group `auto.pulumi.com`.
 
+mod source_metadata;
 mod update;
 mod update_status;
 mod workspace;
 
+pub use source_metadata::SourceMetadata;
 pub use update::{LockRecovery, PendingCreates, Update, UpdateKind, UpdateSpec};
 pub use update_status::{RunBinding, RunProgress, RunProject, TerminationEvidence, UpdatePhase, UpdateStatus};
 pub use workspace::{

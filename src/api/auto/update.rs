@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::auto::{ArtifactReference, UpdateStatus};
+use crate::api::auto::{ArtifactReference, SourceMetadata, UpdateStatus};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, conditions, schema};
 
@@ -56,6 +56,11 @@ pub struct UpdateSpec {
     /// Example: `{digest: "sha256:…", revision: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
+
+    /// Git metadata of the artifact, for the update history of the backend. A Stack sets this field. Default: no
+    /// metadata. Example: `{repositoryURL: "https://github.com/acme/web", head: 1a2b…, headName: refs/heads/main}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceMetadata>,
 
     /// Time from the end of the run to the deletion of this object by the controller, as a duration such as `24h`.
     /// Default: for each Stack, the controller deletes all completed Updates except the five newest. It does not delete

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::auto::{PendingCreates, RunProject, UpdateKind};
+use crate::api::auto::{PendingCreates, RunProject, SourceMetadata, UpdateKind};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, schema};
 use crate::artifact::Digest;
@@ -178,6 +178,10 @@ pub struct CurrentUpdate {
     /// Revision of the source from which the artifact was built. Absent if the source does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_revision: Option<String>,
+    /// Git metadata of the source. Absent if the source does not report it.
+    /// Example: `{repositoryURL: "https://github.com/acme/web", headName: refs/heads/main}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceMetadata>,
     /// Directory of the Pulumi project in the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
@@ -226,6 +230,10 @@ pub struct LastUpdate {
     /// Revision of the source of the last successful `up` or destroy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_successful_commit: Option<String>,
+    /// Git metadata of the source of this run. Absent if the source did not report it.
+    /// Example: `{repositoryURL: "https://github.com/acme/web", headName: refs/heads/main}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceMetadata>,
     /// Keyed hash of the configuration values that the run read from Secrets and ConfigMaps. Set only if a value
     /// changed between the request and the start of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]

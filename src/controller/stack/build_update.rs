@@ -20,12 +20,14 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
     let is_destroy = current.kind == UpdateKind::Destroy;
     let refreshes = stack.spec.refresh.unwrap_or_default() && !is_destroy;
     let expects_no_drift = refreshes && stack.spec.expect_no_refresh_changes.unwrap_or_default();
+    let message = message(current);
     let spec = UpdateSpec {
         workspace_name: stack.name_any(),
         stack_name: stack.spec.stack.clone(),
         kind: current.kind,
         artifact: artifact_of(current),
-        message: Some(message(current)),
+        source: current.source.clone(),
+        message: Some(message.clone()),
         refresh: stack.spec.refresh.filter(|_| !is_destroy),
         expect_no_refresh_changes: expects_no_drift.then_some(true),
         target: if is_destroy { Vec::new() } else { stack.spec.targets.clone() },
@@ -54,6 +56,12 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         // After a destroy with targets, resources that no Stack manages would remain.
         (update.spec.target, update.spec.target_dependents) = (Vec::new(), None);
     }
+    if update.spec.message.as_ref() != Some(&message)
+        && let Some(source) = &mut update.spec.source
+    {
+        // The CLI would replace the message of the template with the message of the commit.
+        source.message = None;
+    }
     update.metadata.namespace = stack.namespace();
     // A directive in the template can remove the labels.
     update.metadata.labels.get_or_insert_default().extend(ownership::labels(stack));
@@ -76,6 +84,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::auto::SourceMetadata;
     use crate::api::pulumi::StackSpec;
 
     fn stack(spec: serde_json::Value) -> Stack {
@@ -164,6 +173,24 @@ mod tests {
         };
         assert_eq!(message(None), "Initial stack update");
         assert_eq!(message(Some("main@sha1:a")), "Initial stack update (origin revision: main@sha1:a)");
+    }
+
+    #[test]
+    fn the_update_contains_the_git_metadata_of_the_source() {
+        let (head, message) = (Some("1a2b".to_owned()), Some("Add a bucket".to_owned()));
+        let source = SourceMetadata { head, message, ..SourceMetadata::default() };
+        let current = CurrentUpdate { source: Some(source.clone()), ..current(UpdateKind::Up) };
+        assert_eq!(update(&stack(json!({})), &current).unwrap().spec.source, Some(source.clone()));
+        let template = json!({"updateTemplate": {"spec": {"message": "Nightly run"}}});
+        let expected = SourceMetadata { message: None, ..source };
+        assert_eq!(
+            update(&stack(template), &current).unwrap().spec.source,
+            Some(expected),
+            "the template has a message"
+        );
+        let template = json!({"updateTemplate": {"spec": {"source": {}}}});
+        let error = update(&stack(template), &current).unwrap_err().to_string();
+        assert_eq!(error, "spec.updateTemplate.spec.source is not supported");
     }
 
     #[test]

@@ -160,6 +160,7 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     Some(Resolved {
         revision: STATE_ONLY.to_owned(),
         origin_revision: None,
+        metadata: None,
         content_id: None,
         digest: Digest::of(&bytes),
         directory: Directory::root(),

@@ -246,7 +246,8 @@ fn git_lookup(stack: &Stack) -> Lookup {
     });
     let known = last.filter(|last| Some(last.inputs.generation) == stack.metadata.generation).and_then(|last| {
         let (digest, selection) = (last.inputs.digest.clone()?, last.inputs.paths_digest.clone());
-        Some(KnownArtifact { revision: last.last_attempted_commit.clone()?, digest, selection })
+        let (revision, metadata) = (last.last_attempted_commit.clone()?, last.source.clone());
+        Some(KnownArtifact { revision, digest, selection, metadata })
     });
     let request = [reconcile_request, requested_at].map(Option::unwrap_or_default).join("\n");
     Lookup { request: Some(request), is_new, known }

@@ -102,6 +102,7 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind
         inputs,
         commit: Some(revision),
         origin_revision: resolved.origin_revision.clone(),
+        source: resolved.metadata.clone(),
         dir: Some(resolved.directory.as_str().to_owned()),
         kind,
         message,

@@ -75,6 +75,7 @@ pub fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
         origin: Origin::Url(String::new()),
         revision: reference.revision.clone(),
         origin_revision: None,
+        metadata: None,
         content_id: None,
         digest: reference.digest.clone(),
         directory: reference.dir.parse().ok()?,

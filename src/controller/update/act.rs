@@ -22,8 +22,9 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::outputs::{self, Stored};
 use crate::controller::update::queue::run_in;
 use crate::controller::update::request::interrupted_runs;
-use crate::controller::update::{request, status};
+use crate::controller::update::{request, stack_tags, status};
 use crate::rpc::client::AgentAddress;
+use crate::rpc::proto;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
@@ -253,6 +254,7 @@ fn attach(
     let interrupted = interrupted_runs(update, &siblings);
     let request = request::run(update, workspace, binding, interrupted, context.timeouts)
         .map_err(|e| ReconcileError::stalled(e.to_string()))?;
+    let request = proto::RunRequest { stack_tags: stack_tags::of(update, &context.cluster_name), ..request };
     let may_start = may_start(observed, now);
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))

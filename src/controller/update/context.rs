@@ -31,6 +31,8 @@ pub struct Context {
     /// Completed when the open runs of an earlier process have slots.
     pub adopted: Arc<Once>,
     pub timeouts: RunTimeouts,
+    /// Name of the cluster for the tags of Pulumi stacks. Can be empty.
+    pub cluster_name: Arc<str>,
 }
 
 impl std::fmt::Debug for Context {

@@ -18,6 +18,7 @@ mod pod_termination;
 mod progress;
 mod queue;
 mod request;
+mod stack_tags;
 pub mod status;
 
 pub use attachments::Attachments;

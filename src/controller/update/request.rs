@@ -1,6 +1,7 @@
 //! Builds the request that starts a run. The request contains the binding, the timeouts, and the interrupted runs whose
 //! locks the agent may remove. All functions are pure.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 
 use crate::api::auto::{
-    ArtifactReference, LockRecovery, PendingCreates, RunBinding, TerminationEvidence, Update, UpdateKind, Workspace,
+    ArtifactReference, LockRecovery, PendingCreates, RunBinding, SourceMetadata, TerminationEvidence, Update,
+    UpdateKind, Workspace,
 };
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
@@ -160,8 +162,8 @@ pub fn exceeds_protocol_version(update: &Update, workspace: &Workspace) -> bool 
     required_protocol_version(update, workspace) > understood
 }
 
-/// Returns the request that starts a run with this binding. `timeouts` contains the timeouts from the flags of the
-/// controller.
+/// Returns the request that starts a run with this binding, without the tags of the Pulumi stack. `timeouts` contains
+/// the timeouts from the flags of the controller.
 pub fn run(
     update: &Update,
     workspace: &Workspace,
@@ -196,7 +198,26 @@ pub fn run(
         required_directories: required_directories(update, workspace, binding),
         config_files: config_files(&workspace.spec).into_iter().collect(),
         applied_stack: update.spec.applied_stack.as_ref().map(applied_stack),
+        stack_tags: HashMap::default(),
+        source: update.spec.source.clone().map(source),
     })
+}
+
+/// Converts the metadata of the source. Limits its texts again, because a user can create an Update, and an older
+/// schema has no limits.
+fn source(metadata: SourceMetadata) -> proto::SourceMetadata {
+    let metadata = metadata.bounded();
+    proto::SourceMetadata {
+        repository_url: metadata.repository_url.unwrap_or_default(),
+        head: metadata.head.unwrap_or_default(),
+        head_name: metadata.head_name.unwrap_or_default(),
+        message: metadata.message.unwrap_or_default(),
+        author: metadata.author.unwrap_or_default(),
+        author_email: metadata.author_email.unwrap_or_default(),
+        committer: metadata.committer.unwrap_or_default(),
+        committer_email: metadata.committer_email.unwrap_or_default(),
+        directory: metadata.directory.unwrap_or_default(),
+    }
 }
 
 fn applied_stack(stack: &PulumiStack) -> proto::PulumiStack {

@@ -110,7 +110,8 @@ fn put(workspace: &mut Workspace, artifact: ArtifactReference) {
 /// Returns the revision and the digest of the artifact in the pod.
 fn known(workspace: &Workspace) -> Option<KnownArtifact> {
     let artifact = workspace.status.as_ref()?.artifact.as_ref()?;
-    Some(KnownArtifact { revision: artifact.revision.clone(), digest: artifact.digest.clone(), selection: None })
+    let (revision, digest) = (artifact.revision.clone(), artifact.digest.clone());
+    Some(KnownArtifact { revision, digest, selection: None, metadata: None })
 }
 
 /// Returns the artifact in the pod if the Workspace is ready for the current spec.

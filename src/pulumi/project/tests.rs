@@ -21,6 +21,21 @@ fn a_project_file_is_parsed() {
 }
 
 #[test]
+fn tags_are_read_from_the_configuration_of_the_project() {
+    let rows = [
+        ("", json!(null)),
+        ("config: stacks", json!(null)),
+        ("config: {web:size: {type: integer}}", json!(null)),
+        ("config: {pulumi:tags: {value: {team: web}}}", json!({"team": "web"})),
+        ("config: {pulumi:tags: {type: string}}", json!(null)),
+        ("config: {pulumi:tags: web}", json!("web")),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(parse(&format!("name: web\nruntime: yaml\n{text}\n")).tags, expected, "{text}");
+    }
+}
+
+#[test]
 fn only_yaml_programs_without_packages_need_no_installation() {
     let table = [
         ("runtime: yaml", false),

@@ -38,6 +38,85 @@ fn environments_are_appended_to_those_of_the_source() {
     assert!(error.to_string().ends_with("`environment` is not a list of names"), "{error}");
 }
 
+#[test]
+fn tags_are_added_unless_the_user_has_set_them() {
+    let tags = [("flux:revision".to_owned(), "main@sha1:a".to_owned()), ("team".to_owned(), "5".to_owned())];
+    let added = "  pulumi:tags:\n    \"flux:revision\": \"main@sha1:a\"\n    \"team\": \"5\"\n";
+    let kept = |value: &str| format!("config:\n  pulumi:tags: {value}\n");
+    let rows = [
+        ("", json!({}), format!("config:\n{added}")),
+        ("config:\n  web:a: 1\n", json!({}), format!("config:\n  web:a: 1\n{added}")),
+        ("config:\n", json!({}), format!("config:\n{added}")),
+        (
+            "config:\n  pulumi:tags: {team: web, owner: ada}\n",
+            json!({}),
+            "config:\n  pulumi:tags:\n    team: web\n    owner: ada\n    \"flux:revision\": \"main@sha1:a\"\n"
+                .to_owned(),
+        ),
+        (
+            "config:\n  pulumi:tags: {owner: ada}\n",
+            json!({"pulumi:tags": {"team": "web"}}),
+            "config:\n  pulumi:tags:\n    \"team\": \"web\"\n    \"flux:revision\": \"main@sha1:a\"\n".to_owned(),
+        ),
+        (
+            "config:\n  pulumi:config:tags: {}\n",
+            json!({}),
+            format!("config:\n{}", added.replace("pulumi:tags", "pulumi:config:tags")),
+        ),
+        // The CLI reports values that are not an object of strings.
+        ("config: {pulumi:tags: web}", json!({}), kept("web")),
+        ("config: {pulumi:tags: null}", json!({}), kept("null")),
+        ("config: {pulumi:tags: [web]}", json!({}), kept("\n    - web")),
+        ("config: {pulumi:tags: {team: 5}}", json!({}), kept("\n    team: 5")),
+        ("config: {pulumi:tags: {team: {a: b}}}", json!({}), kept("\n    team:\n      a: b")),
+        ("config: {pulumi:tags: {secure: v1-a}}", json!({}), kept("\n    secure: v1-a")),
+    ];
+    for (original, values, expected) in rows {
+        let config = config(&values);
+        let desired = Desired { tags: &tags, ..plainly(&config) };
+        let rebuilt = rebuild(Some(original), None, "web", &desired, Format::Yaml).expect("rebuilt settings");
+        // A value on the next line follows the colon without a space.
+        assert_eq!(rebuilt.text, expected.replace(": \n", ":\n"), "{original}");
+        let without = rebuild(Some(original), None, "web", &plainly(&config), Format::Yaml).expect("rebuilt settings");
+        assert!(!without.text.contains("flux:revision"), "{original}");
+    }
+}
+
+#[test]
+fn tags_of_the_project_are_kept_because_the_settings_file_replaces_them() {
+    let tags = [("flux:revision".to_owned(), "main-1".to_owned()), ("team".to_owned(), "shop".to_owned())];
+    let rows = [
+        ("", json!(null), "config:\n  pulumi:tags:\n    \"flux:revision\": \"main-1\"\n    \"team\": \"shop\"\n"),
+        (
+            "",
+            json!({"team": "web"}),
+            "config:\n  pulumi:tags:\n    \"team\": \"web\"\n    \"flux:revision\": \"main-1\"\n",
+        ),
+        (
+            "config: {pulumi:tags: {team: ops}}",
+            json!({"team": "web", "owner": "ada"}),
+            "config:\n  pulumi:tags:\n    team: ops\n    \"flux:revision\": \"main-1\"\n",
+        ),
+        ("", json!("web"), "config: {}\n"),
+        ("", json!({"team": 5}), "config: {}\n"),
+    ];
+    for (original, of_project, expected) in rows {
+        let desired = Desired { tags: &tags, project_tags: Some(&of_project), ..Desired::default() };
+        let rebuilt = rebuild(Some(original), None, "web", &desired, Format::Yaml).expect("rebuilt settings");
+        assert_eq!(rebuilt.text, expected, "{original} {of_project}");
+    }
+}
+
+#[test]
+fn tags_are_added_to_values_at_paths() {
+    let tags = [("team".to_owned(), "web".to_owned()), ("flux:revision".to_owned(), "main@sha1:a".to_owned())];
+    let path = Entry { is_path: true, ..entry("pulumi:tags.team", &json!("shop")) };
+    let desired = Desired { tags: &tags, ..plainly(std::slice::from_ref(&path)) };
+    let rebuilt = rebuild(None, None, "web", &desired, Format::Yaml).expect("rebuilt settings");
+    let expected = "config:\n  pulumi:tags:\n    team: \"shop\"\n    \"flux:revision\": \"main@sha1:a\"\n";
+    assert_eq!(rebuilt.text, expected);
+}
+
 fn rebuilt(original: &str, current: &str, values: &Value) -> String {
     let rebuilt = rebuild(
         Some(original),
@@ -251,7 +330,14 @@ proptest! {
             let entry = Entry { is_path, is_secret, ..entry(&key, &json!(value)) };
             let environments = [value.clone()];
             let kept = [key.clone()];
-            let desired = Desired { config: &[entry], environments: &environments, kept_secrets: &kept };
+            let tags = [("team".to_owned(), value.clone())];
+            let desired = Desired {
+                config: &[entry],
+                environments: &environments,
+                kept_secrets: &kept,
+                tags: &tags,
+                project_tags: None,
+            };
             let _ = rebuild(Some(&original), Some(&current), "web", &desired, Format::Yaml);
         }
     }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::auto::SourceMetadata;
 use crate::artifact::{Digest, Revision};
+use crate::source::git::metadata;
 use crate::source::git::paths::Paths;
 use crate::source::git::reference::{Reference, Tip};
 use crate::source::git::spec::{Key, Origin, RepositorySpec};
@@ -25,6 +27,8 @@ pub struct KnownArtifact {
     pub revision: String,
     pub digest: Digest,
     pub selection: Option<String>,
+    /// The Git metadata of the last run. It can belong to an earlier commit.
+    pub metadata: Option<SourceMetadata>,
 }
 
 /// The data about a Stack that the cache needs to look up the current commit of its repository.
@@ -70,6 +74,8 @@ pub struct Fetched {
     pub commit: String,
     pub digest: Digest,
     pub warnings: Vec<String>,
+    /// The author, the committer and the message of the commit.
+    pub metadata: SourceMetadata,
     /// The digest of the matching files for each list of paths, or the reason why the digest is missing.
     pub selections: BTreeMap<Paths, Result<String, String>>,
 }
@@ -300,7 +306,8 @@ impl Repository {
         let fetched = self.content.as_ref().filter(|content| content.commit == tip.commit);
         if let Some((content, selection)) = fetched.and_then(|content| Some((content, selection_in(content)?))) {
             let selection = selection.map_err(|why| Unavailable::Invalid(format!("invalid spec.paths: {why}")))?;
-            return Ok(resolved(spec, tip, content.digest.clone(), selection, content.warnings.clone()));
+            let artifact = (content.digest.clone(), content.metadata.clone());
+            return Ok(resolved(spec, tip, artifact, selection, content.warnings.clone()));
         }
         // The error of a fetch takes precedence over a known digest: a fetch starts only if a follower needs the
         // content.
@@ -310,7 +317,8 @@ impl Repository {
         if let Some(known) =
             known.filter(|known| is_of(known, tip) && known.selection.is_some() == spec.paths.is_some())
         {
-            return Ok(resolved(spec, tip, known.digest.clone(), known.selection.clone(), Vec::new()));
+            let artifact = (known.digest.clone(), known_metadata(known, tip));
+            return Ok(resolved(spec, tip, artifact, known.selection.clone(), Vec::new()));
         }
         self.needs_content = true;
         self.notify.notify_one();
@@ -324,10 +332,16 @@ fn is_of(known: &KnownArtifact, tip: &Tip) -> bool {
     known.revision == tip.commit || revision.checksum() == Some(tip.commit.as_str())
 }
 
+/// Returns the metadata of the last run if it belongs to the commit of `tip`.
+fn known_metadata(known: &KnownArtifact, tip: &Tip) -> SourceMetadata {
+    let is_of_tip = |metadata: &&SourceMetadata| metadata.head.as_ref() == Some(&tip.commit);
+    known.metadata.as_ref().filter(is_of_tip).cloned().unwrap_or_default()
+}
+
 fn resolved(
     spec: &RepositorySpec,
     tip: &Tip,
-    digest: Digest,
+    (digest, commit): (Digest, SourceMetadata),
     selection: Option<String>,
     warnings: Vec<String>,
 ) -> Resolved {
@@ -337,6 +351,7 @@ fn resolved(
         origin: SourceOrigin::Git(Box::new(origin)),
         revision: tip.revision(),
         origin_revision: None,
+        metadata: Some(metadata::of_tip(spec, tip, commit)),
         content_id: Some(tip.commit.clone()),
         digest,
         directory: spec.directory.clone(),

@@ -10,9 +10,11 @@ use gix_object::{CommitRefIter, Kind, TreeRefIter};
 use gix_pack::Bundle;
 use gix_pack::data::decode::entry::ResolvedBase;
 
+use crate::api::auto::SourceMetadata;
 use crate::artifact::{Archive, PackError};
 use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
+use crate::source::git::metadata;
 use crate::source::git::pack_index::WorkLimit;
 use crate::source::git::paths::{Rules, Selection};
 use crate::source::git::request::{Pack, Packed};
@@ -65,7 +67,7 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
             .collect(),
         warnings: Warnings::default(),
     };
-    walk.commit(&id).and_then(|()| walk.finish()).map_err(|error| match error {
+    walk.commit(&id).and_then(|metadata| walk.finish(metadata)).map_err(|error| match error {
         // The file has a maximum size, because a workspace rejects a larger archive.
         Stopped::Archive(PackError::Write { cause, .. }) if cause.kind() == io::ErrorKind::FileTooLarge => {
             GitError::ArtifactTooLarge { limit: largest }
@@ -172,21 +174,23 @@ struct Entry {
 }
 
 impl Walk<'_> {
-    fn commit(&mut self, id: &oid) -> Result<(), Stopped> {
+    /// Packs the files of a commit. Returns the metadata of the commit.
+    fn commit(&mut self, id: &oid) -> Result<SourceMetadata, Stopped> {
         let mut data = Vec::new();
         self.objects.read(id, Kind::Commit, &mut data)?;
         let tree = CommitRefIter::from_bytes(&data, id.kind()).tree_id();
         let tree = tree.map_err(|error| self.objects.broken(&format!("failed to parse the commit: {error}")))?;
-        self.directory(&tree, &[], 0)
+        self.directory(&tree, &[], 0)?;
+        Ok(metadata::of_commit(&data, id.kind()))
     }
 
-    fn finish(self) -> Result<Packed, Stopped> {
+    fn finish(self, metadata: SourceMetadata) -> Result<Packed, Stopped> {
         let too_long = |_: Exhausted| {
             "matching the patterns against all files takes too many steps: use fewer or simpler patterns".to_owned()
         };
         let selections = self.selections.into_iter().map(|selection| selection.digest().map_err(too_long)).collect();
         self.archive.finish()?;
-        Ok(Packed { warnings: self.warnings.sentences(), selections })
+        Ok(Packed { warnings: self.warnings.sentences(), selections, metadata })
     }
 
     /// Packs a directory. `path` is empty for the root.

@@ -227,7 +227,7 @@ impl Shared {
             archive_limits: self.settings.artifact_limits.clone(),
             choices: choices.clone(),
         };
-        let Packed { warnings, selections } = child::pack(&self.settings.subprocess, request).await?;
+        let Packed { warnings, selections, metadata } = child::pack(&self.settings.subprocess, request).await?;
         let largest = self.settings.artifact_limits.download_bytes;
         let store = move || -> Result<Pinned, GitError> {
             incoming.hash_file(largest)?;
@@ -244,6 +244,7 @@ impl Shared {
             commit: tip.commit.clone(),
             digest: stored.digest().clone(),
             warnings,
+            metadata,
             selections: selections.collect(),
         })
     }

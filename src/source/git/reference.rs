@@ -12,6 +12,8 @@ use crate::source::git::semver_range::SemverRange;
 const MAX_LISTED: usize = 10;
 /// Maximum length of the name of a branch or tag, in bytes.
 const MAX_NAME: usize = 1024;
+/// Start of the full name of a tag.
+const TAGS: &str = "refs/tags/";
 
 /// A Git reference in the spec of a follower.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -38,6 +40,8 @@ pub struct Tip {
     /// The short name of a branch or tag, or the full name of another reference. `None` if the reference is a commit hash.
     pub name: Option<String>,
     pub commit: String,
+    /// Whether the name is the name of a tag.
+    pub is_tag: bool,
 }
 
 impl Tip {
@@ -71,7 +75,7 @@ impl Reference {
         match self {
             Reference::Name(name) if name.starts_with("refs/") || name == "HEAD" => vec![name.clone()],
             Reference::Name(name) => vec![format!("refs/heads/{name}"), format!("refs/tags/{name}"), name.clone()],
-            Reference::Semver(_) => vec!["refs/tags/".to_owned()],
+            Reference::Semver(_) => vec![TAGS.to_owned()],
             Reference::Commit(_) => Vec::new(),
         }
     }
@@ -80,21 +84,22 @@ impl Reference {
     /// Processes `listed` one entry at a time and keeps only the best match in memory.
     pub fn select(&self, listed: impl IntoIterator<Item = Listed>) -> Option<Tip> {
         match self {
-            Reference::Commit(hash) => Some(Tip { name: None, commit: hash.clone() }),
+            Reference::Commit(hash) => Some(Tip { name: None, commit: hash.clone(), is_tag: false }),
             Reference::Name(name) => {
                 let candidates = [name.clone(), format!("refs/heads/{name}"), format!("refs/tags/{name}")];
                 let rank = |entry: &Listed| candidates.iter().position(|full| entry.name == *full);
                 let found = listed.into_iter().filter_map(|entry| Some((rank(&entry)?, entry)));
                 let (_, found) = found.min_by_key(|(rank, _)| *rank)?;
-                Some(Tip { name: Some(short(&found.name).to_owned()), commit: found.commit })
+                let is_tag = found.name.starts_with(TAGS);
+                Some(Tip { name: Some(short(&found.name).to_owned()), commit: found.commit, is_tag })
             }
             Reference::Semver(range) => {
                 let tags = listed.into_iter().filter_map(|entry| {
-                    let tag = entry.name.strip_prefix("refs/tags/")?.to_owned();
+                    let tag = entry.name.strip_prefix(TAGS)?.to_owned();
                     Some((tag, entry.commit))
                 });
                 let (tag, commit) = range.highest(tags)?;
-                Some(Tip { name: Some(tag), commit })
+                Some(Tip { name: Some(tag), commit, is_tag: true })
             }
         }
     }
@@ -102,7 +107,7 @@ impl Reference {
     /// Returns the error for a missing reference. The message contains the names of existing references.
     pub fn missing(&self, all: impl IntoIterator<Item = Listed>) -> GitError {
         let (what, prefix) = match self {
-            Reference::Semver(_) => ("tags", "refs/tags/"),
+            Reference::Semver(_) => ("tags", TAGS),
             _ => ("branches", "refs/heads/"),
         };
         let (mut is_empty, mut first, mut more) = (true, Vec::new(), 0_u64);
@@ -138,7 +143,7 @@ impl fmt::Display for Reference {
 }
 
 fn short(name: &str) -> &str {
-    name.strip_prefix("refs/heads/").or_else(|| name.strip_prefix("refs/tags/")).unwrap_or(name)
+    name.strip_prefix("refs/heads/").or_else(|| name.strip_prefix(TAGS)).unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -181,6 +186,7 @@ mod tests {
         for (text, expected) in rows {
             let tip = name(text).select(all.clone()).unwrap_or_else(|| panic!("{text}"));
             assert_eq!(tip.revision(), expected);
+            assert_eq!(tip.is_tag, text.ends_with("v1") || text == "refs/tags/both", "{text}");
         }
         assert_eq!(name("x").select(all.clone()), None);
         assert_eq!(name("heads/main").select(all.clone()), None);
@@ -223,7 +229,11 @@ mod tests {
 
     #[test]
     fn invalid_commits_and_reference_names_are_rejected() {
-        let tip = |name: Option<&str>, commit: &str| Tip { name: name.map(str::to_owned), commit: commit.to_owned() };
+        let tip = |name: Option<&str>, commit: &str| Tip {
+            name: name.map(str::to_owned),
+            commit: commit.to_owned(),
+            is_tag: false,
+        };
         assert!(tip(Some("main"), A).is_well_formed() && tip(None, &"c".repeat(64)).is_well_formed());
         for (name, commit) in
             [(None, "a"), (Some("a\nb"), A), (Some("main"), "../../etc"), (Some(&*"a".repeat(2000)), A)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::auto::SourceMetadata;
 use crate::source::git::budget::{MinRate, Terms};
 use crate::source::git::http_client::Proxies;
 use crate::source::git::paths::Paths;
@@ -62,6 +63,8 @@ pub struct Packed {
     /// The digest of the matching files for each path list, or the reason why the digest is missing. The order is that
     /// of the path lists in the request.
     pub selections: Vec<Result<String, String>>,
+    /// The author, the committer and the message of the commit.
+    pub metadata: SourceMetadata,
 }
 
 /// The data that a connection to a server requires.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::api::auto::{
-    ArtifactReference, PendingCreates, Update, UpdateKind, UpdateSpec, UpdateStatus, Workspace, WorkspaceStatus,
+    ArtifactReference, PendingCreates, SourceMetadata, Update, UpdateKind, UpdateSpec, UpdateStatus, Workspace,
+    WorkspaceStatus,
 };
 use crate::api::conditions::{ConditionUpdate, PROGRESSING, Status};
 use crate::api::pulumi::RunInputs;
@@ -35,6 +36,7 @@ fn resolved() -> Resolved {
         origin: Origin::Url("http://source/a.tar.gz".to_owned()),
         revision: "main@sha1:a".to_owned(),
         origin_revision: None,
+        metadata: None,
         content_id: None,
         digest: DIGEST.parse().expect("valid"),
         directory: "".parse().expect("root"),
@@ -437,18 +439,20 @@ fn force_and_reset_require_the_value_of_the_reconcile_request() {
 }
 
 #[test]
-fn a_run_records_the_requests_and_the_origin_revision() {
+fn a_run_records_the_requests_and_the_origin() {
     let mut stack = stack();
     for key in [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_FORCE_AT, names::ANNOTATION_RESET_AT] {
         stack.annotations_mut().insert(key.to_owned(), "t".to_owned());
     }
-    let origin = Resolved { origin_revision: Some("main@sha1:o".to_owned()), ..resolved() };
+    let metadata = Some(SourceMetadata { head: Some("o".to_owned()), ..SourceMetadata::default() });
+    let origin = Resolved { origin_revision: Some("main@sha1:o".to_owned()), metadata, ..resolved() };
     let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
     let observed = Observed { source: Some(Ok(origin)), workspace, ..observed(stack) };
     let Action::Start(current) = decide(&observed, now()) else { panic!("expected Action::Start") };
     let requests =
         [current.inputs.requested_at, current.inputs.force_at, current.inputs.reset_at, current.origin_revision];
     assert_eq!(requests.map(Option::unwrap), ["t", "t", "t", "main@sha1:o"]);
+    assert_eq!(current.source.and_then(|source| source.head).as_deref(), Some("o"));
 }
 
 #[test]

@@ -43,6 +43,7 @@ fn resolved(bytes: &[u8]) -> Resolved {
         origin: Origin::Url("http://source/a.tar.gz".to_owned()),
         revision: "main@sha1:a".to_owned(),
         origin_revision: None,
+        metadata: None,
         content_id: None,
         digest: Digest::of(bytes),
         directory: Directory::root(),

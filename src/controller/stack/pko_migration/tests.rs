@@ -50,6 +50,7 @@ fn source(revision: &str) -> Resolved {
         origin: Origin::Url("http://source/a.tar.gz".to_owned()),
         revision: revision.to_owned(),
         origin_revision: None,
+        metadata: None,
         content_id: None,
         digest: crate::artifact::Digest::of(b"source"),
         directory: crate::artifact::Directory::root(),

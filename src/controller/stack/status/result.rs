@@ -123,6 +123,7 @@ fn last_update(
             (Some(_), _) | (None, UpdateKind::Preview) => previous.and_then(|p| p.last_successful_commit.clone()),
             (None, _) => recorded(stack, current.commit.clone()),
         },
+        source: current.source.clone(),
         run_config_inputs: changed_config_inputs(current, &result),
         failures: failed.map_or(0, |f| schedule::failures_after(previous, &candidate, &f.reason, &backoff)),
         interruptions: schedule::interruptions_after(previous, &candidate, failed.map(|f| f.reason.as_str())),

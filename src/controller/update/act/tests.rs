@@ -69,6 +69,7 @@ fn context(parts: &TestParts) -> Context {
         updates: updates().0,
         adopted: Arc::new(Once::new()),
         timeouts: RunTimeouts::default(),
+        cluster_name: "".into(),
     }
 }
 

@@ -143,6 +143,28 @@ fn timeouts_and_user_decisions_are_passed_to_the_agent() {
 }
 
 #[test]
+fn the_metadata_of_the_source_is_limited_and_passed_to_the_agent() {
+    let metadata = SourceMetadata {
+        head: Some("1a2b".to_owned()),
+        message: Some("Add a bucket\n\nIt stores logs.".to_owned()),
+        author: Some(format!("Ada\0{}", "a".repeat(2000))),
+        ..SourceMetadata::default()
+    };
+    let of = |source: Option<SourceMetadata>| {
+        let update = update(UpdateSpec { source, ..UpdateSpec::default() });
+        run(&update, &workspace(), &RunBinding::default(), Vec::new(), RunTimeouts::default()).expect("valid").source
+    };
+    let expected = proto::SourceMetadata {
+        head: "1a2b".to_owned(),
+        message: "Add a bucket".to_owned(),
+        author: format!("Ada{}", "a".repeat(1021)),
+        ..proto::SourceMetadata::default()
+    };
+    assert_eq!(of(Some(metadata)), Some(expected));
+    assert_eq!(of(None), None);
+}
+
+#[test]
 fn the_maximum_timeout_limits_the_spec_and_the_default_timeout() {
     use TimeoutSource::{Default, Maximum, Spec};
     // The default timeout, the maximum timeout, `spec.timeout`, and the timeout that applies.

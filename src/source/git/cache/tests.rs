@@ -22,7 +22,7 @@ fn name(name: &str) -> Follower {
 }
 
 fn tip(commit: &str) -> Tip {
-    Tip { name: Some("main".to_owned()), commit: commit.to_owned() }
+    Tip { name: Some("main".to_owned()), commit: commit.to_owned(), is_tag: false }
 }
 
 fn content(commit: &str, specs: &[&RepositorySpec]) -> Fetched {
@@ -30,6 +30,7 @@ fn content(commit: &str, specs: &[&RepositorySpec]) -> Fetched {
         commit: commit.to_owned(),
         digest: Digest::of(commit.as_bytes()),
         warnings: Vec::new(),
+        metadata: SourceMetadata { author: Some("Ada".to_owned()), ..SourceMetadata::default() },
         selections: specs.iter().filter_map(|w| Some((w.paths.clone()?, Ok(format!("sha256:{commit}"))))).collect(),
     }
 }
@@ -127,7 +128,12 @@ fn a_revision_with_a_known_digest_is_not_fetched_again() {
     let (mut cache, main) = (Cache::default(), main());
     let digest = Digest::of(b"previous content");
     let known = |revision: &str| Lookup {
-        known: Some(KnownArtifact { revision: revision.to_owned(), digest: digest.clone(), selection: None }),
+        known: Some(KnownArtifact {
+            revision: revision.to_owned(),
+            digest: digest.clone(),
+            selection: None,
+            metadata: None,
+        }),
         ..lookup()
     };
     resolve(&mut cache, "a", &main, &known(A));
@@ -139,6 +145,37 @@ fn a_revision_with_a_known_digest_is_not_fetched_again() {
     }
     assert!(is_at_rest(&mut cache, &main));
     assert!(resolve(&mut cache, "a", &main, &known(B)).starts_with("fetching"));
+}
+
+#[test]
+fn the_author_is_known_from_the_fetch_or_from_the_last_run_of_the_commit() {
+    let author = |cache: &mut Cache, lookup: &Lookup| {
+        let metadata = cache.resolve(&name("a"), &main(), lookup).unwrap().metadata.unwrap();
+        assert_eq!((metadata.head.as_deref(), metadata.head_name.as_deref()), (Some(A), Some("refs/heads/main")));
+        assert_eq!(metadata.repository_url.as_deref(), Some("https://example.com/app"));
+        assert_eq!(metadata.directory.as_deref(), Some("."));
+        metadata.author
+    };
+    assert_eq!(author(&mut settled(), &lookup()).as_deref(), Some("Ada"), "the commit was fetched");
+    for (head, expected) in [(A, Some("Grace")), (B, None)] {
+        let metadata = SourceMetadata {
+            head: Some(head.to_owned()),
+            author: Some("Grace".to_owned()),
+            ..SourceMetadata::default()
+        };
+        let known = KnownArtifact {
+            revision: A.to_owned(),
+            digest: Digest::of(b"previous content"),
+            selection: None,
+            metadata: Some(metadata),
+        };
+        let lookup = Lookup { known: Some(known), ..lookup() };
+        let (mut cache, main) = (Cache::default(), main());
+        resolve(&mut cache, "a", &main, &lookup);
+        let count = requests(&mut cache, &main);
+        cache.record_tip(&main.key, count, Ok(tip(A)));
+        assert_eq!(author(&mut cache, &lookup).as_deref(), expected, "the last run used commit {head}");
+    }
 }
 
 #[test]
@@ -211,7 +248,12 @@ fn missing_artifact_bytes_are_fetched_again() {
 #[test]
 fn a_failed_fetch_is_retried_only_on_schedule_or_on_request() {
     let (mut cache, pinned) = (Cache::default(), spec(json!({"commit": A})));
-    let known = KnownArtifact { revision: A.to_owned(), digest: Digest::of(b"previous content"), selection: None };
+    let known = KnownArtifact {
+        revision: A.to_owned(),
+        digest: Digest::of(b"previous content"),
+        selection: None,
+        metadata: None,
+    };
     let with_known = |id: &str| Lookup { known: Some(known.clone()), ..request(id, false) };
     cache.add_follower(&name("a"), &pinned, &with_known(""));
     let resolved = cache.resolve(&name("a"), &pinned, &with_known("")).unwrap();
