@@ -150,9 +150,9 @@ impl PulumiCloud {
         self.send("defining an environment", content).await;
     }
 
-    /// Returns the URL of an update, as the CLI prints it.
+    /// Returns the URL of an update, as the CLI prints it: the CLI replaces `api` in the host name with `app`.
     pub fn permalink(&self, (project, stack): StackName<'_>, version: u64) -> String {
-        let base = &Environment::get().pulumi_cloud_url_in_cluster;
+        let base = Environment::get().pulumi_cloud_url_in_cluster.replacen("//api.", "//app.", 1);
         format!("{base}/{}/{project}/{stack}/updates/{version}", self.organization)
     }
 
