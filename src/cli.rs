@@ -135,6 +135,11 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "[NAMESPACE/]NAME")]
     pub allowed_service_accounts: Vec<String>,
 
+    /// Secret with the access token for Pulumi Cloud in the key `accessToken`, in the namespace of the pod. The agent uses
+    /// the token if the Stack or the Workspace sets no credentials for Pulumi Cloud and the Secret exists.
+    #[arg(long, default_value = "", value_name = "NAME")]
+    pub default_access_token_secret: String,
+
     /// Reject a Workspace whose pod violates the Pod Security Standard `restricted`, or has a label that network
     /// policies commonly select, such as `app`. The check includes `podTemplate`.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 use url::Url;
 
+use crate::api::names;
 use crate::artifact;
 use crate::cli::ManagerFlags;
 use crate::telemetry::logging::{LogEncoding, LogLevel};
@@ -101,6 +102,8 @@ pub struct ManagerConfig {
     pub default_service_account: Option<String>,
     /// ServiceAccounts that pods may use, as `name` or `namespace/name`. Empty means all ServiceAccounts.
     pub allowed_service_accounts: Vec<String>,
+    /// Secret with the default access token for Pulumi Cloud, in the namespace of the pod.
+    pub default_access_token_secret: Option<String>,
     /// Whether pods must meet the Pod Security Standard `restricted` and must not have labels that network policies commonly select.
     pub restrict_workspace_pods: bool,
     /// Whether to reject references to other namespaces.
@@ -177,6 +180,7 @@ impl ManagerConfig {
             interval_jitter: flags.interval_jitter_percentage,
             default_service_account: Some(flags.default_service_account).filter(|name| !name.is_empty()),
             allowed_service_accounts: accounts(flags.allowed_service_accounts)?,
+            default_access_token_secret: access_token_secret(flags.default_access_token_secret)?,
             restrict_workspace_pods: flags.restrict_workspace_pods,
             requeue_dependency: requeue_dependency(&flags.requeue_dependency)?,
             no_cross_namespace_refs: flags.no_cross_namespace_refs,
@@ -240,6 +244,14 @@ fn accounts(given: Vec<String>) -> Result<Vec<String>, ConfigError> {
         ))),
     };
     trimmed.map(check).collect()
+}
+
+/// Validates the name of the default Secret. Returns `None` if the name is empty.
+fn access_token_secret(name: String) -> Result<Option<String>, ConfigError> {
+    if name.is_empty() || names::is_object_name(&name) {
+        return Ok(Some(name).filter(|name| !name.is_empty()));
+    }
+    Err(invalid("default-access-token-secret", &name, "the name of a Secret"))
 }
 
 /// Parses an address in the format of Go. `:8080` means the port on all addresses. Returns `None` for `0` or an empty

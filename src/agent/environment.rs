@@ -9,14 +9,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
-use serde::Deserialize;
 use zeroize::{Zeroize, Zeroizing};
 
+use super::credentials;
 use super::layout::Layout;
 use super::mounts;
 use super::redactor::Redactor;
 use super::refusal::Refusal;
-use crate::pulumi::backend::{self, API_VARIABLE, PULUMI_CLOUD, URL_VARIABLE};
+use crate::pulumi::backend::{self, API_VARIABLE, PULUMI_CLOUD, TOKEN_VARIABLE, URL_VARIABLE};
 use crate::pulumi::cli::{engine_environment, must_be_removed};
 use crate::pulumi::project::Project;
 use crate::rpc::proto::EnvironmentVariable;
@@ -33,8 +33,6 @@ const DEFAULT_USER: &str = "pulumi";
 const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";
 /// Maximum size in bytes of the file with variables from init containers. The agent reads the file before each run.
 const MAX_ENV_FILE: u64 = 1024 * 1024;
-/// Maximum size of the CLI's credentials file in bytes.
-const MAX_CREDENTIALS: u64 = 1 << 20;
 
 /// Environment variables of a CLI call.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +53,17 @@ impl Drop for Environment {
 impl Environment {
     /// Returns a redactor for the secrets of this environment.
     pub fn redactor(&self) -> Redactor {
-        Redactor::new(self.secrets.iter().map(|secret| secret.as_str()))
+        self.redactor_with(&[])
+    }
+
+    /// Returns a redactor for the secrets of this environment and for other secrets.
+    pub fn redactor_with(&self, others: &[Zeroizing<String>]) -> Redactor {
+        Redactor::new(self.secrets.iter().chain(others).map(|secret| secret.as_str()))
+    }
+
+    /// Returns the value of a variable. Returns `None` if the variable is not set, is empty or is not valid UTF-8.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.variables.get(OsStr::new(name))?.to_str().filter(|value| !value.is_empty())
     }
 
     /// Adds a requested variable, which overrides an earlier variable of the same name.
@@ -84,6 +92,16 @@ impl Environment {
             }
         }
         Ok(())
+    }
+
+    /// Sets the access token for Pulumi Cloud to the default of the controller, unless the variable is already set.
+    /// Reads the token in each run, so that a run uses the current token.
+    fn add_default_access_token(&mut self, layout: &Layout) -> Result<(), Refusal> {
+        let file = layout.default_access_token();
+        if self.variables.contains_key(OsStr::new(TOKEN_VARIABLE)) || !file.exists() {
+            return Ok(());
+        }
+        self.set_from_file(layout, TOKEN_VARIABLE, file)
     }
 
     fn set_from_file(&mut self, layout: &Layout, name: &str, file: &Path) -> Result<(), Refusal> {
@@ -130,6 +148,7 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     for variable in desired {
         environment.add_variable(layout, variable)?;
     }
+    environment.add_default_access_token(layout)?;
     environment.variables.retain(|name, _| !must_be_removed(name));
     let home = home(layout, environment.variables.get(OsStr::new("HOME")))?;
     let user = environment.variables.get(OsStr::new("USER")).and_then(|user| user.to_str());
@@ -256,36 +275,20 @@ fn parse_error(error: &dotenvy::Error, text: &str) -> String {
     format!("{which} must have the form NAME=value: enclose a value with spaces or quotes in single quotes")
 }
 
-/// The field of the CLI's credentials file that contains the state backend of the last login.
-#[derive(Deserialize)]
-struct Credentials {
-    #[serde(default)]
-    current: String,
-}
-
 /// Returns the URL of the state backend, without credentials. Uses the precedence of the CLI: environment, project
 /// file, last login, Pulumi Cloud.
 pub fn backend_url(environment: &Environment, project: Option<&Project>) -> Option<String> {
     let of_project = || project.and_then(|project| project.backend_url.clone());
-    let url = variable(environment, URL_VARIABLE)
+    let variable = |name: &str| environment.get(name).map(str::to_owned);
+    let url = variable(URL_VARIABLE)
         .or_else(of_project)
         .or_else(|| last_login(environment))
-        .or_else(|| variable(environment, API_VARIABLE));
+        .or_else(|| variable(API_VARIABLE));
     backend::without_credentials(url.as_deref().unwrap_or(PULUMI_CLOUD))
 }
 
 fn last_login(environment: &Environment) -> Option<String> {
-    let home = variable(environment, "PULUMI_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(PathBuf::from(variable(environment, "HOME")?).join(".pulumi")))?;
-    let mut text = String::new();
-    File::open(home.join("credentials.json")).ok()?.take(MAX_CREDENTIALS).read_to_string(&mut text).ok()?;
-    let Credentials { current } = serde_json::from_str(&text).ok()?;
-    Some(current).filter(|url| !url.is_empty())
-}
-
-fn variable(environment: &Environment, name: &str) -> Option<String> {
-    let value = environment.variables.get(OsStr::new(name))?.to_str()?;
-    Some(value.to_owned()).filter(|value| !value.is_empty())
+    Some(credentials::read(&environment.variables)?.current).filter(|url| !url.is_empty())
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub struct Layout {
     root: PathBuf,
     secrets: PathBuf,
     config_maps: PathBuf,
+    default_access_token: PathBuf,
 }
 
 impl Layout {
@@ -23,6 +24,7 @@ impl Layout {
             root: root.into(),
             secrets: names::SECRETS_DIRECTORY.into(),
             config_maps: names::CONFIG_MAPS_DIRECTORY.into(),
+            default_access_token: Path::new(names::ACCESS_TOKEN_DIRECTORY).join(names::ACCESS_TOKEN_KEY),
         }
     }
 
@@ -38,6 +40,12 @@ impl Layout {
         Layout { config_maps: config_maps.into(), ..self }
     }
 
+    /// Replaces the file with the default access token.
+    #[cfg(test)]
+    pub fn with_default_access_token(self, file: impl Into<PathBuf>) -> Self {
+        Layout { default_access_token: file.into(), ..self }
+    }
+
     /// Returns the directory that contains a subdirectory for each mounted Secret, with one file for each key.
     pub fn secrets(&self) -> &Path {
         &self.secrets
@@ -46,6 +54,12 @@ impl Layout {
     /// Returns the directory that contains a subdirectory for each mounted ConfigMap, with one file for each key.
     pub fn config_maps(&self) -> &Path {
         &self.config_maps
+    }
+
+    /// Returns the file with the default access token for Pulumi Cloud. The file is missing if the controller has no
+    /// default, or if its Secret does not exist.
+    pub fn default_access_token(&self) -> &Path {
+        &self.default_access_token
     }
 
     pub fn root(&self) -> &Path {

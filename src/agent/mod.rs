@@ -8,6 +8,7 @@
 mod bootstrap;
 mod cancellation;
 mod command;
+mod credentials;
 mod durable;
 mod environment;
 mod fetch;

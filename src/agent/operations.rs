@@ -17,7 +17,7 @@ use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request
 use super::layout::Layout;
 use super::processes::{self, RunProcesses};
 use super::refusal::Refusal;
-use super::run::{OperationRequest, Run};
+use super::run::{LastLogin, Login, OperationRequest, Run};
 use super::run_metadata;
 use super::settings::{self, Settings};
 use super::source::{CurrentSource, Source};
@@ -52,6 +52,7 @@ pub struct Operations {
     forced_at: Mutex<Option<Instant>>,
     /// Name of the selected stack. Commands of users in the pod apply to this stack.
     selected: Arc<Mutex<Option<String>>>,
+    last_login: LastLogin,
 }
 
 /// Outcome of a request to run an operation.
@@ -81,7 +82,7 @@ impl Operations {
         cancellation_grace: Duration,
     ) -> Self {
         let tasks = source.tasks.clone();
-        let (open, forced_at, selected) = Default::default();
+        let (open, forced_at, selected, last_login) = Default::default();
         Operations {
             identity,
             layout,
@@ -94,6 +95,7 @@ impl Operations {
             cancellation_grace,
             forced_at,
             selected,
+            last_login,
         }
     }
 
@@ -160,6 +162,8 @@ impl Operations {
         // The termination of the pod can begin after this call acquires the lock and before it registers the operation.
         self.cancel_if_terminated();
         let select = *lock(&self.selected) != Some(desired.stack.clone());
+        let login =
+            request.oidc_login.clone().map(|login| Login::new(login, request.timeout_seconds, self.last_login.clone()));
         let (layout, settings) = (self.layout.clone(), self.settings.clone());
         let (journal, cancellation_grace, liveness) =
             (self.journal.clone(), self.cancellation_grace, Liveness::begin());
@@ -175,6 +179,7 @@ impl Operations {
             config_inputs,
             current_source,
             environment,
+            login,
             cancel_request,
             cancellation_grace,
             liveness,

@@ -100,6 +100,13 @@ pub const TLS_DIRECTORY: &str = "/var/run/pulumi-controller/tls";
 pub const SECRETS_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/secrets";
 /// Directory with one mount for each ConfigMap to which the environment or the configuration refers.
 pub const CONFIG_MAPS_DIRECTORY: &str = "/var/run/configmaps/stacks.pulumi.com/configmaps";
+/// Mount path of the ServiceAccount token for Pulumi Cloud, and the name of its file.
+pub const OIDC_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/oidc";
+pub const OIDC_FILE: &str = "token";
+/// Mount path of the Secret with the default access token for Pulumi Cloud.
+pub const ACCESS_TOKEN_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/access-token";
+/// Key of a Secret that contains an access token for Pulumi Cloud.
+pub const ACCESS_TOKEN_KEY: &str = "accessToken";
 
 /// Returns the name of the StatefulSet, the Service and the PodDisruptionBudget of a Workspace.
 pub fn workspace_object(workspace: &str) -> String {

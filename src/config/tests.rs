@@ -296,6 +296,16 @@ fn a_single_namespace_other_than_the_runtime_namespace_can_be_watched() {
 }
 
 #[test]
+fn the_default_access_token_secret_is_an_object_name() {
+    let with = |flag: &str| config(&[&NEEDED[..], &[flag]].concat());
+    let found = |flag: &str| with(flag).unwrap().default_access_token_secret;
+    assert_eq!(found("--default-access-token-secret="), None);
+    assert_eq!(found("--default-access-token-secret=pulumi-cloud").as_deref(), Some("pulumi-cloud"));
+    let error = with("--default-access-token-secret=team-a/pulumi").unwrap_err().to_string();
+    assert!(error.contains("--default-access-token-secret") && error.contains("the name of a Secret"), "{error}");
+}
+
+#[test]
 fn allowed_service_accounts_have_a_name_and_an_optional_namespace() {
     let with = |flag: &str| config(&[&NEEDED[..], &[flag]].concat());
     assert_eq!(with("--restrict-workspace-pods").unwrap().allowed_service_accounts, [""; 0]);

@@ -279,6 +279,7 @@ impl Wiring<'_> {
                 agent_image: config.agent_image.clone(),
                 agent_image_pull_policy: None,
                 default_image: config.default_workspace_image.clone(),
+                default_access_token_secret: config.default_access_token_secret.clone(),
                 restrictions: workspace::PodRestrictions {
                     is_restricted: config.restrict_workspace_pods,
                     service_accounts: config.allowed_service_accounts.clone(),

@@ -9,8 +9,10 @@ const PASSPHRASE: &str = "the stack's secrets are encrypted with a passphrase: s
 const OTHER_KEY: &str = "a secret in the stack's settings file is encrypted with a different passphrase or key than the stack: \
                          set the secret again with `pulumi config set --secret` and commit the file, or remove it from the file \
                          and set it in spec.secretsRef";
-const NO_LOGIN: &str = "set the state backend in spec.backend; for Pulumi Cloud, set PULUMI_ACCESS_TOKEN in spec.envRefs to a key of \
-                        a Secret with an access token";
+const NO_LOGIN: &str = "set the state backend in spec.backend; for Pulumi Cloud, set spec.pulumiCloudOIDC, or set \
+                        PULUMI_ACCESS_TOKEN in spec.envRefs to a key of a Secret with an access token";
+const REJECTED_IDENTITY: &str = "in the organization, register the issuer, allow the audience in it, and add a policy for the subject and \
+                                 for the organization, team or user of spec.pulumiCloudOIDC";
 const INVALID_TOKEN: &str = "store a valid access token in the Secret that spec.envRefs or spec.accessTokenSecret refers to; the next run uses it";
 const MISSING_PERMISSION: &str = "the access token is valid but lacks a permission: use a token with the permission, or correct \
                                   the organization in spec.stack";
@@ -41,6 +43,7 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["get stack secrets manager: *passphrase", "failed to decrypt: incorrect passphrase"], PASSPHRASE),
     (&["failed to decrypt", "cipher: message authentication failed"], OTHER_KEY),
     (&["incorrect passphrase", "passphrase must be set with pulumi_config_passphrase"], PASSPHRASE),
+    (&["pulumi cloud rejected the serviceaccount token"], REJECTED_IDENTITY),
     (&["pulumi_access_token must be set", "this command requires logging in"], NO_LOGIN),
     (&["invalid access token", "unauthorized: no credentials provided or are invalid", "[401]"], INVALID_TOKEN),
     (&["[403]"], MISSING_PERMISSION),
@@ -76,11 +79,11 @@ pub fn about(failure: &str) -> Option<String> {
     })
 }
 
-/// Returns the failure message with its advice, if any.
+/// Returns the failure message with its advice, if any. A message that already contains the advice is unchanged.
 pub fn with(failure: &str) -> String {
     match about(failure) {
-        Some(advice) => format!("{failure}\n({advice})"),
-        None => failure.to_owned(),
+        Some(advice) if !failure.contains(&advice) => format!("{failure}\n({advice})"),
+        _ => failure.to_owned(),
     }
 }
 

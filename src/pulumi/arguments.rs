@@ -199,6 +199,34 @@ pub fn cancel(stack: &str) -> Vec<OsString> {
     on_stack(&["cancel", "--yes"], stack)
 }
 
+/// Login to Pulumi Cloud with an OIDC token.
+#[derive(Clone, Copy, Debug)]
+pub struct OidcLogin<'a> {
+    pub url: &'a str,
+    /// File that contains the OIDC token. The token is not an argument, because every user of the node can read the
+    /// arguments of a process.
+    pub token_file: &'a str,
+    pub organization: &'a str,
+    /// Team or user of the access token. If both are empty, the access token is issued for the organization.
+    pub team: &'a str,
+    pub user: &'a str,
+    /// Validity of the access token.
+    pub expiration_seconds: u64,
+}
+
+/// Returns the arguments that exchange an OIDC token for an access token, which the CLI stores in its credentials file.
+pub fn oidc_login(login: &OidcLogin<'_>) -> Vec<OsString> {
+    let mut arguments = command_line(&["login"]);
+    arguments.push(flag("--cloud-url", login.url));
+    arguments.push(flag("--oidc-token", &format!("file://{}", login.token_file)));
+    arguments.push(flag("--oidc-org", login.organization));
+    for (name, value) in [("--oidc-team", login.team), ("--oidc-user", login.user)] {
+        arguments.extend((!value.is_empty()).then(|| flag(name, value)));
+    }
+    arguments.push(flag("--oidc-expiration", &format!("{}s", login.expiration_seconds)));
+    arguments
+}
+
 /// Returns the arguments that print the version of the CLI.
 pub fn version() -> Vec<OsString> {
     command_line(&["version"])

@@ -4,6 +4,8 @@
 pub const URL_VARIABLE: &str = "PULUMI_BACKEND_URL";
 /// Variable that selects the state backend if neither the project file nor a login selects it.
 pub const API_VARIABLE: &str = "PULUMI_API";
+/// Variable with the access token for Pulumi Cloud.
+pub const TOKEN_VARIABLE: &str = "PULUMI_ACCESS_TOKEN";
 /// URL of the default state backend.
 pub const PULUMI_CLOUD: &str = "https://api.pulumi.com";
 
@@ -30,6 +32,12 @@ pub fn check(url: &str) -> Result<(), String> {
 pub fn is_pulumi_cloud(url: &str) -> bool {
     let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     scheme.is_some_and(|scheme| matches!(scheme.as_str(), "http" | "https"))
+}
+
+/// Returns whether a URL is the URL of a state backend other than Pulumi Cloud. Returns `false` if the text is not a URL.
+pub fn is_self_managed(url: &str) -> bool {
+    let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    scheme.is_some_and(|scheme| scheme != "https" && scheme != "http")
 }
 
 /// Returns a URL for display: without user name, password, fragment, and query parameters that do not locate the state.
@@ -92,6 +100,16 @@ mod tests {
         }
         for url in ["s3://state?endpoint=https://minio", "file://~", "postgres://h/d", "api.pulumi.com", ""] {
             assert!(!is_pulumi_cloud(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn only_urls_with_other_schemes_are_urls_of_self_managed_backends() {
+        for url in ["s3://state", "gs://state", " file://~", "POSTGRES://h/d"] {
+            assert!(is_self_managed(url), "{url}");
+        }
+        for url in ["https://api.pulumi.com", "HTTP://localhost:8080", "", "$(URL)", "word"] {
+            assert!(!is_self_managed(url), "{url}");
         }
     }
 

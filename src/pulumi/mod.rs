@@ -13,6 +13,7 @@ mod document;
 pub mod events;
 pub mod failure;
 pub mod install;
+pub mod oidc;
 pub mod outputs;
 pub mod project;
 pub mod run_summary;

@@ -16,12 +16,19 @@ use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest, Setti
 /// Version 3: a run waits until the required directories are mounted.
 ///
 /// Version 4: a destroy fails if its Pulumi stack is not the applied stack.
-pub const PROTOCOL_VERSION: u32 = 4;
+///
+/// Version 5: a run logs in to Pulumi Cloud with the ServiceAccount token of the pod.
+pub const PROTOCOL_VERSION: u32 = 5;
+/// Minimum protocol version of an agent that logs in to Pulumi Cloud. An older agent would run without credentials.
+const OIDC_LOGIN_VERSION: u32 = 5;
 /// Minimum protocol version of an agent that waits until Secrets and ConfigMaps are mounted.
 pub const MOUNT_WAIT_VERSION: u32 = 3;
 
 /// Returns the minimum protocol version of an agent for this run.
 pub fn required_version(request: &RunRequest) -> u32 {
+    if request.oidc_login.is_some() {
+        return OIDC_LOGIN_VERSION;
+    }
     if request.kind() == OperationKind::Destroy {
         return if request.applied_stack.is_some() { 4 } else { 2 };
     }

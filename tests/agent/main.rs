@@ -19,6 +19,7 @@ mod kinds;
 mod large_output;
 mod limits;
 mod locks;
+mod login;
 mod pending;
 mod power_loss;
 mod processes;

@@ -41,6 +41,7 @@ Parameters: root, instance, args (the arguments in kustomize/base). */}}
   (list "leader-election-retry-period" $values.leaderElection.retryPeriod)
   (list "default-workspace-image" $values.workspace.image)
   (list "default-service-account" $workspace.defaultServiceAccount)
+  (list "default-access-token-secret" $values.workspace.defaultAccessTokenSecret)
   (list "allowed-service-accounts" (join "," $workspace.allowedServiceAccounts))
   (list "max-concurrent-runs" $values.runs.maxConcurrent)
   (list "max-concurrent-runs-per-namespace" $values.runs.maxConcurrentPerNamespace)

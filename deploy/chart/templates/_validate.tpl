@@ -56,6 +56,7 @@
   "leader-election-renew-deadline" "leaderElection.renewDeadline"
   "leader-election-retry-period" "leaderElection.retryPeriod" "agent-image" "image"
   "default-workspace-image" "workspace.image" "default-service-account" "workspace.defaultServiceAccount"
+  "default-access-token-secret" "workspace.defaultAccessTokenSecret"
   "allowed-service-accounts" "workspace.allowedServiceAccounts" "restrict-workspace-pods" "workspace.restricted"
   "max-concurrent-runs" "runs.maxConcurrent" "max-concurrent-runs-per-namespace" "runs.maxConcurrentPerNamespace"
   "max-concurrent-runs-per-node" "runs.maxConcurrentPerNode" "default-run-timeout" "runs.defaultTimeout"

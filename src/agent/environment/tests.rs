@@ -62,6 +62,29 @@ fn every_mounted_secret_is_redacted_even_if_unused() {
 }
 
 #[test]
+fn the_default_access_token_applies_unless_another_source_sets_the_variable() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("accessToken");
+    let layout = Layout::new(directory.path()).with_default_access_token(&file);
+    let token = |desired: &[EnvironmentVariable]| {
+        let environment = build(&layout, desired).unwrap();
+        let redacted = environment.redactor().redact("pul-default");
+        (get(&environment, TOKEN_VARIABLE).map(str::to_owned), redacted)
+    };
+    assert_eq!(token(&[]).0, None, "the Secret does not exist");
+    std::fs::write(&file, "pul-default").unwrap();
+    assert_eq!(token(&[]), (Some("pul-default".to_owned()), "[secret]".to_owned()));
+    std::fs::write(&file, "pul-rotated").unwrap();
+    assert_eq!(token(&[]).0.as_deref(), Some("pul-rotated"));
+    for explicit in ["pul-explicit", ""] {
+        let explicit_token = variable(TOKEN_VARIABLE, Source::Value(explicit.into()));
+        assert_eq!(token(&[explicit_token]).0.as_deref(), Some(explicit));
+    }
+    std::fs::write(layout.env_file(), "PULUMI_ACCESS_TOKEN=pul-from-init\n").unwrap();
+    assert_eq!(token(&[]).0.as_deref(), Some("pul-from-init"));
+}
+
+#[test]
 fn a_missing_secret_and_a_missing_key_cause_different_errors() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));

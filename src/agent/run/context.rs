@@ -6,14 +6,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
+use super::login::{Login, LoginError, Period, login_error};
 use super::request::OperationRequest;
 use crate::agent::cancellation::{CancelRequest, Cause, Liveness};
 use crate::agent::command::{Call, CallError, CliVersion, Ended, Stdout};
-use crate::agent::environment::Environment;
+use crate::agent::environment::{self, Environment};
 use crate::agent::journal::{Journal, JournalRecord};
 use crate::agent::layout::Layout;
 use crate::agent::output::PodLog;
@@ -22,6 +24,7 @@ use crate::agent::redactor::Redactor;
 use crate::agent::settings::{ApplyError, Settings};
 use crate::agent::source::CurrentSource;
 use crate::pulumi::failure;
+use crate::pulumi::project::Project;
 use crate::pulumi::settings::Entry;
 use crate::pulumi::state::StateError;
 use crate::rpc::proto::{self, progress};
@@ -48,6 +51,8 @@ pub struct Run {
     pub config_inputs: String,
     pub current_source: CurrentSource,
     pub environment: Environment,
+    /// Login to Pulumi Cloud. `None` if the run uses the credentials in its environment.
+    pub login: Option<Login>,
     pub cancel_request: watch::Sender<CancelRequest>,
     /// Time between the graceful and the forced cancellation.
     pub cancellation_grace: Duration,
@@ -70,19 +75,30 @@ impl Run {
         }
     }
 
-    pub(super) async fn call(&self, arguments: Vec<OsString>, stdout: Stdout) -> Result<Ended, CallError> {
+    pub(super) async fn call(&self, arguments: Vec<OsString>, stdout: Stdout) -> Result<Ended, RunCallError> {
         self.call_with(arguments, None, stdout, &|_| {}).await
     }
 
     /// Runs a CLI call that locks the stack. Writes the process ID to the journal: if the process is killed, a later
     /// run identifies its lock by this ID.
-    pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, CallError> {
+    pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, RunCallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
         self.call_with(arguments, None, Stdout::Logged, &begun).await
     }
 
     /// Runs a CLI call with the given standard input. `begun` receives the process ID of the call.
     pub(super) async fn call_with(
+        &self,
+        arguments: Vec<OsString>,
+        stdin: Option<Zeroizing<Vec<u8>>>,
+        stdout: Stdout,
+        begun: &(dyn Fn(u32) + Send + Sync),
+    ) -> Result<Ended, RunCallError> {
+        self.log_in(Period::Call).await?;
+        Ok(self.call_without_login(arguments, stdin, stdout, begun).await?)
+    }
+
+    async fn call_without_login(
         &self,
         arguments: Vec<OsString>,
         stdin: Option<Zeroizing<Vec<u8>>>,
@@ -103,6 +119,36 @@ impl Run {
         call.run().await
     }
 
+    /// Logs in to Pulumi Cloud, unless the access token of an earlier login is valid for the period. If a later login of
+    /// the run fails, the run uses the previous access token until it expires.
+    pub(super) async fn log_in(&self, period: Period) -> Result<(), LoginError> {
+        let Some(login) = &self.login else { return Ok(()) };
+        let project = Project::read(&self.directory()).ok();
+        let url = environment::backend_url(&self.environment, project.as_ref()).unwrap_or_default();
+        if !login.is_due(&url, &self.environment, period)? {
+            return Ok(());
+        }
+        match self.exchange(login, &url).await {
+            Err(error) if period == Period::Call && login.is_valid(&url, &self.environment) => {
+                let operation = &self.record.request().id;
+                tracing::warn!(operation, %error, "failed to renew the access token for Pulumi Cloud");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    async fn exchange(&self, login: &Login, url: &str) -> Result<(), LoginError> {
+        let (claims, arguments) = login.begin(url)?;
+        let started = Timestamp::now().as_second();
+        let ended = self.call_without_login(arguments, None, Stdout::Logged, &|_| {}).await?;
+        if !ended.exit.success() {
+            return Err(login_error(claims, ended.exit, &ended.stdout.text(), &ended.stderr.text()));
+        }
+        login.finish(url, &self.environment, started);
+        Ok(())
+    }
+
     pub(super) fn directory(&self) -> PathBuf {
         self.layout.workspace()
     }
@@ -112,7 +158,8 @@ impl Run {
     }
 
     pub(super) fn redactor(&self) -> Redactor {
-        self.environment.redactor()
+        let tokens = self.login.as_ref().map(Login::secrets).unwrap_or_default();
+        self.environment.redactor_with(&tokens)
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -143,15 +190,40 @@ pub(super) enum RunError {
     #[error("failed to apply the stack settings: {0}")]
     Settings(#[from] ApplyError),
     #[error(transparent)]
+    Login(#[from] LoginError),
+    #[error(transparent)]
     Attempt(#[from] AttemptError),
     #[error("failed to {action}: {error}")]
-    Call { action: &'static str, error: CallError },
+    Call { action: &'static str, error: RunCallError },
     #[error("the Pulumi command was not started: failed to process pending creates: {0}")]
     State(StateFileError),
 }
 
+impl RunError {
+    /// Returns the outcome of an operation with this error.
+    pub(super) fn outcome(&self) -> proto::Outcome {
+        match self {
+            RunError::Login(error)
+            | RunError::Attempt(AttemptError::Login(error))
+            | RunError::Call { error: RunCallError::Login(error), .. } => error.outcome(),
+            _ => proto::Outcome::Failed,
+        }
+    }
+}
+
+/// Error of a CLI call other than the run itself.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RunCallError {
+    #[error(transparent)]
+    Login(#[from] LoginError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttemptError {
+    #[error(transparent)]
+    Login(#[from] LoginError),
     #[error("failed to start the CLI: {0}")]
     Start(io::Error),
     #[error("failed to wait for the CLI: {0}")]

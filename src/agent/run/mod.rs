@@ -2,6 +2,7 @@
 
 mod attempt;
 mod context;
+mod login;
 mod operation_result;
 mod recovery;
 mod request;
@@ -10,7 +11,7 @@ mod stack;
 use std::collections::BTreeMap;
 
 use super::cancellation::Cause;
-use super::command::{CallError, Stdout};
+use super::command::Stdout;
 use super::environment;
 use super::memory;
 use super::settings::Desired;
@@ -23,17 +24,19 @@ use crate::pulumi::{advice, failure};
 use crate::rpc::proto::{self, PendingCreates};
 
 use attempt::Attempt;
-use context::{AttemptError, RunError};
+use context::{AttemptError, RunCallError, RunError};
+use login::Period;
 use operation_result::OperationResult;
 use recovery::Holder;
 
 pub use context::Run;
+pub use login::{LastLogin, Login};
 pub use request::OperationRequest;
 
 #[derive(Debug, thiserror::Error)]
 enum RevealError {
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] RunCallError),
     #[error("`pulumi stack output` failed: {0}")]
     Failed(String),
     #[error(transparent)]
@@ -48,7 +51,7 @@ impl Run {
             Ok(operation_result) => operation_result,
             Err(error) => {
                 self.end_processes().await;
-                let outcome = if self.is_cancelled() { proto::Outcome::Canceled } else { proto::Outcome::Failed };
+                let outcome = if self.is_cancelled() { proto::Outcome::Canceled } else { error.outcome() };
                 OperationResult {
                     outcome,
                     ..OperationResult::failed(self.with_cause(&advice::with(&error.to_string())))
@@ -92,6 +95,7 @@ impl Run {
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
         }
+        self.log_in(Period::Run).await?;
         if let Some(operation_result) = self.settle_pending_creates().await? {
             return Ok(operation_result);
         }
@@ -192,6 +196,7 @@ impl Run {
     }
 
     async fn attempt_at(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
+        self.log_in(Period::Call).await?;
         let request = self.record.request();
         let event_log = self.record.event_log();
         let operation = arguments::Operation {

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::pulumi::PulumiCloudOidc;
 use crate::api::{bounds, schema};
 use crate::artifact::Digest;
 
@@ -58,6 +59,12 @@ pub struct WorkspaceSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::environment_sources")]
     pub env_from: Vec<Value>,
+
+    /// Login to Pulumi Cloud with the ServiceAccount token of the pod, instead of a stored access token. Requires Pulumi
+    /// Cloud as the backend. Mutually exclusive with `PULUMI_ACCESS_TOKEN` in `env`. Default: none.
+    /// Example: `{organization: acme}`.
+    #[serde(default, rename = "pulumiCloudOIDC", skip_serializing_if = "Option::is_none")]
+    pub pulumi_cloud_oidc: Option<PulumiCloudOidc>,
 
     /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. These logs are part of the log
     /// of the pod. Default: 0, which disables them.

@@ -1,11 +1,13 @@
 //! API group `pulumi.com`.
 
+mod cloud_oidc;
 mod program;
 mod receiver;
 mod references;
 mod stack;
 mod stack_status;
 
+pub use cloud_oidc::PulumiCloudOidc;
 pub use program::{
     Configuration, CustomTimeouts, Plugin, Plugins, Program, ProgramArtifact, ProgramDefinition, ProgramResource,
     ProgramSpec, ProgramStatus, PulumiRequirements, ResourceGetter, ResourceOptions,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::api::auto::LockRecovery;
 use crate::api::pulumi::{
-    ConfigReference, FluxSource, GitAuth, GitReference, ProgramReference, ResourceRef, StackStatus,
+    ConfigReference, FluxSource, GitAuth, GitReference, ProgramReference, PulumiCloudOidc, ResourceRef, StackStatus,
 };
 use crate::api::{bounds, schema};
 
@@ -104,8 +104,15 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 
+    /// Login to Pulumi Cloud with the ServiceAccount token of the workspace pod, instead of a stored access token.
+    /// Requires Pulumi Cloud as the backend. Mutually exclusive with `accessTokenSecret` and with `PULUMI_ACCESS_TOKEN`
+    /// in `envRefs`. Default: none. Example: `{organization: acme}`.
+    #[serde(default, rename = "pulumiCloudOIDC", skip_serializing_if = "Option::is_none")]
+    pub pulumi_cloud_oidc: Option<PulumiCloudOidc>,
+
     /// Name of a Secret that contains the access token for Pulumi Cloud in the key `accessToken`
-    /// (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`. Default: none.
+    /// (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`. Default: the flag `--default-access-token-secret` of the
+    /// controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_token_secret: Option<String>,
 

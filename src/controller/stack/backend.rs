@@ -7,12 +7,12 @@ use std::net::IpAddr;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::api::names::PULUMI_CONTAINER;
+use crate::api::names::{ACCESS_TOKEN_KEY, PULUMI_CONTAINER};
 use crate::api::pulumi::{PulumiStack, ResourceRef, Stack};
 use crate::pulumi::{backend, stack_name};
 
 const URL: &str = backend::URL_VARIABLE;
-const TOKEN: &str = "PULUMI_ACCESS_TOKEN";
+const TOKEN: &str = backend::TOKEN_VARIABLE;
 /// Minimum number of labels of an absolute host name. Cluster DNS completes shorter names, such as `minio` and
 /// `minio-0.minio`, with the namespace of the pod.
 const LABELS_OF_ABSOLUTE_NAME: usize = 3;
@@ -46,7 +46,10 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
         "azblob" => with("AZURE_STORAGE"),
         "gs" => with("STORAGE_EMULATOR"),
         // If no organization is specified, the access token determines the organization.
-        "" | "http" | "https" if organization.is_none() => json!(variables.get(TOKEN)),
+        "" | "http" | "https" if organization.is_none() => match &stack.spec.pulumi_cloud_oidc {
+            Some(oidc) => json!([oidc.organization, oidc.team, oidc.user]),
+            None => json!(variables.get(TOKEN)),
+        },
         "" | "http" | "https" => json!(organization),
         _ => Value::Null,
     };
@@ -134,7 +137,7 @@ fn variables(stack: &Stack) -> BTreeMap<String, Value> {
         variables.insert(URL.to_owned(), json!(url.trim_end_matches('/')));
     }
     if let Some(secret) = &stack.spec.access_token_secret {
-        variables.insert(TOKEN.to_owned(), json!([namespace, secret, "accessToken"]));
+        variables.insert(TOKEN.to_owned(), json!([namespace, secret, ACCESS_TOKEN_KEY]));
     }
     for (name, ResourceRef { literal, secret, config_map, .. }) in &stack.spec.env_refs {
         let value = match literal {

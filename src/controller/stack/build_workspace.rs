@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use crate::api::auto::{
     ArtifactReference, ConfigItem, ConfigValueFrom, KeyReference, Workspace, WorkspaceSpec, WorkspaceStack,
 };
+use crate::api::names::ACCESS_TOKEN_KEY;
 use crate::api::pulumi::{ConfigMapSelector, ConfigReference, ResourceRef, SecretSelector, Stack, StackSpec};
 use crate::api::{bounds, duration};
 use crate::controller::merge;
@@ -34,6 +35,12 @@ pub enum StackSpecError {
     TooLarge(#[from] merge::TooLarge),
     #[error("invalid spec.{field}: {value:?} is not a duration such as 1h30m or 45s")]
     Duration { field: String, value: String },
+    #[error("invalid spec.pulumiCloudOIDC.{field}: {rule}")]
+    Oidc { field: &'static str, rule: &'static str },
+    #[error("spec.pulumiCloudOIDC and spec.{field} are mutually exclusive: remove one of them")]
+    OidcWithToken { field: &'static str },
+    #[error("spec.pulumiCloudOIDC requires Pulumi Cloud, but spec.{field} is {url}: remove one of them")]
+    OidcWithBackend { field: &'static str, url: String },
     #[error("metadata of the Stack has no {0}")]
     Metadata(&'static str),
 }
@@ -45,6 +52,7 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
         env: environment(stack)?,
         env_from: environment_from(stack),
         artifact: Some(artifact.clone()),
+        pulumi_cloud_oidc: stack.spec.pulumi_cloud_oidc.clone(),
         pulumi_log_level: stack.spec.pulumi_log_level,
         stacks: vec![WorkspaceStack {
             name: stack.spec.stack.clone(),
@@ -78,6 +86,33 @@ pub fn check_address(stack: &Stack) -> Result<(), StackSpecError> {
     stack_name::check(&stack.spec.stack).map_err(field("stack"))?;
     let url = stack.spec.backend.as_deref().filter(|url| !url.trim().is_empty());
     url.map_or(Ok(()), backend::check).map_err(field("backend"))
+}
+
+/// Checks the login to Pulumi Cloud. The Workspace reports conflicts with fields of `workspaceTemplate`.
+pub fn check_oidc(stack: &Stack) -> Result<(), StackSpecError> {
+    let spec = &stack.spec;
+    let Some(oidc) = &spec.pulumi_cloud_oidc else { return Ok(()) };
+    if let Some((field, rule)) = oidc.invalid_field() {
+        return Err(StackSpecError::Oidc { field, rule });
+    }
+    let tokens = [
+        ("accessTokenSecret", spec.access_token_secret.is_some()),
+        ("envRefs.PULUMI_ACCESS_TOKEN", spec.env_refs.contains_key(backend::TOKEN_VARIABLE)),
+    ];
+    if let Some((field, _)) = tokens.into_iter().find(|(_, is_set)| *is_set) {
+        return Err(StackSpecError::OidcWithToken { field });
+    }
+    let (field, url) = match spec.env_refs.get(backend::URL_VARIABLE) {
+        Some(reference) => ("envRefs.PULUMI_BACKEND_URL", reference.literal.as_ref().map(|literal| &literal.value)),
+        None => ("backend", spec.backend.as_ref()),
+    };
+    match url.filter(|url| backend::is_self_managed(url)) {
+        Some(url) => {
+            let url = backend::without_credentials(url).unwrap_or_default();
+            Err(StackSpecError::OidcWithBackend { field, url })
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks that the timeouts and intervals of the spec are valid durations.
@@ -120,12 +155,12 @@ fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, StackSpe
 
 fn environment(stack: &Stack) -> Result<Vec<Value>, StackSpecError> {
     let mut variables = Vec::new();
-    if let Some(backend) = &stack.spec.backend {
-        variables.push(json!({"name": "PULUMI_BACKEND_URL", "value": backend}));
+    if let Some(url) = &stack.spec.backend {
+        variables.push(json!({"name": backend::URL_VARIABLE, "value": url}));
     }
     if let Some(secret) = &stack.spec.access_token_secret {
-        let reference = json!({"secretKeyRef": {"name": secret, "key": "accessToken"}});
-        variables.push(json!({"name": "PULUMI_ACCESS_TOKEN", "valueFrom": reference}));
+        let reference = json!({"secretKeyRef": {"name": secret, "key": ACCESS_TOKEN_KEY}});
+        variables.push(json!({"name": backend::TOKEN_VARIABLE, "valueFrom": reference}));
     }
     for (name, reference) in &stack.spec.env_refs {
         variables.retain(|v| v.get("name").and_then(Value::as_str) != Some(name));

@@ -47,7 +47,8 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
     if observed.stack.spec.suspend.unwrap_or_default() {
         return Action::Settled(Settled::Suspended);
     }
-    if let Err(error) = build_workspace::check_address(&observed.stack) {
+    let stack = &observed.stack;
+    if let Err(error) = build_workspace::check_address(stack).and_then(|()| build_workspace::check_oidc(stack)) {
         return Action::Invalid(error.to_string());
     }
     let resolved = match &observed.source {

@@ -16,7 +16,7 @@ use crate::api::auto::{
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{duration, names};
-use crate::controller::workspace::{SpecError, config_files, references, run_environment, settings};
+use crate::controller::workspace::{SpecError, config_files, oidc_login, references, run_environment, settings};
 use crate::pulumi::stack_name;
 use crate::rpc::proto;
 use crate::rpc::protocol::{self, settings_digest};
@@ -200,6 +200,7 @@ pub fn run(
         applied_stack: update.spec.applied_stack.as_ref().map(applied_stack),
         stack_tags: HashMap::default(),
         source: update.spec.source.clone().map(source),
+        oidc_login: oidc_login(&workspace.spec, timeout_seconds),
     })
 }
 

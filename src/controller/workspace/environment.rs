@@ -54,6 +54,11 @@ pub(super) fn desired(spec: &WorkspaceSpec) -> Result<Desired, SpecError> {
 }
 
 impl Desired {
+    /// Returns the `env` entry that defines a variable.
+    pub(super) fn variable(&self, name: &str) -> Option<&Value> {
+        self.env.iter().find(|variable| has_name(variable, name))
+    }
+
     /// Returns the Secrets and ConfigMaps to which the environment refers.
     pub(super) fn mounted(&self) -> BTreeSet<Mounted<'_>> {
         let keys = self.env.iter().filter_map(key_of).map(|reference| reference.mounted);

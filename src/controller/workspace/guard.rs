@@ -10,8 +10,8 @@ use super::init_containers::{self, FETCH_CONTAINER};
 use super::pod;
 use super::spec_error::{MAX_GRACE_SECONDS, SpecError};
 use crate::api::names::{
-    ANNOTATION_REVISION_HASH, CONFIG_MAPS_DIRECTORY, LABEL_RUN, PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY,
-    TLS_DIRECTORY,
+    ACCESS_TOKEN_DIRECTORY, ANNOTATION_REVISION_HASH, CONFIG_MAPS_DIRECTORY, LABEL_RUN, OIDC_DIRECTORY,
+    PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY, TLS_DIRECTORY,
 };
 
 /// Directories of the share volume in which the agent creates and removes files.
@@ -172,6 +172,8 @@ fn is_reserved(path: &str) -> bool {
         || at_or_below(TLS_DIRECTORY)
         || at_or_below(SECRETS_DIRECTORY)
         || at_or_below(CONFIG_MAPS_DIRECTORY)
+        || at_or_below(OIDC_DIRECTORY)
+        || at_or_below(ACCESS_TOKEN_DIRECTORY)
         || AGENT_DIRECTORIES.iter().any(|directory| at_or_below(&format!("{SHARE_DIRECTORY}/{directory}")))
 }
 

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use super::environment;
 use crate::api::auto::{ArtifactReference, WorkspaceSpec};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME, workspace_object};
+use crate::api::pulumi::PulumiCloudOidc;
 
 /// Annotation with the hash of a rendered StatefulSet or Service. If the hash of the existing object differs, the
 /// object must be applied.
@@ -33,18 +34,25 @@ pub(super) fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
 /// source if the pod depends on its source. The hash then also contains the source.
 ///
 /// The hash does not contain the agent image and the defaults of the controller. Otherwise, an upgrade of the
-/// controller would replace all pods. The hash does not contain the `serviceTemplate`, because the Service does not
-/// affect the pod. It also does not contain the Pulumi stacks and their configuration values, which the agent receives
-/// by RPC.
-pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReference>) -> String {
+/// controller would replace all pods. The Secret with the default access token, in `default_token`, is an exception: a
+/// pod without its volume would have no credentials. The hash does not contain the `serviceTemplate`, because the
+/// Service does not affect the pod. It also does not contain the Pulumi stacks and their configuration values, which the
+/// agent receives by RPC. Of `pulumiCloudOIDC`, it contains only the audience of the mounted token.
+pub(super) fn revision_hash(
+    spec: &WorkspaceSpec,
+    bound: Option<&ArtifactReference>,
+    default_token: Option<&str>,
+) -> String {
     let mut inputs = json!({
         // The revision is not included, because another revision with the same content does not change the pod.
         "artifact": bound.map(|artifact| json!({"digest": artifact.digest, "dir": artifact.dir})),
+        "defaultAccessTokenSecret": default_token,
         "env": spec.env,
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
         // The kubelet updates the content of mounted objects in a running pod. A new object requires a new volume.
         "mounted": environment::directories(spec).keys().collect::<Vec<_>>(),
+        "oidcAudience": spec.pulumi_cloud_oidc.as_ref().map(PulumiCloudOidc::audience),
         "podTemplate": spec.pod_template,
         "resources": spec.resources,
         "securityProfile": spec.security_profile,
@@ -83,6 +91,14 @@ mod tests {
     use super::*;
     use crate::api::auto::WorkspaceStack;
 
+    fn oidc(organization: &str, audience: Option<&str>) -> PulumiCloudOidc {
+        PulumiCloudOidc {
+            organization: organization.to_owned(),
+            audience: audience.map(str::to_owned),
+            ..PulumiCloudOidc::default()
+        }
+    }
+
     fn base() -> WorkspaceSpec {
         WorkspaceSpec { image: Some("pulumi/pulumi:1".to_owned()), ..WorkspaceSpec::default() }
     }
@@ -90,12 +106,12 @@ mod tests {
     #[test]
     fn the_revision_hash_is_the_same_in_each_release() {
         // If this value changes, an upgrade of the controller replaces all workspace pods.
-        assert_eq!(revision_hash(&base(), None), "627b77386ec931620d739b83141f54f7");
+        assert_eq!(revision_hash(&base(), None, None), "627b77386ec931620d739b83141f54f7");
     }
 
     #[test]
     fn every_pod_setting_in_the_spec_changes_the_revision_hash() {
-        let changes: [fn(&mut WorkspaceSpec); 9] = [
+        let changes: [fn(&mut WorkspaceSpec); 11] = [
             |spec| spec.image = None,
             |spec| spec.image_pull_policy = Some("Always".to_owned()),
             |spec| spec.env = vec![json!({"name": "A", "value": "1"})],
@@ -105,12 +121,15 @@ mod tests {
             |spec| spec.pod_template = Some(json!({"spec": {"nodeSelector": {"a": "b"}}})),
             |spec| spec.service_account_name = Some("deployer".to_owned()),
             |spec| spec.security_profile = Some("baseline".to_owned()),
+            |spec| spec.pulumi_cloud_oidc = Some(oidc("acme", None)),
+            |spec| spec.pulumi_cloud_oidc = Some(oidc("acme", Some("urn:example"))),
         ];
-        let mut seen = vec![revision_hash(&base(), None)];
+        let mut seen = vec![revision_hash(&base(), None, None), revision_hash(&base(), None, Some("pulumi-cloud"))];
+        assert_ne!(seen[0], seen[1]);
         for change in changes {
             let mut spec = base();
             change(&mut spec);
-            let hash = revision_hash(&spec, None);
+            let hash = revision_hash(&spec, None, None);
             assert!(!seen.contains(&hash), "{spec:?}");
             seen.push(hash);
         }
@@ -126,17 +145,21 @@ mod tests {
         spec.artifact = Some(ArtifactReference { digest: digest("a"), revision: String::new(), dir: String::new() });
         spec.service_template = Some(json!({"metadata": {"labels": {"a": "b"}}}));
         spec.stacks = vec![WorkspaceStack { name: "dev".to_owned(), ..Default::default() }];
-        assert_eq!(revision_hash(&spec, None), revision_hash(&base(), None));
+        assert_eq!(revision_hash(&spec, None, None), revision_hash(&base(), None, None));
+        let with_oidc = |oidc| WorkspaceSpec { pulumi_cloud_oidc: Some(oidc), ..base() };
+        let team = PulumiCloudOidc { team: Some("platform".to_owned()), ..oidc("acme", None) };
+        let of_team = revision_hash(&with_oidc(team), None, None);
+        assert_eq!(of_team, revision_hash(&with_oidc(oidc("acme", None)), None, None), "the token is the same");
     }
 
     #[test]
     fn the_revision_hash_depends_on_the_source_content_not_its_revision() {
         let source = |content: &str, revision: &str, dir: &str| {
             let (digest, revision, dir) = (digest(content), revision.to_owned(), dir.to_owned());
-            revision_hash(&base(), Some(&ArtifactReference { digest, revision, dir }))
+            revision_hash(&base(), Some(&ArtifactReference { digest, revision, dir }), None)
         };
         let bound = source("a", "main@sha1:1", "infra");
-        assert_ne!(bound, revision_hash(&base(), None));
+        assert_ne!(bound, revision_hash(&base(), None, None));
         assert_ne!(bound, source("b", "main@sha1:1", "infra"));
         assert_ne!(bound, source("a", "main@sha1:1", "other"));
         assert_eq!(bound, source("a", "main@sha1:2", "infra"));

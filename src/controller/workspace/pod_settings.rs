@@ -36,6 +36,8 @@ pub struct PodSettings {
     pub agent_image_pull_policy: Option<String>,
     /// Image of the `pulumi` container of a Workspace that does not set an image.
     pub default_image: String,
+    /// Secret with the access token for Pulumi Cloud of a Workspace that does not set an access token.
+    pub default_access_token_secret: Option<String>,
     pub restrictions: PodRestrictions,
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::metadata::{ANNOTATION_RENDERED, hash, labels, metadata, revision_hash};
 use super::pod::SecurityProfile;
 use super::pod_settings::PodSettings;
+use super::pulumi_cloud::Credentials;
 use super::source::DesiredSource;
 use super::spec_error::{MAX_NAME, SpecError};
 use super::{config, environment, guard, init_containers, pod, source};
@@ -48,12 +49,14 @@ pub fn render(
     }
     check_sizes(&workspace.spec)?;
     let source = source::desired(&workspace.spec)?;
-    let mut template = pod_template(name, workspace, settings, &source)?;
+    let credentials = Credentials::of(&workspace.spec, settings.default_access_token_secret.as_deref())?;
+    let mut template = pod_template(name, workspace, settings, &credentials, &source)?;
     let is_fetched_first = init_containers::arrange(&mut template, !source.is_in_pod());
     // The result of the init containers of the user can depend on the source, so another source requires another pod.
     // The same applies to a source in the image or from init containers.
     let is_bound = is_fetched_first || source.is_in_pod();
-    let revision_hash = revision_hash(&workspace.spec, is_bound.then_some(&source.artifact));
+    let bound = is_bound.then_some(&source.artifact);
+    let revision_hash = revision_hash(&workspace.spec, bound, credentials.default_secret());
     pod::annotate(&mut template, &revision_hash);
     settings.restrictions.check(namespace, &template)?;
     let mut stateful_set = json!({
@@ -89,6 +92,7 @@ fn pod_template(
     name: &str,
     workspace: &Workspace,
     settings: &PodSettings,
+    credentials: &Credentials,
     source: &DesiredSource,
 ) -> Result<Value, SpecError> {
     let spec = &workspace.spec;
@@ -96,7 +100,8 @@ fn pod_template(
     config::check(spec)?;
     let mounted = environment.mounted().into_iter().chain(config::mounted(spec)).collect();
     let profile = SecurityProfile::parse(spec.security_profile.as_deref())?;
-    let generated = pod::template(name, spec, settings, profile, &mounted, source);
+    let mut generated = pod::template(name, spec, settings, profile, &mounted, source);
+    credentials.mount(&mut generated);
     let mut merged = match &spec.pod_template {
         Some(patch) => {
             guard::check_fields(patch)?;

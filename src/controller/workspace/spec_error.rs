@@ -67,6 +67,15 @@ pub enum SpecError {
     #[error("envFrom: {what}")]
     EnvironmentFrom { what: &'static str },
 
+    #[error("invalid pulumiCloudOIDC.{field}: {rule}")]
+    Oidc { field: &'static str, rule: &'static str },
+
+    #[error("pulumiCloudOIDC and PULUMI_ACCESS_TOKEN in env are mutually exclusive: remove one of them")]
+    OidcWithToken,
+
+    #[error("pulumiCloudOIDC requires Pulumi Cloud, but PULUMI_BACKEND_URL in env is {url}: remove one of them")]
+    OidcWithBackend { url: String },
+
     #[error("artifact.dir: {0}")]
     Directory(#[from] crate::artifact::DirectoryError),
 

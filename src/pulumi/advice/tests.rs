@@ -30,6 +30,11 @@ fn known_errors_of_the_cli_and_its_plugins_have_advice() {
     let table = [
         ("PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions", NO_LOGIN),
         ("this command requires logging in; try running `pulumi login` first", NO_LOGIN),
+        (
+            "Pulumi Cloud rejected the ServiceAccount token (issuer \"https://kubernetes\", subject \"s\", audience \"a\"): [401] \
+             Unauthorized: No credentials provided or are invalid.",
+            REJECTED_IDENTITY,
+        ),
         ("problem logging in: Invalid access token", INVALID_TOKEN),
         ("Unauthorized: No credentials provided or are invalid.", INVALID_TOKEN),
         ("getting stack: [403] Forbidden", MISSING_PERMISSION),

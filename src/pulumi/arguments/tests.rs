@@ -101,6 +101,14 @@ fn no_value_is_parsed_as_a_flag() {
 
 #[test]
 fn helper_commands_have_the_expected_arguments() {
+    let organization = OidcLogin {
+        url: "https://api",
+        token_file: "/t",
+        organization: "acme",
+        team: "",
+        user: "",
+        expiration_seconds: 600,
+    };
     let table = [
         (stack_init("o/p/dev", None), "stack init --no-select --stack=o/p/dev"),
         (stack_init("dev", Some("awskms://a")), "stack init --no-select --stack=dev --secrets-provider=awskms://a"),
@@ -118,6 +126,18 @@ fn helper_commands_have_the_expected_arguments() {
         (set_secret("dev", true, "a.b"), "config set --secret --stack=dev --path -- a.b"),
         (version(), "version"),
         (install(), "install"),
+        (
+            oidc_login(&organization),
+            "login --cloud-url=https://api --oidc-token=file:///t --oidc-org=acme --oidc-expiration=600s",
+        ),
+        (
+            oidc_login(&OidcLogin { team: "ops", ..organization }),
+            "login --cloud-url=https://api --oidc-token=file:///t --oidc-org=acme --oidc-team=ops --oidc-expiration=600s",
+        ),
+        (
+            oidc_login(&OidcLogin { user: "jane", ..organization }),
+            "login --cloud-url=https://api --oidc-token=file:///t --oidc-org=acme --oidc-user=jane --oidc-expiration=600s",
+        ),
     ];
     for (arguments, expected) in table {
         assert_eq!(line(&arguments), format!("--non-interactive --color=never {expected}"));

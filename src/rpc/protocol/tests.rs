@@ -1,5 +1,5 @@
 use super::*;
-use crate::rpc::proto::{PulumiStack, Settings};
+use crate::rpc::proto::{OidcLogin, PulumiStack, Settings};
 
 #[test]
 fn requests_with_newer_features_require_a_newer_agent() {
@@ -48,6 +48,8 @@ fn requests_with_newer_features_require_a_newer_agent() {
     for (name, request) in rows {
         assert_eq!(required_version(&request), 1, "{name}");
     }
+    let login = RunRequest { oidc_login: Some(OidcLogin::default()), ..plain.clone() };
+    assert_eq!(required_version(&login), 5, "older agents do not log in");
     let destroy = RunRequest { kind: OperationKind::Destroy.into(), ..plain };
     assert_eq!(required_version(&destroy), 2, "older agents report a missing Pulumi stack as destroyed");
     let applied = RunRequest { applied_stack: Some(PulumiStack::default()), ..destroy };

@@ -118,6 +118,27 @@ fn stacks_conflict_only_if_they_provably_share_a_pulumi_stack() {
         ("a database", both(json!({"backend": "postgres://db.example.com/state"})), true, true),
         ("a database by its short name", both(json!({"backend": "postgres://db/state"})), true, false),
         (
+            "logins to different organizations",
+            (
+                json!({"backend": "https://pulumi.example.com", "pulumiCloudOIDC": {"organization": "a"}}),
+                json!({"backend": "https://pulumi.example.com", "pulumiCloudOIDC": {"organization": "b"}}),
+            ),
+            false,
+            false,
+        ),
+        (
+            "logins with different expirations",
+            (
+                json!({"backend": "https://pulumi.example.com", "pulumiCloudOIDC": {"organization": "a"}}),
+                json!({
+                    "backend": "https://pulumi.example.com",
+                    "pulumiCloudOIDC": {"organization": "a", "expiration": "1h"},
+                }),
+            ),
+            true,
+            false,
+        ),
+        (
             "a URL in the template",
             (
                 json!({"backend": "gs://s"}),

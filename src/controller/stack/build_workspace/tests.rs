@@ -188,6 +188,59 @@ fn stack_name_and_backend_are_validated() {
 }
 
 #[test]
+fn the_login_to_pulumi_cloud_excludes_other_tokens_and_backends() {
+    let literal = |value: &str| json!({"type": "Literal", "literal": {"value": value}});
+    let check = |more: &Value| {
+        let mut spec = json!({"stack": "dev", "pulumiCloudOIDC": {"organization": "acme"}});
+        spec.as_object_mut().expect("is a map").extend(more.as_object().expect("is a map").clone());
+        let found = check_oidc(&stack(serde_json::from_value(spec).expect("valid spec")));
+        found.map_err(|error| error.to_string())
+    };
+    let valid = [
+        json!({}),
+        json!({"backend": "https://pulumi.example.com"}),
+        json!({"backend": ""}),
+        json!({"backend": "s3://state", "envRefs": {"PULUMI_BACKEND_URL": literal("https://pulumi.example.com")}}),
+        json!({"envRefs": {"PULUMI_BACKEND_URL": {"type": "Secret", "secret": {"name": "s", "key": "k"}}}}),
+    ];
+    for more in valid {
+        assert_eq!(check(&more), Ok(()), "{more}");
+    }
+    let rows = [
+        (json!({"accessTokenSecret": "s"}), "spec.pulumiCloudOIDC and spec.accessTokenSecret are mutually exclusive"),
+        (
+            json!({"envRefs": {"PULUMI_ACCESS_TOKEN": literal("x")}}),
+            "spec.pulumiCloudOIDC and spec.envRefs.PULUMI_ACCESS_TOKEN are mutually exclusive",
+        ),
+        (
+            json!({"backend": "s3://state"}),
+            "spec.pulumiCloudOIDC requires Pulumi Cloud, but spec.backend is s3://state",
+        ),
+        (
+            json!({"envRefs": {"PULUMI_BACKEND_URL": literal("postgres://u:word@db/state")}}),
+            "spec.pulumiCloudOIDC requires Pulumi Cloud, but spec.envRefs.PULUMI_BACKEND_URL is postgres://db/state:",
+        ),
+        (
+            json!({"pulumiCloudOIDC": {"organization": "acme", "expiration": "1m"}}),
+            "invalid spec.pulumiCloudOIDC.expiration: must be a duration",
+        ),
+    ];
+    for (more, message) in rows {
+        let error = check(&more).expect_err("should be rejected");
+        assert!(error.starts_with(message), "{error}");
+    }
+    let spec = StackSpec {
+        pulumi_cloud_oidc: Some(crate::api::pulumi::PulumiCloudOidc {
+            organization: "acme".to_owned(),
+            ..Default::default()
+        }),
+        ..StackSpec::default()
+    };
+    assert_eq!(check_oidc(&stack(StackSpec::default())), Ok(()));
+    assert_eq!(planned(spec)["spec"]["pulumiCloudOIDC"], json!({"organization": "acme"}));
+}
+
+#[test]
 fn the_desired_hash_changes_with_the_desired_workspace() {
     let with =
         |backend: &str| planned_workspace(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });

@@ -117,6 +117,19 @@ fn the_run_request_lists_directories_that_must_not_be_empty() {
 }
 
 #[test]
+fn the_login_of_a_run_covers_its_timeout_and_requires_a_newer_agent() {
+    let mut workspace = workspace();
+    let oidc = json!({"organization": "acme", "user": "jane"});
+    workspace.spec.pulumi_cloud_oidc = Some(serde_json::from_value(oidc).expect("valid"));
+    let update = update(UpdateSpec { timeout: Some("2h".to_owned()), ..UpdateSpec::default() });
+    let timeouts = RunTimeouts { default: Duration::ZERO, maximum: Duration::from_secs(3600) };
+    let request = run(&update, &workspace, &RunBinding::default(), Vec::new(), timeouts).expect("valid");
+    let login = request.oidc_login.expect("has a login");
+    assert_eq!((login.organization.as_str(), login.user.as_str(), login.expiration_seconds), ("acme", "jane", 7200));
+    assert_eq!(required_protocol_version(&update, &workspace), 5);
+}
+
+#[test]
 fn timeouts_and_user_decisions_are_passed_to_the_agent() {
     let spec = UpdateSpec {
         timeout: Some("1m30s".to_owned()),

@@ -104,6 +104,7 @@ fn context(parts: &TestParts, updates: update::Updates, requeue: mpsc::Sender<Ob
             agent_image: "agent".to_owned(),
             agent_image_pull_policy: None,
             default_image: "pulumi".to_owned(),
+            default_access_token_secret: None,
             restrictions: PodRestrictions::default(),
         },
         default_service_account: None,

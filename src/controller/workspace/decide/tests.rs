@@ -50,6 +50,7 @@ fn at_rest() -> Observed {
         agent_image: "controller:1".to_owned(),
         agent_image_pull_policy: None,
         default_image: "pulumi".to_owned(),
+        default_access_token_secret: None,
         restrictions: Default::default(),
     };
     let workspace = workspace(json!({}), "Succeeded");

@@ -14,6 +14,7 @@ fn settings() -> PodSettings {
         agent_image: "controller:1".to_owned(),
         agent_image_pull_policy: Some("IfNotPresent".to_owned()),
         default_image: "pulumi/pulumi:latest-nonroot".to_owned(),
+        default_access_token_secret: None,
         restrictions: PodRestrictions::default(),
     }
 }
@@ -118,6 +119,37 @@ fn the_pod_template_is_merged_into_the_generated_template() {
     let labels = &template(&rendered)["metadata"]["labels"];
     assert_eq!(labels["team"], "blue");
     assert_eq!(labels["auto.pulumi.com/workspace-name"], "app");
+}
+
+#[test]
+fn the_credentials_for_pulumi_cloud_are_mounted_and_protected() {
+    let settings = PodSettings { default_access_token_secret: Some("pulumi-cloud".to_owned()), ..settings() };
+    let of = |spec: Value| render("app", "team", &workspace(spec), &settings);
+    let last_volume = |rendered: &Rendered| {
+        let volumes = template(rendered)["spec"]["volumes"].as_array().expect("volumes are set");
+        volumes.last().cloned().expect("is not empty")
+    };
+    let default = of(json!({})).expect("renders");
+    assert_eq!(last_volume(&default)["secret"]["secretName"], "pulumi-cloud");
+    let without = rendered(json!({})).expect("renders");
+    assert_ne!(default.revision_hash, without.revision_hash, "a pod without the volume has no credentials");
+    let other_backend = of(json!({"env": [{"name": "PULUMI_BACKEND_URL", "value": "s3://state"}]})).expect("renders");
+    assert_eq!(last_volume(&other_backend)["name"], "tls");
+
+    let oidc = json!({"organization": "acme"});
+    let login = of(json!({"pulumiCloudOIDC": oidc})).expect("renders");
+    let volume = last_volume(&login);
+    assert_eq!(volume["projected"]["sources"][0]["serviceAccountToken"]["audience"], "urn:pulumi:org:acme");
+    let mounts = pulumi(&login)["volumeMounts"].as_array().expect("mounts are set");
+    assert!(mounts.iter().any(|mount| mount["name"] == volume["name"]), "{mounts:?}");
+    let changed = json!({"spec": {"volumes": [{"name": volume["name"], "emptyDir": {}}]}});
+    let error = of(json!({"pulumiCloudOIDC": oidc, "podTemplate": changed})).expect_err("should be rejected");
+    assert!(error.to_string().contains("the controller manages it"), "{error}");
+    let above = json!({"spec": {"containers": [{"name": "pulumi", "volumeMounts": [
+        {"name": "mine", "mountPath": "/var/run/secrets/stacks.pulumi.com/oidc/token"},
+    ]}]}});
+    let error = with_template(above).expect_err("should be rejected");
+    assert!(error.to_string().contains("volumeMounts[/var/run/secrets/stacks.pulumi.com/oidc/token]"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,124 @@
+//! The credentials file of the CLI, which contains the state backend of the last login and the access tokens.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+/// Variables with the directory of the file, in the order of their precedence.
+const DIRECTORIES: [&str; 2] = ["PULUMI_CREDENTIALS_PATH", "PULUMI_HOME"];
+const FILE: &str = "credentials.json";
+/// Maximum size of the file in bytes.
+const MAX_SIZE: u64 = 1 << 20;
+
+/// Content of the credentials file.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub struct Credentials {
+    /// URL of the state backend of the last login. Empty if there was no login.
+    pub current: String,
+    /// The accounts by URL of the state backend.
+    accounts: BTreeMap<String, Account>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Account {
+    access_token: String,
+    token_information: Option<TokenInformation>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct TokenInformation {
+    expires_at: Option<String>,
+}
+
+/// A stored access token.
+pub struct AccessToken {
+    pub token: Zeroizing<String>,
+    /// `None` if the CLI does not know the expiration.
+    pub expires: Option<Timestamp>,
+}
+
+impl Credentials {
+    /// Returns the access token for a state backend, if the file contains one.
+    pub fn access_token(mut self, url: &str) -> Option<AccessToken> {
+        let Account { access_token, token_information } = self.accounts.remove(url)?;
+        let token = Zeroizing::new(access_token);
+        let expires = token_information.and_then(|information| information.expires_at?.parse().ok());
+        (!token.is_empty()).then_some(AccessToken { token, expires })
+    }
+}
+
+/// Reads the credentials file that the CLI uses with these environment variables. Returns `None` if the file does not
+/// exist or cannot be parsed, for example because the CLI has encrypted it.
+pub fn read(variables: &BTreeMap<OsString, OsString>) -> Option<Credentials> {
+    let mut text = Zeroizing::new(String::new());
+    File::open(directory(variables)?.join(FILE)).ok()?.take(MAX_SIZE).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+fn directory(variables: &BTreeMap<OsString, OsString>) -> Option<PathBuf> {
+    let given = |name: &str| variables.get(OsStr::new(name)).filter(|value| !value.is_empty()).map(PathBuf::from);
+    DIRECTORIES.iter().find_map(|name| given(name)).or_else(|| Some(given("HOME")?.join(".pulumi")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const URL: &str = "https://api.pulumi.com";
+
+    fn read_text(text: &str) -> Option<Credentials> {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(FILE), text).unwrap();
+        read(&BTreeMap::from([("PULUMI_HOME".into(), directory.path().into())]))
+    }
+
+    #[test]
+    fn access_tokens_and_their_expirations_are_read() {
+        let account = |account: &str| format!(r#"{{"current": "{URL}", "accounts": {{"{URL}": {account}}}}}"#);
+        let expires = "2026-01-01T12:00:00.5+01:00";
+        let rows = [
+            (
+                account(&format!(r#"{{"accessToken": "pul-1", "tokenInformation": {{"expiresAt": "{expires}"}}}}"#)),
+                Some(("pul-1", Some(expires))),
+            ),
+            (account(r#"{"accessToken": "pul-1", "tokenInformation": {"name": "ci"}}"#), Some(("pul-1", None))),
+            (account(r#"{"accessToken": "pul-1", "tokenInformation": {"expiresAt": "soon"}}"#), Some(("pul-1", None))),
+            (account(r#"{"accessToken": "pul-1", "insecure": false}"#), Some(("pul-1", None))),
+            (account(r#"{"username": "jane"}"#), None),
+            ("{}".to_owned(), None),
+        ];
+        for (text, expected) in rows {
+            let found = read_text(&text).unwrap().access_token(URL);
+            let found = found.as_ref().map(|found| (found.token.as_str(), found.expires));
+            let expected =
+                expected.map(|(token, expires)| (token, expires.map(|time| time.parse::<Timestamp>().unwrap())));
+            assert_eq!(found, expected, "{text}");
+        }
+        assert!(read_text("an encrypted file").is_none());
+    }
+
+    #[test]
+    fn the_file_is_in_the_directory_that_the_cli_uses() {
+        let table = [
+            (&[("HOME", "/home/a")][..], Some("/home/a/.pulumi")),
+            (&[("HOME", "/home/a"), ("PULUMI_HOME", "")][..], Some("/home/a/.pulumi")),
+            (&[("HOME", "/home/a"), ("PULUMI_HOME", "/b")][..], Some("/b")),
+            (&[("PULUMI_CREDENTIALS_PATH", "/c"), ("PULUMI_HOME", "/b")][..], Some("/c")),
+            (&[][..], None),
+        ];
+        for (variables, expected) in table {
+            let variables: BTreeMap<OsString, OsString> =
+                variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            assert_eq!(directory(&variables), expected.map(PathBuf::from), "{variables:?}");
+        }
+    }
+}
