@@ -36,8 +36,7 @@ pub fn is_pulumi_cloud(url: &str) -> bool {
 
 /// Returns whether a URL is the URL of a state backend other than Pulumi Cloud. Returns `false` if the text is not a URL.
 pub fn is_self_managed(url: &str) -> bool {
-    let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
-    scheme.is_some_and(|scheme| scheme != "https" && scheme != "http")
+    url.contains("://") && !is_pulumi_cloud(url)
 }
 
 /// Returns a URL for display: without user name, password, fragment, and query parameters that do not locate the state.
