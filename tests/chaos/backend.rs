@@ -1,4 +1,4 @@
-//! Reads the states of the Pulumi stacks from their backend on the S3 server.
+//! Reads the states of the Pulumi stacks from their backend: the S3 server, or Pulumi Cloud with `CHAOS_BACKEND=cloud`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 use serde::Deserialize;
 
 use crate::facts::State;
-use crate::harness::Environment;
+use crate::harness::{Environment, PulumiCloud};
 use crate::provider_log::get;
 
 const REGION: &str = "us-east-1";
@@ -18,23 +18,59 @@ const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 /// Resource type of the test provider.
 const STEP: &str = "testing:index:Step";
 
-pub struct Backend {
+/// Backend of all Pulumi stacks of a storm.
+pub enum Backend {
+    S3(S3Backend),
+    Cloud(PulumiCloud),
+}
+
+/// Returns whether the storm uses Pulumi Cloud.
+pub fn is_cloud() -> bool {
+    std::env::var("CHAOS_BACKEND").is_ok_and(|backend| backend == "cloud")
+}
+
+impl Backend {
+    /// Returns the state of a stack. If the backend has no state of the stack, the result is empty.
+    pub async fn state(&self, project: &str, stack: &str) -> State {
+        match self {
+            Backend::S3(backend) => backend.state(stack).await,
+            Backend::Cloud(cloud) => match cloud.state((project, stack)).await {
+                Some(text) => facts_of(serde_json::from_str::<Deployment>(&text).map(|state| state.deployment))
+                    .unwrap_or_else(|error| panic!("the state of {stack} is invalid: {error}\n{text}")),
+                None => State::default(),
+            },
+        }
+    }
+
+    /// Returns the locks of a stack: lock files, or updates in progress in Pulumi Cloud.
+    pub async fn locks(&self, project: &str, stack: &str) -> Vec<String> {
+        match self {
+            Backend::S3(backend) => backend.locks(stack).await,
+            Backend::Cloud(cloud) => {
+                let updates = cloud.updates((project, stack)).await.into_iter();
+                let open = updates.filter(|update| update.status == "running");
+                open.map(|update| format!("update {}", update.version)).collect()
+            }
+        }
+    }
+}
+
+pub struct S3Backend {
     bucket: Bucket,
     credentials: Credentials,
     project: String,
 }
 
-impl Backend {
-    pub fn of(project: &str) -> Backend {
+impl S3Backend {
+    pub fn of(project: &str) -> S3Backend {
         let environment = Environment::get();
         let endpoint = environment.s3_url.parse().expect("S3_URL is a URL");
         let bucket = Bucket::new(endpoint, UrlStyle::Path, BUCKET, REGION).expect("a valid bucket name");
         let credentials = Credentials::new(environment.s3_access_key.clone(), environment.s3_secret_key.clone());
-        Backend { bucket, credentials, project: project.to_owned() }
+        S3Backend { bucket, credentials, project: project.to_owned() }
     }
 
-    /// Returns the state of a stack. If the backend has no state of the stack, the result is empty.
-    pub async fn state(&self, stack: &str) -> State {
+    async fn state(&self, stack: &str) -> State {
         let key = format!(".pulumi/stacks/{}/{stack}.json", self.project);
         if !self.keys(&key).await.contains(&key) {
             return State::default();
@@ -44,8 +80,7 @@ impl Backend {
         read(&text).unwrap_or_else(|error| panic!("the state {key} is invalid: {error}\n{text}"))
     }
 
-    /// Returns the lock files of a stack.
-    pub async fn locks(&self, stack: &str) -> Vec<String> {
+    async fn locks(&self, stack: &str) -> Vec<String> {
         self.keys(&format!(".pulumi/locks/organization/{}/{stack}/", self.project)).await
     }
 
@@ -79,6 +114,12 @@ struct Checkpoint {
     latest: Option<Snapshot>,
 }
 
+/// The required fields of a state that Pulumi Cloud exports.
+#[derive(Deserialize)]
+struct Deployment {
+    deployment: Option<Snapshot>,
+}
+
 #[derive(Deserialize)]
 struct Snapshot {
     #[serde(default)]
@@ -104,8 +145,11 @@ struct PendingOperation {
 }
 
 fn read(text: &str) -> serde_json::Result<State> {
-    let file: File = serde_json::from_str(text)?;
-    let Some(snapshot) = file.checkpoint.latest else { return Ok(State::default()) };
+    facts_of(serde_json::from_str::<File>(text).map(|file| file.checkpoint.latest))
+}
+
+fn facts_of(snapshot: serde_json::Result<Option<Snapshot>>) -> serde_json::Result<State> {
+    let Some(snapshot) = snapshot? else { return Ok(State::default()) };
     let called = |resource: &Resource| {
         resource.inputs.get("name").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
     };
@@ -143,7 +187,7 @@ mod tests {
             "pending_operations": [{"resource": step("second"), "type": "creating"}, {"resource": step("third"), "type": "updating"}],
         });
         let file =
-            serde_json::json!({"version": 3, "checkpoint": {"stack": "organization/chaos/dev", "latest": latest}});
+            serde_json::json!({"version": 3, "checkpoint": {"stack": "organization/chaos/dev", "latest": latest.clone()}});
         let state = read(&file.to_string()).unwrap();
         assert_eq!(state.resources, BTreeMap::from([(urn("first"), "first@3".to_owned())]));
         assert_eq!(state.pending_creates, [urn("second")].into());
@@ -151,5 +195,8 @@ mod tests {
         let empty = serde_json::json!({"version": 3, "checkpoint": {"stack": "organization/chaos/dev"}});
         assert!(read(&empty.to_string()).unwrap().resources.is_empty());
         assert!(read("{}").is_err());
+        let exported = serde_json::json!({"version": 3, "deployment": latest});
+        let exported = serde_json::from_value::<Deployment>(exported).map(|state| state.deployment);
+        assert_eq!(facts_of(exported).unwrap().pending_creates, [urn("second")].into());
     }
 }

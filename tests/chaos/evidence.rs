@@ -8,7 +8,6 @@ use pulumi_controller::api::auto::{Update, UpdateKind};
 use pulumi_controller::api::conditions::{FAILED, find, is_true};
 use pulumi_controller::api::pulumi::Stack;
 
-use crate::backend::Backend;
 use crate::facts::{Facts, Run, RunOutcome};
 use crate::harness::is_done;
 use crate::provider_log;
@@ -19,13 +18,13 @@ pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
     let stack = stage.scene.list::<Stack>().await.into_iter().find(|stack| stack.name_any() == name);
     let current = stage.scene.list::<Update>().await;
     let member = &stage.stacks[name];
-    let backend = Backend::of(PROJECT);
+    let backend = &stage.backend;
     Facts {
         stack: name.to_owned(),
         events: provider_log::events(&member.pulumi_stack).await,
         removed_manually: member.removed_manually.clone(),
-        state: backend.state(&member.pulumi_stack).await,
-        locks: backend.locks(&member.pulumi_stack).await,
+        state: backend.state(PROJECT, &member.pulumi_stack).await,
+        locks: backend.locks(PROJECT, &member.pulumi_stack).await,
         latest: stage.latest(member).clone(),
         applied: stack.as_ref().and_then(|stack| stack.status.as_ref()?.last_applied_revision.clone()),
         stuck: stuck(stack.as_ref()),

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
+use crate::backend::{Backend, S3Backend, is_cloud};
 use crate::facts::{LatestRevision, RemovedManually, called, resources_of};
-use crate::harness::{File, Scene, Source, api_call};
+use crate::harness::{File, PulumiCloud, Scene, Source, TOKEN_SECRET, api_call};
 
 /// Number of Stacks.
 pub const STACKS: usize = 20;
@@ -25,6 +26,7 @@ const FAULTS_PER_REVISION: usize = 2;
 /// All objects under test.
 pub struct Stage<'a> {
     pub scene: &'a Scene,
+    pub backend: Backend,
     sources: Vec<Source<'a>>,
     /// Latest pushed revision by repository.
     latest: Vec<LatestRevision>,
@@ -62,8 +64,14 @@ impl Member {
 impl<'a> Stage<'a> {
     /// Creates all objects without waiting for their first runs.
     pub async fn create(scene: &'a Scene) -> Stage<'a> {
-        let mut stage =
-            Stage { scene, sources: Vec::new(), latest: Vec::new(), numbers: BTreeMap::new(), stacks: BTreeMap::new() };
+        let mut stage = Stage {
+            scene,
+            backend: backend(scene).await,
+            sources: Vec::new(),
+            latest: Vec::new(),
+            numbers: BTreeMap::new(),
+            stacks: BTreeMap::new(),
+        };
         for repository in 0..REPOSITORIES {
             stage.sources.push(scene.source(&repository_name(repository)).await);
             let latest = stage.push(repository).await;
@@ -74,7 +82,7 @@ impl<'a> Stage<'a> {
             let stack = stage.object(&name, number % REPOSITORIES);
             let member = Member {
                 repository: number % REPOSITORIES,
-                pulumi_stack: stack.spec.stack.clone(),
+                pulumi_stack: stack.spec.stack.rsplit('/').next().unwrap_or_default().to_owned(),
                 ..Member::default()
             };
             scene.start(stack).await;
@@ -84,7 +92,10 @@ impl<'a> Stage<'a> {
     }
 
     fn object(&self, name: &str, repository: usize) -> Stack {
-        let mut stack = self.scene.stack_on(name, &repository_name(repository));
+        let mut stack = match &self.backend {
+            Backend::S3(_) => self.scene.stack_on(name, &repository_name(repository)),
+            Backend::Cloud(cloud) => self.scene.stack_in_cloud(name, &self.sources[repository], cloud, PROJECT),
+        };
         stack.spec.destroy_on_finalize = Some(true);
         stack
     }
@@ -166,6 +177,17 @@ impl<'a> Stage<'a> {
             self.scene.patch::<Stack>(name, json!({"spec": {"destroyOnFinalize": false}})).await;
         }
     }
+}
+
+/// Returns the backend of all Stacks. For Pulumi Cloud, creates the organization and the Secret with an access token.
+async fn backend(scene: &Scene) -> Backend {
+    if !is_cloud() {
+        return Backend::S3(S3Backend::of(PROJECT));
+    }
+    let cloud = PulumiCloud::of(scene).await;
+    let token = cloud.token("alice").await;
+    scene.create::<Secret>(json!({"metadata": {"name": TOKEN_SECRET}, "stringData": {"accessToken": token}})).await;
+    Backend::Cloud(cloud)
 }
 
 fn repository_name(repository: usize) -> String {

@@ -109,9 +109,25 @@ impl PulumiCloud {
         described["tags"].clone()
     }
 
-    /// Returns the updates of a stack, newest first. Omits previews.
+    /// Returns the updates and previews of a stack, newest first. A stack that does not exist has no updates.
     pub async fn updates(&self, stack: StackName<'_>) -> Vec<CloudUpdate> {
-        self.read("listing the updates of a stack", http::client().get(self.stack_url(stack, "/updates"))).await
+        match self.state(stack).await {
+            Some(_) => {
+                self.read("listing the updates of a stack", http::client().get(self.stack_url(stack, "/updates"))).await
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// Returns the state of a stack, or `None` if the stack does not exist.
+    pub async fn state(&self, stack: StackName<'_>) -> Option<String> {
+        let response = http::client().get(self.stack_url(stack, "/state")).send().await;
+        let response = response.unwrap_or_else(|error| panic!("reading the state of {stack:?}: {error:?}"));
+        if response.status() == reqwest::StatusCode::NOT_FOUND {
+            return None;
+        }
+        let text = response.error_for_status().expect("the server returns the state").text().await;
+        Some(text.unwrap_or_else(|error| panic!("reading the state of {stack:?}: {error:?}")))
     }
 
     /// Waits until the newest update of a stack is in progress.
