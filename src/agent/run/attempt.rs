@@ -42,7 +42,7 @@ pub(super) struct Attempt {
     /// Update that blocked this attempt in Pulumi Cloud, if known.
     pub(super) blocked_by: Option<ActiveUpdate>,
     /// Whether the CLI received a signal after which it abandons the resource operations in flight.
-    was_forced: bool,
+    pub(super) was_forced: bool,
 }
 
 impl Attempt {

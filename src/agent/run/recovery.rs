@@ -7,9 +7,9 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::Path;
 
-use super::context::{MAX_CHANGED, Run, RunError, StateFileError};
+use super::context::{MAX_CHANGED, Run, RunCallError, RunError, StateFileError};
 use super::operation_result::{self, OperationResult};
-use crate::agent::command::{CallError, Ended, Stdout};
+use crate::agent::command::{Ended, Stdout};
 use crate::agent::journal::Reader;
 use crate::agent::{durable, interactive_session};
 use crate::pulumi::active_update::ActiveUpdate;
@@ -269,7 +269,7 @@ impl Run {
 #[derive(Debug, thiserror::Error)]
 enum ActiveUpdateError {
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] RunCallError),
     #[error("the output of `pulumi stack history` is invalid: {0}")]
     History(#[from] serde_json::Error),
 }
