@@ -99,7 +99,9 @@ mod tests {
                                More information at: https://app.pulumi.com/acme/web/dev\n";
 
     fn history(result: &str) -> String {
-        format!(r#"[{{"version": 7, "kind": "update", "startTime": "2026-11-21T10:22:01.000Z", "result": "{result}"}}]"#)
+        format!(
+            r#"[{{"version": 7, "kind": "update", "startTime": "2026-11-21T10:22:01.000Z", "result": "{result}"}}]"#
+        )
     }
 
     #[test]

@@ -64,7 +64,9 @@ pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSumma
         FailureKind::Conflict { holders } if !holders.is_empty() => lock::lock_message(holders),
         FailureKind::Killed { signal } => with_cause(&format!("the Pulumi CLI was killed by signal {signal}"), &cause),
         FailureKind::Canceled => with_cause(CANCELED, &cause),
-        FailureKind::BackendUnavailable => with_cause("the state backend is unavailable, and the run did not start", &cause),
+        FailureKind::BackendUnavailable => {
+            with_cause("the state backend is unavailable, and the run did not start", &cause)
+        }
         _ => advice::with(&cause.join("\n")),
     };
     Failure { kind, message: console::shorten(&console::for_display(&message), MAX_MESSAGE) }
@@ -76,10 +78,7 @@ fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
     }
     let code = exit.code.unwrap_or_default();
     let holders = parse_locks(stderr);
-    if !holders.is_empty()
-        || stderr.contains("the stack is currently locked by")
-        || conflicts_with_update(stderr)
-    {
+    if !holders.is_empty() || stderr.contains("the stack is currently locked by") || conflicts_with_update(stderr) {
         return FailureKind::Conflict { holders };
     }
     if run.cancel_requested() || run.result() == Some("canceled") || code == EXIT_CANCELED || reports_cancellation(run)

@@ -5,6 +5,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::large_futures,
     clippy::string_slice,
     reason = "a missing prerequisite fails the test"
 )]

@@ -186,8 +186,7 @@ mod tests {
             "manifest": {}, "resources": [root, step("first")],
             "pending_operations": [{"resource": step("second"), "type": "creating"}, {"resource": step("third"), "type": "updating"}],
         });
-        let file =
-            serde_json::json!({"version": 3, "checkpoint": {"stack": "organization/chaos/dev", "latest": latest.clone()}});
+        let file = serde_json::json!({"version": 3, "checkpoint": {"stack": "organization/chaos/dev", "latest": latest.clone()}});
         let state = read(&file.to_string()).unwrap();
         assert_eq!(state.resources, BTreeMap::from([(urn("first"), "first@3".to_owned())]));
         assert_eq!(state.pending_creates, [urn("second")].into());

@@ -48,9 +48,9 @@ mod pod_failures;
 mod prerequisites;
 mod preview;
 mod programs;
-mod pulumi_cloud;
 #[path = "../bench/progress.rs"]
 mod progress;
+mod pulumi_cloud;
 mod push;
 mod receiver;
 mod references;

@@ -76,7 +76,13 @@ async fn run(client: &AgentClient) -> proto::Result {
         artifact: Some(artifact),
         settings_digest: settings_digest(&settings),
         settings: Some(settings),
-        dead_runs: vec![proto::DeadRun { host: "example-workspace-0".to_owned(), pid: 7, started: 1, ended: 2, permalink: String::new() }],
+        dead_runs: vec![proto::DeadRun {
+            host: "example-workspace-0".to_owned(),
+            pid: 7,
+            started: 1,
+            ended: 2,
+            permalink: String::new(),
+        }],
         pending_creates: proto::PendingCreates::Stop.into(),
         timeout_seconds: 600,
         idle_timeout_seconds: 60,
@@ -110,7 +116,7 @@ async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
         let status = pair.client.status().await.expect("status of the agent");
         assert_eq!((status.agent_version.as_str(), status.interactive_session), ("0.0.9", None));
         assert_eq!(status.protocol_version, 0, "an older agent reports no protocol version");
-        let result = run(&pair.client).await;
+        let result = Box::pin(run(&pair.client)).await;
         assert_eq!(result.outcome(), proto::Outcome::Succeeded);
         assert_eq!(result.changes.get("same"), Some(&1), "{result:?}");
         assert!(!result.outputs.is_empty(), "{result:?}");
@@ -119,7 +125,7 @@ async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
         assert_eq!(unknown, ("", 0, 0, false), "unknown fields are empty");
         assert_eq!((pair.fake_agent.runs(), pair.fake_agent.acknowledged()), (1, 1));
     };
-    tokio::time::timeout(TIMEOUT, whole).await.expect("the test ends within the timeout");
+    Box::pin(tokio::time::timeout(TIMEOUT, whole)).await.expect("the test ends within the timeout");
 }
 
 /// A current agent must support the features that the other test uses.
@@ -130,9 +136,9 @@ async fn a_current_agent_reports_fields_that_an_older_agent_lacks() {
         let status = pair.client.status().await.expect("status of the agent");
         assert_eq!(status.agent_version, env!("CARGO_PKG_VERSION"));
         assert_eq!(status.protocol_version, PROTOCOL_VERSION);
-        let result = run(&pair.client).await;
+        let result = Box::pin(run(&pair.client)).await;
         assert_eq!(result.outcome(), proto::Outcome::Succeeded);
         assert!(result.last_output.contains("unchanged"), "{result:?}");
     };
-    tokio::time::timeout(TIMEOUT, whole).await.expect("the test ends within the timeout");
+    Box::pin(tokio::time::timeout(TIMEOUT, whole)).await.expect("the test ends within the timeout");
 }

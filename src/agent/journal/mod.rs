@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::durable;
 use crate::rpc::proto;
 
-pub use reader::{Item, Reader};
 #[cfg(test)]
 pub use reader::StartedProcess;
+pub use reader::{Item, Reader};
 pub use record::{JournalRecord, Request, now};
 
 /// Maximum number of finished operations in the journal.

@@ -54,7 +54,7 @@ impl PulumiCloudOidc {
     /// The default exceeds the timeout, so that consecutive runs can use the same access token.
     pub fn expiration_seconds(&self, timeout_seconds: u64) -> u64 {
         let given = self.expiration.as_deref().and_then(duration::seconds);
-        let desired = given.unwrap_or(match timeout_seconds {
+        let desired = given.unwrap_or_else(|| match timeout_seconds {
             0 => MAX_EXPIRATION,
             seconds => seconds.saturating_mul(2),
         });

@@ -9,7 +9,6 @@ use super::environment::Environment;
 use super::http;
 use super::scene::Scene;
 use super::source::Source;
-use super::wait::{Poll, WaitLimit, wait_until};
 
 /// Secret with the access token of a scene.
 pub const TOKEN_SECRET: &str = "pulumi-access-token";
@@ -68,13 +67,13 @@ impl PulumiCloud {
         let control = format!("{}/control/organizations/{organization}", Environment::get().pulumi_cloud_url);
         let cloud = PulumiCloud { organization, control };
         let members = json!({"members": {"alice": "admin", "bob": "admin"}});
-        cloud.send("creating an organization", http::client().put(&cloud.control).json(&members)).await;
+        cloud.send("creating an organization", http::client().put(&cloud.control).body(members.to_string())).await;
         cloud
     }
 
     /// Returns a new access token of a user.
     pub async fn token(&self, user: &str) -> String {
-        let request = http::client().post(format!("{}/tokens", self.control)).json(&json!({"user": user}));
+        let request = http::client().post(format!("{}/tokens", self.control)).body(json!({"user": user}).to_string());
         let response: Value = self.read("creating an access token", request).await;
         response["token"].as_str().expect("a token").to_owned()
     }
@@ -85,7 +84,8 @@ impl PulumiCloud {
 
     /// Adds a fault, which is described in the documentation of the server.
     pub async fn add_fault(&self, fault: Value) {
-        self.send("adding a fault", http::client().post(format!("{}/faults", self.control)).json(&fault)).await;
+        self.send("adding a fault", http::client().post(format!("{}/faults", self.control)).body(fault.to_string()))
+            .await;
     }
 
     pub async fn remove_faults(&self) {
@@ -94,13 +94,18 @@ impl PulumiCloud {
 
     /// Sets the OIDC issuers that the organization trusts.
     pub async fn set_issuers(&self, issuers: Value) {
-        self.send("setting the issuers", http::client().put(format!("{}/issuers", self.control)).json(&issuers)).await;
+        self.send(
+            "setting the issuers",
+            http::client().put(format!("{}/issuers", self.control)).body(issuers.to_string()),
+        )
+        .await;
     }
 
     /// Returns the requests whose path matches a regular expression.
     pub async fn requests(&self, method: &str, path: &str) -> Vec<Value> {
-        let request = http::client().get(format!("{}/requests", self.control));
-        self.read("listing the requests", request.query(&[("method", method), ("path", path)])).await
+        let url = format!("{}/requests", self.control);
+        let url = reqwest::Url::parse_with_params(&url, [("method", method), ("path", path)]).expect("a valid URL");
+        self.read("listing the requests", http::client().get(url)).await
     }
 
     /// Returns the tags of a stack.
@@ -130,18 +135,6 @@ impl PulumiCloud {
         Some(text.unwrap_or_else(|error| panic!("reading the state of {stack:?}: {error:?}")))
     }
 
-    /// Waits until the newest update of a stack is in progress.
-    pub async fn until_running(&self, stack: StackName<'_>) -> CloudUpdate {
-        wait_until(format!("an update of {stack:?} in progress"), WaitLimit::Run, async || {
-            let updates = self.updates(stack).await;
-            match updates.first() {
-                Some(update) if update.status == "running" => Poll::Found(update.clone()),
-                _ => Poll::NotYet(format!("{updates:?}")),
-            }
-        })
-        .await
-    }
-
     /// Ends the lease of the update in progress.
     pub async fn expire_lease(&self, stack: StackName<'_>) {
         self.send("expiring a lease", http::client().post(self.stack_url(stack, "/lease/expire"))).await;
@@ -159,7 +152,7 @@ impl PulumiCloud {
     pub async fn create_environment(&self, project: &str, name: &str, token: &str, definition: &str) {
         let base = format!("{}/api/esc/environments/{}", Environment::get().pulumi_cloud_url, self.organization);
         let authorization = format!("token {token}");
-        let new = http::client().post(&base).json(&json!({"project": project, "name": name}));
+        let new = http::client().post(&base).body(json!({"project": project, "name": name}).to_string());
         self.send("creating an environment", new.header("Authorization", &authorization)).await;
         let content = http::client().patch(format!("{base}/{project}/{name}")).body(definition.to_owned());
         let content = content.header("Content-Type", "application/x-yaml").header("Authorization", &authorization);

@@ -58,8 +58,13 @@ fn a_stack_with_oidc_runs_without_a_stored_access_token() {
 
         let pod = serde_json::to_string(&main.pod().await).expect("a pod is valid JSON");
         assert!(!pod.contains("pul-"), "the pod contains no access token");
-        assert_eq!(exec(scene, "main", &["pulumi", "whoami"]).await.trim(), cloud.organization, "commands of users are logged in");
-        let states = format!("{done:?}{:?}{:?}{}", main.updates().await, main.events().await, main.pod_log("pulumi").await);
+        assert_eq!(
+            exec(scene, "main", &["pulumi", "whoami"]).await.trim(),
+            cloud.organization,
+            "commands of users are logged in"
+        );
+        let states =
+            format!("{done:?}{:?}{:?}{}", main.updates().await, main.events().await, main.pod_log("pulumi").await);
         assert!(!states.contains("pul-") && !states.contains("eyJ"), "no status, event or log contains a token");
     });
 }

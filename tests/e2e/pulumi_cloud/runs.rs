@@ -3,13 +3,13 @@
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason, update_reason};
-use pulumi_controller::api::pulumi::ResourceRef;
 use pulumi_controller::api::names::outputs_secret;
+use pulumi_controller::api::pulumi::ResourceRef;
 use serde_json::json;
 
 use super::{cloud_with_token, failures, last_update};
 use crate::harness::{
-    PulumiCloud, Program, Scene, StackHandle, TOKEN_SECRET, WaitLimit, condition, has_condition, once, run,
+    Program, PulumiCloud, Scene, StackHandle, TOKEN_SECRET, WaitLimit, condition, has_condition, once, run,
 };
 use crate::runs_parts::{in_pod, progress, slow, until_ended_with_reason, until_update};
 
@@ -40,7 +40,10 @@ fn a_stack_in_pulumi_cloud_runs_from_push_to_destroy() {
         let update = cloud.updates(name).await.remove(0);
         assert_eq!((update.requested_by.as_str(), update.metadata("git.head")), ("alice", Some(first.sha.as_str())));
         assert_eq!(update.metadata("git.headName"), Some("refs/heads/main"));
-        assert!(update.metadata("exec.agent").is_some_and(|agent| agent.starts_with("pulumi-controller/")), "{update:?}");
+        assert!(
+            update.metadata("exec.agent").is_some_and(|agent| agent.starts_with("pulumi-controller/")),
+            "{update:?}"
+        );
 
         source.push(&Program::new("cloud").step("step", json!({"value": "two", "failOn": "update"})).files()).await;
         let failed = main
@@ -75,7 +78,8 @@ fn the_commit_of_a_git_repository_is_the_message_in_pulumi_cloud() {
         let of_cloud = scene.stack_in_cloud("main", &source, &cloud, "cloud-git");
         let mut stack = scene.stack_on_repository("main", &source);
         (stack.spec.stack, stack.spec.backend) = (of_cloud.spec.stack, of_cloud.spec.backend);
-        (stack.spec.env_refs, stack.spec.access_token_secret) = (of_cloud.spec.env_refs, of_cloud.spec.access_token_secret);
+        (stack.spec.env_refs, stack.spec.access_token_secret) =
+            (of_cloud.spec.env_refs, of_cloud.spec.access_token_secret);
         let main = scene.start(stack).await;
         let is_done = |stack: &_| crate::harness::is_done(stack);
         main.until("to be Ready", WaitLimit::Run, is_done).await;
@@ -128,7 +132,8 @@ fn secrets_and_environments_of_pulumi_cloud_stay_secret() {
         let main = scene.start(stack).await;
         let done = main.until_applied(&commit).await;
         let update = last_update(&done).name.expect("a run has a name");
-        let outputs = crate::harness::api_call("reading the outputs", scene.api::<Secret>().get(&outputs_secret(&update))).await;
+        let outputs =
+            crate::harness::api_call("reading the outputs", scene.api::<Secret>().get(&outputs_secret(&update))).await;
         let both = outputs.data.and_then(|mut data| data.remove("both")).expect("the output");
         assert_eq!(String::from_utf8_lossy(&both.0), "\"hunter2-of-esc/hunter2-of-secret\"");
         let log = main.pod_log("pulumi").await;
@@ -142,7 +147,8 @@ fn secrets_and_environments_of_pulumi_cloud_stay_secret() {
     });
 }
 
-const ENVIRONMENT: &str = "values:\n  word:\n    fn::secret: hunter2-of-esc\n  pulumiConfig:\n    fromEnvironment: ${word}\n";
+const ENVIRONMENT: &str =
+    "values:\n  word:\n    fn::secret: hunter2-of-esc\n  pulumiConfig:\n    fromEnvironment: ${word}\n";
 
 #[test]
 fn a_conflict_in_pulumi_cloud_names_the_other_update_and_its_user() {
@@ -183,7 +189,12 @@ fn a_conflict_in_pulumi_cloud_names_the_other_update_and_its_user() {
 }
 
 /// Creates a Stack in Pulumi Cloud, applies its first commit, and pushes a commit with a slow update.
-async fn slow_update<'a>(scene: &'a Scene, cloud: &PulumiCloud, project: &str, source: &crate::harness::Source<'_>) -> (StackHandle<'a>, crate::harness::Commit) {
+async fn slow_update<'a>(
+    scene: &'a Scene,
+    cloud: &PulumiCloud,
+    project: &str,
+    source: &crate::harness::Source<'_>,
+) -> (StackHandle<'a>, crate::harness::Commit) {
     let program = |value: &str, seconds: u32| {
         Program::new(project).step("slow", json!({"value": value, "seconds": seconds, "steps": seconds.max(1)}))
     };
@@ -218,7 +229,8 @@ fn the_update_of_a_killed_run_is_canceled_in_pulumi_cloud_and_retried() {
         assert_eq!(crate::runs_parts::failure(&killed), Some(update_reason::ABORTED));
         assert_eq!(killed.status.and_then(|status| status.permalink), Some(link), "also after the run was killed");
         assert_eq!(cloud.requests("POST", ".*/cancel").await.len(), 1, "only the update of the killed run is canceled");
-        let versions: Vec<_> = cloud.updates(name).await.into_iter().map(|update| (update.version, update.status)).collect();
+        let versions: Vec<_> =
+            cloud.updates(name).await.into_iter().map(|update| (update.version, update.status)).collect();
         assert_eq!(versions.first().map(|(_, status)| status.as_str()), Some("succeeded"), "{versions:?}");
     });
 }
@@ -235,7 +247,8 @@ fn a_run_whose_lease_expires_fails_and_the_next_run_succeeds() {
         let updates = cloud.updates(("cloud-lease", &name)).await;
         assert!(updates.iter().any(|update| update.expired) && updates[0].status == "succeeded", "{updates:?}");
         let runs = main.updates().await;
-        let failed = runs.iter().find_map(|update| crate::runs_parts::failure(update).map(|reason| (reason.to_owned(), update)));
+        let failed =
+            runs.iter().find_map(|update| crate::runs_parts::failure(update).map(|reason| (reason.to_owned(), update)));
         let (_, failed) = failed.expect("the run with the expired lease failed");
         let message = failed.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
         assert!(message.contains("update token"), "{message}");

@@ -40,7 +40,7 @@ impl Attachments {
         let mut following = Following::new(target, serial);
         let mut wait = FIRST_RETRY;
         loop {
-            let run_state = match self.follow_once(&mut following).await {
+            let run_state = match Box::pin(self.follow_once(&mut following)).await {
                 Ok(run_state) => run_state,
                 Err(error) => RunState::Unreachable(error.to_string()),
             };

@@ -50,7 +50,11 @@ fn a_request_contains_only_interrupted_runs_with_a_proven_end() {
         ("without evidence", |u| status(u).termination_evidence = None, 0),
         ("without a process ID", |u| status(u).progress = None, 0),
         ("on the network of its node", |u| status(u).run = Some(RunBinding::default()), 0),
-        ("with a URL and without a process ID", |u| (status(u).progress, status(u).permalink) = (None, Some(URL.to_owned())), 1),
+        (
+            "with a URL and without a process ID",
+            |u| (status(u).progress, status(u).permalink) = (None, Some(URL.to_owned())),
+            1,
+        ),
         ("of another stack", |u| u.spec.stack_name = "prod".to_owned(), 0),
         ("of another workspace", |u| u.spec.workspace_name = "web".to_owned(), 0),
     ];
