@@ -153,7 +153,9 @@ type user struct {
 	AvatarURL     string     `json:"avatarUrl"`
 	Organizations []userInfo `json:"organizations"`
 	Identities    []string   `json:"identities"`
-	TokenInfo     tokenInfo  `json:"tokenInfo"`
+	// TokenInfo describes the token of an organization or a team. The CLI prints "unknown" for the token of a user that has
+	// a description.
+	TokenInfo *tokenInfo `json:"tokenInfo,omitempty"`
 }
 
 func serveUser(call *call) error {
@@ -161,7 +163,9 @@ func serveUser(call *call) error {
 	response := user{
 		ID: caller.name, GitHubLogin: caller.name, Name: caller.name, Email: caller.name + "@example.com",
 		Organizations: []userInfo{}, Identities: []string{},
-		TokenInfo: tokenInfo{Name: caller.token.Name, Organization: caller.token.Organization, Team: caller.token.Team},
+	}
+	if token := caller.token; token.Organization != "" {
+		response.TokenInfo = &tokenInfo{Name: token.Name, Organization: token.Organization, Team: token.Team}
 	}
 	for _, name := range caller.organizations() {
 		response.Organizations = append(response.Organizations, userInfo{Name: name, GitHubLogin: name})

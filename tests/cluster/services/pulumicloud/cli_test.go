@@ -190,7 +190,7 @@ func (project *project) state() string {
 func TestLoginShowsUserAndOrganizations(t *testing.T) {
 	project := newProject(t)
 	project.mustContain(project.pulumi("login", project.url), "Logged in to "+project.url+" as alice")
-	project.mustContain(project.pulumi("whoami", "--verbose"), "User: alice", "Organizations: acme", "Token name: test")
+	project.mustContain(project.pulumi("whoami", "--verbose"), "User: alice", "Organizations: acme", "Token type: personal")
 }
 
 func TestUpStoresStateThatSurvivesRestart(t *testing.T) {

@@ -60,7 +60,7 @@ func TestTokenDeterminesAccess(t *testing.T) {
 	cloud.mustFailAs(stranger, http.StatusNotFound, "Organization 'acme' not found", "GET", stackURL, "")
 	var found user
 	cloud.must("GET", "/api/user", team, "", &found)
-	if found.TokenInfo != (tokenInfo{"ci", "acme", "platform"}) || len(found.Organizations) != 1 {
+	if found.TokenInfo == nil || *found.TokenInfo != (tokenInfo{"ci", "acme", "platform"}) || len(found.Organizations) != 1 {
 		t.Errorf("the user of a team token is %+v", found)
 	}
 	var stacks apitype.ListStacksResponse
