@@ -10,6 +10,7 @@ print_common_environment() {
         "GIT_URL_IN_CLUSTER=http://git.$services_namespace.svc.cluster.local" \
         "PROVIDER_LOG_URL_IN_CLUSTER=http://provider-log.$services_namespace.svc.cluster.local" \
         "SOURCE_FAULTS_URL_IN_CLUSTER=http://source-faults.$services_namespace.svc.cluster.local" \
+        "PULUMI_CLOUD_URL_IN_CLUSTER=http://api.$services_namespace.svc.cluster.local" \
         "S3_BACKEND_URL=$s3_backend_url" \
         "S3_HOST_IN_CLUSTER=s3.$services_namespace.svc.cluster.local:7070" \
         "REGISTRY_HOST_IN_CLUSTER=registry.$services_namespace.svc.cluster.local:5000" \
@@ -21,14 +22,15 @@ print_common_environment() {
 
 # On a local node, the tests run in the network of the node, in which the cluster IPs of Services work as in a pod.
 record_service_addresses() {
-    local git provider_log source_faults s3 registry
+    local git provider_log source_faults pulumi_cloud s3 registry
     git=$(service_address git)
     provider_log=$(service_address provider-log)
     source_faults=$(service_address source-faults)
+    pulumi_cloud=$(service_address api)
     s3=$(service_address s3)
     registry=$(service_address registry)
     printf '%s\n' "GIT_URL=http://$git" "PROVIDER_LOG_URL=http://$provider_log" "SOURCE_FAULTS_URL=http://$source_faults" \
-        "S3_URL=http://$s3:7070" "REGISTRY_URL=http://$registry:5000" >"$run_folder/addresses"
+        "PULUMI_CLOUD_URL=http://$pulumi_cloud" "S3_URL=http://$s3:7070" "REGISTRY_URL=http://$registry:5000" >"$run_folder/addresses"
 }
 
 service_address() {

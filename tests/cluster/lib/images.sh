@@ -124,8 +124,8 @@ fill_pulumi_image() {
 
 fill_services_image() {
     add_shell_and_users "$1"
-    cp "$(tool services git-server)" "$(tool services provider-log)" "$(tool services source-faults)" "$(tool versitygw versitygw)" \
-        "$(tool registry registry)" "$1/usr/local/bin/"
+    cp "$(tool services git-server)" "$(tool services provider-log)" "$(tool services source-faults)" "$(tool services pulumi-cloud)" \
+        "$(tool versitygw versitygw)" "$(tool registry registry)" "$1/usr/local/bin/"
     local file
     while read -r file; do
         # Keeps the path that the loader expects. cp follows symbolic links.

@@ -1,7 +1,7 @@
 # Test services as pods, with the same manifests on a local node and on an existing cluster.
 # shellcheck shell=bash
 
-services=(git s3 registry provider-log source-faults)
+services=(git s3 registry provider-log source-faults pulumi-cloud)
 
 apply_services() {
     cluster_kubectl apply --server-side --force-conflicts --filename "$cluster_folder/manifests/services/namespace.yaml"

@@ -116,7 +116,7 @@ users_cluster_environment() {
 
 users_cluster_run() {
     (($# > 0)) || die "usage: cluster exec COMMAND..."
-    local settings git provider_log source_faults s3 registry result=0
+    local settings git provider_log source_faults pulumi_cloud s3 registry result=0
     settings=$(users_cluster_environment)
     local -a environment
     mapfile -t environment <<<"$settings"
@@ -127,10 +127,11 @@ users_cluster_run() {
     git=$(forward git 80)
     provider_log=$(forward provider-log 80)
     source_faults=$(forward source-faults 80)
+    pulumi_cloud=$(forward api 80)
     s3=$(forward s3 7070)
     registry=$(forward registry 5000)
     env "${environment[@]}" "GIT_URL=http://$git" "PROVIDER_LOG_URL=http://$provider_log" "SOURCE_FAULTS_URL=http://$source_faults" \
-        "S3_URL=http://$s3" "REGISTRY_URL=http://$registry" "PATH=$(path_with_tools)" "$@" || result=$?
+        "PULUMI_CLOUD_URL=http://$pulumi_cloud" "S3_URL=http://$s3" "REGISTRY_URL=http://$registry" "PATH=$(path_with_tools)" "$@" || result=$?
     exit "$result"
 }
 

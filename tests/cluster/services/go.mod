@@ -3,6 +3,8 @@ module pulumi-controller.test/services
 go 1.26
 
 require (
+	github.com/go-jose/go-jose/v4 v4.1.4
+	github.com/pulumi/esc v0.21.0
 	github.com/pulumi/pulumi-go-provider v1.3.0
 	github.com/pulumi/pulumi/sdk/v3 v3.217.0
 )
@@ -62,7 +64,6 @@ require (
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/pkg/term v1.1.0 // indirect
 	github.com/pulumi/appdash v0.0.0-20231130102222-75f619a67231 // indirect
-	github.com/pulumi/esc v0.21.0 // indirect
 	github.com/pulumi/pulumi/pkg/v3 v3.217.0 // indirect
 	github.com/rivo/uniseg v0.4.4 // indirect
 	github.com/rogpeppe/go-internal v1.13.1 // indirect
