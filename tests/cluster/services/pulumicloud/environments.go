@@ -125,6 +125,7 @@ func (server *Server) addEnvironmentRoutes(api *http.ServeMux) {
 	api.Handle("GET "+path+"/decrypt", server.onEnvironment(serveDecryptedDefinition))
 	api.Handle("PATCH "+path, server.onEnvironment(server.updateDefinition))
 	api.Handle("DELETE "+path, server.onEnvironment(server.deleteEnvironment))
+	api.Handle("POST "+path+"/clone", server.onEnvironment(server.cloneEnvironment))
 	api.Handle("GET "+path+"/versions", server.onEnvironment(serveRevisions))
 	api.Handle("GET "+path+"/versions/{version}", server.onEnvironment(serveDefinition))
 	// VERSION/decrypt, or tags/TAG.
@@ -193,23 +194,31 @@ func (server *Server) createEnvironment(call *call, organization string) error {
 		return err
 	}
 	id := environmentID{organization, cmp.Or(request.Project, defaultProject), request.Name}
-	if !isName(id.project) || !isName(id.name) {
-		return failure(http.StatusBadRequest, "invalid environment name '%s'", id)
-	}
-	created := &environment{
-		ID: randomUUID(), Organization: id.organization, Project: id.project, Name: id.name, Tags: map[string]int{}, Key: newKey(),
-		Revisions: []revision{{Number: 1, Created: time.Now(), Creator: call.caller.name}},
-	}
 	server.mutex.Lock()
 	defer server.mutex.Unlock()
-	if server.environments[id] != nil {
-		return failure(http.StatusConflict, "Environment '%s' already exists", id)
-	}
-	if err := server.saveEnvironment(created); err != nil {
+	if _, err := server.addEnvironment(id, call.caller.name, newKey()); err != nil {
 		return err
 	}
-	server.environments[id] = created
 	return call.reply(struct{}{})
+}
+
+// addEnvironment creates an environment with an empty revision.
+func (server *Server) addEnvironment(id environmentID, creator string, key []byte) (*environment, error) {
+	if !isName(id.project) || !isName(id.name) {
+		return nil, failure(http.StatusBadRequest, "invalid environment name '%s'", id)
+	}
+	if server.environments[id] != nil {
+		return nil, failure(http.StatusConflict, "Environment '%s' already exists", id)
+	}
+	created := &environment{
+		ID: randomUUID(), Organization: id.organization, Project: id.project, Name: id.name, Tags: map[string]int{}, Key: key,
+		Revisions: []revision{{Number: 1, Created: time.Now(), Creator: creator}},
+	}
+	if err := server.saveEnvironment(created); err != nil {
+		return nil, err
+	}
+	server.environments[id] = created
+	return created, nil
 }
 
 // find returns the revision with a number or a tag. Without a version, it returns the newest revision.

@@ -44,6 +44,11 @@ func TestEnvironmentIsOpenedWithImportsAndSecrets(t *testing.T) {
 	project.restart()
 	project.mustContain(project.pulumi("env", "open", "acme/app/dev"), `"name": "us-dev"`)
 	project.mustContain(project.pulumi("env", "open", "acme/shared/base@2"), `"region": "eu"`)
+	project.pulumi("env", "version", "tag", "acme/shared/base@old", "@2")
+	project.mustContain(project.pulumi("env", "version", "tag", "ls", "acme/shared/base", "--output", "json"), `"old"`, `"latest"`)
+	project.mustContain(project.pulumi("env", "version", "history", "acme/shared/base", "--output", "json"), `"number": 3`, `"old"`)
+	project.pulumi("env", "clone", "acme/shared/base@old", "shared/copy")
+	project.mustContain(project.pulumi("env", "open", "acme/shared/copy"), `"region": "eu"`, `"password": "hidden"`)
 }
 
 func TestStackUsesValuesOfEnvironment(t *testing.T) {
@@ -60,7 +65,7 @@ func TestStackUsesValuesOfEnvironment(t *testing.T) {
 	project.mustContain(project.pulumi("stack", "output", "copy", "--show-secrets"), "from the environment")
 	project.mustContain(project.updates()[0].Program.Metadata.Environment["stack.environments"], "app/dev")
 	project.call(http.MethodDelete, "/api/esc/environments/acme/app/dev", "", nil)
-	project.pulumiMustFail("environment 'acme/app/dev' not found", "up", "--yes", "--skip-preview")
+	project.pulumiMustFail("Environment 'acme/app/dev' not found", "up", "--yes", "--skip-preview")
 }
 
 func TestErrorsOfEnvironmentAreReported(t *testing.T) {
@@ -74,7 +79,7 @@ func TestErrorsOfEnvironmentAreReported(t *testing.T) {
 	cloud.call("PATCH", path, "values:\n  a:\n    fn::open::other: {}\n", nil)
 	cloud.mustFail(http.StatusBadRequest, "no provider", "POST", path+"/open", "")
 	cloud.mustFail(http.StatusNotFound, "Version '9'", "GET", path+"/versions/9", "")
-	cloud.mustFail(http.StatusBadRequest, "environment 'acme/app/none' not found", "POST", "/api/esc/environments/acme/yaml/open", "imports: [app/none]")
+	cloud.mustFail(http.StatusBadRequest, "Environment 'acme/app/none' not found", "POST", "/api/esc/environments/acme/yaml/open", "imports: [app/none]")
 	cloud.mustFail(http.StatusNotFound, "Open environment", "GET", path+"/open/unknown", "")
 }
 

@@ -80,3 +80,16 @@ func mustDecode(t *testing.T, text string, into any) {
 		t.Fatalf("%v in %s", err, text)
 	}
 }
+
+func TestPolicyPackIsEnabledByCLI(t *testing.T) {
+	project := newProject(t)
+	project.publish("1.0.0", "code")
+	project.mustContain(project.pulumi("policy", "ls", "acme"), "rules", "1.0.0")
+	project.pulumi("policy", "enable", "acme/rules", "1.0.0", "--policy-group", "default-policy-group")
+	project.mustContain(project.pulumi("policy", "group", "get", "default-policy-group", "--org", "acme"), "rules", "1.0.0")
+	project.pulumi("policy", "disable", "acme/rules", "--version", "1.0.0", "--policy-group", "default-policy-group")
+	project.pulumi("policy", "rm", "acme/rules", "1.0.0", "--yes")
+	if output := project.pulumi("policy", "ls", "acme"); strings.Contains(output, "rules") {
+		t.Errorf("the removed policy pack is listed:\n%s", output)
+	}
+}

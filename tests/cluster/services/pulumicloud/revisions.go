@@ -1,6 +1,7 @@
 package pulumicloud
 
 import (
+	"cmp"
 	"maps"
 	"net/http"
 	"slices"
@@ -17,7 +18,7 @@ type describedRevision struct {
 	Tags         []string  `json:"tags"`
 }
 
-// serveRevisions lists revisions, newest first. The parameter before excludes newer revisions.
+// serveRevisions lists revisions, newest first. The parameter before excludes newer revisions, except if it is 0.
 func serveRevisions(call *call, environment *environment) error {
 	query := call.URL.Query()
 	before, count := len(environment.Revisions)+1, len(environment.Revisions)
@@ -27,7 +28,9 @@ func serveRevisions(call *call, environment *environment) error {
 			if err != nil || number < 0 {
 				return failure(http.StatusBadRequest, "invalid %s %q: must be a number", name, value)
 			}
-			*target = number
+			if number > 0 {
+				*target = number
+			}
 		}
 	}
 	revisions := []describedRevision{}
@@ -53,9 +56,10 @@ func serveRevisions(call *call, environment *environment) error {
 
 // revisionTag is a tag of a revision in a response.
 type revisionTag struct {
-	Name     string    `json:"name"`
-	Revision int       `json:"revision"`
-	Modified time.Time `json:"modified"`
+	Name        string    `json:"name"`
+	Revision    int       `json:"revision"`
+	Modified    time.Time `json:"modified"`
+	EditorLogin string    `json:"editorLogin"`
 }
 
 func (environment *environment) describeTag(name string) (revisionTag, error) {
@@ -68,7 +72,7 @@ func (environment *environment) describeTag(name string) (revisionTag, error) {
 		version = strconv.Itoa(number)
 	}
 	revision, err := environment.find(version)
-	return revisionTag{name, revision.Number, revision.Created}, err
+	return revisionTag{name, revision.Number, revision.Created, revision.Creator}, err
 }
 
 func serveRevisionTag(call *call, environment *environment) error {
@@ -79,9 +83,16 @@ func serveRevisionTag(call *call, environment *environment) error {
 	return call.reply(tag)
 }
 
+// serveRevisionTags lists the tags in alphabetical order. The CLI sends further requests with the last tag in the
+// parameter after, until the response is empty.
 func serveRevisionTags(call *call, environment *environment) error {
 	tags := []revisionTag{}
-	for _, name := range append([]string{"latest"}, slices.Sorted(maps.Keys(environment.Tags))...) {
+	names := append(slices.Collect(maps.Keys(environment.Tags)), "latest")
+	slices.Sort(names)
+	for _, name := range names {
+		if name <= call.URL.Query().Get("after") {
+			continue
+		}
 		tag, err := environment.describeTag(name)
 		if err != nil {
 			return err
@@ -141,6 +152,36 @@ func (server *Server) setRevisionTag(call *call, environment *environment, name 
 func (server *Server) deleteRevisionTag(call *call, environment *environment) error {
 	delete(environment.Tags, call.PathValue("tag"))
 	if err := server.saveEnvironment(environment); err != nil {
+		return err
+	}
+	return call.replyNoContent()
+}
+
+// cloneEnvironment copies one revision to a new environment.
+func (server *Server) cloneEnvironment(call *call, source *environment) error {
+	var request struct {
+		Project string `json:"project"`
+		Name    string `json:"name"`
+		Version int    `json:"version"`
+	}
+	if err := call.decode(&request); err != nil {
+		return err
+	}
+	version := ""
+	if request.Version > 0 {
+		version = strconv.Itoa(request.Version)
+	}
+	copied, err := source.find(version)
+	if err != nil {
+		return err
+	}
+	target := environmentID{source.Organization, cmp.Or(request.Project, source.Project), request.Name}
+	created, err := server.addEnvironment(target, call.caller.name, source.Key)
+	if err != nil {
+		return err
+	}
+	created.Revisions = append(created.Revisions, revision{2, time.Now(), call.caller.name, copied.YAML})
+	if err := server.saveEnvironment(created); err != nil {
 		return err
 	}
 	return call.replyNoContent()

@@ -91,7 +91,7 @@ func (loader loader) LoadEnvironment(_ context.Context, name string) ([]byte, ev
 	defer loader.server.mutex.Unlock()
 	environment := loader.server.environments[id]
 	if environment == nil {
-		return nil, nil, fmt.Errorf("environment '%s' not found", id)
+		return nil, nil, failure(http.StatusNotFound, "Environment '%s' not found", id)
 	}
 	revision, err := environment.find(version)
 	if err != nil {
@@ -154,7 +154,7 @@ func (server *Server) openEnvironment(call *call, organization string) error {
 	}
 	content, key, err := loader.LoadEnvironment(call.Context(), versioned)
 	if err != nil {
-		return failure(http.StatusNotFound, "%v", err)
+		return err
 	}
 	result, err := loader.evaluate(call, name, content, key, false, true)
 	if err != nil {
