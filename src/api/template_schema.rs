@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use crate::api::bounds;
 
 /// Fields of a Workspace that `workspaceTemplate` does not support, because the Stack sets them.
-const SET_IN_WORKSPACE: [&str; 1] = ["artifact"];
+const SET_IN_WORKSPACE: [&str; 2] = ["artifact", "pulumiCloudOIDC"];
 
 /// Fields of an Update that `updateTemplate` does not support, because the Stack sets them.
 const SET_IN_UPDATE: [&str; 8] =
