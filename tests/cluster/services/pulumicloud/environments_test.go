@@ -44,10 +44,15 @@ func TestEnvironmentIsOpenedWithImportsAndSecrets(t *testing.T) {
 	project.restart()
 	project.mustContain(project.pulumi("env", "open", "acme/app/dev"), `"name": "us-dev"`)
 	project.mustContain(project.pulumi("env", "open", "acme/shared/base@2"), `"region": "eu"`)
-	project.pulumi("env", "version", "tag", "acme/shared/base@old", "@2")
+}
+
+func TestRevisionsAreTaggedAndCloned(t *testing.T) {
+	project := newProject(t)
+	project.edit("acme/shared/base", "values:\n  region: eu\n  password:\n    fn::secret: hidden\n")
+	project.pulumi("env", "version", "tag", "acme/shared/base@old", "@1")
 	project.mustContain(project.pulumi("env", "version", "tag", "ls", "acme/shared/base", "--output", "json"), `"old"`, `"latest"`)
-	project.mustContain(project.pulumi("env", "version", "history", "acme/shared/base", "--output", "json"), `"number": 3`, `"old"`)
-	project.pulumi("env", "clone", "acme/shared/base@old", "shared/copy")
+	project.mustContain(project.pulumi("env", "version", "history", "acme/shared/base", "--output", "json"), `"number": 2`, `"old"`)
+	project.pulumi("env", "clone", "acme/shared/base", "shared/copy")
 	project.mustContain(project.pulumi("env", "open", "acme/shared/copy"), `"region": "eu"`, `"password": "hidden"`)
 }
 
@@ -100,7 +105,8 @@ func TestRevisionTagSelectsDefinition(t *testing.T) {
 	} {
 		var opened struct{ ID string }
 		cloud.call("POST", "/api/esc/environments/acme/yaml/open?duration=1m", definition, &opened)
-		if _, values := cloud.send("GET", "/api/esc/environments/acme/yaml/open/"+opened.ID+"?property=a", "token "+cloud.token, ""); !strings.Contains(values, wanted) {
+		path := "/api/esc/environments/acme/yaml/open/" + opened.ID + "?property=a"
+		if _, values := cloud.send("GET", path, "token "+cloud.token, ""); !strings.Contains(values, wanted) {
 			t.Errorf("%s has the value %s, want %s", definition, values, wanted)
 		}
 	}

@@ -146,12 +146,12 @@ func (cloud *cloud) updates() []update {
 	return updates
 }
 
-// running waits for an update of the stack that is in progress.
-func (cloud *cloud) waitForRunning(then func(update) bool) update {
+// waitForRunning waits for an update of the stack that is in progress and that meets the condition.
+func (cloud *cloud) waitForRunning(condition func(update) bool) update {
 	cloud.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		for _, update := range cloud.updates() {
-			if update.Status == apitype.StatusRunning && then(update) {
+			if update.Status == apitype.StatusRunning && condition(update) {
 				return update
 			}
 		}

@@ -22,7 +22,7 @@ const (
 	grantRefresh       = "refresh_token"
 	typeIDToken        = "urn:ietf:params:oauth:token-type:id_token"
 	typePrefix         = "urn:pulumi:token-type:access_token:"
-	// longestToken is the maximum and default lifetime of an access token of a token exchange.
+	// longestToken and defaultToken are the maximum and the default lifetime of an access token of a token exchange.
 	longestToken = 24 * time.Hour
 	defaultToken = 2 * time.Hour
 )

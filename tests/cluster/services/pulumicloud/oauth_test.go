@@ -113,7 +113,8 @@ func TestInvalidOIDCTokensAreRefused(t *testing.T) {
 		"verify the subject":  newSigner(t).sign(nil),
 		"decode the subject ": "no token",
 	} {
-		if status, body := cloud.exchange(token, nil); status != http.StatusBadRequest || !strings.Contains(body, reason) || !strings.Contains(body, "invalid_grant") {
+		status, body := cloud.exchange(token, nil)
+		if status != http.StatusBadRequest || !strings.Contains(body, reason) || !strings.Contains(body, "invalid_grant") {
 			t.Errorf("%s: %d %s", reason, status, body)
 		}
 	}
