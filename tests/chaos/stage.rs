@@ -185,7 +185,7 @@ async fn backend(scene: &Scene) -> Backend {
         return Backend::S3(S3Backend::of(PROJECT));
     }
     let cloud = PulumiCloud::of(scene).await;
-    let token = cloud.token("alice").await;
+    let token = cloud.token(&cloud.alice).await;
     scene.create::<Secret>(json!({"metadata": {"name": TOKEN_SECRET}, "stringData": {"accessToken": token}})).await;
     Backend::Cloud(cloud)
 }

@@ -159,19 +159,21 @@ impl Run {
     }
 
     /// Runs an attempt. If the attempt fails because of the lock of an interrupted run that has ended, removes the lock
-    /// and runs a second attempt.
+    /// and runs a second attempt. Also runs a second attempt if the update that blocked the first attempt has ended.
     async fn unlocked_attempt(&self) -> Result<Attempt, AttemptError> {
         let first = self.attempt().await?;
         if !first.is_locked_out() || self.is_cancelled() {
             return Ok(first);
         }
-        let holder = self.holder(&first.stderr.text()).await;
-        let is_removed = match &holder {
+        let stderr = first.stderr.text();
+        let holder = self.holder(&stderr).await;
+        let is_unlocked = match &holder {
             Some(holder) => self.remove_stale_lock(holder).await,
-            None => false,
+            // The other update in Pulumi Cloud has ended in the meantime.
+            None => failure::conflicts_with_update(&stderr),
         };
         // A canceled run returns the first attempt, including the lock that blocked this attempt.
-        if is_removed && !self.is_cancelled() {
+        if is_unlocked && !self.is_cancelled() {
             return self.attempt().await;
         }
         Ok(Attempt { blocked_by: holder.and_then(Holder::into_update), ..first })

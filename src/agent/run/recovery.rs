@@ -194,7 +194,9 @@ impl Run {
         let history = self.call(arguments::newest_update(stack), Stdout::Captured).await?;
         let Some(update) = active_update::parse_history(&history.captured)? else { return Ok(None) };
         let description = self.call(arguments::stack_description(stack), Stdout::Captured).await?;
-        Ok(Some(active_update::parse_stack(update, &String::from_utf8_lossy(&description.captured))))
+        let update = active_update::parse_stack(update, &String::from_utf8_lossy(&description.captured));
+        // Without a user, the update has ended between the two calls.
+        Ok(Some(update).filter(|update| update.author.is_some()))
     }
 
     /// Removes a lock, or cancels an update in Pulumi Cloud, if the holder is an interrupted run that has ended. Returns

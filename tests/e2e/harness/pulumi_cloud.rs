@@ -13,9 +13,12 @@ use super::source::Source;
 /// Secret with the access token of a scene.
 pub const TOKEN_SECRET: &str = "pulumi-access-token";
 
-/// Organization of one scene in Pulumi Cloud, with the members `alice` and `bob`.
+/// Organization of one scene in Pulumi Cloud with two members. The names contain the ID of the scene, because a user can
+/// be a member of several organizations.
 pub struct PulumiCloud {
     pub organization: String,
+    pub alice: String,
+    pub bob: String,
     control: String,
 }
 
@@ -65,8 +68,9 @@ impl PulumiCloud {
     pub async fn of(scene: &Scene) -> PulumiCloud {
         let organization = format!("org-{}", scene.id);
         let control = format!("{}/control/organizations/{organization}", Environment::get().pulumi_cloud_url);
-        let cloud = PulumiCloud { organization, control };
-        let members = json!({"members": {"alice": "admin", "bob": "admin"}});
+        let [alice, bob] = ["alice", "bob"].map(|name| format!("{name}-{}", scene.id));
+        let members = json!({"members": {&alice: "admin", &bob: "admin"}});
+        let cloud = PulumiCloud { organization, alice, bob, control };
         cloud.send("creating an organization", http::client().put(&cloud.control).body(members.to_string())).await;
         cloud
     }

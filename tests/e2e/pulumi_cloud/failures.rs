@@ -28,7 +28,7 @@ fn a_rejected_token_is_reported_once_and_a_new_token_starts_a_run() {
         let retry = condition(&rejected, RECONCILING).map(|condition| condition.message.clone()).unwrap_or_default();
         let runs = main.updates().await.len();
 
-        let token = cloud.token("alice").await;
+        let token = cloud.token(&cloud.alice).await;
         scene.patch::<Secret>(TOKEN_SECRET, json!({"stringData": {"accessToken": token}})).await;
         let done = main
             .until("to run with the new token", WaitLimit::Long, |stack| {

@@ -74,9 +74,9 @@ fn an_access_token_that_expires_during_a_run_is_renewed() {
     run("cloud-oidc-long", async |scene| {
         let cloud = PulumiCloud::of(scene).await;
         scene.create::<ServiceAccount>(json!({"metadata": {"name": "deployer"}})).await;
-        trust_cluster(scene, &cloud, &subject(scene), "10s").await;
+        trust_cluster(scene, &cloud, &subject(scene), "25s").await;
         let source = scene.source("app").await;
-        let program = slow("cloud-oidc-long", 15).step("secret", json!({"secretValue": "hidden"}));
+        let program = slow("cloud-oidc-long", 30).step("secret", json!({"secretValue": "hidden"}));
         // A secret output requires another command after the run.
         let program = program.output("word", json!("${secret.secretValue}"));
         let commit = source.push(&program.files()).await;

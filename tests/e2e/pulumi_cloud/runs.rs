@@ -38,7 +38,10 @@ fn a_stack_in_pulumi_cloud_runs_from_push_to_destroy() {
             assert_eq!(tags[tag], json!(value), "{tag} in {tags}");
         }
         let update = cloud.updates(name).await.remove(0);
-        assert_eq!((update.requested_by.as_str(), update.metadata("git.head")), ("alice", Some(first.sha.as_str())));
+        assert_eq!(
+            (update.requested_by.as_str(), update.metadata("git.head")),
+            (cloud.alice.as_str(), Some(first.sha.as_str()))
+        );
         assert_eq!(update.metadata("git.headName"), Some("refs/heads/main"));
         assert!(
             update.metadata("exec.agent").is_some_and(|agent| agent.starts_with("pulumi-controller/")),
@@ -161,7 +164,7 @@ fn a_conflict_in_pulumi_cloud_names_the_other_update_and_its_user() {
         // Stacks in different namespaces are not compared, so this Stack is not a duplicate.
         let elsewhere = Scene::new("cloud-conflict-too").await;
         source.track_in(&elsewhere).await;
-        let token = cloud.token("bob").await;
+        let token = cloud.token(&cloud.bob).await;
         super::create_token_secret(&elsewhere, &token).await;
         let mut same = elsewhere.stack_in_cloud("main", &source, &cloud, "cloud-conflict");
         same.spec.stack = other.get().await.spec.stack;
@@ -174,7 +177,7 @@ fn a_conflict_in_pulumi_cloud_names_the_other_update_and_its_user() {
         let message = condition(&blocked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         let name = format!("other-{}", scene.id);
         let link = cloud.permalink(("cloud-conflict", &name), 1);
-        assert!(message.contains(&format!("update 1 ({link}), started by alice at 2")), "{message}");
+        assert!(message.contains(&format!("update 1 ({link}), started by {} at 2", cloud.alice)), "{message}");
 
         other.until_applied(&commit).await;
         let done = main.until_applied_within(WaitLimit::Long, &commit).await;
