@@ -23,12 +23,10 @@ async fn rotate(scene: &Scene, backend: Backend) {
     let second_credentials = backend.rotate(scene, &first_credentials).await;
     let second = source.push(&program("two")).await;
     let rejection = backend.rejection();
-    let failed = main
-        .until("to report the revoked credentials", WaitLimit::Run, |stack| {
-            condition(stack, READY).is_some_and(|ready| ready.status == "False" && ready.message.contains(rejection))
-        })
-        .await;
-    println!("{}", condition(&failed, READY).map(|ready| ready.message.clone()).unwrap_or_default());
+    main.until("to report the revoked credentials", WaitLimit::Run, |stack| {
+        condition(stack, READY).is_some_and(|ready| ready.status == "False" && ready.message.contains(rejection))
+    })
+    .await;
 
     state.replace_credentials(&workspace_pod("main"), &second_credentials).await;
     main.until_applied_within(WaitLimit::Long, &second).await;
