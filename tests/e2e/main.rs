@@ -11,6 +11,7 @@
 
 mod admission;
 mod artifact;
+mod backends;
 mod backoff;
 mod bad_programs;
 mod by_hand;

@@ -42,6 +42,7 @@ own_node_environment() {
     [[ -f $run_folder/addresses ]] || die "the cluster is incomplete: run '$cluster_folder/cluster up' first"
     printf '%s\n' "TEST_NODE=own" "KUBECONFIG=$run_folder/kubeconfig" "CLUSTER_RUN_DIR=$run_folder" "FAKE_POD_ADDRESS=$node_address"
     cat "$run_folder/addresses"
+    [[ ! -f $run_folder/backend-addresses ]] || cat "$run_folder/backend-addresses"
     print_common_environment
 }
 

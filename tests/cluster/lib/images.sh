@@ -7,7 +7,7 @@ image_name() {
     case $1 in
         pause) printf '%s' "$pause_image" ;;
         services) printf '%s' "$services_image" ;;
-        languages | packages) printf '%s/%s:test' "$image_prefix" "$1" ;;
+        languages | packages | backends) printf '%s/%s:test' "$image_prefix" "$1" ;;
         pulumi) printf '%s' "$pulumi_image" ;;
         # The name in the upstream manifests.
         *-controller) printf 'fluxcd/%s:%s' "$1" "$(flux_controller_version "$1")" ;;
@@ -32,7 +32,7 @@ image_inputs() {
         *-controller) printf '%s\n' "$(tool "$image" "$image")" ;;
         pulumi) printf '%s\n' "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
         services) printf '%s\n' "$(tool services git-server)" "$(tool versitygw versitygw)" "$(tool registry registry)" ;;
-        languages | packages) "${image}_inputs" ;;
+        languages | packages | backends) "${image}_inputs" ;;
     esac
     local -a files=("$cluster_folder/images/$(image_folder "$image")/Dockerfile" "$cluster_folder/lib/images.sh")
     case $image in
@@ -42,6 +42,7 @@ image_inputs() {
             mapfile -t -O "${#files[@]}" files < <(git_files)
             ;;
         languages | packages) files+=("$cluster_folder/lib/languages.sh") ;;
+        backends) files+=(/bin/busybox "$cluster_folder/lib/backends.sh") ;;
     esac
     cat "${files[@]}" | sha256sum
 }

@@ -31,6 +31,10 @@ installed_label=pulumi-controller.test/installed-by=cluster
 state_bucket=state
 s3_access_key=test-access-key
 s3_secret_key=test-secret-key
+azure_account=teststate
+# The base64 encoding of "key of the test storage account".
+azure_key=a2V5IG9mIHRoZSB0ZXN0IHN0b3JhZ2UgYWNjb3VudA==
+vault_token=test-vault-token
 
 pause_image=$image_prefix/pause:test
 services_image=$image_prefix/services:test

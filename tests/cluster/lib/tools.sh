@@ -4,13 +4,14 @@
 
 parts=(etcd pulumi pulumi-language-yaml versitygw registry source-controller kustomize-controller notification-controller coredns kubernetes services)
 # These parts are built on demand, because most tests do not need them.
-extra_parts=(helm helm-controller kwok pulumi-language-hosts pulumi-language-adapter cosign oras)
+extra_parts=(helm helm-controller kwok pulumi-language-hosts pulumi-language-adapter cosign oras gcs-server
+    transit-server local-kms)
 
 # Duration of a cold build on two CPUs in minutes. Only a message uses it.
 declare -A part_minutes=(
     [etcd]=1 [pulumi]=4 [pulumi-language-yaml]=1 [versitygw]=1 [registry]=2 [source-controller]=4 [kustomize-controller]=2
     [notification-controller]=2 [coredns]=2 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [kwok]=2 [pulumi-language-hosts]=2
-    [pulumi-language-adapter]=1 [cosign]=4 [oras]=1
+    [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [gcs-server]=2 [transit-server]=2 [local-kms]=1
 )
 
 # Compiles without debug information, which the linker flags remove anyway. The flag is not an input of a part, because
@@ -113,7 +114,7 @@ build_part() {
     local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool
     case $part in
         services) package=./cmd/... ;;
-        pulumi-language-adapter) package=. ;;
+        pulumi-language-adapter | gcs-server | transit-server) package=. ;;
     esac
     mkdir -p "$cache_folder/tools"
     scratch=$(mktemp -d "$cache_folder/tools/.$part.XXXXXX")

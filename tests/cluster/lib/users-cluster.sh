@@ -116,7 +116,7 @@ users_cluster_environment() {
 
 users_cluster_run() {
     (($# > 0)) || die "usage: cluster exec COMMAND..."
-    local settings git provider_log source_faults pulumi_cloud s3 registry result=0
+    local settings git provider_log source_faults pulumi_cloud s3 registry backends result=0
     settings=$(users_cluster_environment)
     local -a environment
     mapfile -t environment <<<"$settings"
@@ -130,6 +130,8 @@ users_cluster_run() {
     pulumi_cloud=$(forward api 80)
     s3=$(forward s3 7070)
     registry=$(forward registry 5000)
+    backends=$(forward_backends)
+    [[ -z $backends ]] || mapfile -t -O "${#environment[@]}" environment <<<"$backends"
     env "${environment[@]}" "GIT_URL=http://$git" "PROVIDER_LOG_URL=http://$provider_log" "SOURCE_FAULTS_URL=http://$source_faults" \
         "PULUMI_CLOUD_URL=http://$pulumi_cloud" "S3_URL=http://$s3" "REGISTRY_URL=http://$registry" "PATH=$(path_with_tools)" "$@" || result=$?
     exit "$result"

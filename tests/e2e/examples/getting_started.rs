@@ -1,12 +1,11 @@
 //! Runs the commands in `docs/getting-started.md`, except those that create the cluster and install the controller.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde_json::Value;
 
 use super::Example;
-use crate::harness::{File, Scene, kubectl, run};
+use crate::harness::{File, Scene, Volume, run};
 
 pub static EXAMPLE: Example = Example::new("getting-started", "getting-started", 0).with_languages();
 
@@ -20,7 +19,7 @@ const PROGRAM: &str = "examples/typescript/program";
 #[test]
 fn the_commands_for_the_first_stacks_print_the_documented_outputs() {
     run("getting-started", async |scene| {
-        let volume = Volume::create(scene).await;
+        let volume = Volume::create(scene, "pulumi-state").await;
         push_program(scene).await;
         let project = EXAMPLE.prepare(scene).await;
         let document = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/getting-started.md"));
@@ -60,39 +59,4 @@ async fn push_program(scene: &Scene) {
         File { path: format!("{PROGRAM}/{name}"), content: std::fs::read_to_string(&path).expect("a text file") }
     });
     scene.source("project").await.push_without_notification(&files.collect::<Vec<_>>()).await;
-}
-
-/// A PersistentVolume for the claim of the example. A local node has no StorageClass.
-struct Volume {
-    name: Option<String>,
-    _folder: tempfile::TempDir,
-}
-
-impl Volume {
-    async fn create(scene: &Scene) -> Volume {
-        let folder = tempfile::tempdir_in("/var/tmp").expect("a temporary directory");
-        // A hostPath volume ignores fsGroup.
-        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("the mode can be set");
-        if std::env::var("TEST_NODE").as_deref() != Ok("own") {
-            return Volume { name: None, _folder: folder };
-        }
-        let name = scene.namespace.clone();
-        let volume = serde_json::json!({
-            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
-            "spec": {
-                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
-                "persistentVolumeReclaimPolicy": "Retain",
-                "claimRef": {"namespace": scene.namespace, "name": "pulumi-state"},
-                "hostPath": {"path": folder.path()},
-            },
-        });
-        kubectl(&["create", "--filename", "-"], &volume.to_string()).await;
-        Volume { name: Some(name), _folder: folder }
-    }
-
-    async fn remove(self) {
-        if let Some(name) = &self.name {
-            kubectl(&["delete", "persistentvolume", name, "--wait=false"], "").await;
-        }
-    }
 }

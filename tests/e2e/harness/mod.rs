@@ -13,7 +13,7 @@ mod environment;
 mod fault_server;
 mod flux_notification;
 mod flux_object;
-mod http;
+pub mod http;
 pub mod languages;
 mod oci;
 mod operator;
@@ -25,6 +25,7 @@ mod scene;
 mod source;
 mod stack;
 mod timeline;
+mod volume;
 mod wait;
 
 use std::io::Write;
@@ -54,6 +55,7 @@ pub use replicas::{AuditLog, StoppedProcess, holders};
 pub use scene::{STATE_SECRET, Scene, client, client_without_retries, from_json};
 pub use source::{Commit, GIT_ENVIRONMENT, GitRepository, Source};
 pub use stack::{StackHandle, condition, has_condition, is_done, is_stalled, waits_for_source};
+pub use volume::Volume;
 pub use wait::{Poll, WaitLimit, api_call, wait_until};
 
 /// The async runtime of all tests, which also drives the connections of the shared clients.

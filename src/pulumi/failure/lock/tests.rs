@@ -12,6 +12,27 @@ fn every_lock_in_the_error_is_parsed() {
     assert_eq!(locks[1].time, "2026-01-01T00:00:00+02:00");
 }
 
+/// The CLI inserts the path of the lock before the query of the backend URL.
+#[test]
+fn the_lock_of_each_backend_is_parsed() {
+    let path = ".pulumi/locks/organization/web/production/0f9e.json";
+    let urls = [
+        format!("s3://state/{path}?endpoint=http://s3.test:7070&region=us-east-1&s3ForcePathStyle=true"),
+        format!("azblob://state/{path}?storage_account=acme&domain=azurite.test:10000&protocol=http&localemu=true"),
+        format!("gs://state/{path}"),
+        format!("postgres://****:****@db.test:5432/state/{path}?sslmode=disable"),
+        format!("file:///state/{path}?no_tmp_dir=true"),
+    ];
+    for url in urls {
+        let text = format!(
+            "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the \
+             lock file with `pulumi cancel`.\n  {url}: created by pulumi@web-workspace-0 (pid 42) at 2026-11-21T10:02:00Z\n"
+        );
+        let lock = only_lock(&text).expect("the only lock");
+        assert_eq!((lock.url, lock.host, lock.pid), (url, "web-workspace-0".to_owned(), 42));
+    }
+}
+
 fn error(count: u32, locks: &[(&str, u32, &str)]) -> String {
     let mut text = format!(
         "error: the stack is currently locked by {count} lock(s). Either wait for the other process(es) to end or delete \
