@@ -182,7 +182,7 @@ impl Run {
         match self.active_update().await {
             Ok(update) => update.map(Holder::Update),
             Err(error) => {
-                tracing::warn!(operation = self.record.request().id, %error, "failed to identify the update in progress");
+                tracing::warn!(operation = self.record.request().id, %error, "failed to read the update in progress from the CLI");
                 None
             }
         }
@@ -272,7 +272,7 @@ impl Run {
 enum ActiveUpdateError {
     #[error(transparent)]
     Call(#[from] RunCallError),
-    #[error("the output of `pulumi stack history` is invalid: {0}")]
+    #[error(transparent)]
     History(#[from] serde_json::Error),
 }
 
