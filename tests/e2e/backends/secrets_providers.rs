@@ -140,7 +140,7 @@ fn secrets_are_encrypted_and_decrypted_with_a_key_in_vault() {
         scene.create::<Secret>(json!({"metadata": {"name": "vault"}, "stringData": {"token": token}})).await;
         let variables = [("VAULT_ADDR", literal(vault_url_in_cluster)), ("VAULT_TOKEN", from_secret("vault", "token"))];
         let variables = variables.map(|(name, value)| (name.to_owned(), value)).into();
-        check_provider(scene, &format!("hashivault://{key}"), variables, &[token.clone()]).await;
+        check_provider(scene, &format!("hashivault://{key}"), variables, std::slice::from_ref(token)).await;
     });
 }
 
