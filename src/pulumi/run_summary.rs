@@ -142,6 +142,13 @@ impl RunSummary {
         self.first_errors.iter().chain(&self.last_errors.kept).cloned().collect()
     }
 
+    /// Returns whether the engine could not save a change in the state, for example because the access token has
+    /// expired. Version 3.259 of the CLI nevertheless exits successfully.
+    pub fn lost_state(&self) -> bool {
+        let of_state = |error: &Diagnostic| error.message.contains(" event returned an error: ");
+        self.errors().iter().any(of_state)
+    }
+
     /// Returns the number of error diagnostics that [`RunSummary::errors`] omits.
     pub fn omitted_errors(&self) -> u64 {
         self.last_errors.omitted
@@ -221,6 +228,19 @@ mod tests {
 
     fn changes(run: &RunSummary) -> Vec<(String, u64)> {
         run.resource_changes().into_iter().collect()
+    }
+
+    #[test]
+    fn a_change_that_is_not_in_the_state_is_detected() {
+        let log = |message: &str| {
+            serde_json::json!({"diagnosticEvent": {"severity": "error", "message": message, "color": "never"}})
+                .to_string()
+                + "\n"
+        };
+        let lost =
+            "resource complete event returned an error: failed to serialize snapshot: this command requires logging in";
+        assert!(summary_of(&log(lost)).lost_state());
+        assert!(!summary_of(&log("creating bad: it fails")).lost_state());
     }
 
     #[test]

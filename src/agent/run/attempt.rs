@@ -61,11 +61,17 @@ impl Attempt {
         !self.exit.success() && matches!(self.failure().kind, FailureKind::Conflict { .. })
     }
 
-    /// Returns whether the state can contain pending operations, because the engine started but did not finish.
+    /// Returns whether the run succeeded and all its changes are in the state.
+    pub(super) fn is_successful(&self) -> bool {
+        self.exit.success() && !self.summary.lost_state()
+    }
+
+    /// Returns whether the state can contain pending operations, because the engine started but did not finish, or could
+    /// not save the state.
     pub(super) fn is_interrupted(&self) -> bool {
         let engine_is_missing_its_end = self.summary.began() && self.summary.summary().is_none();
         let left = self.exit.code == Some(failure::EXIT_CANCELED) || self.exit.signal.is_some();
-        !self.exit.success() && (left || self.was_forced || engine_is_missing_its_end)
+        self.summary.lost_state() || !self.exit.success() && (left || self.was_forced || engine_is_missing_its_end)
     }
 
     pub(super) fn changes(&self) -> BTreeMap<String, u64> {

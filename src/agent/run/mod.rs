@@ -215,7 +215,7 @@ impl Run {
     /// Converts a completed attempt into the result of the operation.
     async fn conclude(&self, attempt: Attempt) -> OperationResult {
         let operation_result =
-            if attempt.exit.success() { self.success(&attempt).await } else { self.failure(&attempt) };
+            if attempt.is_successful() { self.success(&attempt).await } else { self.failure(&attempt) };
         let operation_result = OperationResult {
             changes: attempt.changes(),
             // A preview leaves no pending operations, because it does not change resources.
