@@ -1,6 +1,7 @@
-//! Access to Pulumi Cloud without a stored access token: the CLI exchanges the ServiceAccount token of the pod.
+//! Access to Pulumi Cloud without an access token in the Stack: the CLI exchanges the ServiceAccount token of the pod, or
+//! uses the default access token of the namespace.
 
-use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use pulumi_controller::api::conditions::{READY, stack_reason, update_reason};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
@@ -122,5 +123,30 @@ fn oidc_together_with_an_access_token_is_rejected_before_a_pod_starts() {
         let message = condition(&stalled, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("pulumiCloudOIDC"), "{message}");
         assert!(scene.list::<Pod>().await.is_empty());
+    });
+}
+
+/// Value of the flag `--default-access-token-secret` in `tests/controller`.
+const DEFAULT_TOKEN_SECRET: &str = "default-access-token";
+
+#[test]
+fn the_default_access_token_applies_to_a_stack_without_credentials() {
+    run("cloud-default-token", async |scene| {
+        let cloud = PulumiCloud::of(scene).await;
+        let token = cloud.token(&cloud.bob).await;
+        let secret = json!({"metadata": {"name": DEFAULT_TOKEN_SECRET}, "stringData": {"accessToken": token}});
+        scene.create::<Secret>(secret).await;
+        let source = scene.source("app").await;
+        let pushed = source.push(&Program::new("cloud-default-token").output("a", json!("b")).files()).await;
+        let mut stack = scene.stack_in_cloud("main", &source, &cloud, "cloud-default-token");
+        stack.spec.access_token_secret = None;
+        let main = scene.start(stack).await;
+        let done = main.until_applied(&pushed).await;
+        let name = format!("main-{}", scene.id);
+        let updates = cloud.updates(("cloud-default-token", &name)).await;
+        let requesters: Vec<_> = updates.iter().map(|update| update.requested_by.as_str()).collect();
+        assert_eq!(requesters, [cloud.bob.as_str()]);
+        let pod = serde_json::to_string(&main.pod().await).expect("a pod is valid JSON");
+        assert!(!pod.contains(&token) && !format!("{done:?}").contains(&token), "only the Secret contains the token");
     });
 }
