@@ -4,7 +4,7 @@
 start_etcd() {
     # A single member with disposable data needs no fsync and can have a short election timeout. The quota is for
     # benchmarks: ten thousand Stacks exceed the default before the API server compacts the history for the first time.
-    start_process etcd "$(tool etcd etcd)" \
+    start_process etcd "$(tool common etcd)" \
         --data-dir "$data_folder/etcd" \
         --unsafe-no-fsync \
         --quota-backend-bytes $((8 << 30)) \

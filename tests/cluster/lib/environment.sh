@@ -60,7 +60,7 @@ own_node_run() {
 # directory, and finds another version of the program in the rest of the PATH.
 path_with_tools() {
     local part
-    for part in kubernetes pulumi pulumi-language-yaml services helm cosign oras; do
+    for part in kubernetes common services helm cosign oras; do
         printf '%s:' "${part_binaries[$part]}"
     done
     printf '%s' "$PATH"

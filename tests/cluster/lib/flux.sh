@@ -7,9 +7,14 @@ flux_controllers=(source-controller kustomize-controller notification-controller
 # The cluster always has the CustomResourceDefinition of this controller, but runs the controller only on demand.
 flux_extra_controller=helm-controller
 
+# flux_controller_part CONTROLLER: prints the part of lib/tools.sh that contains the controller.
+flux_controller_part() {
+    if [[ $1 == "$flux_extra_controller" ]]; then printf '%s' "$1"; else printf 'common'; fi
+}
+
 # flux_controller_version CONTROLLER
 flux_controller_version() {
-    required_version "$1" "github.com/fluxcd/$1"
+    required_version "$(flux_controller_part "$1")" "github.com/fluxcd/$1"
 }
 
 flux_manifests=""

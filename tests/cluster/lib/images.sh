@@ -9,17 +9,24 @@ image_name() {
         services) printf '%s' "$services_image" ;;
         languages | packages | backends) printf '%s/%s:test' "$image_prefix" "$1" ;;
         pulumi) printf '%s' "$pulumi_image" ;;
+        pulumi-*) printf '%s/%s:test' "$image_prefix" "$1" ;;
         # The name in the upstream manifests.
         *-controller) printf 'fluxcd/%s:%s' "$1" "$(flux_controller_version "$1")" ;;
     esac
 }
 
-# The images of Flux's controllers differ only in their program.
+# The images of Flux's controllers differ only in their program, and those of the Pulumi CLI only in its version.
 image_folder() {
     case $1 in
         *-controller) printf 'flux-controller' ;;
+        pulumi-*) printf 'pulumi' ;;
         *) printf '%s' "$1" ;;
     esac
+}
+
+# pulumi_part IMAGE: prints the part of lib/tools.sh that contains the Pulumi CLI of the image.
+pulumi_part() {
+    if [[ $1 == pulumi ]]; then printf 'common'; else printf '%s' "$1"; fi
 }
 
 # Prints the inputs of an image: programs in the cache by their path, which contains a hash, and all other files by
@@ -29,14 +36,14 @@ image_inputs() {
     image_name "$image"
     case $image in
         pause) printf '%s\n' "$(tool services pause)" ;;
-        *-controller) printf '%s\n' "$(tool "$image" "$image")" ;;
-        pulumi) printf '%s\n' "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
-        services) printf '%s\n' "$(tool services git-server)" "$(tool versitygw versitygw)" "$(tool registry registry)" ;;
+        *-controller) printf '%s\n' "$(tool "$(flux_controller_part "$image")" "$image")" ;;
+        pulumi | pulumi-*) printf '%s\n' "$(tool "$(pulumi_part "$image")" pulumi)" "$(tool common pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
+        services) printf '%s\n' "$(tool services git-server)" "$(tool common versitygw)" "$(tool common registry)" ;;
         languages | packages | backends) "${image}_inputs" ;;
     esac
     local -a files=("$cluster_folder/images/$(image_folder "$image")/Dockerfile" "$cluster_folder/lib/images.sh")
     case $image in
-        pulumi) files+=(/bin/busybox) ;;
+        pulumi | pulumi-*) files+=(/bin/busybox) ;;
         services)
             files+=(/bin/busybox)
             mapfile -t -O "${#files[@]}" files < <(git_files)
@@ -112,7 +119,7 @@ fill_pause_image() {
 }
 
 fill_flux_controller_image() {
-    cp "$(tool "$2" "$2")" "$1/controller"
+    cp "$(tool "$(flux_controller_part "$2")" "$2")" "$1/controller"
     add_folder_for_all "$1/tmp"
 }
 
@@ -120,13 +127,13 @@ fill_pulumi_image() {
     # This directory is outside of the root, because `COPY --chown` changes the owner only of files that it creates.
     mkdir -p "$1/../home/pulumi"
     add_shell_and_users "$1"
-    cp "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" "$1/usr/local/bin/"
+    cp "$(tool "$(pulumi_part "$2")" pulumi)" "$(tool common pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" "$1/usr/local/bin/"
 }
 
 fill_services_image() {
     add_shell_and_users "$1"
     cp "$(tool services git-server)" "$(tool services provider-log)" "$(tool services source-faults)" "$(tool services pulumi-cloud)" \
-        "$(tool versitygw versitygw)" "$(tool registry registry)" "$1/usr/local/bin/"
+        "$(tool common versitygw)" "$(tool common registry)" "$1/usr/local/bin/"
     local file
     while read -r file; do
         # Keeps the path that the loader expects. cp follows symbolic links.

@@ -9,7 +9,7 @@ base_release=bookworm
 base_packages=python3,python3-venv,ca-certificates,git,procps
 
 languages_inputs() {
-    printf '%s\n' "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool pulumi-language-hosts pulumi-language-go)" \
+    printf '%s\n' "$(tool common pulumi)" "$(tool common pulumi-language-yaml)" "$(tool pulumi-language-hosts pulumi-language-go)" \
         "$(tool pulumi-language-adapter pulumi-language-adapter)" "$base_release" "$base_packages"
     go env GOVERSION
     cat "$languages_folder/node/package-lock.json" "$languages_folder/python/requirements.txt"
@@ -148,7 +148,7 @@ add_go() {
 add_language_hosts() {
     local programs=$1/usr/local/bin sdk host
     sdk=$(cd "$(part_folder pulumi-language-hosts)" && GOWORK=off go list -mod=readonly -m -f '{{.Dir}}' github.com/pulumi/pulumi/sdk/v3)
-    cp "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool pulumi-language-adapter pulumi-language-adapter)" "$programs/"
+    cp "$(tool common pulumi)" "$(tool common pulumi-language-yaml)" "$(tool pulumi-language-adapter pulumi-language-adapter)" "$programs/"
     for host in nodejs python go; do
         cp "$(tool pulumi-language-hosts "pulumi-language-$host")" "$programs/pulumi-language-$host.host"
         # The link is not symbolic, because the CLI expects the hosts in the directory of its own executable.

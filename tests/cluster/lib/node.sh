@@ -165,7 +165,7 @@ cluster.local in-addr.arpa {
     }
 }
 END
-    start_process coredns "$(tool coredns coredns)" -conf "$run_folder/Corefile" -dns.port 53
+    start_process coredns "$(tool common coredns)" -conf "$run_folder/Corefile" -dns.port 53
 }
 
 # import_image NAME ARCHIVE

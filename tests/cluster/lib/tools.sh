@@ -1,17 +1,18 @@
 # Programs of the cluster, built from Go modules into the cache. Each part is a directory with a go.mod and a complete
-# go.sum. All parts share the build cache and the module cache of Go.
+# go.sum. All parts share the build cache and the module cache of Go. The part `common` contains most programs: in one
+# module, they use the same versions of their dependencies, which Go therefore compiles only once.
 # shellcheck shell=bash
 
-parts=(etcd pulumi pulumi-language-yaml versitygw registry source-controller kustomize-controller notification-controller coredns kubernetes services)
+parts=(common kubernetes services)
 # These parts are built on demand, because most tests do not need them.
 extra_parts=(helm helm-controller kwok pulumi-language-hosts pulumi-language-adapter cosign oras gcs-server
-    transit-server local-kms)
+    transit-server local-kms pulumi-oldest pulumi-middle pulumi-newest)
 
 # Duration of a cold build on two CPUs in minutes. Only a message uses it.
 declare -A part_minutes=(
-    [etcd]=1 [pulumi]=4 [pulumi-language-yaml]=1 [versitygw]=1 [registry]=2 [source-controller]=4 [kustomize-controller]=2
-    [notification-controller]=2 [coredns]=2 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [kwok]=2 [pulumi-language-hosts]=2
+    [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [kwok]=2 [pulumi-language-hosts]=2
     [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [gcs-server]=2 [transit-server]=2 [local-kms]=1
+    [pulumi-oldest]=4 [pulumi-middle]=4 [pulumi-newest]=4
 )
 
 # Compiles without debug information, which the linker flags remove anyway. The flag is not an input of a part, because
@@ -35,8 +36,8 @@ part_linker_flags() {
             local package=k8s.io/component-base/version minor=${version#v1.}
             flags+=" -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}"
             ;;
-        pulumi)
-            version=$(required_version pulumi github.com/pulumi/pulumi/pkg/v3)
+        common | pulumi-oldest | pulumi-middle | pulumi-newest)
+            version=$(required_version "$1" github.com/pulumi/pulumi/pkg/v3)
             flags+=" -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$version"
             ;;
     esac
@@ -45,7 +46,7 @@ part_linker_flags() {
 
 # required_version PART MODULE: prints the version in the go.mod of the part.
 required_version() {
-    awk -v module="$2" '$1 == "require" { $1 = ""; $0 = $0 } $1 == module { print $2; exit }' "$(part_folder "$1")/go.mod"
+    awk -v module="$2" '$1 == "require" { $1 = ""; $0 = $0 } $1 == module && $2 ~ /^v/ { print $2; exit }' "$(part_folder "$1")/go.mod"
 }
 
 # Prints the inputs of a part as text.
@@ -111,28 +112,45 @@ require_go() {
 
 # Builds into a temporary directory and renames it. An interrupted build therefore leaves no partial result.
 build_part() {
-    local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool
+    local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool result=0
     case $part in
         services) package=./cmd/... ;;
         pulumi-language-adapter | gcs-server | transit-server) package=. ;;
     esac
     mkdir -p "$cache_folder/tools"
     scratch=$(mktemp -d "$cache_folder/tools/.$part.XXXXXX")
-    if ! (
+    report_progress "$part" "$package" "$scratch/log" &
+    (
         cd "$(part_folder "$part")" &&
             GOWORK=off GOFLAGS="$go_flags" GOBIN=$scratch/bin CGO_ENABLED=0 GOGC=${GOGC:-400} \
-                go install -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
-    ) >"$scratch/log" 2>&1; then
+                go install -v -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
+    ) >"$scratch/log" 2>&1 || result=$?
+    # `wait` prevents the message of bash about an ended job.
+    { kill "$!" && wait "$!"; } 2>/dev/null || true
+    if ((result != 0)); then
         tail -n 20 "$scratch/log" >&2
         rm -rf "$scratch"
         die "failed to build $part in $(part_folder "$part") (see above). The build needs the module proxy: check 'go env GOPROXY'"
     fi
     # The Go package of the etcd server has the name "server".
-    [[ $part != etcd ]] || mv "$scratch/bin/server" "$scratch/bin/etcd"
+    [[ $part != common ]] || mv "$scratch/bin/server" "$scratch/bin/etcd"
     rm -f "$scratch/log"
     chmod 755 "$scratch"
     rm -rf "$target"
     mv "$scratch" "$target"
+}
+
+# report_progress PART PACKAGE LOG: prints the number of compiled packages once per minute, until the log is removed or
+# the script ends. The log contains one line for each package that is not in the build cache.
+report_progress() {
+    exec 9>&- >/dev/null
+    local total
+    sleep 60 2>/dev/null
+    total=$(cd "$(part_folder "$1")" && GOWORK=off GOFLAGS="$go_flags" go list -deps "$2" | wc -l)
+    while kill -0 "$$" 2>/dev/null && [[ -f $3 ]]; do
+        say "$1: compiled $(wc -l <"$3") packages of at most $total"
+        sleep 60 2>/dev/null
+    done
 }
 
 # Removes builds that were not used for two weeks, and the remains of interrupted builds.
