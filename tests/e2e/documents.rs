@@ -44,7 +44,7 @@ fn markdown(folder: &Path) -> Vec<PathBuf> {
 
 /// Returns the YAML blocks that contain objects, without the kustomize and Prometheus files. Replaces the example
 /// namespace by `default`, which exists in the test cluster.
-fn objects_of(text: &str) -> Vec<String> {
+pub fn objects_of(text: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block: Option<String> = None;
     for line in text.lines() {

@@ -16,6 +16,7 @@ mod backoff;
 mod bad_programs;
 mod by_hand;
 mod cancel;
+mod cloud_identity;
 mod conditions;
 mod conformance;
 mod deletion;

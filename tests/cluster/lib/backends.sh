@@ -13,7 +13,7 @@ own_node_backends() {
     require_root
     is_running kube-apiserver || die "the cluster is not up: run '$cluster_folder/cluster up' first"
     build_backends
-    step "loaded $(image_name backends)" own_node_load_image "$(image_name backends)" "${image_archives[backends]}"
+    own_node_load_image "$(image_name backends)" "${image_archives[backends]}"
     apply_backend_services
     record_backend_addresses
 }

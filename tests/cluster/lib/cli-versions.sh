@@ -34,7 +34,7 @@ own_node_cli_versions() {
     local version name
     for version in "$@"; do
         name=$(image_name "pulumi-$version")
-        step "loaded $name" own_node_load_image "$name" "${image_archives[pulumi-$version]}"
+        own_node_load_image "$name" "${image_archives[pulumi-$version]}"
     done
 }
 

@@ -26,7 +26,7 @@ own_node_languages() {
     build_languages
     local image
     for image in "${extra_images[@]}"; do
-        step "loaded $(image_name "$image")" own_node_load_image "$(image_name "$image")" "${image_archives[$image]}"
+        own_node_load_image "$(image_name "$image")" "${image_archives[$image]}"
     done
     apply_extra_services
 }

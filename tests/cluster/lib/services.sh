@@ -34,8 +34,9 @@ wait_for_deployments() {
     wait_for "$1" "the deployments in the namespace $2 to be available" "show_namespace $2" deployments_available "$2"
 }
 
+# The timeout applies to all deployments together, and includes the requests of kubectl.
 deployments_available() {
-    cluster_kubectl --namespace "$1" wait --for=condition=Available --timeout=1s deployment --all
+    cluster_kubectl --namespace "$1" wait --for=condition=Available --timeout=10s deployment --all
 }
 
 show_namespace() {

@@ -91,10 +91,14 @@ fn below(directory: &str, files: Vec<File>) -> Vec<File> {
 /// Returns a Stack whose pod has the language runtimes and installs packages from the registry in the cluster.
 fn stack(scene: &Scene, source: &Source<'_>) -> Stack {
     let mut stack = scene.stack("main", source);
-    template(&mut stack)["image"] = json!(IMAGE);
-    template(&mut stack)["env"] = registry_variables();
-    stack.spec.destroy_on_finalize = Some(true);
+    with_languages(&mut stack);
     stack
+}
+
+fn with_languages(stack: &mut Stack) {
+    template(stack)["image"] = json!(IMAGE);
+    template(stack)["env"] = registry_variables();
+    stack.spec.destroy_on_finalize = Some(true);
 }
 
 /// Returns the spec of the workspace template.

@@ -1,9 +1,13 @@
-//! Tests policy packs in TypeScript and Python that are part of the source. Pulumi does not support policy packs in Go.
+//! Tests policy packs in TypeScript and Python that are part of the source, and a policy pack that an organization of
+//! Pulumi Cloud requires. Pulumi does not support policy packs in Go.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{destroy, npm, outputs_of, program_files, replaced, set_environment, stack, until_message};
+use super::{destroy, first_outputs, npm, outputs_of, program_files, replaced, set_environment, stack};
+use super::{until_message, with_languages};
 use crate::harness::{File, Scene, run};
+use crate::pulumi_cloud::cloud_with_token;
+use crate::runs_parts::exec;
 
 /// Pushes a resource that the mandatory policy forbids, and then a resource that it allows.
 async fn check(scene: &Scene, files: &[File], path: &str) {
@@ -30,4 +34,68 @@ fn a_typescript_policy_pack_prevents_a_forbidden_resource() {
 #[test]
 fn a_python_policy_pack_prevents_a_forbidden_resource() {
     run("policy-py", async |scene| check(scene, &program_files("policy-python"), "__main__.py").await);
+}
+
+/// Publishes the policy pack in the directory `policy` of the program to an organization of Pulumi Cloud, which requires
+/// it for all its stacks. The CLI of a run downloads the pack and installs its dependencies.
+async fn check_required(scene: &Scene, files: &[File], path: &str, install: &str) {
+    let (cloud, _) = cloud_with_token(scene).await;
+    let source = scene.source("app").await;
+    let first = source.push(files).await;
+    let mut stack = scene.stack_in_cloud("main", &source, &cloud, "policy");
+    with_languages(&mut stack);
+    let main = scene.start(stack).await;
+    assert_eq!(first_outputs(&main, &first).await, json!({"value": "forbidden"}), "no policy pack is required");
+
+    let organization = &cloud.organization;
+    let publish = format!(
+        "cp -r /share/workspace/policy /tmp/values && cd /tmp/values && {install} && \
+         pulumi policy publish {organization} && pulumi policy enable {organization}/values latest"
+    );
+    exec(scene, "main", &["sh", "-c", &publish]).await;
+    let changed = replaced(files, path, "\"stored\"", "\"renamed\"");
+    source.push(&changed).await;
+    let (_, message) = until_message(&main, "allowed-values").await;
+    assert!(message.contains("the value is forbidden"), "{message}");
+
+    let allowed = source.push(&replaced(&changed, path, "\"forbidden\"", "\"allowed\"")).await;
+    assert_eq!(outputs_of(&main, &allowed).await, json!({"value": "allowed"}));
+    destroy(&main).await;
+}
+
+#[test]
+fn a_typescript_policy_pack_of_the_organization_prevents_a_forbidden_resource() {
+    run("policy-cloud-ts", async |scene| {
+        let program = npm("npm-extended");
+        let dependencies = program.iter().find(|file| file.path == "package.json").expect("package.json");
+        let mut files = [program.clone(), program_files("policy-typescript")].concat();
+        set_content(&mut files, "policy/package.json", |pack| with_dependencies(pack, &dependencies.content));
+        check_required(scene, &files, "index.ts", "npm install --no-audit --no-fund").await;
+    });
+}
+
+#[test]
+fn a_python_policy_pack_of_the_organization_prevents_a_forbidden_resource() {
+    run("policy-cloud-py", async |scene| {
+        let mut files = program_files("policy-python");
+        set_content(&mut files, "policy/PulumiPolicy.yaml", |pack| pack.replace("../venv", "venv"));
+        files.push(File { path: "policy/requirements.txt".to_owned(), content: "pulumi-policy==1.21.0\n".to_owned() });
+        let install = "python3 -m venv venv && venv/bin/pip install --requirement requirements.txt";
+        check_required(scene, &files, "__main__.py", install).await;
+    });
+}
+
+fn set_content(files: &mut [File], path: &str, change: impl FnOnce(&str) -> String) {
+    let file = files.iter_mut().find(|file| file.path == path).unwrap_or_else(|| panic!("{path} does not exist"));
+    file.content = change(&file.content);
+}
+
+/// Returns the package.json of a policy pack with the dependencies of a program.
+fn with_dependencies(pack: &str, program: &str) -> String {
+    let parse = |text: &str| serde_json::from_str::<Value>(text).expect("valid JSON");
+    let (mut pack, mut program) = (parse(pack), parse(program));
+    for kind in ["dependencies", "devDependencies"] {
+        pack[kind] = program[kind].take();
+    }
+    pack.to_string()
 }
