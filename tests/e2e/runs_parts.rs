@@ -8,7 +8,7 @@ use pulumi_controller::api::conditions::{self, FAILED};
 use pulumi_controller::api::names::{PULUMI_CONTAINER, workspace_pod};
 use serde_json::json;
 
-use crate::harness::{Poll, Program, Scene, StackHandle, WaitLimit, api_call, client_without_retries, wait_until};
+use crate::harness::{Poll, Program, Scene, StackHandle, WaitLimit, api_call, client_without_retries, wait_for_change};
 
 /// Returns a program with one resource that takes `seconds` and reports progress every second.
 pub fn slow(name: &str, seconds: u32) -> Program {
@@ -34,18 +34,23 @@ pub async fn until_update(
     wait_limit: WaitLimit,
     predicate: impl Fn(&Update) -> bool,
 ) -> Update {
-    wait_until(format!("the Update {name} {what}"), wait_limit, async || match scene.api::<Update>().get(name).await {
-        Ok(update) if predicate(&update) => Poll::Found(update),
-        other => Poll::NotYet(format!("{:?}", other.map(|update| update.status))),
+    wait_for_change(format!("the Update {name} {what}"), wait_limit, scene.timeline.changes(), async || {
+        match scene.api::<Update>().get(name).await {
+            Ok(update) if predicate(&update) => Poll::Found(update),
+            other => Poll::NotYet(format!("{:?}", other.map(|update| update.status))),
+        }
     })
     .await
 }
 
 /// Returns the only Update of the Stack once the status of the Update contains the process ID.
 pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
-    let name = wait_until("an Update to exist", WaitLimit::Run, async || match main.updates().await.as_slice() {
-        [update] => Poll::Found(update.name_any()),
-        other => Poll::NotYet(format!("{} Updates", other.len())),
+    let changes = scene.timeline.changes();
+    let name = wait_for_change("an Update to exist", WaitLimit::Run, changes, async || {
+        match main.updates().await.as_slice() {
+            [update] => Poll::Found(update.name_any()),
+            other => Poll::NotYet(format!("{} Updates", other.len())),
+        }
     })
     .await;
     until_update(scene, &name, "to report its process", WaitLimit::Run, |update| progress(update).pid.is_some()).await

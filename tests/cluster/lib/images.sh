@@ -37,7 +37,7 @@ image_inputs() {
     case $image in
         pause) printf '%s\n' "$(tool services pause)" ;;
         *-controller) printf '%s\n' "$(tool "$(flux_controller_part "$image")" "$image")" ;;
-        pulumi | pulumi-*) printf '%s\n' "$(tool "$(pulumi_part "$image")" pulumi)" "$(tool common pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
+        pulumi | pulumi-*) printf '%s\n' "$(tool "$(pulumi_part "$image")" pulumi)" "$(tool "$(pulumi_part "$image")" pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
         services) printf '%s\n' "$(tool services git-server)" "$(tool common versitygw)" "$(tool common registry)" ;;
         languages | packages | backends) "${image}_inputs" ;;
     esac
@@ -127,7 +127,7 @@ fill_pulumi_image() {
     # This directory is outside of the root, because `COPY --chown` changes the owner only of files that it creates.
     mkdir -p "$1/../home/pulumi"
     add_shell_and_users "$1"
-    cp "$(tool "$(pulumi_part "$2")" pulumi)" "$(tool common pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" "$1/usr/local/bin/"
+    cp "$(tool "$(pulumi_part "$2")" pulumi)" "$(tool "$(pulumi_part "$2")" pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" "$1/usr/local/bin/"
 }
 
 fill_services_image() {

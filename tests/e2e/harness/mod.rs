@@ -56,7 +56,7 @@ pub use scene::{STATE_SECRET, Scene, client, client_without_retries, from_json};
 pub use source::{Commit, GIT_ENVIRONMENT, GitRepository, Source};
 pub use stack::{StackHandle, condition, has_condition, is_done, is_stalled, waits_for_source};
 pub use volume::Volume;
-pub use wait::{Poll, WaitLimit, api_call, wait_until};
+pub use wait::{Poll, WaitLimit, api_call, wait_for_change, wait_until};
 
 /// The async runtime of all tests, which also drives the connections of the shared clients.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {

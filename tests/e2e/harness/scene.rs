@@ -20,7 +20,7 @@ use super::environment::Environment;
 use super::source::{GitRepository, Source};
 use super::stack::describe;
 use super::timeline::Timeline;
-use super::wait::{Poll, WaitLimit, api_call, wait_until};
+use super::wait::{Poll, WaitLimit, api_call, wait_for_change, wait_until};
 use crate::conformance;
 
 /// Secret with the S3 credentials of the state backend and the passphrase of the Pulumi secrets.
@@ -152,10 +152,16 @@ impl Scene {
         for stack in self.list::<Stack>().await {
             self.delete::<Stack>(&stack.name_any()).await;
         }
-        wait_until(format!("the Stacks in {} to be deleted", self.namespace), WaitLimit::Run, async || {
-            let stacks = self.list::<Stack>().await;
-            if stacks.is_empty() { Poll::Found(()) } else { Poll::NotYet(describe(&stacks)) }
-        })
+        let changes = self.timeline.changes();
+        wait_for_change(
+            format!("the Stacks in {} to be deleted", self.namespace),
+            WaitLimit::Run,
+            changes,
+            async || {
+                let stacks = self.list::<Stack>().await;
+                if stacks.is_empty() { Poll::Found(()) } else { Poll::NotYet(describe(&stacks)) }
+            },
+        )
         .await;
         for repository in self.list::<GitRepository>().await {
             self.delete::<GitRepository>(&repository.name_any()).await;

@@ -18,7 +18,7 @@ use super::environment::Environment;
 use super::provider_log::ProviderLog;
 use super::scene::{STATE_SECRET, Scene};
 use super::source::{Commit, Source};
-use super::wait::{Poll, WaitLimit, api_call, wait_until};
+use super::wait::{Poll, WaitLimit, api_call, wait_for_change, wait_until};
 
 /// Handle for a Stack in the cluster.
 pub struct StackHandle<'a> {
@@ -132,7 +132,8 @@ impl StackHandle<'_> {
 
     /// Waits until `predicate` returns true for the Stack.
     pub async fn until(&self, what: &str, wait_limit: WaitLimit, predicate: impl Fn(&Stack) -> bool) -> Stack {
-        wait_until(format!("the Stack {} {what}", self.name), wait_limit, async || {
+        let changes = self.scene.timeline.changes();
+        wait_for_change(format!("the Stack {} {what}", self.name), wait_limit, changes, async || {
             match self.scene.api::<Stack>().get(&self.name).await {
                 Ok(stack) if predicate(&stack) => Poll::Found(stack),
                 Ok(stack) => Poll::NotYet(describe(&[stack])),
@@ -222,12 +223,16 @@ impl StackHandle<'_> {
     }
 
     pub async fn until_gone(&self) {
-        wait_until(format!("the Stack {} to be deleted", self.name), WaitLimit::Run, async || {
-            match self.scene.api::<Stack>().get_opt(&self.name).await {
-                Ok(None) => Poll::Found(()),
-                Ok(Some(stack)) => Poll::NotYet(describe(&[stack])),
-                Err(error) => Poll::NotYet(error.to_string()),
-            }
+        let changes = self.scene.timeline.changes();
+        wait_for_change(format!("the Stack {} to be deleted", self.name), WaitLimit::Run, changes, async || match self
+            .scene
+            .api::<Stack>()
+            .get_opt(&self.name)
+            .await
+        {
+            Ok(None) => Poll::Found(()),
+            Ok(Some(stack)) => Poll::NotYet(describe(&[stack])),
+            Err(error) => Poll::NotYet(error.to_string()),
         })
         .await;
     }

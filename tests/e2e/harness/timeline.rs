@@ -15,6 +15,7 @@ use pulumi_controller::api::pulumi::Stack;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::watch::{Receiver, Sender};
 use tokio::task::JoinSet;
 
 /// One observed state of an object.
@@ -30,21 +31,29 @@ pub struct ObservedState {
 
 /// The recorded states. The watches end when the timeline is dropped.
 pub struct Timeline {
-    observed: Arc<Mutex<Vec<ObservedState>>>,
+    record: Record,
     watches: JoinSet<()>,
+}
+
+/// The states that the watches of a timeline add.
+#[derive(Clone, Default)]
+struct Record {
+    observed: Arc<Mutex<Vec<ObservedState>>>,
+    /// Notifies about new states.
+    changes: Sender<()>,
 }
 
 impl Timeline {
     /// Starts watches of Stacks, Workspaces, Updates and pods.
     pub fn start(client: &Client, namespace: &str) -> Timeline {
-        let observed = Arc::default();
+        let record = Record::default();
         let mut watches = JoinSet::new();
         let started = Instant::now();
-        watches.spawn(watch(Api::<Stack>::namespaced(client.clone(), namespace), Arc::clone(&observed), started));
-        watches.spawn(watch(Api::<Workspace>::namespaced(client.clone(), namespace), Arc::clone(&observed), started));
-        watches.spawn(watch(Api::<Update>::namespaced(client.clone(), namespace), Arc::clone(&observed), started));
-        watches.spawn(watch(Api::<Pod>::namespaced(client.clone(), namespace), Arc::clone(&observed), started));
-        Timeline { observed, watches }
+        watches.spawn(watch(Api::<Stack>::namespaced(client.clone(), namespace), record.clone(), started));
+        watches.spawn(watch(Api::<Workspace>::namespaced(client.clone(), namespace), record.clone(), started));
+        watches.spawn(watch(Api::<Update>::namespaced(client.clone(), namespace), record.clone(), started));
+        watches.spawn(watch(Api::<Pod>::namespaced(client.clone(), namespace), record.clone(), started));
+        Timeline { record, watches }
     }
 
     /// Starts a watch of one kind.
@@ -58,16 +67,21 @@ impl Timeline {
             + Send
             + 'static,
     {
-        let observed = Arc::default();
+        let record = Record::default();
         let mut watches = JoinSet::new();
-        watches.spawn(watch(api, Arc::clone(&observed), Instant::now()));
-        Timeline { observed, watches }
+        watches.spawn(watch(api, record.clone(), Instant::now()));
+        Timeline { record, watches }
     }
 
     /// Stops the watches, because the recording of thousands of objects would dominate the load.
     #[allow(dead_code, reason = "used by the benchmarks")]
     pub fn end(&mut self) {
-        self.watches.abort_all();
+        self.watches = JoinSet::new();
+    }
+
+    /// Returns a receiver that is notified after each new state. Returns `None` if the watches have ended.
+    pub fn changes(&self) -> Option<Receiver<()>> {
+        (!self.watches.is_empty()).then(|| self.record.changes.subscribe())
     }
 
     /// Returns every observed state of the objects of a type.
@@ -102,11 +116,11 @@ impl Timeline {
     }
 
     fn all(&self) -> Vec<ObservedState> {
-        self.observed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.record.observed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-async fn watch<K>(api: Api<K>, observed: Arc<Mutex<Vec<ObservedState>>>, started: Instant)
+async fn watch<K>(api: Api<K>, record: Record, started: Instant)
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Clone
@@ -133,10 +147,13 @@ where
             gone,
             object: serde_json::to_value(&object).unwrap_or_default(),
         };
-        let mut seen = observed.lock().unwrap_or_else(PoisonError::into_inner);
-        if !seen.iter().any(|s| s.kind == state.kind && s.version == state.version && s.gone == state.gone) {
-            seen.push(state);
+        {
+            let mut seen = record.observed.lock().unwrap_or_else(PoisonError::into_inner);
+            if !seen.iter().any(|s| s.kind == state.kind && s.version == state.version && s.gone == state.gone) {
+                seen.push(state);
+            }
         }
+        record.changes.send_replace(());
     }
 }
 

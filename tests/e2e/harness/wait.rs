@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Result of one poll.
@@ -41,9 +42,40 @@ impl WaitLimit {
 
 /// Interval between two polls.
 const PAUSE: Duration = Duration::from_millis(150);
+/// Maximum interval between two polls that depend on notifications.
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// Pause after a notification. Several changes in a short time need only one poll.
+const SETTLING_TIME: Duration = Duration::from_millis(50);
 
 /// Polls until `poll` returns `Found`. After the timeout, panics with the last observed state.
-pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut poll: impl AsyncFnMut() -> Poll<T>) -> T {
+pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, poll: impl AsyncFnMut() -> Poll<T>) -> T {
+    poll_until(what, wait_limit, poll, async || sleep(PAUSE).await).await
+}
+
+/// Polls after each notification until `poll` returns `Found`. Without notifications, polls as [`wait_until`].
+pub async fn wait_for_change<T>(
+    what: impl Display,
+    wait_limit: WaitLimit,
+    mut changes: Option<Receiver<()>>,
+    poll: impl AsyncFnMut() -> Poll<T>,
+) -> T {
+    poll_until(what, wait_limit, poll, async || match &mut changes {
+        Some(changes) => {
+            // An error means that no notification follows.
+            let _ = timeout(MAX_PAUSE, changes.changed()).await;
+            sleep(SETTLING_TIME).await;
+        }
+        None => sleep(PAUSE).await,
+    })
+    .await
+}
+
+async fn poll_until<T>(
+    what: impl Display,
+    wait_limit: WaitLimit,
+    mut poll: impl AsyncFnMut() -> Poll<T>,
+    mut pause: impl AsyncFnMut(),
+) -> T {
     let end = Instant::now() + wait_limit.limit();
     let mut seen = "nothing yet".to_owned();
     loop {
@@ -55,7 +87,7 @@ pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut poll: 
             }
         }
         assert!(Instant::now() < end, "waited {:?} for {what}. Last state: {seen}", wait_limit.limit());
-        sleep(PAUSE).await;
+        pause().await;
     }
 }
 
