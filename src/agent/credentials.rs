@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
+use rustix::fs::OFlags;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -60,7 +62,13 @@ impl Credentials {
 /// exist or cannot be parsed, for example because the CLI has encrypted it.
 pub fn read(variables: &BTreeMap<OsString, OsString>) -> Option<Credentials> {
     let mut text = Zeroizing::new(String::new());
-    File::open(directory(variables)?.join(FILE)).ok()?.take(MAX_SIZE).read_to_string(&mut text).ok()?;
+    // Without this flag, opening a named pipe would wait for a writer.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(directory(variables)?.join(FILE)).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    file.take(MAX_SIZE).read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()
 }
 
@@ -104,6 +112,14 @@ mod tests {
             assert_eq!(found, expected, "{text}");
         }
         assert!(read_text("an encrypted file").is_none());
+    }
+
+    #[test]
+    fn a_named_pipe_is_not_a_credentials_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let made = std::process::Command::new("mkfifo").arg(directory.path().join(FILE)).status().unwrap();
+        assert!(made.success());
+        assert!(read(&BTreeMap::from([("PULUMI_HOME".into(), directory.path().into())])).is_none());
     }
 
     #[test]

@@ -105,7 +105,13 @@ impl Environment {
     }
 
     fn set_from_file(&mut self, layout: &Layout, name: &str, file: &Path) -> Result<(), Refusal> {
-        let value = read_value(&format!("environment variable {name}"), file, layout)?;
+        let mut value = read_value(&format!("environment variable {name}"), file, layout)?;
+        if name == TOKEN_VARIABLE {
+            // A file often ends with a newline, which the CLI would write to an HTTP header.
+            let mut token = value.into_vec();
+            token.truncate(token.trim_ascii_end().len());
+            value = OsString::from_vec(token);
+        }
         // The agent does not redact values of ConfigMaps, because they are not secret and often common words such as
         // `true`.
         if !file.starts_with(layout.config_maps()) {

@@ -173,6 +173,7 @@ impl Operations {
             journal,
             record,
             parameters,
+            stack: desired.stack.clone(),
             desired,
             config,
             tags,
@@ -185,7 +186,8 @@ impl Operations {
             liveness,
             select,
             version: self.source.version.clone(),
-        };
+        }
+        .with_organization();
         self.tasks.spawn(self.clone().finish(run, guard, token));
         Ok(Admission::Begun)
     }

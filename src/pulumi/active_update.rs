@@ -1,12 +1,17 @@
 //! The update in progress of a stack in Pulumi Cloud. Pulumi Cloud rejects an update while another update of the stack
 //! is in progress, and its error does not identify the other update.
 
+use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::console;
+use super::failure::lock::ExitedProcess;
 
 /// Maximum length of a text from Pulumi Cloud in a message, in bytes.
 const MAX_TEXT: usize = 256;
+/// Maximum difference between the clocks of Pulumi Cloud and of the node, in milliseconds. If the difference is larger, an
+/// interrupted update is not canceled, and ends when its lease expires.
+const MAX_CLOCK_DIFFERENCE: i64 = 60_000;
 /// Result of an update in progress in the history of a stack.
 const IN_PROGRESS: &str = "in-progress";
 /// Label of the login name in the description of a stack.
@@ -61,9 +66,13 @@ pub fn parse_stack(update: ActiveUpdate, description: &str) -> ActiveUpdate {
 }
 
 impl ActiveUpdate {
-    /// Returns whether a permalink that the CLI has printed is the URL of this update.
-    pub fn has_permalink(&self, permalink: &str) -> bool {
-        self.url.as_deref() == Some(permalink)
+    /// Returns whether a process has started this update: the process printed the URL of the update, and the update
+    /// started during the lifetime of the process. The URL alone is not sufficient, because the numbers of the updates
+    /// start again at 1 if the stack is deleted and created again.
+    pub fn is_of(&self, process: &ExitedProcess) -> bool {
+        let has_url = self.url.is_some() && self.url == process.permalink;
+        let lifetime = process.started - MAX_CLOCK_DIFFERENCE..=process.ended + MAX_CLOCK_DIFFERENCE;
+        has_url && self.started.parse::<Timestamp>().is_ok_and(|time| lifetime.contains(&time.as_millisecond()))
     }
 
     /// Returns the message for an update that was rejected because this update is in progress.
@@ -127,14 +136,28 @@ mod tests {
             update.describe(),
             "update 7 (https://app.pulumi.com/acme/web/dev/updates/7), started by alice at 2026-11-21T10:22:01.000Z"
         );
-        for (permalink, is_its) in [
-            ("https://app.pulumi.com/acme/web/dev/updates/7", true),
-            ("https://app.pulumi.com/acme/web/dev/updates/6", false),
-            ("https://app.pulumi.com/other/web/dev/updates/7", false),
-            ("", false),
+        let started = update.started.parse::<Timestamp>().expect("a time").as_millisecond();
+        let process = |permalink: Option<&str>, started: i64| ExitedProcess {
+            host: "web-0".to_owned(),
+            pid: 1,
+            started,
+            ended: started + 10_000,
+            permalink: permalink.map(str::to_owned),
+        };
+        let link = Some("https://app.pulumi.com/acme/web/dev/updates/7");
+        for (process, is_its) in [
+            (process(link, started), true),
+            (process(link, started - 10_000 - MAX_CLOCK_DIFFERENCE), true),
+            (process(link, started - 10_001 - MAX_CLOCK_DIFFERENCE), false),
+            (process(link, started + MAX_CLOCK_DIFFERENCE), true),
+            (process(link, started + MAX_CLOCK_DIFFERENCE + 1), false),
+            (process(Some("https://app.pulumi.com/acme/web/dev/updates/6"), started), false),
+            (process(Some("https://app.pulumi.com/other/web/dev/updates/7"), started), false),
+            (process(None, started), false),
         ] {
-            assert_eq!(update.has_permalink(permalink), is_its, "{permalink}");
+            assert_eq!(update.is_of(&process), is_its, "{process:?}");
         }
-        assert!(!parse_stack(ActiveUpdate::default(), "").has_permalink(""), "the URL is unknown");
+        let unknown = ActiveUpdate { started: update.started, ..ActiveUpdate::default() };
+        assert!(!unknown.is_of(&process(None, started)), "the URL is unknown");
     }
 }

@@ -59,12 +59,29 @@ pub fn without_credentials(url: &str) -> Option<String> {
     Some(format!("{scheme}://{location}{query}"))
 }
 
-/// Returns the URL with sorted query parameters, so that equal locations have equal URLs.
-pub fn sorted(url: &str) -> String {
+/// Returns the URL with sorted query parameters, and a URL of Pulumi Cloud in its shortest form, so that equal locations
+/// have equal URLs.
+pub fn normalized(url: &str) -> String {
+    if is_pulumi_cloud(url) {
+        return without_default_port(url.trim());
+    }
     let Some((location, query)) = url.split_once('?') else { return url.to_owned() };
     let mut parameters: Vec<&str> = query.split('&').collect();
     parameters.sort_unstable();
     format!("{location}?{}", parameters.join("&"))
+}
+
+/// Returns an HTTP URL with its scheme and its host in lower case, and without the default port, the dot after the host
+/// and the slash at the end.
+fn without_default_port(url: &str) -> String {
+    let (scheme, location) = url.split_once("://").unwrap_or(("https", url));
+    let (authority, path) = location.split_once('/').unwrap_or((location, ""));
+    let (scheme, authority) = (scheme.to_ascii_lowercase(), authority.to_ascii_lowercase());
+    let port = if scheme == "http" { ":80" } else { ":443" };
+    let host = authority.strip_suffix(port).unwrap_or(&authority).trim_end_matches('.');
+    let path = path.trim_end_matches('/');
+    let slash = if path.is_empty() { "" } else { "/" };
+    format!("{scheme}://{host}{slash}{path}")
 }
 
 /// Strips the user name and the password from the authority of a URL.
@@ -109,6 +126,28 @@ mod tests {
         }
         for url in ["https://api.pulumi.com", "HTTP://localhost:8080", "", "$(URL)", "word"] {
             assert!(!is_self_managed(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn equal_locations_have_equal_urls() {
+        for url in [
+            "https://API.Pulumi.com:443/",
+            "HTTPS://api.pulumi.com",
+            "https://api.pulumi.com./",
+            " https://api.pulumi.com",
+        ] {
+            assert_eq!(normalized(url), PULUMI_CLOUD, "{url}");
+        }
+        for (url, expected) in [
+            ("http://host:80/Path/", "http://host/Path"),
+            ("http://host:8080", "http://host:8080"),
+            ("https://host:80", "https://host:80"),
+            ("s3://State?region=x&endpoint=Y", "s3://State?endpoint=Y&region=x"),
+            ("file://~", "file://~"),
+            ("", ""),
+        ] {
+            assert_eq!(normalized(url), expected, "{url}");
         }
     }
 

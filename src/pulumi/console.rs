@@ -1,16 +1,20 @@
 //! Cleans the console output of the CLI, and finds links in it.
 
+use super::stack_name;
+
 /// Labels that the CLI prints before the URL of an update.
 const PERMALINK_LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
 /// Maximum length of the URL of an update in bytes.
 const MAX_ADDRESS: usize = 2048;
 
-/// Returns the URL of the update, if the CLI printed it to stdout.
-pub fn permalink(stdout: &str) -> Option<String> {
+/// Returns the URL of an update or a preview of a stack in Pulumi Cloud, if the CLI printed it to stdout. The CLI
+/// indents the messages of programs, and does not indent the URL.
+pub fn permalink(stdout: &str, stack: &str) -> Option<String> {
     stdout.lines().find_map(|line| {
-        let line = line.trim();
         let address = PERMALINK_LABELS.iter().find_map(|label| line.strip_prefix(label))?.trim();
-        (!address.is_empty() && address.len() <= MAX_ADDRESS).then(|| address.to_owned())
+        let is_of_stack =
+            stack_name::in_permalink(address).is_some_and(|url| url.stack == stack_name::parts(stack).stack);
+        (is_of_stack && address.len() <= MAX_ADDRESS).then(|| address.to_owned())
     })
 }
 
@@ -33,9 +37,19 @@ pub fn without_colors(text: &str) -> String {
     out
 }
 
-/// Removes colors and control characters from a text for display.
+/// Removes colors, control characters and invisible format characters from a text for display.
 pub fn for_display(text: &str) -> String {
-    without_colors(text).chars().filter(|character| !character.is_control() || "\n\t".contains(*character)).collect()
+    let is_shown = |character: char| (!character.is_control() || "\n\t".contains(character)) && !is_format(character);
+    without_colors(text).chars().filter(|character| is_shown(*character)).collect()
+}
+
+/// Returns whether a character is invisible and changes the direction or the lines of a text. Such characters can
+/// make a text look like another text.
+fn is_format(character: char) -> bool {
+    matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
+    )
 }
 
 /// Returns the length of the color tag at the start of a text, or 0.

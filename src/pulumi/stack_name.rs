@@ -33,6 +33,20 @@ pub fn parts(name: &str) -> Parts<'_> {
     }
 }
 
+/// Returns the parts of the stack in the URL of an update or a preview, which has the form
+/// `https://HOST/ORGANIZATION/PROJECT/STACK/updates/NUMBER`. Returns `None` for other URLs.
+pub fn in_permalink(url: &str) -> Option<Parts<'_>> {
+    let (scheme, location) = url.split_once("://")?;
+    let (_host, path) = location.split_once('/')?;
+    let ["http" | "https", organization, project, stack, "updates" | "previews", _] =
+        [scheme].into_iter().chain(path.split('/')).collect::<Vec<_>>()[..]
+    else {
+        return None;
+    };
+    let is_complete = [organization, project, stack].iter().all(|part| !part.is_empty());
+    is_complete.then_some(Parts { organization: Some(organization), project: Some(project), stack })
+}
+
 /// A stack, identified by its name, its project and the URL of its state backend, without credentials.
 #[derive(Clone, Copy, Debug)]
 pub struct Qualified<'a> {
@@ -42,11 +56,20 @@ pub struct Qualified<'a> {
 }
 
 impl Qualified<'_> {
+    /// Returns the name of this stack with the organization of `applied`, which is the same stack. Without an
+    /// organization, Pulumi Cloud selects the default organization of the current user, which can change. Returns `None`
+    /// if the name contains an organization, the organization of `applied` is unknown, or the stacks differ.
+    pub fn name_with_organization(&self, applied: &Qualified<'_>) -> Option<String> {
+        let organization = parts(applied.name).organization.filter(|_| parts(self.name).organization.is_none())?;
+        let is_in_cloud = applied.backend.is_some_and(backend::is_pulumi_cloud);
+        (is_in_cloud && !self.differs_from(applied)).then(|| format!("{organization}/{}", self.name))
+    }
+
     /// Returns whether the two stacks are different. Ignores a part that is unknown for one of the stacks.
     pub fn differs_from(&self, other: &Qualified<'_>) -> bool {
         let differ =
             |one: Option<&str>, other: Option<&str>| matches!((one, other), (Some(one), Some(other)) if one != other);
-        let (backend, other_backend) = (self.backend.map(backend::sorted), other.backend.map(backend::sorted));
+        let (backend, other_backend) = (self.backend.map(backend::normalized), other.backend.map(backend::normalized));
         let (name, other_name) = (parts(self.name), parts(other.name));
         name.stack != other_name.stack
             || differ(name.organization, other_name.organization)
@@ -77,6 +100,45 @@ mod tests {
         for (other, expected) in rows {
             assert_eq!(applied.differs_from(&other), expected, "{other:?}");
             assert_eq!(other.differs_from(&applied), expected, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn only_urls_of_updates_and_previews_contain_a_stack() {
+        let rows = [
+            ("https://app.pulumi.com/acme/web/dev/updates/7", Some(("acme", "web", "dev"))),
+            ("http://localhost:8080/acme/web/dev/previews/0b6c", Some(("acme", "web", "dev"))),
+            ("https://app.pulumi.com/acme/web/dev", None),
+            ("https://app.pulumi.com/acme/web/dev/updates/7/more", None),
+            ("https://app.pulumi.com/acme//dev/updates/7", None),
+            ("https://evil.example.com/login?next=phish", None),
+            ("file:///acme/web/dev/updates/7", None),
+            ("", None),
+        ];
+        for (url, expected) in rows {
+            let found = in_permalink(url);
+            let found = found.as_ref().and_then(|parts| Some((parts.organization?, parts.project?, parts.stack)));
+            assert_eq!(found, expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn the_organization_of_the_applied_stack_completes_a_name_in_pulumi_cloud() {
+        let of = |name, project, backend| Qualified { name, project, backend };
+        let cloud = Some("https://api.pulumi.com");
+        let applied = of("acme/dev", Some("web"), cloud);
+        let rows = [
+            (of("dev", Some("web"), cloud), applied, Some("acme/dev")),
+            (of("dev", None, Some("https://API.pulumi.com:443/")), applied, Some("acme/dev")),
+            (of("other/dev", Some("web"), cloud), applied, None),
+            (of("prod", Some("web"), cloud), applied, None),
+            (of("dev", Some("api"), cloud), applied, None),
+            (of("dev", Some("web"), Some("https://pulumi.example.com")), applied, None),
+            (of("dev", Some("web"), cloud), of("dev", Some("web"), cloud), None),
+            (of("dev", Some("web"), None), of("organization/dev", Some("web"), Some("s3://state")), None),
+        ];
+        for (stack, applied, expected) in rows {
+            assert_eq!(stack.name_with_organization(&applied).as_deref(), expected, "{stack:?} {applied:?}");
         }
     }
 

@@ -17,10 +17,14 @@ use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest, Setti
 ///
 /// Version 4: a destroy fails if its Pulumi stack is not the applied stack.
 ///
-/// Version 5: a run logs in to Pulumi Cloud with the ServiceAccount token of the pod.
+/// Version 5: a run logs in to Pulumi Cloud with the ServiceAccount token of the pod, and completes the name of its stack
+/// with the organization of the applied stack.
 pub const PROTOCOL_VERSION: u32 = 5;
 /// Minimum protocol version of an agent that logs in to Pulumi Cloud. An older agent would run without credentials.
 const OIDC_LOGIN_VERSION: u32 = 5;
+/// Minimum protocol version of an agent that uses the organization of the applied stack. An older agent could use the
+/// stack of another organization.
+const ORGANIZATION_VERSION: u32 = 5;
 /// Minimum protocol version of an agent that waits until Secrets and ConfigMaps are mounted.
 pub const MOUNT_WAIT_VERSION: u32 = 3;
 
@@ -28,6 +32,9 @@ pub const MOUNT_WAIT_VERSION: u32 = 3;
 pub fn required_version(request: &RunRequest) -> u32 {
     if request.oidc_login.is_some() {
         return OIDC_LOGIN_VERSION;
+    }
+    if request.applied_stack.as_ref().is_some_and(|applied| applied.name.contains('/')) {
+        return ORGANIZATION_VERSION;
     }
     if request.kind() == OperationKind::Destroy {
         return if request.applied_stack.is_some() { 4 } else { 2 };

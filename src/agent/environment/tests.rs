@@ -72,7 +72,7 @@ fn the_default_access_token_applies_unless_another_source_sets_the_variable() {
         (get(&environment, TOKEN_VARIABLE).map(str::to_owned), redacted)
     };
     assert_eq!(token(&[]).0, None, "the Secret does not exist");
-    std::fs::write(&file, "pul-default").unwrap();
+    std::fs::write(&file, "pul-default\n").unwrap();
     assert_eq!(token(&[]), (Some("pul-default".to_owned()), "[secret]".to_owned()));
     std::fs::write(&file, "pul-rotated").unwrap();
     assert_eq!(token(&[]).0.as_deref(), Some("pul-rotated"));

@@ -17,11 +17,11 @@ use crate::agent::durable;
 use crate::agent::output::{self, EventLog, Tail};
 use crate::agent::processes::{self, RunProcesses};
 use crate::pulumi::active_update::ActiveUpdate;
-use crate::pulumi::console;
 use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep};
 use crate::pulumi::failure::exit::Exit;
 use crate::pulumi::failure::{self, Failure, FailureKind};
 use crate::pulumi::run_summary::RunSummary;
+use crate::pulumi::{backend, console};
 use crate::rpc::proto::{self, StepState, progress};
 
 /// Interval at which the agent reads the event log.
@@ -92,6 +92,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     }
     let log = run.log();
     run.liveness.record();
+    let is_in_cloud = run.with_qualified(|stack| stack.backend.is_some_and(backend::is_pulumi_cloud));
     let mut permalink = None;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let reading = async {
@@ -99,7 +100,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
             let see = |line: &str| {
                 run.liveness.record();
                 if permalink.is_none() {
-                    permalink = console::permalink(line);
+                    permalink = console::permalink(line, &run.stack).filter(|_| is_in_cloud);
                     permalink.iter().for_each(|url| run.record.append(progress::Event::Permalink(url.clone())));
                 }
             };

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::login::{Login, LoginError, Period, login_error};
+use super::login::{self, Login, LoginError, Period, login_error};
 use super::request::OperationRequest;
 use crate::agent::cancellation::{CancelRequest, Cause, Liveness};
 use crate::agent::command::{Call, CallError, CliVersion, Ended, Stdout};
@@ -43,6 +43,8 @@ pub struct Run {
     pub record: Arc<JournalRecord>,
     pub parameters: OperationRequest,
     pub desired: proto::Settings,
+    /// Name of the stack for the CLI. In Pulumi Cloud, it can contain an organization that the settings do not contain.
+    pub stack: String,
     /// The configuration values, including values from Secrets and ConfigMaps.
     pub config: Vec<Entry>,
     /// Tags of the Pulumi stack. Empty unless the backend is Pulumi Cloud.
@@ -143,6 +145,10 @@ impl Run {
         let started = Timestamp::now().as_second();
         let ended = self.call_without_login(arguments, None, Stdout::Logged, &|_| {}).await?;
         if !ended.exit.success() {
+            if login::is_unsupported(&ended.stderr.text()) {
+                let found = self.version.get().await.trim().trim_start_matches('v').to_owned();
+                return Err(LoginError::CliTooOld { found });
+            }
             return Err(login_error(claims, ended.exit, &ended.stdout.text(), &ended.stderr.text()));
         }
         login.finish(url, &self.environment, started);

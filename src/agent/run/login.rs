@@ -22,6 +22,10 @@ use crate::pulumi::oidc;
 use crate::pulumi::run_summary::RunSummary;
 use crate::rpc::proto;
 
+/// Oldest version of the CLI that exchanges tokens.
+const OLDEST_WITH_OIDC: &str = "3.209.0";
+/// Error of older versions of the CLI.
+const UNKNOWN_FLAG: &str = "unknown flag: --oidc-token";
 /// Maximum size of a ServiceAccount token in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;
 
@@ -41,6 +45,11 @@ pub(super) enum LoginError {
     Token { file: String, error: io::Error },
     #[error("Pulumi Cloud rejected the ServiceAccount token ({claims}): {reason}")]
     Rejected { claims: String, reason: String },
+    #[error(
+        "spec.pulumiCloudOIDC requires version {OLDEST_WITH_OIDC} or later of the Pulumi CLI, and the image has version \
+         {found}: set spec.image (spec.workspaceTemplate.spec.image of a Stack) to a newer image"
+    )]
+    CliTooOld { found: String },
     #[error("failed to log in to Pulumi Cloud: {}", .0.message)]
     Failed(Failure),
     #[error("failed to log in to Pulumi Cloud: {0}")]
@@ -195,6 +204,11 @@ impl Login {
         let token = token.filter(|token| !secrets.contains(token));
         secrets.extend(token);
     }
+}
+
+/// Returns whether the CLI cannot exchange tokens, because it is too old.
+pub(super) fn is_unsupported(stderr: &str) -> bool {
+    stderr.contains(UNKNOWN_FLAG)
 }
 
 /// Returns the cause of a failed login. `claims` describes the ServiceAccount token.

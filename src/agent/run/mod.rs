@@ -79,17 +79,27 @@ impl Run {
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
     }
 
+    /// Completes the name of the stack with the organization of the stack that manages the resources.
+    pub(super) fn with_organization(self) -> Self {
+        let completed = self.with_qualified(|stack| stack.name_with_organization(&self.parameters.applied()?));
+        Run { stack: completed.unwrap_or(self.stack), ..self }
+    }
+
     /// Returns whether this operation would destroy a Pulumi stack other than the stack that manages the resources.
     fn destroys_another(&self) -> bool {
+        self.with_qualified(|stack| self.parameters.destroys_another(stack))
+    }
+
+    pub(super) fn with_qualified<T>(&self, evaluate: impl FnOnce(&Qualified<'_>) -> T) -> T {
         let project = Project::read(&self.directory()).ok();
         let backend = environment::backend_url(&self.environment, project.as_ref());
         let project = project.as_ref().map(|project| project.name.as_str());
-        self.parameters.destroys_another(&Qualified { name: &self.desired.stack, project, backend: backend.as_deref() })
+        evaluate(&Qualified { name: &self.stack, project, backend: backend.as_deref() })
     }
 
     async fn perform(&self) -> Result<OperationResult, RunError> {
         if self.parameters.kind == OperationKind::Destroy && self.destroys_another() {
-            return Ok(OperationResult::another_stack(&self.desired.stack));
+            return Ok(OperationResult::another_stack(&self.stack));
         }
         let missing_secrets = self.settings.apply(&self.desired_settings(), &self.current_source)?;
         if self.is_cancelled() {
@@ -119,11 +129,11 @@ impl Run {
             return Ok(self.conclude(first).await);
         }
         if self.parameters.kind == OperationKind::Destroy {
-            let operation_result = OperationResult::stack_not_found(&self.desired.stack);
+            let operation_result = OperationResult::stack_not_found(&self.stack);
             return Ok(operation_result.with_last_output(&first.stdout, &first.stderr));
         }
         if !self.parameters.creates_stack() {
-            let stack = &self.desired.stack;
+            let stack = &self.stack;
             return Ok(OperationResult::failed(format!(
                 "stack {stack} not found in the backend, and this run must not create it: create the stack, or correct \
                  the stack name or the backend"
@@ -203,7 +213,7 @@ impl Run {
         let event_log = self.record.event_log();
         let operation = arguments::Operation {
             kind,
-            stack: &self.desired.stack,
+            stack: &self.stack,
             event_log: &event_log,
             refresh: request.refresh,
             message: Some(request.message.as_str()).filter(|message| !message.is_empty()),
@@ -270,7 +280,7 @@ impl Run {
         if !outputs::need_values(reported) {
             return Ok(outputs::combine(reported, &BTreeMap::new())?);
         }
-        let ended = self.call(arguments::stack_output(&self.desired.stack), Stdout::Captured).await?;
+        let ended = self.call(arguments::stack_output(&self.stack), Stdout::Captured).await?;
         if !ended.exit.success() {
             return Err(RevealError::Failed(format!("{}: {}", ended.describe_exit(), ended.stderr.last_lines(5))));
         }

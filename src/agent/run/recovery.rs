@@ -73,12 +73,12 @@ impl Run {
     }
 
     async fn import(&self) -> Result<Ended, RunError> {
-        let arguments = arguments::stack_import(&self.desired.stack, &self.record.state_file());
+        let arguments = arguments::stack_import(&self.stack, &self.record.state_file());
         self.locking_call(arguments).await.map_err(|error| RunError::Call { action: "import the state", error })
     }
 
     async fn export(&self, purpose: &str) -> Result<Exported, RunError> {
-        let arguments = arguments::stack_export(&self.desired.stack, &self.record.state_file());
+        let arguments = arguments::stack_export(&self.stack, &self.record.state_file());
         let ended = self.call(arguments, Stdout::Logged).await;
         let ended = ended.map_err(|error| RunError::Call { action: "export the state", error })?;
         if ended.exit.success() {
@@ -156,9 +156,7 @@ impl Holder {
     fn is_one_of(&self, exited: &[ExitedProcess]) -> bool {
         match self {
             Holder::Lock(lock) => exited_holder(lock, exited).is_some(),
-            Holder::Update(update) => {
-                exited.iter().filter_map(|process| process.permalink.as_deref()).any(|url| update.has_permalink(url))
-            }
+            Holder::Update(update) => exited.iter().any(|process| update.is_of(process)),
         }
     }
 }
@@ -190,12 +188,13 @@ impl Run {
 
     /// Returns the update in progress of the stack in Pulumi Cloud.
     async fn active_update(&self) -> Result<Option<ActiveUpdate>, ActiveUpdateError> {
-        let stack = &self.desired.stack;
+        let stack = &self.stack;
+        // The history is read last, to shorten the time between the identification of the update and its cancellation.
+        let description = self.call(arguments::stack_description(stack), Stdout::Captured).await?;
         let history = self.call(arguments::newest_update(stack), Stdout::Captured).await?;
         let Some(update) = active_update::parse_history(&history.captured)? else { return Ok(None) };
-        let description = self.call(arguments::stack_description(stack), Stdout::Captured).await?;
         let update = active_update::parse_stack(update, &String::from_utf8_lossy(&description.captured));
-        // Without a user, the update has ended between the two calls.
+        // Without a user, the update has started between the two calls.
         Ok(Some(update).filter(|update| update.author.is_some()))
     }
 
@@ -220,7 +219,7 @@ impl Run {
             );
             return false;
         }
-        match self.call(arguments::cancel(&self.desired.stack), Stdout::Logged).await {
+        match self.call(arguments::cancel(&self.stack), Stdout::Logged).await {
             Ok(ended) if ended.exit.success() => {
                 tracing::warn!(operation, %holder, "removed the lock of a run that has ended");
                 true
@@ -257,7 +256,8 @@ impl Run {
                     pid: process.pid,
                     started: record.request().started,
                     ended: result.ended,
-                    permalink: process.permalink,
+                    // Only an interrupted run leaves an update in progress.
+                    permalink: process.permalink.filter(|_| result.interrupted),
                 })),
                 Err(error) => {
                     tracing::warn!(operation = record.request().id, %error, "failed to read the processes of the operation");
@@ -300,7 +300,10 @@ mod tests {
         let exited = |permalink: Option<String>| {
             vec![ExitedProcess { host: "web-0".to_owned(), pid: 1, started: 0, ended: 1, permalink }]
         };
-        let holder = |url: Option<String>| Holder::Update(ActiveUpdate { version: 7, url, ..ActiveUpdate::default() });
+        let started = "1970-01-01T00:00:00.000Z".to_owned();
+        let holder = |url: Option<String>| {
+            Holder::Update(ActiveUpdate { version: 7, url, started: started.clone(), ..ActiveUpdate::default() })
+        };
         for (holder, exited, expected) in [
             (holder(Some(url(7))), exited(Some(url(7))), true),
             (holder(Some(url(7))), exited(Some(url(6))), false),

@@ -16,7 +16,8 @@ pub struct OperationRequest {
     /// CLI processes of interrupted runs, which have provably exited. The agent may remove their locks. `None` if the
     /// agent must not remove any lock, not even the lock of an exited process in its own pod.
     pub exited_processes: Option<Vec<ExitedProcess>>,
-    /// The Pulumi stack that manages the resources. A destroy of another Pulumi stack fails.
+    /// The Pulumi stack that manages the resources. A destroy of another Pulumi stack fails. Its organization completes
+    /// a stack name without an organization.
     applied_stack: Option<proto::PulumiStack>,
     options: proto::RunOptions,
 }
@@ -55,12 +56,15 @@ impl OperationRequest {
 
     /// Returns whether this operation would destroy a Pulumi stack other than the stack that manages the resources.
     pub fn destroys_another(&self, stack: &Qualified<'_>) -> bool {
-        let is_another = |applied: &proto::PulumiStack| {
-            let project = Some(applied.project.as_str()).filter(|project| !project.is_empty());
-            let backend = Some(applied.backend.as_str()).filter(|backend| !backend.is_empty());
-            Qualified { name: &applied.name, project, backend }.differs_from(stack)
-        };
-        self.kind == OperationKind::Destroy && self.applied_stack.as_ref().is_some_and(is_another)
+        self.kind == OperationKind::Destroy && self.applied().is_some_and(|applied| applied.differs_from(stack))
+    }
+
+    /// Returns the stack that manages the resources.
+    pub fn applied(&self) -> Option<Qualified<'_>> {
+        let applied = self.applied_stack.as_ref()?;
+        let project = Some(applied.project.as_str()).filter(|project| !project.is_empty());
+        let backend = Some(applied.backend.as_str()).filter(|backend| !backend.is_empty());
+        Some(Qualified { name: &applied.name, project, backend })
     }
 
     /// Returns the secrets provider for a new stack, if the request contains one.

@@ -17,7 +17,7 @@ impl Run {
     /// a missing stack, because otherwise the first attempt of the run would fail. Only logs errors, because the run
     /// itself reports problems with the stack or the state backend.
     pub(super) async fn select(&self) {
-        let stack = &self.desired.stack;
+        let stack = &self.stack;
         let arguments = match self.parameters.creates_stack() {
             true => arguments::stack_select_or_init(stack, self.parameters.secrets_provider()),
             false => arguments::stack_select(stack),
@@ -32,8 +32,7 @@ impl Run {
     /// Creates the stack. Returns a result if the creation fails. Succeeds if another client has already created the
     /// stack.
     pub(super) async fn init(&self) -> Result<Option<OperationResult>, RunError> {
-        let ended =
-            self.locking_call(arguments::stack_init(&self.desired.stack, self.parameters.secrets_provider())).await;
+        let ended = self.locking_call(arguments::stack_init(&self.stack, self.parameters.secrets_provider())).await;
         let ended = ended.map_err(|error| RunError::Call { action: "create the stack", error })?;
         if ended.exit.success() || failure::stack_exists(&ended.stderr.text()) {
             return Ok(None);
@@ -69,7 +68,7 @@ impl Run {
     }
 
     async fn encrypting_call(&self, entry: &Entry) -> Result<Ended, RunError> {
-        let arguments = arguments::set_secret(&self.desired.stack, entry.is_path, &entry.key);
+        let arguments = arguments::set_secret(&self.stack, entry.is_path, &entry.key);
         let ended = self.call_with(arguments, Some(input(&entry.value)), Stdout::Logged, &|_| {}).await;
         ended.map_err(|error| RunError::Call { action: "encrypt the secrets of the configuration", error })
     }

@@ -125,7 +125,8 @@ pub struct UpdateSpec {
 
     /// Pulumi stack that a `destroy` must operate on. If the name, the project or the backend of the Pulumi stack in
     /// the workspace differs from this field, the destroy fails with the reason `StackNotFound` and deletes nothing.
-    /// Absent parts are not compared. A Stack sets this field to its `status.appliedStack`. Default: no restriction.
+    /// Absent parts are not compared. For other runs, the organization in this field completes a `stackName` without an
+    /// organization. A Stack sets this field to its `status.appliedStack`. Default: no restriction.
     /// Example: `{name: dev, project: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,

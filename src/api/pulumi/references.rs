@@ -226,7 +226,8 @@ pub struct GitHubAppAuth {
 /// Identity of a Pulumi stack in a state backend.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct PulumiStack {
-    /// Name of the Pulumi stack, as in `spec.stack`.
+    /// Name of the Pulumi stack, as in `spec.stack`. In Pulumi Cloud, `status` also contains the organization of a
+    /// completed run.
     pub name: String,
     /// Name of the Pulumi project. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]

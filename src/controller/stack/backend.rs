@@ -35,9 +35,10 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     let variables = variables(stack);
     let mut url = variables.get(URL).cloned().unwrap_or_default();
     if let Some(text) = url.as_str() {
-        url = json!(backend::sorted(text));
+        url = json!(backend::normalized(text));
     }
     let (scheme, rest) = url.as_str().and_then(|url| url.split_once("://")).unwrap_or_default();
+    let organization = organization.or_else(|| applied_organization(stack, name, url.as_str()));
     let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
     // Environment variables can contain parts of the location that are missing from the URL.
     let completing = match scheme {
@@ -72,6 +73,15 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     Some(Address { in_namespace: in_namespace.to_string(), in_cluster })
 }
 
+/// Returns the organization of the applied Pulumi stack, if it has this name and is in this backend.
+fn applied_organization<'a>(stack: &'a Stack, name: &str, url: Option<&str>) -> Option<&'a str> {
+    let applied = stack.status.as_ref()?.applied_stack.as_ref()?;
+    let parts = stack_name::parts(&applied.name);
+    let backend = applied.backend.as_deref().filter(|backend| backend::is_pulumi_cloud(backend))?;
+    let is_same = url.is_none_or(|url| backend::normalized(url) == backend::normalized(backend));
+    parts.organization.filter(|_| is_same && parts.stack == name)
+}
+
 /// Returns an address that is equal for Stacks in the same namespace that have applied the same Pulumi stack, even if
 /// their backend URLs are in different fields. Returns `None` if the URL does not define the location completely.
 pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
@@ -85,7 +95,7 @@ pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
         "http" | "https" => organization.is_some(),
         _ => false,
     };
-    is_complete.then(|| json!(["applied", backend::sorted(url), organization, name]).to_string())
+    is_complete.then(|| json!(["applied", backend::normalized(url), organization, name]).to_string())
 }
 
 /// Returns the values of a query parameter in a URL.

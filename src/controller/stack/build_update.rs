@@ -3,10 +3,11 @@
 use kube::ResourceExt;
 
 use crate::api::auto::{Update, UpdateKind, UpdateSpec};
-use crate::api::pulumi::{CurrentUpdate, Stack};
+use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
 use crate::api::{bounds, names};
 use crate::controller::merge;
 use crate::controller::stack::build_workspace::StackSpecError;
+use crate::controller::stack::identity;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
 
@@ -34,7 +35,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         target_dependents: stack.spec.target_dependents.filter(|_| !is_destroy),
         run_program: stack.spec.run_program.filter(|_| is_destroy),
         remove: stack.spec.remove_stack.filter(|_| is_destroy),
-        applied_stack: stack.status.as_ref().and_then(|status| status.applied_stack.clone()).filter(|_| is_destroy),
+        applied_stack: applied_stack(stack, is_destroy),
         priority: stack.spec.priority,
         pending_since: stack.status.as_ref().and_then(|status| status.pending_since.clone()),
         timeout: stack.spec.timeout.clone(),
@@ -68,6 +69,14 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
     update.metadata.owner_references = ownership::references(stack);
     update.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned(), names::STACK_FINALIZER.to_owned()]);
     Ok(update)
+}
+
+/// Returns the applied Pulumi stack for a run that depends on it: a destroy, and a run whose stack name contains no
+/// organization.
+fn applied_stack(stack: &Stack, is_destroy: bool) -> Option<PulumiStack> {
+    let applied = stack.status.as_ref()?.applied_stack.clone()?;
+    let has_organization = |name: &str| identity::parts(name).organization.is_some();
+    (is_destroy || has_organization(&applied.name) && !has_organization(&stack.spec.stack)).then_some(applied)
 }
 
 /// Returns the message for the update history of the backend: the reason for the run, and the origin revision of its
@@ -148,6 +157,20 @@ mod tests {
         let named = |kind| update(&stack, &current(kind)).unwrap().spec.applied_stack;
         assert_eq!(named(UpdateKind::Destroy), Some(applied));
         assert_eq!(named(UpdateKind::Up), None);
+    }
+
+    #[test]
+    fn a_run_whose_stack_name_lacks_the_organization_contains_the_applied_stack() {
+        let of = |name: &str, applied: &str| {
+            let mut stack = stack(json!({}));
+            stack.spec.stack = name.to_owned();
+            let applied = PulumiStack { name: applied.to_owned(), ..PulumiStack::default() };
+            stack.status = Some(crate::api::pulumi::StackStatus { applied_stack: Some(applied), ..Default::default() });
+            update(&stack, &current(UpdateKind::Up)).unwrap().spec.applied_stack.map(|applied| applied.name)
+        };
+        assert_eq!(of("dev", "acme/dev").as_deref(), Some("acme/dev"));
+        assert_eq!(of("acme/dev", "acme/dev"), None);
+        assert_eq!(of("dev", "dev"), None);
     }
 
     #[test]

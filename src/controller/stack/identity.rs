@@ -6,6 +6,7 @@ use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackSta
 use crate::controller::stack::backend;
 
 pub use crate::controller::differ;
+use crate::pulumi::stack_name;
 pub use crate::pulumi::stack_name::parts;
 
 /// Returns the Pulumi stack of the next run. The project and the backend are `None` if they are unknown.
@@ -23,11 +24,19 @@ pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
 /// Stack.
 pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
     let expected = current.pulumi_stack.clone().unwrap_or_else(|| desired(stack, None));
+    let organization = result.permalink.as_deref().and_then(|url| organization(&expected.name, url));
     PulumiStack {
+        name: organization
+            .map_or_else(|| expected.name.clone(), |organization| format!("{organization}/{}", expected.name)),
         project: expected.project.or_else(|| result.project_info.as_ref().map(|project| project.name.clone())),
         backend: result.backend.clone().or(expected.backend),
-        ..expected
     }
+}
+
+/// Returns the organization in the URL of an update, if the name of the Pulumi stack contains none.
+fn organization<'a>(name: &str, permalink: &'a str) -> Option<&'a str> {
+    let url = stack_name::in_permalink(permalink)?;
+    url.organization.filter(|_| parts(name).organization.is_none() && url.stack == name)
 }
 
 /// Returns whether the Stack may have resources: an `up` has succeeded, or a failed `up` may have changed resources.
@@ -60,14 +69,14 @@ pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
 }
 
 /// Returns the Pulumi stack to record after a run that may have changed resources. An interrupted run may report no
-/// project and no backend. The missing parts are then copied from the recorded Pulumi stack, unless the reported parts
+/// organization, no project and no backend. The missing parts are then copied from the recorded Pulumi stack, unless the reported parts
 /// differ from it.
 pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
     match recorded(stack) {
         Some(before) if !differ(&before, &worked_on) => PulumiStack {
+            name: if parts(&worked_on.name).organization.is_some() { worked_on.name } else { before.name },
             project: worked_on.project.or(before.project),
             backend: worked_on.backend.or(before.backend),
-            ..worked_on
         },
         _ => worked_on,
     }

@@ -13,13 +13,20 @@ fn the_permalink_of_the_update_is_found() {
             "View in Browser (Ctrl+O): https://app.pulumi.com/o/p/dev/updates/2\r\n",
             Some("https://app.pulumi.com/o/p/dev/updates/2"),
         ),
-        ("Permalink: file:///state/.pulumi/stacks/p/s.json", Some("file:///state/.pulumi/stacks/p/s.json")),
+        (
+            "View Live: https://app.pulumi.com/o/p/dev/previews/0b6c\n",
+            Some("https://app.pulumi.com/o/p/dev/previews/0b6c"),
+        ),
+        ("Permalink: file:///state/.pulumi/stacks/p/dev.json", None),
+        ("Permalink: https://evil.example.com/login?next=phish", None),
+        ("View Live: https://app.pulumi.com/o/p/other/updates/1", None),
+        ("    View Live: https://app.pulumi.com/o/p/dev/updates/1", None),
         ("View Live: \n", None),
         ("it says View Live: x\n", None),
         ("", None),
     ];
     for (stdout, expected) in table {
-        assert_eq!(permalink(stdout).as_deref(), expected, "{stdout}");
+        assert_eq!(permalink(stdout, "o/dev").as_deref(), expected, "{stdout}");
     }
 }
 
@@ -35,6 +42,11 @@ fn only_color_codes_are_removed() {
     for (text, expected) in table {
         assert_eq!(without_colors(text), expected);
     }
+}
+
+#[test]
+fn a_text_for_display_contains_no_control_and_format_characters() {
+    assert_eq!(for_display("a\u{1b}[31m\u{7}b\u{202e}c\u{2028}d\u{2066}e\nf"), "abcde\nf");
 }
 
 #[test]
@@ -55,7 +67,7 @@ proptest! {
     #[test]
     fn arbitrary_text_never_causes_a_panic(text in "(<\\{%|%\\}>|\u{1b}|\\[|[0-9;m]|é|.){0,60}") {
         let _ = without_colors(&text);
-        let _ = permalink(&text);
+        let _ = permalink(&text, "dev");
     }
 }
 

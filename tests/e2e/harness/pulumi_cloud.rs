@@ -66,7 +66,16 @@ pub type StackName<'a> = (&'a str, &'a str);
 
 impl PulumiCloud {
     pub async fn of(scene: &Scene) -> PulumiCloud {
-        let organization = format!("org-{}", scene.id);
+        Self::create(scene, format!("org-{}", scene.id)).await
+    }
+
+    /// Creates an organization with the same members, which becomes their default organization.
+    pub async fn default_of(scene: &Scene) -> PulumiCloud {
+        Self::create(scene, format!("default-{}", scene.id)).await
+    }
+
+    /// The server selects the organization with the alphabetically first name as the default of its members.
+    async fn create(scene: &Scene, organization: String) -> PulumiCloud {
         let control = format!("{}/control/organizations/{organization}", Environment::get().pulumi_cloud_url);
         let [alice, bob] = ["alice", "bob"].map(|name| format!("{name}-{}", scene.id));
         let members = json!({"members": {&alice: "admin", &bob: "admin"}});

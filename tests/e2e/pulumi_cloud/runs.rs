@@ -9,7 +9,8 @@ use serde_json::json;
 
 use super::{cloud_with_token, failures, last_update};
 use crate::harness::{
-    Program, PulumiCloud, Scene, StackHandle, TOKEN_SECRET, WaitLimit, condition, has_condition, once, run,
+    Poll, Program, PulumiCloud, Scene, StackHandle, TOKEN_SECRET, WaitLimit, condition, has_condition, once, run,
+    wait_until,
 };
 use crate::runs_parts::{in_pod, progress, slow, until_ended_with_reason, until_update};
 
@@ -95,11 +96,12 @@ fn the_commit_of_a_git_repository_is_the_message_in_pulumi_cloud() {
 }
 
 #[test]
-fn the_default_organization_of_the_token_owns_a_short_stack_name() {
+fn a_short_stack_name_stays_in_the_organization_of_its_first_run() {
     run("cloud-default", async |scene| {
         let (cloud, _) = cloud_with_token(scene).await;
         let source = scene.source("app").await;
-        let commit = source.push(&Program::new("cloud-default").output("a", json!("b")).files()).await;
+        let program = |value: &str| Program::new("cloud-default").step("step", json!({"value": value}));
+        let commit = source.push(&program("one").files()).await;
         let mut stack = scene.stack_in_cloud("main", &source, &cloud, "cloud-default");
         let name = format!("main-{}", scene.id);
         stack.spec.stack.clone_from(&name);
@@ -110,8 +112,65 @@ fn the_default_organization_of_the_token_owns_a_short_stack_name() {
                 .expect("a reference");
         stack.spec.env_refs.insert("PULUMI_ACCESS_TOKEN".to_owned(), reference);
         let main = scene.start(stack).await;
-        let applied = last_update(&main.until_applied(&commit).await);
-        assert_eq!(applied.permalink, Some(cloud.permalink(("cloud-default", &name), 1)));
+        let applied = main.until_applied(&commit).await;
+        let stack = ("cloud-default", name.as_str());
+        assert_eq!(last_update(&applied).permalink, Some(cloud.permalink(stack, 1)));
+        let recorded = applied.status.and_then(|status| status.applied_stack).expect("the applied stack").name;
+        assert_eq!(recorded, format!("{}/{name}", cloud.organization));
+
+        let other = PulumiCloud::default_of(scene).await;
+        let second = source.push(&program("two").files()).await;
+        let applied = main.until_applied(&second).await;
+        assert_eq!(last_update(&applied).permalink, Some(cloud.permalink(stack, 2)));
+        main.change(json!({"spec": {"destroyOnFinalize": true}})).await;
+        main.delete().await;
+        main.until_gone().await;
+        assert_eq!(main.log.operations().await, once(&["create step", "update step", "delete step"]));
+        assert_eq!(cloud.updates(stack).await.first().map(|update| update.kind.clone()), Some("destroy".to_owned()));
+        assert_eq!(other.state(stack).await, None, "the default organization contains no stack");
+    });
+}
+
+/// The numbers of the updates start again at 1, so the URL of the other update equals the URL of a recorded run.
+#[test]
+fn an_update_of_a_recreated_stack_is_not_canceled() {
+    run("cloud-recreated", async |scene| {
+        let (cloud, token) = cloud_with_token(scene).await;
+        let source = scene.source("app").await;
+        let first = source.push(&slow("cloud-recreated", 1).files()).await;
+        let main = scene.start(scene.stack_in_cloud("main", &source, &cloud, "cloud-recreated")).await;
+        let spec = main.until_applied(&first).await.spec;
+        main.change(json!({"spec": {"suspend": true}})).await;
+        let name = format!("main-{}", scene.id);
+        cloud.delete_stack(("cloud-recreated", &name), &token).await;
+
+        let elsewhere = Scene::new("cloud-recreated-too").await;
+        source.track_in(&elsewhere).await;
+        super::create_token_secret(&elsewhere, &cloud.token(&cloud.bob).await).await;
+        let commit = source.push(&slow("cloud-recreated", 45).files()).await;
+        let mut same = elsewhere.stack_in_cloud("other", &source, &cloud, "cloud-recreated");
+        same.spec.stack = spec.stack;
+        let other = elsewhere.start(same).await;
+        let link = cloud.permalink(("cloud-recreated", &name), 1);
+        wait_until("the other update to start", WaitLimit::Run, async || {
+            let updates = cloud.updates(("cloud-recreated", &name)).await;
+            match updates.as_slice() {
+                [update] if update.status == "running" => Poll::Found(()),
+                updates => Poll::NotYet(format!("{updates:?}")),
+            }
+        })
+        .await;
+        main.change(json!({"spec": {"suspend": false}})).await;
+        let blocked = main
+            .until("to report the other update", WaitLimit::Run, |stack| {
+                has_condition(stack, READY, "False", stack_reason::UPDATE_CONFLICT)
+            })
+            .await;
+        let message = condition(&blocked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+        assert!(message.contains(&format!("update 1 ({link}), started by {}", cloud.bob)), "{message}");
+        other.until_applied(&commit).await;
+        assert_eq!(cloud.requests("POST", ".*/cancel").await.len(), 0, "the other update is not canceled");
+        elsewhere.remove().await;
     });
 }
 

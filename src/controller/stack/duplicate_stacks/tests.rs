@@ -220,3 +220,40 @@ async fn a_deleted_duplicate_does_not_wait_for_another_stack() {
     duplicates.forget(&key(&stack("first", 10, json!({}))));
     assert!(requeued.try_recv().is_err(), "no Stack waits");
 }
+
+#[tokio::test]
+async fn stacks_with_and_without_an_organization_are_duplicates_after_their_first_runs() {
+    let (requeue, _requeued) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(requeue, true);
+    let (reader, _) = reader("web");
+    let of = |name: &str, created: i64, spec: serde_json::Value, applied: &str| {
+        let mut stack = stack(name, created, spec);
+        let applied = PulumiStack {
+            name: applied.to_owned(),
+            project: Some("web".to_owned()),
+            backend: Some("https://pulumi.example.com".to_owned()),
+        };
+        let project = RunProject { name: "web".to_owned(), runtime: "yaml".to_owned() };
+        stack.status = Some(StackStatus {
+            applied_stack: Some(applied),
+            project_info: Some(project),
+            last_applied_revision: Some("main@sha1:a".to_owned()),
+            ..StackStatus::default()
+        });
+        stack
+    };
+    let backend = "https://Pulumi.example.com:443/";
+    let first = of("first", 10, json!({"stack": "acme/web/dev", "backend": backend}), "acme/web/dev");
+    let second = of("second", 20, json!({"stack": "dev", "backend": "https://pulumi.example.com"}), "acme/dev");
+    let other = of("other", 30, json!({"stack": "dev", "backend": "https://pulumi.example.com"}), "other/dev");
+    for stack in [&first, &second, &other] {
+        duplicates.record(stack);
+    }
+    let preceding = async |stack: &Stack| {
+        let preceding = duplicates.preceding(stack, Some(&workspace("web")), &reader).await.unwrap();
+        preceding.map(|duplicate| duplicate.to_string())
+    };
+    assert_eq!(preceding(&first).await, None);
+    assert_eq!(preceding(&second).await.as_deref(), Some("apps/first"));
+    assert_eq!(preceding(&other).await, None, "another organization");
+}

@@ -176,3 +176,28 @@ fn the_backend_reported_by_the_agent_takes_precedence() {
     assert_eq!(backend(Some("file:///tmp")).as_deref(), Some("file:///tmp"));
     assert_eq!(backend(None).as_deref(), Some("s3://a"));
 }
+
+#[test]
+fn the_url_of_the_update_determines_the_organization() {
+    let stack = Stack::new("app", StackSpec { stack: "dev".to_owned(), ..StackSpec::default() });
+    let name = |name: &str, permalink: Option<&str>| {
+        let current = CurrentUpdate { pulumi_stack: Some(pulumi_stack(name, None, None)), ..CurrentUpdate::default() };
+        let result = UpdateStatus { permalink: permalink.map(str::to_owned), ..UpdateStatus::default() };
+        reported(&stack, &current, &result).name
+    };
+    let link = Some("https://app.pulumi.com/acme/web/dev/updates/7");
+    assert_eq!(name("dev", link), "acme/dev");
+    assert_eq!(name("other/dev", link), "other/dev");
+    assert_eq!(name("prod", link), "prod");
+    assert_eq!(name("dev", None), "dev");
+}
+
+#[test]
+fn the_known_organization_remains_recorded() {
+    let mut stack = Stack::new("app", StackSpec { stack: "dev".to_owned(), ..StackSpec::default() });
+    let before = pulumi_stack("acme/dev", Some("web"), None);
+    stack.status = Some(StackStatus { applied_stack: Some(before.clone()), ..StackStatus::default() });
+    assert_eq!(applied_by(&stack, pulumi_stack("dev", None, None)), before);
+    let other = pulumi_stack("other/dev", Some("web"), None);
+    assert_eq!(applied_by(&stack, other.clone()), other);
+}
