@@ -9,11 +9,11 @@ const PASSPHRASE: &str = "the stack's secrets are encrypted with a passphrase: s
 const OTHER_KEY: &str = "a secret in the stack's settings file is encrypted with a different passphrase or key than the stack: \
                          set the secret again with `pulumi config set --secret` and commit the file, or remove it from the file \
                          and set it in spec.secretsRef";
-const NO_LOGIN: &str = "set the state backend in spec.backend; for Pulumi Cloud, set spec.pulumiCloudOIDC, or set \
-                        PULUMI_ACCESS_TOKEN in spec.envRefs to a key of a Secret with an access token";
+const NO_LOGIN: &str = "set the state backend in spec.backend; for Pulumi Cloud, set spec.pulumiCloudOIDC, or store an \
+                        access token in a Secret and refer to it in spec.accessTokenSecret or spec.envRefs";
 const REJECTED_IDENTITY: &str = "in the organization, register the issuer, allow the audience in it, and add a policy for the subject and \
                                  for the organization, team or user of spec.pulumiCloudOIDC";
-const INVALID_TOKEN: &str = "store a valid access token in the Secret that spec.envRefs or spec.accessTokenSecret refers to; the next run uses it";
+const INVALID_TOKEN: &str = "store a valid access token in the Secret that spec.envRefs or spec.accessTokenSecret refers to; a run then starts within two minutes";
 const MISSING_PERMISSION: &str = "the access token is valid but lacks a permission: use a token with the permission, or correct \
                                   the organization in spec.stack";
 const UPDATE_IN_PROGRESS: &str =
