@@ -69,8 +69,8 @@ pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
 }
 
 /// Returns the Pulumi stack to record after a run that may have changed resources. An interrupted run may report no
-/// organization, no project and no backend. The missing parts are then copied from the recorded Pulumi stack, unless the reported parts
-/// differ from it.
+/// organization, no project and no backend. The missing parts are then copied from the recorded Pulumi stack, unless
+/// the reported parts differ from it.
 pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
     match recorded(stack) {
         Some(before) if !differ(&before, &worked_on) => PulumiStack {
