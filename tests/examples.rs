@@ -153,7 +153,7 @@ fn images<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
 /// documented outputs would be untested.
 #[test]
 fn every_image_has_a_fixed_version() {
-    let modules = read(&root().join("tests/cluster/tools/pulumi/go.mod"));
+    let modules = read(&root().join("tests/cluster/tools/common/go.mod"));
     let version = modules.split("github.com/pulumi/pulumi/pkg/v3 v").nth(1).unwrap().split_whitespace().next().unwrap();
     let expected = format!("pulumi/pulumi:{version}-nonroot");
     let mut checked = 0;
