@@ -21,6 +21,7 @@ pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
     qualified(one).differs_from(&qualified(other))
 }
 
+/// Returns the parts of a Pulumi stack for a comparison.
 fn qualified(stack: &PulumiStack) -> Qualified<'_> {
     Qualified { name: &stack.name, project: stack.project.as_deref(), backend: stack.backend.as_deref() }
 }

@@ -56,13 +56,18 @@ pub struct Qualified<'a> {
 }
 
 impl Qualified<'_> {
-    /// Returns the name of this stack with the organization of `applied`, which is the same stack. Without an
-    /// organization, Pulumi Cloud selects the default organization of the current user, which can change. Returns `None`
-    /// if the name contains an organization, the organization of `applied` is unknown, or the stacks differ.
+    /// Returns the name of this stack with the [organization](Self::organization_of) of `applied`.
     pub fn name_with_organization(&self, applied: &Qualified<'_>) -> Option<String> {
-        let organization = parts(applied.name).organization.filter(|_| parts(self.name).organization.is_none())?;
+        Some(format!("{}/{}", self.organization_of(applied)?, self.name))
+    }
+
+    /// Returns the organization of `applied` in Pulumi Cloud, if `applied` is the same stack. Without an organization,
+    /// Pulumi Cloud selects the default organization of the current user, which can change. Returns `None` if the name
+    /// of this stack contains an organization, or if the organization of `applied` is unknown.
+    pub fn organization_of<'a>(&self, applied: &Qualified<'a>) -> Option<&'a str> {
         let is_in_cloud = applied.backend.is_some_and(backend::is_pulumi_cloud);
-        (is_in_cloud && !self.differs_from(applied)).then(|| format!("{organization}/{}", self.name))
+        let is_needed = is_in_cloud && parts(self.name).organization.is_none() && !self.differs_from(applied);
+        parts(applied.name).organization.filter(|_| is_needed)
     }
 
     /// Returns whether the two stacks are different. Ignores a part that is unknown for one of the stacks.

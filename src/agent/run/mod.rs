@@ -81,7 +81,8 @@ impl Run {
 
     /// Completes the name of the stack with the organization of the stack that manages the resources.
     pub(super) fn with_organization(self) -> Self {
-        let completed = self.with_qualified(|stack| stack.name_with_organization(&self.parameters.applied()?));
+        let applied = self.parameters.applied();
+        let completed = applied.and_then(|applied| self.with_qualified(|stack| stack.name_with_organization(&applied)));
         Run { stack: completed.unwrap_or(self.stack), ..self }
     }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::api::names::{ACCESS_TOKEN_KEY, PULUMI_CONTAINER};
 use crate::api::pulumi::{PulumiStack, ResourceRef, Stack};
+use crate::controller;
 use crate::pulumi::{backend, stack_name};
 
 const URL: &str = backend::URL_VARIABLE;
@@ -75,11 +76,8 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
 
 /// Returns the organization of the applied Pulumi stack, if it has this name and is in this backend.
 fn applied_organization<'a>(stack: &'a Stack, name: &str, url: Option<&str>) -> Option<&'a str> {
-    let applied = stack.status.as_ref()?.applied_stack.as_ref()?;
-    let parts = stack_name::parts(&applied.name);
-    let backend = applied.backend.as_deref().filter(|backend| backend::is_pulumi_cloud(backend))?;
-    let is_same = url.is_none_or(|url| backend::normalized(url) == backend::normalized(backend));
-    parts.organization.filter(|_| is_same && parts.stack == name)
+    let applied = controller::qualified(stack.status.as_ref()?.applied_stack.as_ref()?);
+    stack_name::Qualified { name, project: None, backend: url }.organization_of(&applied)
 }
 
 /// Returns an address that is equal for Stacks in the same namespace that have applied the same Pulumi stack, even if

@@ -7,7 +7,6 @@ cli_versions=(oldest middle newest)
 # build_cli_versions VERSION...
 build_cli_versions() {
     local version
-    (($# > 0)) || die "usage: cluster cli-versions NAME..., with the names ${cli_versions[*]}"
     for version in "$@"; do
         [[ " ${cli_versions[*]} " == *" $version "* ]] || die "the version $version is not one of ${cli_versions[*]}"
     done
