@@ -107,6 +107,9 @@ pub mod update_reason {
     pub const PENDING_CREATES: &str = "PendingCreates";
     /// The backend does not contain the Pulumi stack to destroy. No resource was destroyed.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
+    /// The run deviated from its approved plan, or the plan is not available. The run may have made changes that are part
+    /// of the plan.
+    pub const PLAN_VIOLATED: &str = "PlanViolated";
     /// The run waits for the end of a Pulumi command that a user runs in the pod.
     pub const INTERACTIVE_SESSION: &str = "InteractiveSession";
     /// The spec is invalid. The run did not start.

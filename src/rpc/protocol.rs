@@ -6,7 +6,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest, Settings};
+use crate::rpc::proto::{ConfigItem, OperationKind, PreviewOf, RunOptions, RunRequest, Settings};
 
 /// Protocol version of this agent. If a new field of a run request changes the behavior of a run, increase the version,
 /// and return it from [`required_version`] for requests that contain the field.
@@ -19,7 +19,12 @@ use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest, Setti
 ///
 /// Version 5: a run logs in to Pulumi Cloud with the ServiceAccount token of the pod, and completes the name of its stack
 /// with the organization of the applied stack.
-pub const PROTOCOL_VERSION: u32 = 5;
+///
+/// Version 6: a preview saves its plan or previews another operation, and a run follows a plan.
+pub const PROTOCOL_VERSION: u32 = 6;
+/// Minimum protocol version of an agent that supports plans. An older agent would run without the plan, and would preview
+/// an `up` instead of another operation.
+const PLAN_VERSION: u32 = 6;
 /// Minimum protocol version of an agent that logs in to Pulumi Cloud. An older agent would run without credentials.
 const OIDC_LOGIN_VERSION: u32 = 5;
 /// Minimum protocol version of an agent that uses the organization of the applied stack. An older agent could use the
@@ -30,6 +35,10 @@ pub const MOUNT_WAIT_VERSION: u32 = 3;
 
 /// Returns the minimum protocol version of an agent for this run.
 pub fn required_version(request: &RunRequest) -> u32 {
+    let previews_another = |options: &RunOptions| options.preview_of() != PreviewOf::Up;
+    if !request.plan.is_empty() || request.options.as_ref().is_some_and(|o| o.save_plan || previews_another(o)) {
+        return PLAN_VERSION;
+    }
     if request.oidc_login.is_some() {
         return OIDC_LOGIN_VERSION;
     }

@@ -124,6 +124,9 @@ impl OperationResult {
             project: None,
             backend: String::new(),
             config_inputs: String::new(),
+            plan: Vec::new(),
+            planned_steps: Vec::new(),
+            planned_step_count: 0,
         }
     }
 }

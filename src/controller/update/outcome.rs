@@ -280,6 +280,7 @@ fn failure(outcome: proto::Outcome) -> Option<&'static str> {
         proto::Outcome::BackendUnavailable => Some(update_reason::BACKEND_UNAVAILABLE),
         proto::Outcome::PendingCreates => Some(update_reason::PENDING_CREATES),
         proto::Outcome::StackNotFound => Some(update_reason::STACK_NOT_FOUND),
+        proto::Outcome::PlanViolated => Some(update_reason::PLAN_VIOLATED),
     }
 }
 

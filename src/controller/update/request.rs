@@ -201,6 +201,7 @@ pub fn run(
         stack_tags: HashMap::default(),
         source: update.spec.source.clone().map(source),
         oidc_login: oidc_login(&workspace.spec, timeout_seconds),
+        plan: Vec::new(),
     })
 }
 
@@ -245,6 +246,8 @@ fn run_options(update: &Update, workspace: &Workspace) -> proto::RunOptions {
         stack_must_exist: stack.is_some_and(|stack| stack.create == Some(false)),
         log_level: workspace.spec.pulumi_log_level.unwrap_or_default(),
         secrets_provider: stack.and_then(|stack| stack.secrets_provider.clone()).unwrap_or_default(),
+        preview_of: proto::PreviewOf::Up.into(),
+        save_plan: false,
     }
 }
 

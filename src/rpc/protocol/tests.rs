@@ -48,6 +48,14 @@ fn requests_with_newer_features_require_a_newer_agent() {
     for (name, request) in rows {
         assert_eq!(required_version(&request), 1, "{name}");
     }
+    let saves = RunOptions { save_plan: true, ..RunOptions::default() };
+    let previews_refresh = RunOptions { preview_of: PreviewOf::Refresh.into(), ..RunOptions::default() };
+    for options in [saves, previews_refresh] {
+        let preview = OperationKind::Preview.into();
+        let request = RunRequest { kind: preview, options: Some(options), ..plain.clone() };
+        assert_eq!(required_version(&request), 6, "older agents preview an up without a plan");
+    }
+    assert_eq!(required_version(&RunRequest { plan: vec![1], ..plain.clone() }), 6, "older agents ignore the plan");
     let login = RunRequest { oidc_login: Some(OidcLogin::default()), ..plain.clone() };
     assert_eq!(required_version(&login), 5, "older agents do not log in");
     let destroy = RunRequest { kind: OperationKind::Destroy.into(), ..plain };
