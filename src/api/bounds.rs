@@ -32,6 +32,10 @@ pub const CONDITIONS: u32 = 16;
 pub const OPERATIONS: u32 = 64;
 /// Maximum number of pending creates in the status of an Update.
 pub const PENDING_CREATES: u32 = 100;
+/// Maximum number of changed resources of a preview in a status.
+pub const PLANNED_RESOURCES: u32 = 200;
+/// Maximum number of properties of a changed resource in a status.
+pub const PLANNED_PROPERTIES: u32 = 20;
 /// Maximum number of history entries in a status.
 pub const HISTORY: u32 = 16;
 

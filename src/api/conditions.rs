@@ -37,6 +37,10 @@ pub mod stack_reason {
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
     /// The Pulumi state contains resources that an interrupted run was creating.
     pub const PENDING_CREATES: &str = "PendingCreates";
+    /// The plan of the next run requires an approval.
+    pub const AWAITING_APPROVAL: &str = "AwaitingApproval";
+    /// A user rejected the plan of the next run.
+    pub const PLAN_REJECTED: &str = "PlanRejected";
     /// A user canceled the run. The controller does not retry the run.
     pub const CANCELED: &str = "Canceled";
     /// The backend does not contain the Pulumi stack to destroy, although this Stack may have created resources in it.

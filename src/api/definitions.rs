@@ -9,7 +9,7 @@ use kube::{CustomResourceExt, Resource};
 use serde_json::json;
 
 use crate::api::auto::{Update, Workspace};
-use crate::api::pulumi::{Program, Stack, StackReceiver};
+use crate::api::pulumi::{Approval, Program, Stack, StackReceiver};
 use crate::api::template_schema;
 
 /// Returns all CustomResourceDefinitions as they are installed in a cluster. The fields of templates are not part of the
@@ -20,7 +20,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         template_schema::describe_pods(workspace);
         template_schema::describe_templates(stack, workspace, update);
     }
-    [stack, Program::crd(), StackReceiver::crd(), workspace, update].into_iter().map(finish).collect()
+    [stack, Program::crd(), StackReceiver::crd(), Approval::crd(), workspace, update].into_iter().map(finish).collect()
 }
 
 /// Returns the schema of the spec in the generated version.
@@ -34,7 +34,7 @@ pub fn api_versions() -> BTreeSet<(String, String)> {
     fn of<K: Resource<DynamicType = ()>>() -> (String, String) {
         (K::group(&()).into_owned(), K::version(&()).into_owned())
     }
-    [of::<Stack>(), of::<Program>(), of::<StackReceiver>(), of::<Workspace>(), of::<Update>()].into()
+    [of::<Stack>(), of::<Program>(), of::<StackReceiver>(), of::<Approval>(), of::<Workspace>(), of::<Update>()].into()
 }
 
 /// Adds the parts that the derive macro does not generate. The default status of new objects is

@@ -133,6 +133,11 @@ pub fn outputs_secret(update: &str) -> String {
     format!("{update}-stack-outputs")
 }
 
+/// Returns the name of the Secret with the plan that an Update saved.
+pub fn plan_secret(update: &str) -> String {
+    format!("{update}-plan")
+}
+
 /// Number of hexadecimal digits at the end of the name of an Update that a Stack creates.
 pub const UPDATE_HASH_LENGTH: usize = 11;
 /// Number of these digits that encode the attempt. After the maximum, the encoded number starts at 0 again.

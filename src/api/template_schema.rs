@@ -21,8 +21,19 @@ use crate::api::bounds;
 const SET_IN_WORKSPACE: [&str; 2] = ["artifact", "pulumiCloudOIDC"];
 
 /// Fields of an Update that `updateTemplate` does not support, because the Stack sets them.
-const SET_IN_UPDATE: [&str; 8] =
-    ["appliedStack", "artifact", "pendingCreates", "pendingSince", "source", "stackName", "type", "workspaceName"];
+const SET_IN_UPDATE: [&str; 11] = [
+    "appliedStack",
+    "artifact",
+    "pendingCreates",
+    "pendingSince",
+    "plan",
+    "previewOf",
+    "savePlan",
+    "source",
+    "stackName",
+    "type",
+    "workspaceName",
+];
 
 /// Start of the description of a field that the controller rejects.
 pub const NOT_SUPPORTED: &str = "Not supported";

@@ -172,6 +172,7 @@ impl Wiring<'_> {
         let (source_watches, requeued) = self.source_watches(&known_stacks, &sources);
         let (git, followers) = self.follow_git();
         let mut requeue_waiting = requeue_workspace.clone();
+        let (known_approvals, approvals) = stack::approvals();
         let context = Arc::new(stack::Context {
             sources,
             source_watches,
@@ -190,6 +191,7 @@ impl Wiring<'_> {
             caches: CacheSync::default().with(&known_stacks).with(&updates),
             stacks: known_stacks.clone(),
             updates,
+            approvals: known_approvals,
             watched: config.watched_inputs.clone(),
             interval_jitter: config.interval_jitter,
             default_service_account: config.default_service_account.clone(),
@@ -211,8 +213,11 @@ impl Wiring<'_> {
             drop(requeue_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
             ObjectRef::new(&name).within(&namespace)
         });
-        let feeds =
-            stack::Feeds { requeued: futures::stream::select(requeued, followers), dependents: requeued_dependents };
+        let feeds = stack::Feeds {
+            approvals,
+            requeued: futures::stream::select(requeued, followers),
+            dependents: requeued_dependents,
+        };
         Box::pin(stack::controller(self.start(store, runner), feeds, context)).await;
     }
 

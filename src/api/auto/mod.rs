@@ -1,10 +1,12 @@
 //! API group `auto.pulumi.com`.
 
+mod plan;
 mod source_metadata;
 mod update;
 mod update_status;
 mod workspace;
 
+pub use plan::{PlanReference, PlannedResource, PreviewOf, UpdatePlan};
 pub use source_metadata::SourceMetadata;
 pub use update::{LockRecovery, PendingCreates, Update, UpdateKind, UpdateSpec};
 pub use update_status::{RunBinding, RunProgress, RunProject, TerminationEvidence, UpdatePhase, UpdateStatus};

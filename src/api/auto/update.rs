@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::auto::{ArtifactReference, SourceMetadata, UpdateStatus};
+use crate::api::auto::{ArtifactReference, PlanReference, PreviewOf, SourceMetadata, UpdateStatus};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, conditions, schema};
 
@@ -122,6 +122,19 @@ pub struct UpdateSpec {
     /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
+
+    /// Operation whose changes a `preview` reports: `up`, `destroy` or `refresh`. Default: `up`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview_of: Option<PreviewOf>,
+
+    /// Whether a `preview` of an `up` or `destroy` saves its plan in the Secret `<name>-plan`. Default: `false`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save_plan: Option<bool>,
+
+    /// Plan that an `up` or `destroy` must follow. A run that deviates from the plan fails with the reason
+    /// `PlanViolated`. Default: no plan. Example: `{updateName: web-1, fileDigest: "sha256:…"}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanReference>,
 
     /// Pulumi stack that a `destroy` must operate on. If the name, the project or the backend of the Pulumi stack in
     /// the workspace differs from this field, the destroy fails with the reason `StackNotFound` and deletes nothing.

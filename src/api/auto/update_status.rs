@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::auto::ArtifactReference;
+use crate::api::auto::{ArtifactReference, UpdatePlan};
 use crate::api::{bounds, schema};
 
 /// Observed state of an Update.
@@ -86,6 +86,11 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,
+
+    /// Changes that a preview reports, and the saved plan. Absent for other runs.
+    /// Example: `{fileDigest: "sha256:…", resourceCount: 3}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<UpdatePlan>,
 
     /// Last lines of the output of the CLI, truncated and without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,6 @@
 //! API group `pulumi.com`.
 
+mod approval;
 mod cloud_oidc;
 mod program;
 mod receiver;
@@ -7,6 +8,9 @@ mod references;
 mod stack;
 mod stack_status;
 
+pub use approval::{
+    Approval, ApprovalDecision, ApprovalMode, ApprovalPolicy, ApprovalSpec, ApprovedPlan, ApprovedStack, StackPlan,
+};
 pub use cloud_oidc::PulumiCloudOidc;
 pub use program::{
     Configuration, CustomTimeouts, Plugin, Plugins, Program, ProgramArtifact, ProgramDefinition, ProgramResource,

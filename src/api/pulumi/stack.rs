@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::api::auto::LockRecovery;
 use crate::api::pulumi::{
-    ConfigReference, FluxSource, GitAuth, GitReference, ProgramReference, PulumiCloudOidc, ResourceRef, StackStatus,
+    ApprovalPolicy, ConfigReference, FluxSource, GitAuth, GitReference, ProgramReference, PulumiCloudOidc, ResourceRef,
+    StackStatus,
 };
 use crate::api::{bounds, schema};
 
@@ -319,6 +320,11 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,
+
+    /// Rules for the approval of changes before they are made. Has no effect with `preview`. Default: no approval is
+    /// required. Example: `{mode: OnRisk, approvers: 2}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalPolicy>,
 
     /// Template with `metadata` and `spec` that is merged into the Update of each run, with the semantics of
     /// `kubectl patch --type=strategic`. The `spec` contains fields of an Update, such as `ttlAfterCompleted`,

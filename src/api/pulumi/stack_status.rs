@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::auto::{PendingCreates, RunProject, SourceMetadata, UpdateKind};
-use crate::api::pulumi::PulumiStack;
+use crate::api::auto::{PendingCreates, PreviewOf, RunProject, SourceMetadata, UpdateKind};
+use crate::api::pulumi::{ApprovedPlan, PulumiStack, StackPlan};
 use crate::api::{bounds, schema};
 use crate::artifact::Digest;
 
@@ -108,6 +108,11 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_update: Option<LastUpdate>,
 
+    /// Plan that waits for an approval or for its execution. Absent if there is no plan.
+    /// Example: `{digest: "sha256:…", updateName: web-1, operation: up}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<StackPlan>,
+
     /// Pulumi project of the last run. If no source is available, a destroy uses only the name of this project and the
     /// state of the Pulumi stack. Example: `{name: web, runtime: nodejs}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -195,6 +200,16 @@ pub struct CurrentUpdate {
     /// check the state for pending creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
+    /// Whether the run is a preview that saves its plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save_plan: Option<bool>,
+    /// Operation whose changes a preview reports: `up` or `destroy`. Absent for other runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview_of: Option<PreviewOf>,
+    /// Approved plan that the run executes. Absent for a run without a plan.
+    /// Example: `{digest: "sha256:…", updateName: web-1}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<ApprovedPlan>,
     /// Pulumi stack of the run. Parts that are unknown before the run are absent. Example: `{name: dev, project: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_stack: Option<PulumiStack>,
@@ -266,6 +281,10 @@ pub struct LastUpdate {
     /// Policy of the next run for the pending creates of an interrupted run. Absent after a successful run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
+    /// Approved plan that the run executed. Absent for a run without a plan.
+    /// Example: `{digest: "sha256:…", updateName: web-1, approvedBy: [alice]}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<ApprovedPlan>,
     /// Pulumi stack of the run. Example: `{name: dev, project: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_stack: Option<PulumiStack>,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::api::auto::{Update, Workspace};
@@ -18,7 +19,7 @@ use crate::controller::stack::prerequisites::Stale;
 use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
-use crate::controller::stack::{build_update, deletion, fetch, ownership, pko_migration};
+use crate::controller::stack::{approval, build_update, deletion, fetch, ownership, pko_migration};
 use crate::controller::update::interrupted_run;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
@@ -82,6 +83,10 @@ pub async fn act(
         // No status is written, because the expression can read the status. A change of the status would require
         // another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
+        Action::AwaitApproval(message) => await_approval(stack, message, context, now).await,
+        Action::ReportRejection(message) => {
+            stall(stack, stack_reason::PLAN_REJECTED, State::PlanRejected, message, context, now).await
+        }
         Action::RecordBaseline(first) => next_step(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
         Action::Settled(settled) => settle(observed, settled, context, now).await,
@@ -309,6 +314,29 @@ async fn wait_for_dependencies(
     requeue(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
 }
 
+/// Reports a plan that requires an approval. Publishes an event with the command to approve the plan once for each plan.
+async fn await_approval(
+    stack: &Stack,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let status = stack.status.as_ref();
+    if let Some(plan) = status.and_then(|status| status.plan.as_ref()) {
+        let digest = plan.digest.to_string();
+        let reported = status.and_then(|status| conditions::find(&status.conditions, conditions::RECONCILING));
+        let is_reported = |condition: &Condition| {
+            condition.reason == stack_reason::AWAITING_APPROVAL && condition.message.contains(&digest)
+        };
+        if !reported.is_some_and(is_reported) {
+            let text = approval::approval_required(stack, plan);
+            let event = Event::new(stack, EventKind::Warning, "ApprovalRequired", text);
+            context.events.publish(run_events::with_revisions(event, plan.revision.as_deref(), None));
+        }
+    }
+    requeue(stack, &State::AwaitingApproval(message), None, context, now).await
+}
+
 /// Deletes the Workspace. The status already reports success.
 async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
@@ -365,7 +393,9 @@ async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize)
     // The Update controller deletes Updates with `ttlAfterCompleted` after this time.
     let is_ours = |update: &&&Arc<Update>| update.spec.ttl_after_completed.is_none();
     let older = complete.iter().filter(is_ours).skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none());
-    for update in older.filter(|u| !may_hold_a_lock(&observed.stack, u)) {
+    let plan = observed.stack.status.as_ref().and_then(|status| status.plan.as_ref());
+    let has_plan = |update: &Update| plan.is_some_and(|plan| plan.update_name == update.name_any());
+    for update in older.filter(|u| !may_hold_a_lock(&observed.stack, u) && !has_plan(u)) {
         delete_update(update, context).await?;
     }
     Ok(())

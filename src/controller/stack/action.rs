@@ -59,6 +59,10 @@ pub enum Action {
     WaitForDependencies(String, Vec<Stale>),
     /// Waits for the evaluation of a dependency expression. The result requeues the Stack.
     AwaitExpression,
+    /// Waits for the approval of the plan. Contains a message.
+    AwaitApproval(String),
+    /// Reports that a user rejected the plan. Contains a message.
+    ReportRejection(String),
     Fetch(Resolved),
     ApplyWorkspace(Box<Workspace>, String),
     WaitForWorkspace(String),
@@ -105,6 +109,8 @@ impl Action {
             Action::Conflict(_) => "Conflict",
             Action::WaitForDependencies(..) => "WaitForDependencies",
             Action::AwaitExpression => "AwaitExpression",
+            Action::AwaitApproval(_) => "AwaitApproval",
+            Action::ReportRejection(_) => "ReportRejection",
             Action::Fetch(_) => "Fetch",
             Action::ApplyWorkspace(..) => "ApplyWorkspace",
             Action::WaitForWorkspace(_) => "WaitForWorkspace",

@@ -2,10 +2,11 @@
 
 use kube::ResourceExt;
 
-use crate::api::auto::{Update, UpdateKind, UpdateSpec};
+use crate::api::auto::{PlanReference, Update, UpdateKind, UpdateSpec};
 use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
 use crate::api::{bounds, names};
 use crate::controller::merge;
+use crate::controller::stack::approval;
 use crate::controller::stack::build_workspace::StackSpecError;
 use crate::controller::stack::identity;
 use crate::controller::stack::ownership;
@@ -18,7 +19,7 @@ use crate::controller::stack::run::artifact_of;
 ///
 /// Returns an error if `updateTemplate` is invalid or too large.
 pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpecError> {
-    let is_destroy = current.kind == UpdateKind::Destroy;
+    let is_destroy = approval::is_of_destroy(current);
     let refreshes = stack.spec.refresh.unwrap_or_default() && !is_destroy;
     let expects_no_drift = refreshes && stack.spec.expect_no_refresh_changes.unwrap_or_default();
     let message = message(current);
@@ -34,7 +35,13 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         target: if is_destroy { Vec::new() } else { stack.spec.targets.clone() },
         target_dependents: stack.spec.target_dependents.filter(|_| !is_destroy),
         run_program: stack.spec.run_program.filter(|_| is_destroy),
-        remove: stack.spec.remove_stack.filter(|_| is_destroy),
+        remove: stack.spec.remove_stack.filter(|_| current.kind == UpdateKind::Destroy),
+        preview_of: current.preview_of,
+        save_plan: current.save_plan,
+        plan: current
+            .plan
+            .as_ref()
+            .map(|plan| PlanReference { update_name: plan.update_name.clone(), file_digest: plan.file_digest.clone() }),
         applied_stack: applied_stack(stack, is_destroy),
         priority: stack.spec.priority,
         pending_since: stack.status.as_ref().and_then(|status| status.pending_since.clone()),

@@ -11,6 +11,7 @@ use kube::runtime::reflector::ObjectRef;
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::{Fetcher, Store};
+use crate::controller::stack::approval::Approvals;
 use crate::controller::stack::dependents::{Dependents, Stacks};
 use crate::controller::stack::duplicate_stacks::DuplicateStacks;
 use crate::controller::stack::prerequisites::evaluator::Evaluator;
@@ -53,7 +54,10 @@ pub struct Context {
     pub stacks: Stacks,
     /// Cache of all Updates in the scope of the controller.
     pub updates: Updates,
-    /// Waits until both caches are complete.
+    /// Cache of all Approvals in the scope of the controller. It stays empty without permission to list Approvals, and no
+    /// plan is then approved.
+    pub approvals: Approvals,
+    /// Waits until the caches of Stacks and Updates are complete.
     pub caches: CacheSync,
     /// Label selector of Secrets and ConfigMaps whose changes trigger runs.
     pub watched: Option<Selector>,

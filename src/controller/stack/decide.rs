@@ -12,6 +12,7 @@ use crate::api::conditions::{self, stack_reason, update_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
+use crate::controller::stack::approval;
 use crate::controller::stack::next_run::{adopt_pko_workspace, run_if_due};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::run::{self, artifact_of, describe_run, queued_message, run_kind};
@@ -165,15 +166,16 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
         matches!(&observed.source, Some(Ok(resolved)) if has_newer_source(observed, resolved, current));
     match () {
         () if pko_migration::is_pko_run(current) => Some("the Pulumi Kubernetes Operator did not start the run"),
-        () if deleting && current.kind != UpdateKind::Destroy => Some("the Stack is being deleted"),
+        () if deleting && !approval::is_of_destroy(current) => Some("the Stack is being deleted"),
         () if deletion::has_dependents_in_deletion(observed) => Some("dependent Stacks are destroyed first"),
         () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
         () if stack.metadata.generation.is_some_and(|g| g != current.inputs.generation) => {
             Some("the Stack has changed")
         }
         () if gone => Some("the Workspace was deleted"),
-        () if has_newer_source && current.kind != UpdateKind::Destroy => Some("the source has a newer revision"),
-        () if current.kind == UpdateKind::Destroy && deletion::has_another_source(observed, current) => {
+        () if let Some(why) = approval::withdrawn(observed, current) => Some(why),
+        () if has_newer_source && !approval::is_of_destroy(current) => Some("the source has a newer revision"),
+        () if approval::is_of_destroy(current) && deletion::has_another_source(observed, current) => {
             Some("its source is no longer available")
         }
         () => None,
@@ -214,7 +216,11 @@ fn is_current(observed: &Observed, current: &CurrentUpdate) -> bool {
         return false;
     }
     let requested = observed.workspace.as_ref().and_then(|w| w.spec.artifact.as_ref());
-    current.kind == kind && requested.is_some() && requested == artifact_of(current).as_ref()
+    let is_desired = match current.save_plan.unwrap_or_default() {
+        true => approval::policy(&observed.stack, kind).is_some() && approval::is_of_destroy(current) == deleting,
+        false => current.kind == kind && approval::withdrawn(observed, current).is_none(),
+    };
+    is_desired && requested.is_some() && requested == artifact_of(current).as_ref()
 }
 
 /// Returns the action that takes over the Workspace while a run of the Pulumi Kubernetes Operator is open. The takeover

@@ -6,6 +6,7 @@
 mod act;
 mod action;
 mod annotations;
+mod approval;
 mod backend;
 mod backoff;
 mod build_update;
@@ -32,6 +33,7 @@ mod status;
 mod step;
 mod workspace_state;
 
+pub use approval::{Approvals, approvals, unapproved_run};
 pub use context::{Context, StackCache};
 pub use dependents::{Dependents, StackGroup, Stacks, stacks};
 pub use duplicate_stacks::DuplicateStacks;

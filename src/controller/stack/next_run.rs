@@ -7,10 +7,11 @@ use crate::api::auto::{UpdateKind, Workspace};
 use crate::api::pulumi::WorkspaceReclaimPolicy;
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::annotations;
+use crate::controller::stack::approval::{self, Gate};
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::{self, DependencyState};
-use crate::controller::stack::run::{RunCandidate, current_update, describe_run, reference};
+use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_update, describe_run, reference};
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
 use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, status};
@@ -30,14 +31,8 @@ pub fn run_if_due(
     }
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
     let backoff = StackBackoff::of_stack(stack).with_jitter(observed.interval_jitter, &stack.spec, last);
-    let due = schedule::due(
-        last,
-        annotations::resolution(stack),
-        &RunCandidate::new(observed, resolved),
-        kind,
-        &backoff,
-        now,
-    );
+    let candidate = RunCandidate::new(observed, resolved);
+    let due = schedule::due(last, annotations::resolution(stack), &candidate, kind, &backoff, now);
     if !matches!(due, Due::Now(_)) {
         let without_run = adopt_pko_workspace(observed, resolved, in_store, &due);
         let without_run = without_run.or_else(|| adopt_repacked_archive(observed, resolved, in_store, kind));
@@ -45,8 +40,21 @@ pub fn run_if_due(
             return action;
         }
     }
+    let due_run = |message, plan| {
+        let due_run = DueRun { operation: kind, message, plan };
+        run(observed, resolved, in_store, &due_run, now)
+    };
+    match approval::gate(observed, &candidate, kind, &due) {
+        Gate::Open => {}
+        Gate::Plan(reason) => return due_run(reason, PlanUse::Save),
+        Gate::Execute(plan, reason) => return due_run(reason, PlanUse::Execute(plan)),
+        Gate::Evaluating => return Action::AwaitExpression,
+        Gate::Await(message) => return Action::AwaitApproval(message),
+        Gate::Rejected(message) => return Action::ReportRejection(message),
+        Gate::Invalid(message) => return Action::Invalid(message),
+    }
     match due {
-        Due::Now(reason) => run(observed, resolved, in_store, kind, reason, now),
+        Due::Now(reason) => due_run(reason, PlanUse::None),
         Due::Done(again) => settled_on(observed, resolved, in_store, kind, again),
         Due::FailedPermanently => Action::Settled(Settled::FailedPermanently),
         Due::Invalid(message) => Action::Invalid(message),
@@ -99,18 +107,11 @@ fn adopt_repacked_archive(
 }
 
 /// Returns the next step towards a run that is due.
-fn run(
-    observed: &Observed,
-    resolved: &Resolved,
-    in_store: bool,
-    kind: UpdateKind,
-    reason: String,
-    now: Timestamp,
-) -> Action {
-    let stack = &observed.stack;
+fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRun, now: Timestamp) -> Action {
+    let (stack, kind) = (&observed.stack, due_run.operation);
     let artifact = reference(resolved);
     // The Update and the durations are validated before the Workspace changes.
-    let current = current_update(observed, resolved, kind, reason);
+    let current = current_update(observed, resolved, due_run);
     let run = || build_update::update(stack, &current).map(drop);
     if let Err(error) = build_workspace::check_times(stack).and_then(|()| run()) {
         return Action::Invalid(error.to_string());
@@ -125,7 +126,7 @@ fn run(
     if !in_store && observed.workspace.as_ref().is_none_or(|workspace| needs_bytes(workspace, &artifact)) {
         return Action::Fetch(resolved.clone());
     }
-    let step = describe_run(kind, &resolved.revision);
+    let step = describe_run(due_run.kind(), &resolved.revision);
     if let Some(other) = observed.workspace.as_ref().filter(|workspace| !ownership::owns(stack, workspace)) {
         let name = other.name_any();
         return Action::Invalid(format!(

@@ -15,6 +15,7 @@ use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::InPod;
 use crate::controller::stack::annotations::requests;
+use crate::controller::stack::approval;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::{Deletion, Observed};
 use crate::controller::stack::prerequisites::{self, Dependency, Rule};
@@ -64,10 +65,12 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         }
         cycle = context.dependents.cycle(&stack);
     }
+    let plan = approval::observe(&stack, context).await?;
     let duplicate = context.duplicates.preceding(&stack, workspace.as_ref(), &context.reader).await?;
     Ok(Observed {
         interval_jitter: context.interval_jitter,
         duplicate,
+        plan,
         stack,
         source,
         in_store,

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
+use crate::controller::stack::approval::ObservedPlan;
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::prerequisites::Dependency;
 use crate::source::{Resolved, Unavailable};
@@ -40,6 +41,8 @@ pub struct Observed {
     pub interval_jitter: u8,
     /// Stack that manages the same Pulumi stack and takes precedence over this Stack.
     pub duplicate: Option<DuplicateStack>,
+    /// State of the plan of this Stack, or `None` if it has no plan.
+    pub plan: Option<ObservedPlan>,
     /// All cached Updates of this Stack.
     pub updates: Vec<Arc<Update>>,
     /// State for the deletion. Set only while the Stack is being deleted.
@@ -64,6 +67,7 @@ impl Observed {
             watched: BTreeSet::new(),
             interval_jitter: 0,
             duplicate: None,
+            plan: None,
             updates: Vec::new(),
             deletion: None,
         }

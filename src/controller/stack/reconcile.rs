@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures::Stream;
+use futures::{Stream, TryStreamExt};
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
@@ -11,7 +11,7 @@ use kube::{Resource, ResourceExt};
 
 use crate::api::auto::{Update, UpdatePhase, Workspace};
 use crate::api::conditions;
-use crate::api::pulumi::{Stack, StackSpec};
+use crate::api::pulumi::{Approval, Stack, StackSpec};
 use crate::controller::stack::act::act;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::decide::decide;
@@ -19,11 +19,12 @@ use crate::controller::stack::dependents::StackGroup;
 use crate::controller::stack::observe::observe;
 use crate::controller::stack::step::Next;
 use crate::controller::stack::{ownership, prerequisites};
+use crate::runtime::backoff::ObjectKey;
 use crate::runtime::controller::Start;
-use crate::runtime::index::IndexWriter;
+use crate::runtime::index::{IndexWriter, StoreWriter};
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
-use crate::runtime::watch::only_changes;
+use crate::runtime::watch::{only_changes, strip_metadata};
 
 /// Maximum number of steps per reconciliation. After these steps, the Stack is requeued, so that it does not delay
 /// other Stacks.
@@ -56,6 +57,8 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
 
 /// Streams of Stacks to requeue.
 pub struct Feeds<W, D> {
+    /// Cache of Approvals.
+    pub approvals: IndexWriter<Approval, ObjectKey>,
     /// Stacks whose sources have changed.
     pub requeued: W,
     /// Stacks whose dependencies or dependents have changed.
@@ -87,6 +90,9 @@ pub async fn controller(
     let scope = start.scope.clone();
     let updates = watcher::<Update>(scope.api(start.client.clone()), scope.other_kinds());
     let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), scope.other_kinds());
+    let approvals = watcher::<Approval>(scope.api(start.client.clone()), scope.other_kinds()).default_backoff();
+    let mut known_approvals = feeds.approvals;
+    let approvals = approvals.modify(strip_metadata).inspect_ok(move |event| known_approvals.apply(event));
     let triggers = |controller: Controller<Stack>| {
         controller
             .watches_stream(only_changes(updates.default_backoff(), update_state), |update: Update| {
@@ -96,6 +102,9 @@ pub async fn controller(
                 // A Workspace that is not owned by a Stack blocks the Stack with the same name.
                 owner(&workspace)
                     .or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
+            })
+            .watches_stream(approvals.touched_objects(), |approval: Approval| {
+                Some(ObjectRef::new(&approval.spec.stack_ref.name).within(&approval.namespace()?))
             })
             .reconcile_on(feeds.requeued)
             .reconcile_on(feeds.dependents)

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 
-use crate::api::auto::{ArtifactReference, PendingCreates, UpdateKind, Workspace, WorkspaceStatus};
+use crate::api::auto::{ArtifactReference, PendingCreates, PreviewOf, UpdateKind, Workspace, WorkspaceStatus};
 use crate::api::conditions::update_reason;
 use crate::api::names;
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, RunInputs, Stack};
+use crate::api::pulumi::{ApprovedPlan, CurrentUpdate, LastUpdate, RunInputs, Stack};
 use crate::api::resolve::Decision;
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations::{self, force_and_reset_requests, requests};
@@ -57,6 +57,43 @@ pub fn reference(resolved: &Resolved) -> ArtifactReference {
     }
 }
 
+/// Returns the kind of the run that executes a plan of this operation.
+pub fn operation_kind(operation: PreviewOf) -> UpdateKind {
+    match operation {
+        PreviewOf::Up => UpdateKind::Up,
+        PreviewOf::Destroy => UpdateKind::Destroy,
+        PreviewOf::Refresh => UpdateKind::Refresh,
+    }
+}
+
+/// Run that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueRun {
+    /// Operation of the run. A run that saves a plan is a preview of this operation.
+    pub operation: UpdateKind,
+    /// Reason for the run.
+    pub message: String,
+    pub plan: PlanUse,
+}
+
+/// Use of a plan by a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanUse {
+    /// The run uses no plan.
+    None,
+    /// The run is a preview that saves its plan.
+    Save,
+    /// The run executes this plan.
+    Execute(ApprovedPlan),
+}
+
+impl DueRun {
+    /// Returns the Pulumi command of the run.
+    pub fn kind(&self) -> UpdateKind {
+        if self.plan == PlanUse::Save { UpdateKind::Preview } else { self.operation }
+    }
+}
+
 /// Source revision and inputs of a possible run, which are compared with the last run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCandidate {
@@ -93,7 +130,7 @@ impl RunCandidate {
 }
 
 /// Returns the value of `status.currentUpdate` for a run with this artifact.
-pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind, message: String) -> CurrentUpdate {
+pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) -> CurrentUpdate {
     let stack = &observed.stack;
     let RunCandidate { revision, inputs } = RunCandidate::new(observed, resolved);
     let attempt = stack.status.as_ref().and_then(|s| s.attempts).unwrap_or_default() + 1;
@@ -104,11 +141,23 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind
         origin_revision: resolved.origin_revision.clone(),
         source: resolved.metadata.clone(),
         dir: Some(resolved.directory.as_str().to_owned()),
-        kind,
-        message,
+        kind: run.kind(),
+        message: run.message.clone(),
+        save_plan: (run.plan == PlanUse::Save).then_some(true),
+        preview_of: preview_of(run),
+        plan: match &run.plan {
+            PlanUse::Execute(plan) => Some(plan.clone()),
+            PlanUse::None | PlanUse::Save => None,
+        },
         pending_creates: pending_creates(stack),
         pulumi_stack: Some(identity::desired(stack, observed.workspace.as_ref())),
     }
+}
+
+/// Returns the operation whose plan the run saves.
+fn preview_of(run: &DueRun) -> Option<PreviewOf> {
+    let operation = if run.operation == UpdateKind::Destroy { PreviewOf::Destroy } else { PreviewOf::Up };
+    (run.plan == PlanUse::Save).then_some(operation)
 }
 
 /// Returns the policy of the next run for pending creates: the decision of the user or, without a decision, the policy

@@ -21,12 +21,13 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     let ready = conditions::find(&status.conditions, READY);
     let stalled = conditions::find(&status.conditions, STALLED).filter(|stalled| stalled.status == "True");
     let last_failed = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
-    // A Stack that has an open run or waits for a dependency does not count as failing.
+    // A Stack that has an open run or waits for a dependency or an approval does not count as failing.
     let waits = |reason: &str| {
         let waiting = [
             stack_reason::NOT_READY_IN_PROGRESS,
             stack_reason::STACK_PROCESSING,
             stack_reason::PREREQUISITE_NOT_SATISFIED,
+            stack_reason::AWAITING_APPROVAL,
         ];
         waiting.contains(&reason)
     };
@@ -46,6 +47,8 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
     status.last_attempted_revision = current.commit.clone();
     status.current_update = Some(current.clone());
+    // Only a run that executes the plan leaves the plan in the status, until the run has ended.
+    status.plan = status.plan.filter(|_| current.plan.is_some());
     status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);
     status
 }

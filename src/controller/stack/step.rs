@@ -102,6 +102,8 @@ fn requeue_interval(state: &State, known: Option<Duration>, requeue_dependency: 
         | State::DecisionRequired(_)
         | State::Abandoned
         | State::Canceled
+        | State::AwaitingApproval(_)
+        | State::PlanRejected(_)
         | State::Suspended
         | State::DeletionSuspended => None,
         State::Done | State::Failed | State::Invalid(_) => known,

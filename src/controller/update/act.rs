@@ -20,6 +20,7 @@ use crate::controller::update::decide::{Action, may_start};
 use crate::controller::update::observe::{Observed, binding, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::outputs::{self, Stored};
+use crate::controller::update::plans::{self, PlanFile};
 use crate::controller::update::queue::run_in;
 use crate::controller::update::request::interrupted_runs;
 use crate::controller::update::{request, stack_tags, status};
@@ -254,7 +255,12 @@ fn attach(
     let interrupted = interrupted_runs(update, &siblings);
     let request = request::run(update, workspace, binding, interrupted, context.timeouts)
         .map_err(|e| ReconcileError::stalled(e.to_string()))?;
-    let request = proto::RunRequest { stack_tags: stack_tags::of(update, &context.cluster_name), ..request };
+    let plan = match &observed.plan {
+        PlanFile::Found(plan) => plan.clone(),
+        PlanFile::NotNeeded | PlanFile::Unavailable(_) => Vec::new(),
+    };
+    let stack_tags = stack_tags::of(update, &context.cluster_name);
+    let request = proto::RunRequest { stack_tags, plan, ..request };
     let may_start = may_start(observed, now);
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
@@ -346,6 +352,15 @@ async fn record(
         Stored::No(why) => outcome.clone().without_outputs(&why),
         Stored::NotYet(why) => {
             let message = format!("run ended; failed to store its outputs, retrying: {why}");
+            context.writer.status(update, &status::running(update, progress, &message, now)).await?;
+            return Ok(Next::Done(Some(REJECTED_REQUEUE_INTERVAL)));
+        }
+    };
+    let outcome = match plans::store(update, &outcome, context, now).await? {
+        Stored::Yes => outcome,
+        Stored::No(why) => outcome.without_plan(&why),
+        Stored::NotYet(why) => {
+            let message = format!("run ended; failed to store its plan, retrying: {why}");
             context.writer.status(update, &status::running(update, progress, &message, now)).await?;
             return Ok(Next::Done(Some(REJECTED_REQUEUE_INTERVAL)));
         }

@@ -14,6 +14,7 @@ use crate::controller::update::attachments::RunState;
 use crate::controller::update::deadline;
 use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
+use crate::controller::update::plans::PlanFile;
 use crate::controller::update::pod_termination::{self, End, Recorded};
 use crate::controller::update::request;
 use crate::controller::update::request::{RunTimeout, TimeoutSource};
@@ -188,7 +189,9 @@ fn is_in_bound_pod(observed: &Observed, binding: &RunBinding) -> bool {
 /// Returns whether the agent may start the run if it has no record of it.
 pub fn may_start(observed: &Observed, now: Timestamp) -> bool {
     let is_expired = deadline::start_expired(&observed.update, observed.timeouts, now).is_some();
-    !is_expired && !is_end_requested(observed)
+    // Without its plan, the run would not be limited to the approved changes.
+    let has_plan = observed.update.spec.plan.is_none() || matches!(observed.plan, PlanFile::Found(_));
+    !is_expired && !is_end_requested(observed) && has_plan
 }
 
 /// Combines the result that the agent reports with the cause that the cluster reports.
@@ -327,8 +330,14 @@ fn waiting(observed: &Observed) -> Action {
     if let Err(error) = request::check(update) {
         return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, &error.to_string())));
     }
+    if let PlanFile::Unavailable(why) = &observed.plan {
+        return Action::Record(Box::new(RunOutcome::failed(update_reason::PLAN_VIOLATED, why)));
+    }
     if let Some(preceding) = &observed.preceding_update {
         return Action::Wait(update_reason::QUEUED, format!("waiting for Update {preceding} of the same Workspace"));
+    }
+    if let Some(why) = &observed.forbidden {
+        return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, why)));
     }
     let Some(workspace) = &observed.workspace else {
         return Action::Wait(update_reason::WORKSPACE_NOT_FOUND, format!("Workspace {name} not found"));

@@ -7,13 +7,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
-use crate::api::auto::{RunBinding, RunProgress, Update, Workspace};
+use crate::api::auto::{RunBinding, RunProgress, Update, UpdateKind, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::references::Checked;
+use crate::controller::stack::unapproved_run;
 use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
 use crate::controller::update::deadline;
+use crate::controller::update::plans::{self, PlanFile};
 use crate::controller::update::pod_termination::{self, NodeState};
 use crate::controller::update::request::{RunTimeouts, has_valid_workspace_name};
 use crate::controller::workspace::references;
@@ -42,6 +44,11 @@ pub struct Observed {
     pub task_may_start: bool,
     /// State of the Stack that owns the Update. Read only if the Update is being deleted.
     pub stack: Owner,
+    /// Reason why the approval settings of the Stack do not permit the run. Read only for an `up` or destroy that has no
+    /// binding and is the next run of its Workspace.
+    pub forbidden: Option<String>,
+    /// Plan that the run follows. Read only until the agent reports the run.
+    pub plan: PlanFile,
     /// State of the Secrets and ConfigMaps to which the run refers. Read only for a run that has no binding and is the
     /// next run of its Workspace.
     pub references: Option<Checked>,
@@ -106,6 +113,17 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         }
         _ => None,
     };
+    let has_started =
+        snapshot.as_ref().is_some_and(|snapshot| matches!(snapshot.run_state, RunState::Running | RunState::Ended(_)));
+    let plan = match update.is_complete() || has_started {
+        true => PlanFile::NotNeeded,
+        false => plans::load(&update, context).await?,
+    };
+    let forbidden = match may_be_next(&update, preceding_update.as_ref()) && changes_resources(&update) {
+        true => context.reader.get_opt::<Stack>(&namespace, &name).await?,
+        false => None,
+    };
+    let forbidden = forbidden.and_then(|stack| unapproved_run(&stack, &update));
     let agent_ip = snapshot.as_ref().map(|snapshot| snapshot.ip);
     let task_may_start = snapshot.as_ref().is_some_and(|snapshot| snapshot.may_start);
     let (run_state, progress) = snapshot.map_or((None, None), |snapshot| (Some(snapshot.run_state), snapshot.progress));
@@ -121,6 +139,8 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         agent_ip,
         task_may_start,
         stack,
+        forbidden,
+        plan,
         references,
     })
 }
@@ -129,6 +149,11 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
 fn may_be_next(update: &Update, preceding_update: Option<&String>) -> bool {
     let is_open = !update.is_complete() && update.metadata.deletion_timestamp.is_none();
     is_open && binding(update).is_none() && preceding_update.is_none()
+}
+
+/// Returns whether the run can change resources.
+fn changes_resources(update: &Update) -> bool {
+    matches!(update.spec.kind, UpdateKind::Up | UpdateKind::Destroy)
 }
 
 /// Returns whether this step needs the Workspace and its pod. While the agent reports on an open run, no other evidence

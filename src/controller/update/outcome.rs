@@ -6,11 +6,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use serde::Deserialize;
 
-use crate::api::auto::{RunProject, TerminationEvidence};
+use crate::api::auto::{RunProject, TerminationEvidence, UpdatePlan};
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, names};
 use crate::controller;
+use crate::controller::update::plans;
 use crate::controller::update::request::TimeoutSource;
 use crate::pulumi::backend;
 use crate::rpc::proto;
@@ -48,6 +49,10 @@ pub struct RunOutcome {
     pub backend: Option<String>,
     /// Keyed hash of the values that the configuration reads from Secrets and ConfigMaps.
     pub config_inputs: Option<String>,
+    /// Changes that a preview reports.
+    pub plan: Option<UpdatePlan>,
+    /// Compressed plan file of a preview. Empty if the run saved no plan.
+    pub plan_file: Vec<u8>,
 }
 
 /// Termination message that the agent writes for its container.
@@ -81,6 +86,8 @@ impl RunOutcome {
             project: None,
             backend: None,
             config_inputs: None,
+            plan: None,
+            plan_file: Vec::new(),
         }
     }
 
@@ -102,6 +109,8 @@ impl RunOutcome {
             project: result.project.as_ref().map(project),
             backend: backend::without_credentials(&one_line(&result.backend)),
             config_inputs: Some(one_line(&result.config_inputs)).filter(|word| !word.is_empty()),
+            plan: plans::changes(result),
+            plan_file: result.plan.clone(),
         };
         match result.outcome() {
             proto::Outcome::Conflict => outcome.message = conflict_message(&outcome.message, &result.holders),
@@ -173,6 +182,14 @@ impl RunOutcome {
         let lost = format!("failed to store the outputs: {why}; the next run stores them");
         let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
         RunOutcome { message, outputs: Vec::new(), outputs_unavailable: true, ..self }
+    }
+
+    /// Changes the outcome to a failure, because the plan cannot be stored. Without the plan, the preview is useless.
+    pub fn without_plan(self, why: &str) -> Self {
+        let plan = self.plan.map(|plan| UpdatePlan { file_digest: None, ..plan });
+        let failure = Some(update_reason::UPDATE_FAILED);
+        let message = format!("failed to store the plan: {why}");
+        RunOutcome { failure, message, plan, plan_file: Vec::new(), ..self }
     }
 
     /// Sets the end time, if it is unknown.

@@ -52,7 +52,7 @@ pub(super) async fn store(
 }
 
 /// Returns the result of a failed write. Returns an error if the write is retried with backoff.
-fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Stored, ReconcileError> {
+pub(super) fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Stored, ReconcileError> {
     let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < RETRY_TIMEOUT);
     match error {
         error if error.is_invalid() || error.is_too_large() || error.is_namespace_terminating() => {

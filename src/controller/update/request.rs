@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 
 use crate::api::auto::{
-    ArtifactReference, LockRecovery, PendingCreates, RunBinding, SourceMetadata, TerminationEvidence, Update,
-    UpdateKind, Workspace,
+    ArtifactReference, LockRecovery, PendingCreates, PreviewOf, RunBinding, SourceMetadata, TerminationEvidence,
+    Update, UpdateKind, UpdateSpec, Workspace,
 };
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
@@ -47,6 +47,12 @@ pub enum RequestError {
     StackName(String),
     #[error("invalid spec.type: must be up, preview, refresh or destroy")]
     Kind,
+    #[error("spec.{0} requires spec.type preview")]
+    NotPreview(&'static str),
+    #[error("spec.savePlan requires spec.previewOf up or destroy")]
+    PlanOfRefresh,
+    #[error("spec.plan requires spec.type up or destroy")]
+    PlanOfPreview,
 }
 
 /// Returns the binding of the run of an Update to a pod. Returns `None` if the Workspace has no agent yet, or if the
@@ -93,7 +99,22 @@ pub fn check(update: &Update) -> Result<(), RequestError> {
         return Err(RequestError::NameTooLong);
     }
     kind(spec.kind)?;
+    check_plan(spec)?;
     limits(update).map(drop)
+}
+
+fn check_plan(spec: &UpdateSpec) -> Result<(), RequestError> {
+    let is_preview = spec.kind == UpdateKind::Preview;
+    let saves = spec.save_plan.unwrap_or_default();
+    match () {
+        () if saves && !is_preview => Err(RequestError::NotPreview("savePlan")),
+        () if spec.preview_of.is_some() && !is_preview => Err(RequestError::NotPreview("previewOf")),
+        () if saves && spec.preview_of == Some(PreviewOf::Refresh) => Err(RequestError::PlanOfRefresh),
+        () if spec.plan.is_some() && !matches!(spec.kind, UpdateKind::Up | UpdateKind::Destroy) => {
+            Err(RequestError::PlanOfPreview)
+        }
+        () => Ok(()),
+    }
 }
 
 /// Returns whether `spec.workspaceName` is a valid object name. An invalid name is not used, because the name becomes
@@ -136,7 +157,9 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
 /// Returns the minimum protocol version of the agent for this run, or zero if no request can be built for the run.
 pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
-    let required = request.map_or(0, |request| protocol::required_version(&request));
+    // Only the presence of the plan determines the version.
+    let plan = if update.spec.plan.is_some() { vec![0] } else { Vec::new() };
+    let required = request.map_or(0, |request| protocol::required_version(&proto::RunRequest { plan, ..request }));
     // The missing objects are created after the pod, so the agent must check that they are mounted when the run starts.
     if waits_for_references(update) { required.max(protocol::MOUNT_WAIT_VERSION) } else { required }
 }
@@ -162,7 +185,7 @@ pub fn exceeds_protocol_version(update: &Update, workspace: &Workspace) -> bool 
     required_protocol_version(update, workspace) > understood
 }
 
-/// Returns the request that starts a run with this binding, without the tags of the Pulumi stack. `timeouts` contains
+/// Returns the request that starts a run with this binding, without the plan and the tags of the Pulumi stack. `timeouts` contains
 /// the timeouts from the flags of the controller.
 pub fn run(
     update: &Update,
@@ -246,8 +269,16 @@ fn run_options(update: &Update, workspace: &Workspace) -> proto::RunOptions {
         stack_must_exist: stack.is_some_and(|stack| stack.create == Some(false)),
         log_level: workspace.spec.pulumi_log_level.unwrap_or_default(),
         secrets_provider: stack.and_then(|stack| stack.secrets_provider.clone()).unwrap_or_default(),
-        preview_of: proto::PreviewOf::Up.into(),
-        save_plan: false,
+        preview_of: preview_of(spec.preview_of.unwrap_or_default()).into(),
+        save_plan: spec.save_plan.unwrap_or_default(),
+    }
+}
+
+fn preview_of(operation: PreviewOf) -> proto::PreviewOf {
+    match operation {
+        PreviewOf::Up => proto::PreviewOf::Up,
+        PreviewOf::Destroy => proto::PreviewOf::Destroy,
+        PreviewOf::Refresh => proto::PreviewOf::Refresh,
     }
 }
 

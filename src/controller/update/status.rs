@@ -111,6 +111,7 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status.backend = outcome.backend.clone().or(status.backend);
     status.config_inputs = outcome.config_inputs.clone();
     status.changes = outcome.changes.clone();
+    status.plan = outcome.plan.clone();
     status.last_output = outcome.last_output.clone();
     status.pending_creates = outcome.pending_creates.clone();
     status.interrupted = outcome.interrupted.then_some(true);

@@ -19,7 +19,7 @@ use crate::artifact::Digest;
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::observed::Deletion;
 use crate::controller::stack::prerequisites::{Dependency, Rule};
-use crate::controller::stack::run::{current_update, reference};
+use crate::controller::stack::run::{DueRun, PlanUse, current_update, reference};
 use crate::controller::stack::status;
 use crate::source::{Origin, Resolved};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -29,6 +29,11 @@ const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca49
 
 fn now() -> Timestamp {
     Timestamp::from_second(1000).expect("timestamp in range")
+}
+
+/// Returns an `up` without a plan.
+fn up() -> DueRun {
+    DueRun { operation: UpdateKind::Up, message: "why".to_owned(), plan: PlanUse::None }
 }
 
 fn resolved() -> Resolved {
@@ -95,7 +100,7 @@ fn last(kind: &str, state: &str) -> LastUpdate {
 
 fn open(status: Status, reason: &str) -> Observed {
     let mut open = stack();
-    let current = current_update(&observed(open.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
+    let current = current_update(&observed(open.clone()), &resolved(), &up());
     let mut update = Update::new(&current.name, UpdateSpec::default());
     open.status.as_mut().expect("value is set").current_update = Some(current);
     let mut conditions = Vec::new();

@@ -1,12 +1,13 @@
 //! Evaluates the expressions of Stacks in child processes with resource limits, and caches the results.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
+use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -168,7 +169,18 @@ impl Evaluator {
     /// than `RESULT_TIMEOUT`. When the result is available, the Stack is requeued, and the next call returns the result
     /// from the cache.
     pub async fn evaluate(&self, expression: &str, this: &Stack, dep: &Stack) -> Option<EvaluationResult> {
-        let request = match serde_json::to_vec(&Request { expression, this, dep }) {
+        self.evaluate_variables(this, expression, [("self", this), ("dep", dep)].into()).await
+    }
+
+    /// Evaluates an expression of a Stack with these variables. Returns `None` in the same cases as
+    /// [`Evaluator::evaluate`].
+    pub async fn evaluate_variables(
+        &self,
+        stack: &Stack,
+        expression: &str,
+        variables: BTreeMap<&str, impl Serialize>,
+    ) -> Option<EvaluationResult> {
+        let request = match serde_json::to_vec(&Request { expression, variables }) {
             Ok(request) if request.len() <= MAX_REQUEST => request,
             Ok(_) => return Some(Err(too_large())),
             Err(error) => return Some(Err(ExpressionError::Failed(error.to_string()))),
@@ -184,7 +196,7 @@ impl Evaluator {
             }
             Evaluation { shared: Arc::clone(&self.0), hash }
         };
-        let stack_key = key(this);
+        let stack_key = key(stack);
         let (sender, mut receiver) = oneshot::channel();
         let end = self.0.end.clone();
         self.0.tasks.spawn(async move {
@@ -212,7 +224,7 @@ fn key(stack: &Stack) -> ObjectKey {
 
 fn too_large() -> ExpressionError {
     ExpressionError::LimitExceeded(format!(
-        "failed to evaluate: the two Stacks exceed {MAX_REQUEST} bytes in total; reduce their outputs"
+        "failed to evaluate: the variables exceed {MAX_REQUEST} bytes in total; reduce their outputs"
     ))
 }
 

@@ -1,9 +1,10 @@
-//! Evaluates the CEL expression in `dependsOn[].readyExpr`. As in Flux, `self` is the Stack and `dep` is the
-//! dependency.
+//! Evaluates the CEL expressions of Stacks. In `dependsOn[].readyExpr`, `self` is the Stack and `dep` is the dependency,
+//! as in Flux. In `approval.autoApproveExpr`, `changes` and `resources` are the changes of the plan.
 //!
 //! This code runs in the child process that [`super::evaluator`] starts. The process has resource limits, because users
 //! control the expressions and the CEL library limits neither steps nor memory.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
@@ -19,11 +20,10 @@ const MAX_MESSAGE: usize = 300;
 /// Request to the child process. The type parameters allow the parent process to serialize borrowed values, and the
 /// child process to deserialize owned values.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Request<Text, Object> {
+pub struct Request<Text: Ord, Object> {
     pub expression: Text,
-    #[serde(rename = "self")]
-    pub this: Object,
-    pub dep: Object,
+    /// Variables of the expression, by name.
+    pub variables: BTreeMap<Text, Object>,
 }
 
 /// Reason why the evaluation of an expression failed.
@@ -45,13 +45,13 @@ pub enum ExpressionError {
 pub fn evaluate_stdin() -> io::Result<()> {
     let mut request = Vec::new();
     subprocess::confined_input()?.read_to_end(&mut request)?;
-    let Request { expression, this, dep }: Request<String, serde_json::Value> = serde_json::from_slice(&request)?;
+    let Request { expression, variables }: Request<String, serde_json::Value> = serde_json::from_slice(&request)?;
     drop(request);
-    let result = evaluate(&expression, this, dep);
+    let result = evaluate(&expression, variables);
     io::stdout().write_all(&serde_json::to_vec(&result)?)
 }
 
-fn evaluate(expression: &str, this: serde_json::Value, dep: serde_json::Value) -> Result<bool, ExpressionError> {
+fn evaluate(expression: &str, variables: BTreeMap<String, serde_json::Value>) -> Result<bool, ExpressionError> {
     let environment = Arc::new(environment().map_err(ExpressionError::Failed)?);
     let invalid = |why: String| Err(ExpressionError::Invalid(clipped(&why)));
     let program = match environment.compile(expression) {
@@ -62,8 +62,9 @@ fn evaluate(expression: &str, this: serde_json::Value, dep: serde_json::Value) -
         }
     };
     let mut context = Context::with_env(environment.clone());
-    context.add_variable_from_value("self", as_kubernetes_reads_it(this));
-    context.add_variable_from_value("dep", as_kubernetes_reads_it(dep));
+    for (name, value) in variables {
+        context.add_variable_from_value(name, as_kubernetes_reads_it(value));
+    }
     match program.execute(&context) {
         Ok(Value::Bool(result)) => Ok(result),
         Ok(other) => invalid(format!("result must be a bool, not {}", other.type_of())),
@@ -125,7 +126,7 @@ mod tests {
     }
 
     fn result_of(expression: &str) -> Result<bool, ExpressionError> {
-        evaluate(expression, stack("app"), stack("base"))
+        evaluate(expression, [("self".to_owned(), stack("app")), ("dep".to_owned(), stack("base"))].into())
     }
 
     #[test]

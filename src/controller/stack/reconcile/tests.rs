@@ -59,13 +59,12 @@ mod caches {
     use serde_json::json;
 
     use crate::controller::stack::{
-        Dependents, DuplicateStacks, Evaluator, MutatedWorkspaces, SourceWatches, StackCache, stacks,
+        Dependents, DuplicateStacks, Evaluator, MutatedWorkspaces, SourceWatches, StackCache, approvals, stacks,
     };
     use crate::controller::test_parts::TestParts;
     use crate::controller::update::updates;
     use crate::runtime::fake_api::{FakeResponse, client};
     use crate::runtime::index::CacheSync;
-    use crate::runtime::index::StoreWriter as _;
     use crate::source::flux::Sources;
     use crate::subprocess::Subprocess;
 
@@ -85,6 +84,7 @@ mod caches {
         let context = Arc::new(Context {
             evaluator: Evaluator::new(Subprocess::of_this_binary(), dependents.requeue_sender(), tasks, end),
             duplicates: DuplicateStacks::new(dependents.requeue_sender(), true),
+            approvals: approvals().0,
             caches: CacheSync::default().with(&stacks).with(&updates),
             sources,
             source_watches,

@@ -17,7 +17,7 @@ use crate::artifact::Revision;
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::status::state::{State, failure_reason, is_conflict, success_reason, with_state};
-use crate::controller::stack::{annotations, identity, pko_migration, schedule};
+use crate::controller::stack::{annotations, approval, identity, pko_migration, schedule};
 use crate::source::git::has_git_fields;
 
 /// Maximum length of a failure message in the status, in bytes.
@@ -66,6 +66,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
             status.outputs = masked_outputs(outputs);
         }
     }
+    status.plan = approval::after_run(stack, &current, update, &last, now);
     add_snapshot(&mut status.history, &current, &result, outcome(&last), now);
     status.last_update = Some(last);
     // The conditions are set together with the result. Otherwise, a Stack that is suspended before the next step would
@@ -73,6 +74,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     if Some(current.inputs.generation) == stack.metadata.generation {
         let last = status.last_update.as_ref();
         let state = match last.and_then(|last| last.reason.as_deref()) {
+            None if current.save_plan.unwrap_or_default() => State::Working("checking the plan".to_owned()),
             None => State::Done,
             Some(_) if last.is_some_and(|last| last.canceled_by_user.unwrap_or_default()) => State::Canceled,
             Some(reason) => annotations::pending_reason(reason).map_or(State::Failed, State::DecisionRequired),
@@ -132,6 +134,7 @@ fn last_update(
         pending_creates: pending_creates_after(current, failed.map(|f| f.reason.as_str()), result.interrupted),
         permalink: result.permalink,
         changes: result.changes,
+        plan: current.plan.clone(),
         pulumi_stack: Some(pulumi_stack),
         last_resync_time: Some(Time(now)),
     }

@@ -47,6 +47,10 @@ pub enum State {
     Abandoned,
     /// A user canceled the last run.
     Canceled,
+    /// The plan of the next run requires an approval.
+    AwaitingApproval(String),
+    /// A user rejected the plan of the next run.
+    PlanRejected(String),
     Invalid(String),
     Denied(String),
     Done,
@@ -104,6 +108,8 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
         | State::DecisionRequired(_)
         | State::Abandoned
         | State::Canceled
+        | State::AwaitingApproval(_)
+        | State::PlanRejected(_)
         | State::Invalid(_)
         | State::Denied(_)
         | State::Done
@@ -174,6 +180,8 @@ fn desired_conditions(state: &State, last: Option<&LastUpdate>, backoff: &StackB
             stalled(reason, &cause, &format!("a user abandoned the last run. {RESUME_ADVICE}"))
         }
         State::Canceled => stalled(stack_reason::CANCELED, &cause, &format!("{cause}. {RESUME_ADVICE}")),
+        State::AwaitingApproval(message) => waiting(stack_reason::AWAITING_APPROVAL, message),
+        State::PlanRejected(message) => stalled(stack_reason::PLAN_REJECTED, message, message),
         State::Invalid(message) => not_ready_stalled(stack_reason::SPEC_INVALID, message, message),
         State::Denied(message) => not_ready_stalled(stack_reason::ACCESS_DENIED, message, message),
         State::Done | State::Suspended => DesiredConditions {

@@ -13,6 +13,7 @@ use crate::controller::update::context::Context;
 use crate::controller::update::decide::Action;
 use crate::controller::update::observe::{Observed, Owner};
 use crate::controller::update::outcome::RunOutcome;
+use crate::controller::update::plans::PlanFile;
 use crate::controller::update::pod_termination::NodeState;
 use crate::controller::update::queue::updates;
 use crate::controller::update::request::RunTimeouts;
@@ -99,6 +100,8 @@ fn observed(update: Value, pod: Option<Value>) -> Observed {
         agent_ip: None,
         task_may_start: false,
         stack: Owner::Lives,
+        forbidden: None,
+        plan: PlanFile::NotNeeded,
         references: None,
     }
 }

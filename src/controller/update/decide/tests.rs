@@ -8,6 +8,7 @@ use crate::api::auto::{ArtifactReference, Update, UpdateSpec, UpdateStatus, Work
 use crate::api::conditions::{ConditionUpdate, Status};
 use crate::artifact::Digest;
 use crate::controller::references::Checked;
+use crate::controller::update::plans::PlanFile;
 use crate::controller::update::pod_termination::NodeState;
 use crate::controller::update::request::RunTimeouts;
 use crate::rpc::proto;
@@ -78,6 +79,8 @@ fn observed(update: Update) -> Observed {
         agent_ip: None,
         task_may_start: false,
         stack: Owner::Lives,
+        forbidden: None,
+        plan: PlanFile::NotNeeded,
         references: Some(Checked::default()),
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn the_update_of_a_recorded_run_is_created_and_its_result_recorded() {
     let mut recorded = stack();
-    let current = current_update(&observed(recorded.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
+    let current = current_update(&observed(recorded.clone()), &resolved(), &up());
     recorded.status.as_mut().expect("value is set").current_update = Some(current.clone());
     let ready = Some(workspace(&stack(), Status::True, "Succeeded"));
     let made = Observed { workspace: ready.clone(), ..observed(recorded.clone()) };
@@ -28,7 +28,7 @@ fn the_update_of_a_recorded_run_is_created_and_its_result_recorded() {
 fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
     let recorded = |change: fn(&mut Stack)| {
         let mut recorded = stack();
-        let current = current_update(&observed(recorded.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
+        let current = current_update(&observed(recorded.clone()), &resolved(), &up());
         recorded.status.as_mut().expect("value is set").current_update = Some(current);
         change(&mut recorded);
         Observed {
@@ -82,7 +82,7 @@ fn selected(content: &[u8], selection: &str) -> Resolved {
 fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
     let first = selected(b"first", "paths-1");
     let mut recorded = stack();
-    let current = current_update(&observed(recorded.clone()), &first, UpdateKind::Up, "why".to_owned());
+    let current = current_update(&observed(recorded.clone()), &first, &up());
     recorded.status.as_mut().expect("value is set").current_update = Some(current);
     let mut placed = build_workspace::workspace(&recorded, &reference(&first)).expect("valid");
     placed.status = Some(WorkspaceStatus { artifact: placed.spec.artifact.clone(), ..WorkspaceStatus::default() });

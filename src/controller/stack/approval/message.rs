@@ -1,0 +1,139 @@
+//! Messages about plans that require an approval.
+
+use kube::ResourceExt;
+
+use crate::api::auto::PlannedResource;
+use crate::api::conditions;
+use crate::api::pulumi::{Approval, Stack, StackPlan};
+
+/// Maximum number of deleted and replaced resources in a message.
+const MAX_LISTED: usize = 5;
+/// Maximum length of the summary in an event, in bytes. An event has at most 1024 bytes, and the command needs about 500.
+const MAX_EVENT_SUMMARY: usize = 400;
+
+/// State of the approvals of a plan.
+pub struct Awaited<'a> {
+    /// Reasons why the plan requires an approval. Empty if each plan requires an approval.
+    pub reasons: &'a [String],
+    /// Number of users who approved the plan.
+    pub approvals: usize,
+    pub required: usize,
+    /// Reason why at least one approval does not count.
+    pub ignored: Option<&'static str>,
+}
+
+/// Returns the message about a plan that requires an approval.
+pub fn awaiting(plan: &StackPlan, awaited: &Awaited<'_>) -> String {
+    let Awaited { reasons, approvals, required, ignored } = awaited;
+    let reasons = if reasons.is_empty() { String::new() } else { format!("; reason: {}", reasons.join("; ")) };
+    let ignored = ignored.map(|why| format!("; an approval does not count: {why}")).unwrap_or_default();
+    format!(
+        "waiting for approval of plan {}: {}; {approvals} of {required} approvals{reasons}{ignored}",
+        plan.digest,
+        summary(plan)
+    )
+}
+
+/// Returns the message about a plan that a user rejected.
+pub fn rejected(plan: &StackPlan, rejection: &Approval) -> String {
+    let reason = rejection.spec.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!(
+        "user {} rejected plan {} ({}){reason}. A new plan is made when the spec or the source changes, or when the annotation \
+         reconcile.fluxcd.io/requestedAt gets a new value",
+        rejection.spec.by,
+        plan.digest,
+        summary(plan)
+    )
+}
+
+/// Returns the message of the event about a plan that requires an approval, with the command to approve the plan.
+pub fn approval_required(stack: &Stack, plan: &StackPlan) -> String {
+    let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
+    format!(
+        "approval required: {}. To approve, run:\nkubectl create -f - <<END\napiVersion: pulumi.com/v1alpha1\nkind: Approval\nmetadata: \
+         {{namespace: {namespace}, generateName: {name}-}}\nspec:\n  stackRef: {{name: {name}}}\n  planDigest: {}\n  decision: \
+         Approve\n  by: \"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\"\nEND",
+        conditions::shorten(&summary(plan), MAX_EVENT_SUMMARY),
+        plan.digest
+    )
+}
+
+/// Returns the operation, the revision, the number of changes, and the deleted and replaced resources of a plan.
+fn summary(plan: &StackPlan) -> String {
+    let operation = plan.operation.as_str();
+    let revision = plan.revision.as_ref().filter(|revision| !revision.is_empty());
+    let revision = revision.map(|revision| format!(" of revision {revision}")).unwrap_or_default();
+    let changes = plan.changes.iter().filter(|(operation, count)| *operation != "same" && **count > 0);
+    let changes = changes.map(|(operation, count)| format!("{count} to {operation}")).collect::<Vec<_>>().join(", ");
+    let is_loss = |resource: &&PlannedResource| matches!(resource.operation.as_str(), "delete" | "replace");
+    let losses: Vec<&PlannedResource> = plan.resources.iter().filter(is_loss).collect();
+    let named: Vec<String> = losses.iter().take(MAX_LISTED).map(|r| format!("{} {}", r.operation, r.urn)).collect();
+    let total = ["delete", "replace"].iter().filter_map(|operation| plan.changes.get(*operation)).sum::<i64>();
+    let more = usize::try_from(total).unwrap_or_default().max(losses.len()).saturating_sub(named.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let losses = if named.is_empty() { String::new() } else { format!(" ({}{more})", named.join(", ")) };
+    format!("{operation}{revision}, {changes}{losses}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::auto::PreviewOf;
+    use crate::api::pulumi::StackSpec;
+    use crate::artifact::Digest;
+
+    fn plan(deletes: i64) -> StackPlan {
+        let resource = |number| PlannedResource {
+            urn: format!("urn:pulumi:dev::web::aws:s3:Bucket::b{number}"),
+            operation: "delete".to_owned(),
+            properties: Vec::new(),
+        };
+        StackPlan {
+            digest: Digest::of(b"plan"),
+            update_name: "web-1".to_owned(),
+            file_digest: Digest::of(b"file"),
+            operation: PreviewOf::Up,
+            revision: Some("main@sha1:a".to_owned()),
+            changes: [("create".to_owned(), 2), ("delete".to_owned(), deletes), ("same".to_owned(), 9)].into(),
+            resources: (0..deletes).map(resource).collect(),
+            resource_count: 2 + deletes,
+            created: None,
+        }
+    }
+
+    #[test]
+    fn the_summary_lists_changes_and_lost_resources() {
+        assert_eq!(summary(&plan(0)), "up of revision main@sha1:a, 2 to create");
+        assert_eq!(
+            summary(&plan(1)),
+            "up of revision main@sha1:a, 2 to create, 1 to delete (delete urn:pulumi:dev::web::aws:s3:Bucket::b0)"
+        );
+        assert!(summary(&plan(7)).ends_with("Bucket::b4 and 2 more)"), "{}", summary(&plan(7)));
+    }
+
+    #[test]
+    fn the_messages_contain_the_digest_and_the_state_of_the_approvals() {
+        let digest = Digest::of(b"plan").to_string();
+        let reasons = ["it deletes 1 resource(s), more than the limit of 0".to_owned()];
+        let awaited = Awaited { reasons: &reasons, approvals: 1, required: 2, ignored: Some("the author is unknown") };
+        let message = awaiting(&plan(0), &awaited);
+        let expected = format!(
+            "waiting for approval of plan {digest}: up of revision main@sha1:a, 2 to create; 1 of 2 approvals; reason: it deletes 1 \
+             resource(s), more than the limit of 0; an approval does not count: the author is unknown"
+        );
+        assert_eq!(message, expected);
+        let mut stack = Stack::new("web", StackSpec::default());
+        stack.metadata.namespace = Some("apps".to_owned());
+        let longest = StackPlan { revision: Some("r".repeat(2000)), ..plan(9) };
+        stack.metadata.name = Some("n".repeat(42));
+        stack.metadata.namespace = Some("n".repeat(63));
+        assert!(approval_required(&stack, &longest).len() <= 1024);
+        stack.metadata.name = Some("web".to_owned());
+        stack.metadata.namespace = Some("apps".to_owned());
+        let event = approval_required(&stack, &plan(0));
+        for line in [&format!("planDigest: {digest}"), "stackRef: {name: web}", "{namespace: apps, generateName: web-}"]
+        {
+            assert!(event.contains(line), "{line}: {event}");
+        }
+    }
+}

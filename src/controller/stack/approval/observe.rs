@@ -1,0 +1,77 @@
+//! Reads the plan of a Stack and its Approvals.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+
+use crate::api::auto::{Update, UpdatePlan};
+use crate::api::pulumi::{Approval, ApprovalDecision, ApprovalMode, Stack, StackPlan};
+use crate::controller::stack::approval::policy;
+use crate::controller::stack::approval::risk::{self, PlannedChanges};
+use crate::controller::stack::context::Context;
+use crate::controller::stack::prerequisites::expression::ExpressionError;
+use crate::controller::stack::run::operation_kind;
+use crate::runtime::reads::ReadError;
+
+/// Maximum number of Approvals of a plan that are read from the API server.
+const MAX_APPROVALS: usize = 20;
+
+/// State of the plan of a Stack.
+#[derive(Clone, Debug, Default)]
+pub struct ObservedPlan {
+    /// Changes in the status of the Update that saved the plan. `None` if the Update no longer exists.
+    pub changes: Option<UpdatePlan>,
+    /// Approvals of the plan.
+    pub approvals: Vec<Approval>,
+    /// Result of `autoApproveExpr`. `None` if the expression is not set or has not been evaluated yet.
+    pub expression: Option<Result<bool, ExpressionError>>,
+}
+
+/// Reads the state of the plan. Returns `None` if the Stack has no plan.
+pub async fn observe(stack: &Stack, context: &Context) -> Result<Option<ObservedPlan>, ReadError> {
+    let Some(plan) = stack.status.as_ref().and_then(|status| status.plan.as_ref()) else { return Ok(None) };
+    let namespace = stack.namespace().unwrap_or_default();
+    let update = context.reader.get_opt::<Update>(&namespace, &plan.update_name).await?;
+    let changes = update.and_then(|update| update.status?.plan);
+    let changes = changes.filter(|changes| changes.file_digest.as_ref() == Some(&plan.file_digest));
+    let approvals = approvals(stack, plan, context).await?;
+    let expression = match &changes {
+        Some(changes) => evaluate(stack, plan, changes, context).await,
+        None => None,
+    };
+    Ok(Some(ObservedPlan { changes, approvals, expression }))
+}
+
+/// Returns the Approvals of the plan. The cache can contain Approvals that were deleted, so each Approval is also read
+/// from the API server.
+async fn approvals(stack: &Stack, plan: &StackPlan, context: &Context) -> Result<Vec<Approval>, ReadError> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let digest = plan.digest.to_string();
+    let mut known: Vec<Arc<Approval>> = context.approvals.in_group(&(namespace.clone(), stack.name_any()));
+    known.retain(|approval| approval.spec.plan_digest == digest);
+    // One rejection is sufficient, so rejections come first.
+    let order = |approval: &Arc<Approval>| {
+        let is_approval = approval.spec.decision == ApprovalDecision::Approve;
+        (is_approval, approval.creation_timestamp(), approval.name_any())
+    };
+    known.sort_by_key(order);
+    let mut approvals = Vec::new();
+    for approval in known.iter().take(MAX_APPROVALS) {
+        let live = context.reader.get_opt::<Approval>(&namespace, &approval.name_any()).await?;
+        approvals.extend(live.filter(|live| live.metadata.deletion_timestamp.is_none()));
+    }
+    Ok(approvals)
+}
+
+/// Evaluates `autoApproveExpr`, if the mode is `OnRisk`.
+async fn evaluate(
+    stack: &Stack,
+    plan: &StackPlan,
+    changes: &UpdatePlan,
+    context: &Context,
+) -> Option<Result<bool, ExpressionError>> {
+    let policy = policy(stack, operation_kind(plan.operation)).filter(|policy| policy.mode == ApprovalMode::OnRisk)?;
+    let expression = policy.auto_approve_expr.as_ref()?;
+    let variables = risk::variables(PlannedChanges { counts: &plan.changes, resources: changes });
+    context.evaluator.evaluate_variables(stack, expression, variables).await
+}

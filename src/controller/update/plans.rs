@@ -1,0 +1,171 @@
+//! Secret with the plan that a preview saved. The plan is the file of the Pulumi CLI, compressed with gzip. The CLI encrypts
+//! the secret values in this file.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+
+use crate::api::auto::{PlanReference, PlannedResource, Update, UpdatePlan};
+use crate::api::{bounds, conditions, names};
+use crate::artifact::Digest;
+use crate::controller::update::context::Context;
+use crate::controller::update::outcome::RunOutcome;
+use crate::controller::update::outputs::{Stored, is_of, refused};
+use crate::rpc::proto;
+use crate::runtime::reads::ReadError;
+use crate::runtime::reconcile::ReconcileError;
+use crate::runtime::writes::Created;
+
+/// Key of the plan in the Secret.
+const KEY: &str = "plan.json.gz";
+
+/// Plan that a run follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanFile {
+    /// The run follows no plan, or this step does not need the plan.
+    NotNeeded,
+    Found(Vec<u8>),
+    /// The plan does not exist or has changed. Contains the reason.
+    Unavailable(String),
+}
+
+/// Returns the changes that a preview reports. Returns `None` for other operations.
+pub fn changes(result: &proto::Result) -> Option<UpdatePlan> {
+    if result.plan.is_empty() && result.planned_steps.is_empty() && result.planned_step_count == 0 {
+        return None;
+    }
+    let limit = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
+    let line = |text: &str, most: u32| conditions::shorten(&text.replace(|c: char| c.is_control(), " "), limit(most));
+    let resource = |step: &proto::PlannedStep| PlannedResource {
+        urn: line(&step.urn, bounds::URN),
+        operation: line(&step.operation, bounds::WORD),
+        properties: step
+            .properties
+            .iter()
+            .take(limit(bounds::PLANNED_PROPERTIES))
+            .map(|property| line(property, bounds::WORD))
+            .collect(),
+    };
+    let listed = i64::try_from(result.planned_steps.len()).unwrap_or(i64::MAX);
+    Some(UpdatePlan {
+        file_digest: (!result.plan.is_empty()).then(|| Digest::of(&result.plan)),
+        resources: result.planned_steps.iter().take(limit(bounds::PLANNED_RESOURCES)).map(resource).collect(),
+        resource_count: i64::from(result.planned_step_count).max(listed),
+    })
+}
+
+/// Stores the plan of a completed preview in a Secret.
+pub async fn store(
+    update: &Update,
+    outcome: &RunOutcome,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Stored, ReconcileError> {
+    if !update.spec.save_plan.unwrap_or_default() || outcome.failure.is_some() {
+        return Ok(Stored::Yes);
+    }
+    if outcome.plan_file.is_empty() {
+        return Ok(Stored::No("the agent returned no plan".to_owned()));
+    }
+    match context.writer.create(&secret(update, &outcome.plan_file)).await {
+        Ok(Created::New(_)) => Ok(Stored::Yes),
+        Ok(Created::Existing(found)) if is_of(&found, update) && file(&found) == Some(&outcome.plan_file) => {
+            Ok(Stored::Yes)
+        }
+        Ok(Created::Existing(found)) => {
+            let name = found.name_any();
+            Ok(Stored::No(format!("Secret {name} exists and was not created for this run: delete the Secret")))
+        }
+        Err(error) => refused(error, outcome.ended, now),
+    }
+}
+
+/// Reads the plan of a run, and verifies its digest.
+pub async fn load(update: &Update, context: &Context) -> Result<PlanFile, ReadError> {
+    let Some(reference) = &update.spec.plan else { return Ok(PlanFile::NotNeeded) };
+    let namespace = update.namespace().unwrap_or_default();
+    let name = names::plan_secret(&reference.update_name);
+    Ok(verified(reference, context.reader.get_opt::<Secret>(&namespace, &name).await?.as_ref(), &name))
+}
+
+fn verified(reference: &PlanReference, secret: Option<&Secret>, name: &str) -> PlanFile {
+    let Some(secret) = secret else {
+        return PlanFile::Unavailable(format!("Secret {name} with the plan not found"));
+    };
+    match file(secret) {
+        Some(bytes) if Digest::of(bytes) == reference.file_digest => PlanFile::Found(bytes.clone()),
+        Some(_) => PlanFile::Unavailable(format!("the plan in Secret {name} has changed")),
+        None => PlanFile::Unavailable(format!("Secret {name} has no key {KEY}")),
+    }
+}
+
+fn file(secret: &Secret) -> Option<&Vec<u8>> {
+    Some(&secret.data.as_ref()?.get(KEY)?.0)
+}
+
+fn secret(update: &Update, plan: &[u8]) -> Secret {
+    let secret = json!({
+        "metadata": {
+            "name": names::plan_secret(&update.name_any()),
+            "namespace": update.namespace(),
+            "labels": {names::LABEL_COMPONENT: "update", names::LABEL_UPDATE_NAME: update.name_any()},
+            "ownerReferences": [{
+                "apiVersion": Update::api_version(&()),
+                "kind": Update::kind(&()),
+                "name": update.name_any(),
+                "uid": update.uid(),
+            }],
+        },
+        "immutable": true,
+        "data": {KEY: STANDARD.encode(plan)},
+    });
+    serde_json::from_value(secret).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::auto::UpdateSpec;
+
+    #[test]
+    fn a_plan_is_used_only_if_its_digest_matches() {
+        let mut update = Update::new("web-1", UpdateSpec::default());
+        update.metadata.uid = Some("uid-1".to_owned());
+        let stored = secret(&update, b"plan");
+        assert_eq!((stored.name_any().as_str(), stored.immutable), ("web-1-plan", Some(true)));
+        assert!(is_of(&stored, &update));
+        let reference =
+            |content: &[u8]| PlanReference { update_name: "web-1".to_owned(), file_digest: Digest::of(content) };
+        assert_eq!(verified(&reference(b"plan"), Some(&stored), "web-1-plan"), PlanFile::Found(b"plan".to_vec()));
+        let rows = [
+            (Some(&stored), "the plan in Secret web-1-plan has changed"),
+            (Some(&Secret::default()), "Secret web-1-plan has no key plan.json.gz"),
+            (None, "Secret web-1-plan with the plan not found"),
+        ];
+        for (secret, expected) in rows {
+            let found = verified(&reference(b"other"), secret, "web-1-plan");
+            assert_eq!(found, PlanFile::Unavailable(expected.to_owned()));
+        }
+    }
+
+    #[test]
+    fn the_reported_changes_are_bounded() {
+        assert_eq!(changes(&proto::Result::default()), None);
+        let step = proto::PlannedStep {
+            urn: format!("urn:{}\n", "u".repeat(9000)),
+            operation: "delete".to_owned(),
+            properties: vec!["p".repeat(5000); 50],
+        };
+        let result =
+            proto::Result { planned_steps: vec![step; 300], plan: b"plan".to_vec(), ..proto::Result::default() };
+        let plan = changes(&result).expect("the result has changes");
+        assert_eq!((plan.resources.len(), plan.resource_count), (200, 300));
+        assert_eq!(plan.file_digest, Some(Digest::of(b"plan")));
+        let resource = &plan.resources[0];
+        assert!(resource.urn.len() <= 4096 && !resource.urn.contains('\n'));
+        assert!(resource.properties.len() == 20 && resource.properties[0].len() <= 1024);
+    }
+}
