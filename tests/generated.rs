@@ -270,7 +270,7 @@ fn kube_state_metrics_paths_exist_in_the_stack_schema() -> Result<()> {
 /// The RBAC rules are not generated. This test rejects rules that are too broad.
 #[test]
 fn every_rbac_rule_has_a_reason_and_none_grants_all_secrets() -> Result<()> {
-    for name in ["cluster-role.yaml", "workspace-role.yaml", "role.yaml"] {
+    for name in ["cluster-role.yaml", "workspace-role.yaml", "role.yaml", "approver-role.yaml"] {
         let path = root().join("config/rbac").join(name);
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let lines: Vec<&str> = text.lines().collect();

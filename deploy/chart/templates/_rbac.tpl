@@ -4,7 +4,8 @@ namespace. Parameters: root, object. */}}
 {{- $values := .root.Values -}}
 {{- $object := .object -}}
 {{- $part := trimPrefix "pulumi-controller" $object.metadata.name -}}
-{{- $isForUsers := hasKey ($object.metadata.labels | default dict) "rbac.authorization.k8s.io/aggregate-to-admin" -}}
+{{- $isAggregated := hasKey ($object.metadata.labels | default dict) "rbac.authorization.k8s.io/aggregate-to-admin" -}}
+{{- $isForUsers := or $isAggregated (eq $part "-approver") -}}
 {{- $isClusterWide := hasPrefix "Cluster" $object.kind -}}
 {{- $render := true -}}
 {{- if $isForUsers -}}

@@ -26,7 +26,8 @@ impl Installer for Kubectl {
     }
 
     async fn remove(&self) {
-        let kinds = "deployment,serviceaccount,role,rolebinding,clusterrole,clusterrolebinding";
+        let kinds = "deployment,serviceaccount,role,rolebinding,clusterrole,clusterrolebinding,\
+                     validatingadmissionpolicy,validatingadmissionpolicybinding";
         let selector = "app.kubernetes.io/part-of=pulumi-controller";
         kubectl(&["--namespace", NAMESPACE, "delete", kinds, "--selector", selector], "").await;
     }
