@@ -63,7 +63,7 @@ async fn check_with_stack(scene: &Scene, installer: &impl Installer) {
 
     installer.remove().await;
     until_removed(&scene.client).await;
-    assert_eq!(definitions(&scene.client).await.len(), 5, "the CustomResourceDefinitions remain");
+    assert_eq!(definitions(&scene.client).await.len(), 6, "the CustomResourceDefinitions remain");
     let stack = main.get().await;
     assert!(stack.metadata.deletion_timestamp.is_none() && is_done(&stack), "the Stack remains unchanged: {stack:?}");
     let pod = main.pod_and_restarts().await;
