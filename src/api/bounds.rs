@@ -53,6 +53,8 @@ pub const STACK: u32 = 1024;
 pub const REVISION: u32 = 2048;
 /// Maximum length of any other short string, in characters.
 pub const WORD: u32 = 1024;
+/// Maximum length of a message in a status, in characters.
+pub const MESSAGE: u32 = 8 * 1024;
 /// Maximum length of the name of a Pulumi ESC environment, in characters.
 pub const ENVIRONMENT: u32 = 512;
 /// Maximum length of a path or a file pattern, in characters.

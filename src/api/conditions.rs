@@ -8,6 +8,8 @@ use crate::api::columns;
 pub const READY: &str = "Ready";
 pub const RECONCILING: &str = "Reconciling";
 pub const STALLED: &str = "Stalled";
+/// Condition of a Stack with `spec.drift`: whether the last drift check found drift.
+pub const DRIFTED: &str = "Drifted";
 pub const PROGRESSING: &str = "Progressing";
 pub const FAILED: &str = "Failed";
 pub const COMPLETE: &str = "Complete";
@@ -45,6 +47,16 @@ pub mod stack_reason {
     pub const CANCELED: &str = "Canceled";
     /// The backend does not contain the Pulumi stack to destroy, although this Stack may have created resources in it.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
+}
+
+/// Reasons of the condition `Drifted` of a Stack, and of the event about drift.
+pub mod drift_reason {
+    pub const DRIFT_DETECTED: &str = "DriftDetected";
+    pub const NO_DRIFT: &str = "NoDrift";
+    /// A run with a refresh has succeeded since the drift check.
+    pub const CORRECTED: &str = "Corrected";
+    /// The last drift check failed.
+    pub const CHECK_FAILED: &str = "CheckFailed";
 }
 
 /// Reasons of the conditions of a Program.

@@ -27,6 +27,8 @@ pub struct StackState {
     pub reason: String,
     pub is_failing: bool,
     pub is_reconciling: bool,
+    /// Number of drifted resources. `None` if no drift check has ended.
+    pub drifted: Option<i64>,
 }
 
 /// States of all Stacks by namespace and name. Cheap to clone.
@@ -64,12 +66,14 @@ impl Stacks {
         &self,
         encoder: &mut DescriptorEncoder<'_>,
         (name, help): (&str, &str),
-        value: impl Fn(&StackState) -> bool,
+        value: impl Fn(&StackState) -> Option<i64>,
     ) -> Result<(), std::fmt::Error> {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for ((namespace, stack), state) in self.lock().iter() {
             let labels = [("namespace", namespace.as_str()), ("name", stack.as_str())];
-            ConstGauge::new(i64::from(value(state))).encode(metric.encode_family(&labels)?)?;
+            if let Some(value) = value(state) {
+                ConstGauge::new(value).encode(metric.encode_family(&labels)?)?;
+            }
         }
         Ok(())
     }
@@ -79,9 +83,11 @@ impl Collector for Stacks {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let failing =
             ("stacks_failing", "1 if the Stack is stalled or not ready, or if its last run failed; otherwise 0");
-        self.encode_each(&mut encoder, failing, |state| state.is_failing)?;
+        self.encode_each(&mut encoder, failing, |state| Some(i64::from(state.is_failing)))?;
         let reconciling = ("stacks_reconciling", "1 if the Stack is reconciling; otherwise 0");
-        self.encode_each(&mut encoder, reconciling, |state| state.is_reconciling)?;
+        self.encode_each(&mut encoder, reconciling, |state| Some(i64::from(state.is_reconciling)))?;
+        let drifted = ("stacks_drifted_resources", "Number of resources for which the last drift check found drift");
+        self.encode_each(&mut encoder, drifted, |state| state.drifted)?;
         let help =
             "Number of Stacks by the status of the condition Ready and the reason of the condition Stalled or Ready";
         let mut metric = encoder.encode_descriptor("pulumi_controller_stacks", help, None, MetricType::Gauge)?;
@@ -198,7 +204,13 @@ mod tests {
     use super::*;
 
     fn state(reason: &str) -> StackState {
-        StackState { ready: "False".to_owned(), reason: reason.to_owned(), is_failing: true, is_reconciling: false }
+        StackState {
+            ready: "False".to_owned(),
+            reason: reason.to_owned(),
+            is_failing: true,
+            is_reconciling: false,
+            drifted: None,
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 )]
 
 mod admission;
+mod approvals;
 mod artifact;
 mod backends;
 mod backoff;

@@ -150,6 +150,9 @@ pub struct StackPlan {
     /// Operation of the plan: `up` or `destroy`.
     #[serde(default)]
     pub operation: PreviewOf,
+    /// Whether the plan refreshes the state to correct drift, even if `spec.refresh` is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refresh: Option<bool>,
     /// Revision of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,

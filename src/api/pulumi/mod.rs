@@ -2,6 +2,7 @@
 
 mod approval;
 mod cloud_oidc;
+mod drift;
 mod program;
 mod receiver;
 mod references;
@@ -12,6 +13,7 @@ pub use approval::{
     Approval, ApprovalDecision, ApprovalMode, ApprovalPolicy, ApprovalSpec, ApprovedPlan, ApprovedStack, StackPlan,
 };
 pub use cloud_oidc::PulumiCloudOidc;
+pub use drift::{DriftIgnoreRule, DriftMode, DriftPolicy, StackDrift};
 pub use program::{
     Configuration, CustomTimeouts, Plugin, Plugins, Program, ProgramArtifact, ProgramDefinition, ProgramResource,
     ProgramSpec, ProgramStatus, PulumiRequirements, ResourceGetter, ResourceOptions,

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::api::auto::LockRecovery;
 use crate::api::pulumi::{
-    ApprovalPolicy, ConfigReference, FluxSource, GitAuth, GitReference, ProgramReference, PulumiCloudOidc, ResourceRef,
-    StackStatus,
+    ApprovalPolicy, ConfigReference, DriftPolicy, FluxSource, GitAuth, GitReference, ProgramReference, PulumiCloudOidc,
+    ResourceRef, StackStatus,
 };
 use crate::api::{bounds, schema};
 
@@ -320,6 +320,11 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,
+
+    /// Periodic detection of drift. A drift check starts only if no other run is due, and ends if another run becomes
+    /// due. Default: no drift checks. Example: `{interval: 24h, mode: Detect}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<DriftPolicy>,
 
     /// Rules for the approval of changes before they are made. Has no effect with `preview`. Default: no approval is
     /// required. Example: `{mode: OnRisk, approvers: 2}`.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::auto::{PendingCreates, PreviewOf, RunProject, SourceMetadata, UpdateKind};
-use crate::api::pulumi::{ApprovedPlan, PulumiStack, StackPlan};
+use crate::api::pulumi::{ApprovedPlan, PulumiStack, StackDrift, StackPlan};
 use crate::api::{bounds, schema};
 use crate::artifact::Digest;
 
@@ -113,6 +113,11 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<StackPlan>,
 
+    /// Result of the last drift check. Absent if no drift check has ended.
+    /// Example: `{updateName: web-3, count: 1}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<StackDrift>,
+
     /// Pulumi project of the last run. If no source is available, a destroy uses only the name of this project and the
     /// state of the Pulumi stack. Example: `{name: web, runtime: nodejs}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -203,9 +208,13 @@ pub struct CurrentUpdate {
     /// Whether the run is a preview that saves its plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_plan: Option<bool>,
-    /// Operation whose changes a preview reports: `up` or `destroy`. Absent for other runs.
+    /// Operation whose changes a preview reports: `up` or `destroy` for a plan, and `refresh` for a drift check. Absent for
+    /// other runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview_of: Option<PreviewOf>,
+    /// Whether the run refreshes the state to correct drift, even if `spec.refresh` is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refresh: Option<bool>,
     /// Approved plan that the run executes. Absent for a run without a plan.
     /// Example: `{digest: "sha256:…", updateName: web-1}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -55,6 +55,7 @@ pub async fn act(
         }
         Action::ForwardResolution(resolution) => forward_resolution(observed, resolution, context).await,
         Action::CancelUpdate(value) => cancel_update(observed, value, context).await,
+        Action::CancelDriftCheck => cancel_drift_check(observed, context, now).await,
         Action::RejectCancel(value, message) => {
             let event = Event::new(stack, EventKind::Warning, "NothingToCancel", message);
             context.events.publish(with_last_revision(stack, event));
@@ -208,6 +209,16 @@ async fn cancel_update(observed: &Observed, value: String, context: &Context) ->
     next_step(&observed.stack, &status::with_handled_cancel(&observed.stack, value), context).await
 }
 
+/// Cancels the drift check. The other run starts when the drift check has ended.
+async fn cancel_drift_check(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    if let Some(update) = observed.update.as_ref().filter(|u| !u.annotations().contains_key(names::ANNOTATION_CANCEL)) {
+        let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some("another run is due".to_owned()))].into();
+        context.writer.annotate(update, &mark).await?;
+    }
+    let message = "canceling the drift check, because another run is due".to_owned();
+    requeue(&observed.stack, &State::Working(message), None, context, now).await
+}
+
 async fn create_update(
     stack: &Stack,
     current: &CurrentUpdate,
@@ -226,6 +237,7 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let stack = &observed.stack;
     let Some(update) = &observed.update else { return Ok(Next::Rest(None)) };
     let status = status::with_result(stack, update, observed.outputs.as_ref(), now);
+    run_events::drift(stack, &status).into_iter().for_each(|event| context.events.publish(event));
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         return next_step(stack, &status, context).await;
     }

@@ -39,6 +39,8 @@ pub enum Action {
     ForwardResolution(String),
     /// Cancels the open run. Contains the value of the annotation.
     CancelUpdate(String),
+    /// Cancels a drift check, because another run is due.
+    CancelDriftCheck,
     /// Rejects a request to cancel a run. Contains the value of the annotation and a message.
     RejectCancel(String, String),
     /// Records the result of the completed run in the status.
@@ -99,6 +101,7 @@ impl Action {
             Action::ReportUnknownOutcome(_) => "ReportUnknownOutcome",
             Action::ForwardResolution(_) => "ForwardResolution",
             Action::CancelUpdate(_) => "CancelUpdate",
+            Action::CancelDriftCheck => "CancelDriftCheck",
             Action::RejectCancel(..) => "RejectCancel",
             Action::RecordResult => "RecordResult",
             Action::Invalid(_) => "Invalid",

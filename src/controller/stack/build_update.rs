@@ -6,11 +6,11 @@ use crate::api::auto::{PlanReference, Update, UpdateKind, UpdateSpec};
 use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
 use crate::api::{bounds, names};
 use crate::controller::merge;
-use crate::controller::stack::approval;
 use crate::controller::stack::build_workspace::StackSpecError;
 use crate::controller::stack::identity;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
+use crate::controller::stack::{approval, drift};
 
 /// Returns the Update of the recorded run `current`. Both finalizers are set when the Update is created, so that it
 /// exists until the run has ended and the status of the Stack contains the result.
@@ -20,8 +20,11 @@ use crate::controller::stack::run::artifact_of;
 /// Returns an error if `updateTemplate` is invalid or too large.
 pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpecError> {
     let is_destroy = approval::is_of_destroy(current);
-    let refreshes = stack.spec.refresh.unwrap_or_default() && !is_destroy;
-    let expects_no_drift = refreshes && stack.spec.expect_no_refresh_changes.unwrap_or_default();
+    let is_check = drift::is_check(current);
+    let refresh = current.refresh.or(stack.spec.refresh).filter(|_| !is_destroy && !is_check);
+    let refreshes = refresh.unwrap_or_default();
+    let expects_no_drift =
+        refreshes && current.refresh.is_none() && stack.spec.expect_no_refresh_changes.unwrap_or_default();
     let message = message(current);
     let spec = UpdateSpec {
         workspace_name: stack.name_any(),
@@ -30,7 +33,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         artifact: artifact_of(current),
         source: current.source.clone(),
         message: Some(message.clone()),
-        refresh: stack.spec.refresh.filter(|_| !is_destroy),
+        refresh,
         expect_no_refresh_changes: expects_no_drift.then_some(true),
         target: if is_destroy { Vec::new() } else { stack.spec.targets.clone() },
         target_dependents: stack.spec.target_dependents.filter(|_| !is_destroy),

@@ -12,13 +12,13 @@ use crate::api::conditions::{self, stack_reason, update_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
-use crate::controller::stack::approval;
 use crate::controller::stack::next_run::{adopt_pko_workspace, run_if_due};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::run::{self, artifact_of, describe_run, queued_message, run_kind};
 use crate::controller::stack::schedule::Due;
 use crate::controller::stack::workspace_state::in_place;
 use crate::controller::stack::{annotations, build_workspace, deletion, identity, pko_migration};
+use crate::controller::stack::{approval, drift};
 use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
 
@@ -110,6 +110,9 @@ fn open_run(observed: &Observed) -> Option<Action> {
     if let Some(action) = adopt_workspace_of_pko_run(observed, update) {
         return Some(action);
     }
+    if bound && drift::is_superseded(observed, current) {
+        return Some(Action::CancelDriftCheck);
+    }
     if bound {
         return Some(Action::AwaitUpdate(match waiting(update) {
             Some(waits) => format!("{what} ({}): {}", current.name, waits.message),
@@ -174,6 +177,7 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
         }
         () if gone => Some("the Workspace was deleted"),
         () if let Some(why) = approval::withdrawn(observed, current) => Some(why),
+        () if drift::is_superseded(observed, current) => Some("another run is due"),
         () if has_newer_source && !approval::is_of_destroy(current) => Some("the source has a newer revision"),
         () if approval::is_of_destroy(current) && deletion::has_another_source(observed, current) => {
             Some("its source is no longer available")
@@ -216,7 +220,8 @@ fn is_current(observed: &Observed, current: &CurrentUpdate) -> bool {
         return false;
     }
     let requested = observed.workspace.as_ref().and_then(|w| w.spec.artifact.as_ref());
-    let is_desired = match current.save_plan.unwrap_or_default() {
+    let is_desired = match current.save_plan.unwrap_or_default() || drift::is_check(current) {
+        true if drift::is_check(current) => !drift::is_superseded(observed, current),
         true => approval::policy(&observed.stack, kind).is_some() && approval::is_of_destroy(current) == deleting,
         false => current.kind == kind && approval::withdrawn(observed, current).is_none(),
     };

@@ -9,6 +9,7 @@ use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::annotations;
 use crate::controller::stack::approval::{self, Gate};
 use crate::controller::stack::backoff::StackBackoff;
+use crate::controller::stack::drift::{self, Check};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::{self, DependencyState};
 use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_update, describe_run, reference};
@@ -33,6 +34,7 @@ pub fn run_if_due(
     let backoff = StackBackoff::of_stack(stack).with_jitter(observed.interval_jitter, &stack.spec, last);
     let candidate = RunCandidate::new(observed, resolved);
     let due = schedule::due(last, annotations::resolution(stack), &candidate, kind, &backoff, now);
+    let due = drift::with_correction(stack, kind, due);
     if !matches!(due, Due::Now(_)) {
         let without_run = adopt_pko_workspace(observed, resolved, in_store, &due);
         let without_run = without_run.or_else(|| adopt_repacked_archive(observed, resolved, in_store, kind));
@@ -41,8 +43,8 @@ pub fn run_if_due(
         }
     }
     let due_run = |message, plan| {
-        let due_run = DueRun { operation: kind, message, plan };
-        run(observed, resolved, in_store, &due_run, now)
+        let refresh = kind == UpdateKind::Up && drift::is_correction_due(stack);
+        run(observed, resolved, in_store, &DueRun { operation: kind, message, refresh, plan }, now)
     };
     match approval::gate(observed, &candidate, kind, &due) {
         Gate::Open => {}
@@ -55,7 +57,18 @@ pub fn run_if_due(
     }
     match due {
         Due::Now(reason) => due_run(reason, PlanUse::None),
-        Due::Done(again) => settled_on(observed, resolved, in_store, kind, again),
+        Due::Done(again) => match drift::check(stack, kind, now) {
+            Check::Now(message) => {
+                let operation = UpdateKind::Refresh;
+                let check = DueRun { operation, message, refresh: false, plan: PlanUse::None };
+                run(observed, resolved, in_store, &check, now)
+            }
+            Check::After(wait) => {
+                let again = again.map_or(wait, |again| again.min(wait));
+                settled_on(observed, resolved, in_store, kind, Some(again))
+            }
+            Check::Never => settled_on(observed, resolved, in_store, kind, again),
+        },
         Due::FailedPermanently => Action::Settled(Settled::FailedPermanently),
         Due::Invalid(message) => Action::Invalid(message),
         Due::DecisionRequired(reason) => Action::Settled(Settled::DecisionRequired(reason)),
@@ -156,9 +169,9 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     }
 }
 
-/// Returns the action if a dependency is unmet or invalid. A destroy does not wait for dependencies.
+/// Returns the action if a dependency is unmet or invalid. A destroy and a drift check do not wait for dependencies.
 fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind, now: Timestamp) -> Option<Action> {
-    if kind == UpdateKind::Destroy {
+    if matches!(kind, UpdateKind::Destroy | UpdateKind::Refresh) {
         return None;
     }
     if let Some(denied) = &observed.denied_dependency {

@@ -11,7 +11,7 @@ use kube::core::SelectorExt;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::api::auto::{Update, Workspace};
+use crate::api::auto::{PreviewOf, Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::InPod;
 use crate::controller::stack::annotations::requests;
@@ -272,7 +272,10 @@ async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Resu
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
     // If the source changes, an Update whose run has not started may be revoked. A started run uses its artifact until
     // it ends.
-    if update.is_some_and(|u| u.is_complete() || u.status.as_ref().is_some_and(|s| s.run.is_some())) {
+    let has_started = |u: &Update| u.status.as_ref().is_some_and(|status| status.run.is_some());
+    // A newer source ends a drift check.
+    let is_check = |u: &Update| u.spec.preview_of == Some(PreviewOf::Refresh);
+    if update.is_some_and(|u| u.is_complete() || has_started(u) && !is_check(u)) {
         return false;
     }
     match stack.metadata.deletion_timestamp {

@@ -73,6 +73,8 @@ pub struct DueRun {
     pub operation: UpdateKind,
     /// Reason for the run.
     pub message: String,
+    /// Whether the run refreshes the state, even if `spec.refresh` is not set.
+    pub refresh: bool,
     pub plan: PlanUse,
 }
 
@@ -90,7 +92,9 @@ pub enum PlanUse {
 impl DueRun {
     /// Returns the Pulumi command of the run.
     pub fn kind(&self) -> UpdateKind {
-        if self.plan == PlanUse::Save { UpdateKind::Preview } else { self.operation }
+        // A run with the operation `refresh` is a drift check.
+        let is_preview = self.plan == PlanUse::Save || self.operation == UpdateKind::Refresh;
+        if is_preview { UpdateKind::Preview } else { self.operation }
     }
 }
 
@@ -145,6 +149,7 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
         message: run.message.clone(),
         save_plan: (run.plan == PlanUse::Save).then_some(true),
         preview_of: preview_of(run),
+        refresh: run.refresh.then_some(true),
         plan: match &run.plan {
             PlanUse::Execute(plan) => Some(plan.clone()),
             PlanUse::None | PlanUse::Save => None,
@@ -154,10 +159,14 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
     }
 }
 
-/// Returns the operation whose plan the run saves.
+/// Returns the operation whose changes the run previews.
 fn preview_of(run: &DueRun) -> Option<PreviewOf> {
-    let operation = if run.operation == UpdateKind::Destroy { PreviewOf::Destroy } else { PreviewOf::Up };
-    (run.plan == PlanUse::Save).then_some(operation)
+    match (run.operation, &run.plan) {
+        (UpdateKind::Refresh, _) => Some(PreviewOf::Refresh),
+        (UpdateKind::Destroy, PlanUse::Save) => Some(PreviewOf::Destroy),
+        (_, PlanUse::Save) => Some(PreviewOf::Up),
+        (_, PlanUse::None | PlanUse::Execute(_)) => None,
+    }
 }
 
 /// Returns the policy of the next run for pending creates: the decision of the user or, without a decision, the policy

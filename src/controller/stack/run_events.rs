@@ -1,10 +1,10 @@
 //! Events about the runs of a Stack.
 
 use crate::api::auto::UpdateKind;
-use crate::api::conditions::{stack_reason, update_reason};
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack};
+use crate::api::conditions::{self, drift_reason, stack_reason, update_reason};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
 use crate::controller::stack::run::RunCandidate;
-use crate::controller::stack::{identity, schedule, status};
+use crate::controller::stack::{drift, identity, schedule, status};
 use crate::runtime::events::{Event, EventKind};
 
 /// Key of the revision in the metadata of an event. As in Flux, metadata keys start with the API group of the object.
@@ -22,7 +22,8 @@ const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 /// Returns the event for the start of a run. No notification is sent for scheduled runs and retries.
 pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    let is_repetition = schedule::is_repetition(last, &RunCandidate::of_current(current));
+    let is_check = drift::is_check(current);
+    let is_repetition = is_check || schedule::is_repetition(last, &RunCandidate::of_current(current));
     let kind = if is_repetition { EventKind::Trace } else { EventKind::Normal };
     let event = Event::new(stack, kind, "StackUpdateDetected", current.message.as_str());
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
@@ -57,6 +58,17 @@ fn resources_remain(
     );
     let event = Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message);
     Some(with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref()))
+}
+
+/// Returns the event about the result of a drift check, if the check found other drift than the previous check.
+pub fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
+    let found = status.drift.as_ref().filter(|drift| drift.count > 0 && drift.message.is_none())?;
+    let before = stack.status.as_ref().and_then(|before| before.drift.as_ref());
+    let is_same = before.is_some_and(|before| before.count == found.count && before.resources == found.resources);
+    let drifted = conditions::find(&status.conditions, conditions::DRIFTED)?;
+    let is_new = !is_same && before.map(|before| &before.update_name) != Some(&found.update_name);
+    let event = Event::new(stack, EventKind::Warning, drift_reason::DRIFT_DETECTED, drifted.message.as_str());
+    is_new.then(|| with_revisions(event, status.last_applied_revision.as_deref(), None))
 }
 
 /// Returns the events for the end of a run. `stack` is the Stack before its status contains the result.

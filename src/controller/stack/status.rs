@@ -38,6 +38,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
         reason: reason.unwrap_or_default(),
         is_failing: last_failed || lacks || stalled.is_some(),
         is_reconciling: conditions::is_true(&status.conditions, RECONCILING),
+        drifted: status.drift.as_ref().map(|drift| drift.count),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::telemetry::reconciles::ReconcileResult;
 
 fn state() -> StackState {
     let (ready, reason) = ("False".to_owned(), "SpecInvalid".to_owned());
-    StackState { ready, reason, is_failing: true, is_reconciling: false }
+    StackState { ready, reason, is_failing: true, is_reconciling: false, drifted: None }
 }
 
 /// Returns metrics with a value for each name, because the encoder omits metrics without values.

@@ -93,6 +93,7 @@ mod tests {
             update_name: "web-1".to_owned(),
             file_digest: Digest::of(b"file"),
             operation: PreviewOf::Up,
+            refresh: None,
             revision: Some("main@sha1:a".to_owned()),
             changes: [("create".to_owned(), 2), ("delete".to_owned(), deletes), ("same".to_owned(), 9)].into(),
             resources: (0..deletes).map(resource).collect(),

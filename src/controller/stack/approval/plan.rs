@@ -52,6 +52,7 @@ fn saved(stack: &Stack, current: &CurrentUpdate, update: &Update, now: Timestamp
         update_name: update.name_any(),
         file_digest,
         operation: current.preview_of.unwrap_or_default(),
+        refresh: current.refresh,
         revision: current.commit.clone(),
         changes: status.changes.clone(),
         resources: plan.resources.iter().take(MAX_RESOURCES).map(without_properties).collect(),

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::api::auto::{PlannedResource, UpdatePlan};
 use crate::api::pulumi::ApprovalPolicy;
+use crate::controller::stack::pattern;
 use crate::controller::stack::prerequisites::expression::ExpressionError;
 
 /// Operations for which `changes` always contains a number.
@@ -88,7 +89,7 @@ fn protected(policy: &ApprovalPolicy, changes: PlannedChanges<'_>) -> Option<Str
         !HARMLESS.contains(&resource.operation.as_str())
             && policy.protect.iter().any(|pattern| {
                 let text = if pattern.starts_with("urn:") { &resource.urn } else { resource.kind() };
-                matches(pattern, text)
+                pattern::matches(pattern, text)
             })
     };
     let affected: Vec<&PlannedResource> = changes.resources.resources.iter().filter(is_affected).collect();
@@ -96,20 +97,6 @@ fn protected(policy: &ApprovalPolicy, changes: PlannedChanges<'_>) -> Option<Str
     let more = affected.len().saturating_sub(MAX_LISTED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!affected.is_empty()).then(|| format!("it changes protected resources: {named}{more}"))
-}
-
-/// Returns whether a text matches a pattern, in which `*` matches any characters.
-fn matches(pattern: &str, text: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = text.strip_prefix(first) else { return false };
-    let mut parts: Vec<&str> = parts.collect();
-    let Some(last) = parts.pop() else { return rest.is_empty() };
-    for part in parts {
-        let Some((_, after)) = rest.split_once(part) else { return false };
-        rest = after;
-    }
-    rest.ends_with(last)
 }
 
 #[cfg(test)]
@@ -192,23 +179,6 @@ mod tests {
             ["it changes more than the 1 resources that can be evaluated"]
         );
         assert_eq!(reasons(&policy, changes, None), [""; 0], "the numbers are complete");
-    }
-
-    #[test]
-    fn an_asterisk_matches_any_characters() {
-        for (pattern, text, expected) in [
-            ("a", "a", true),
-            ("a", "ab", false),
-            ("a*", "ab", true),
-            ("*b", "ab", true),
-            ("a*c*e", "abcde", true),
-            ("a*c*e", "abde", false),
-            ("*", "", true),
-            ("a*a", "a", false),
-            ("**", "x", true),
-        ] {
-            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
-        }
     }
 
     #[test]

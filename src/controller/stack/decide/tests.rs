@@ -33,7 +33,7 @@ fn now() -> Timestamp {
 
 /// Returns an `up` without a plan.
 fn up() -> DueRun {
-    DueRun { operation: UpdateKind::Up, message: "why".to_owned(), plan: PlanUse::None }
+    DueRun { operation: UpdateKind::Up, message: "why".to_owned(), refresh: false, plan: PlanUse::None }
 }
 
 fn resolved() -> Resolved {

@@ -17,7 +17,7 @@ use crate::artifact::Revision;
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::status::state::{State, failure_reason, is_conflict, success_reason, with_state};
-use crate::controller::stack::{annotations, approval, identity, pko_migration, schedule};
+use crate::controller::stack::{annotations, approval, drift, identity, pko_migration, schedule};
 use crate::source::git::has_git_fields;
 
 /// Maximum length of a failure message in the status, in bytes.
@@ -48,6 +48,9 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         return status;
     }
     status.pending_since = None;
+    if drift::is_check(&current) {
+        return with_drift_check(stack, status, &current, update, now);
+    }
     let previous = status.last_update.take();
     let last = last_update(stack, &current, previous.as_ref(), update, outputs, now);
     status.applied_stack = match current.kind {
@@ -68,6 +71,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     }
     status.plan = approval::after_run(stack, &current, update, &last, now);
     add_snapshot(&mut status.history, &current, &result, outcome(&last), now);
+    drift::record_correction(stack, &mut status, &current, &last, now);
     status.last_update = Some(last);
     // The conditions are set together with the result. Otherwise, a Stack that is suspended before the next step would
     // keep its previous conditions.
@@ -82,6 +86,21 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
     }
     status
+}
+
+/// Returns the status after a drift check. The record of the last run does not change.
+fn with_drift_check(
+    stack: &Stack,
+    mut status: StackStatus,
+    current: &CurrentUpdate,
+    update: &Update,
+    now: Timestamp,
+) -> StackStatus {
+    drift::record(stack, &mut status, update, now);
+    if Some(current.inputs.generation) != stack.metadata.generation {
+        return status;
+    }
+    with_state(&Stack { status: Some(status), ..stack.clone() }, &State::Done, now)
 }
 
 /// Returns the record of a completed run.

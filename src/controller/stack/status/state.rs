@@ -10,6 +10,7 @@ use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::{columns, names};
 use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
+use crate::controller::stack::drift;
 use crate::controller::stack::run::describe_run;
 
 /// Advice for a Stack whose last run is not retried.
@@ -76,6 +77,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
             desired.add_warning(&warning);
         }
         set_conditions(&mut status.conditions, &desired, generation, now);
+        drift::keep(stack, &mut status);
     }
     if *state == State::Abandoned {
         status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);

@@ -46,6 +46,7 @@ fn observed(policy: Value, approvals: Vec<Approval>) -> Observed {
         update_name: "web-1".to_owned(),
         file_digest: Digest::of(b"file"),
         operation: PreviewOf::Up,
+        refresh: None,
         revision: Some("a".to_owned()),
         changes: [("delete".to_owned(), 1)].into(),
         resources: vec![resource.clone()],

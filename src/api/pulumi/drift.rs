@@ -1,0 +1,89 @@
+//! Drift detection of a Stack: its settings, and its result in the status.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::auto::PlannedResource;
+use crate::api::{bounds, schema};
+
+/// Periodic detection of drift, which is a difference between the actual resources and the state.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftPolicy {
+    /// Interval between a run and the next drift check, and between two drift checks, as a duration such as `24h`. A
+    /// drift check runs `pulumi refresh --preview-only`, which changes neither the resources nor the state. Minimum:
+    /// `1m`.
+    #[schemars(schema_with = "schema::duration")]
+    pub interval: String,
+
+    /// Reaction to drift: `Detect` or `Correct`. Default: `Detect`.
+    #[serde(default)]
+    pub mode: DriftMode,
+
+    /// Drift that is not reported and not corrected by itself. A resource is ignored if all its differences match a
+    /// rule. Default: none. Example: `[{type: "aws:autoscaling/*", property: desiredCapacity}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCES))]
+    pub ignore: Vec<DriftIgnoreRule>,
+}
+
+/// Reaction to drift: `Detect` or `Correct`. Default: `Detect`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub enum DriftMode {
+    /// Report the drift.
+    #[default]
+    Detect,
+    /// Report the drift, and start a run that refreshes the state and reverts the drift. `spec.approval` applies to this
+    /// run.
+    Correct,
+}
+
+/// Rule for drift that is ignored. A difference must match all fields of the rule. In the patterns, `*` matches any
+/// characters.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub struct DriftIgnoreRule {
+    /// Pattern of the resource type, such as `aws:autoscaling/*`. Default: all types.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = bounds::WORD))]
+    pub kind: Option<String>,
+    /// Pattern of the URN. Default: all URNs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = bounds::URN))]
+    pub urn: Option<String>,
+    /// Pattern of the path of the property, such as `tags.*`. With this field, the rule does not match the deletion of a
+    /// resource. Default: all properties.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = bounds::WORD))]
+    pub property: Option<String>,
+}
+
+/// Result of the last drift check.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct StackDrift {
+    /// Time at which the last drift check ended, including a failed check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_checked: Option<Time>,
+    /// Name of the Update of the last drift check.
+    pub update_name: String,
+    /// Error of the last drift check. The other fields then contain the result of an earlier check. Absent after a
+    /// success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::MESSAGE))]
+    pub message: Option<String>,
+    /// Number of resources that have drifted.
+    #[serde(default)]
+    pub count: i64,
+    /// Number of resources whose drift `spec.drift.ignore` excludes.
+    #[serde(default)]
+    pub ignored: i64,
+    /// Resources that have drifted, without the values of their properties. At most 50 entries.
+    /// Example: `[{urn: "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs", operation: update, properties: [tags]}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::PLANNED_RESOURCES))]
+    pub resources: Vec<PlannedResource>,
+    /// Whether a run to correct the drift has been requested since the check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correction_requested: Option<bool>,
+}

@@ -1,0 +1,202 @@
+//! Drift checks: previews of a refresh, which run at an interval while no other run is due.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use crate::api::auto::{PlannedResource, PreviewOf, Update, UpdateKind};
+use crate::api::conditions::{self, ConditionUpdate, DRIFTED, FAILED, Status, drift_reason, update_reason};
+use crate::api::pulumi::{
+    CurrentUpdate, DriftIgnoreRule, DriftMode, DriftPolicy, LastUpdate, Stack, StackDrift, StackStatus,
+};
+use crate::api::{bounds, duration};
+use crate::controller::stack::observed::Observed;
+use crate::controller::stack::pattern;
+use crate::controller::stack::run::RunCandidate;
+use crate::controller::stack::schedule::{self, Due};
+
+/// Minimum interval of drift checks.
+const MIN_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
+/// Maximum number of drifted resources in the status of a Stack.
+const MAX_RESOURCES: usize = 50;
+/// Maximum number of drifted resources in a message.
+const MAX_LISTED: usize = 3;
+
+/// When the next drift check is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// A drift check is due. Contains the reason.
+    Now(String),
+    After(SignedDuration),
+    /// Drift checks are not enabled.
+    Never,
+}
+
+/// Returns whether the recorded run is a drift check.
+pub fn is_check(current: &CurrentUpdate) -> bool {
+    current.preview_of == Some(PreviewOf::Refresh)
+}
+
+/// Returns when the next drift check of a Stack is due whose last run succeeded. `kind` is the kind of its runs.
+pub fn check(stack: &Stack, kind: UpdateKind, now: Timestamp) -> Check {
+    let Some(policy) = stack.spec.drift.as_ref().filter(|_| kind == UpdateKind::Up) else { return Check::Never };
+    let Some(interval) = interval(policy) else { return Check::Never };
+    let status = stack.status.as_ref();
+    let run = status.and_then(|status| status.last_update.as_ref()?.last_resync_time.as_ref());
+    let checked = status.and_then(|status| status.drift.as_ref()?.last_checked.as_ref());
+    let since = run.into_iter().chain(checked).map(|time| now.duration_since(time.0)).min();
+    let left = interval.saturating_sub(since.unwrap_or(interval));
+    match left.is_positive() {
+        true => Check::After(left),
+        false => Check::Now(format!("Drift check after {}", duration::display(interval))),
+    }
+}
+
+fn interval(policy: &DriftPolicy) -> Option<SignedDuration> {
+    let seconds = duration::seconds(&policy.interval).filter(|seconds| *seconds > 0)?;
+    Some(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)).max(MIN_INTERVAL))
+}
+
+/// Returns whether a run must correct the drift that the last drift check found.
+pub fn is_correction_due(stack: &Stack) -> bool {
+    let corrects = stack.spec.drift.as_ref().is_some_and(|policy| policy.mode == DriftMode::Correct);
+    let drift = stack.status.as_ref().and_then(|status| status.drift.as_ref());
+    corrects && drift.is_some_and(|drift| drift.count > 0 && drift.correction_requested != Some(true))
+}
+
+/// Changes `due` if no other run is due and a run must correct drift.
+pub fn with_correction(stack: &Stack, kind: UpdateKind, due: Due) -> Due {
+    match due {
+        Due::Done(_) if kind == UpdateKind::Up && is_correction_due(stack) => {
+            Due::Now("Drift detected by the last drift check".to_owned())
+        }
+        due => due,
+    }
+}
+
+/// Returns whether the recorded run is a drift check that must end, because the inputs of the Stack have changed.
+pub fn is_superseded(observed: &Observed, current: &CurrentUpdate) -> bool {
+    if !is_check(current) {
+        return false;
+    }
+    let stack = &observed.stack;
+    let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+    let has_other_inputs = match &observed.source {
+        Some(Ok(resolved)) => !schedule::is_repetition(last, &RunCandidate::new(observed, resolved)),
+        Some(Err(_)) | None => false,
+    };
+    stack.metadata.deletion_timestamp.is_some()
+        || stack.metadata.generation.is_some_and(|generation| generation != current.inputs.generation)
+        || has_other_inputs
+}
+
+/// Records the result of a drift check in the status and in the condition `Drifted`.
+pub fn record(stack: &Stack, status: &mut StackStatus, update: &Update, now: Timestamp) {
+    let result = update.status.clone().unwrap_or_default();
+    let failed = conditions::find(&result.conditions, FAILED).filter(|failed| failed.status == "True");
+    // A canceled or interrupted check is repeated after the next run, or after the interval.
+    if failed.is_some_and(|failed| failed.reason == update_reason::CANCELED) {
+        return;
+    }
+    let update_name = update.metadata.name.clone().unwrap_or_default();
+    let before = status.drift.take().unwrap_or_default();
+    let limit = usize::try_from(bounds::MESSAGE).unwrap_or(usize::MAX);
+    let drift = match failed {
+        Some(failed) => StackDrift { message: Some(conditions::shorten(&failed.message, limit)), ..before },
+        None => found(stack.spec.drift.as_ref(), &result.plan.unwrap_or_default()),
+    };
+    let drift = StackDrift { last_checked: Some(Time(now)), update_name, ..drift };
+    let (value, reason, message) = match &drift.message {
+        Some(message) => (Status::Unknown, drift_reason::CHECK_FAILED, format!("the drift check failed: {message}")),
+        None if drift.count > 0 => (Status::True, drift_reason::DRIFT_DETECTED, summary(&drift)),
+        None => (Status::False, drift_reason::NO_DRIFT, "the resources match the state".to_owned()),
+    };
+    set_condition(&mut status.conditions, stack, value, reason, &message, now);
+    status.drift = Some(drift);
+}
+
+/// Records that a run with a refresh has corrected the drift.
+pub fn record_correction(
+    stack: &Stack,
+    status: &mut StackStatus,
+    current: &CurrentUpdate,
+    last: &LastUpdate,
+    now: Timestamp,
+) {
+    let refreshes = current.refresh.or(stack.spec.refresh).unwrap_or_default();
+    let Some(drift) = &mut status.drift else { return };
+    if current.kind != UpdateKind::Up || last.reason.is_some() || !refreshes {
+        return;
+    }
+    *drift = StackDrift { count: 0, resources: Vec::new(), correction_requested: Some(true), ..drift.clone() };
+    let message = "a run with a refresh has succeeded since the last drift check";
+    set_condition(&mut status.conditions, stack, Status::False, drift_reason::CORRECTED, message, now);
+}
+
+/// Keeps the condition `Drifted` for the current generation, or removes the result if drift checks are not enabled.
+pub fn keep(stack: &Stack, status: &mut StackStatus) {
+    if stack.spec.drift.is_none() {
+        status.drift = None;
+        conditions::remove(&mut status.conditions, DRIFTED);
+    }
+    for condition in status.conditions.iter_mut().filter(|condition| condition.type_ == DRIFTED) {
+        condition.observed_generation = stack.metadata.generation;
+    }
+}
+
+fn set_condition(
+    into: &mut Vec<Condition>,
+    stack: &Stack,
+    status: Status,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) {
+    let generation = stack.metadata.generation.unwrap_or_default();
+    conditions::set(into, &ConditionUpdate { kind: DRIFTED, status, reason, message }, generation, now);
+}
+
+/// Returns the drift in the result of a check, without ignored differences.
+fn found(policy: Option<&DriftPolicy>, plan: &crate::api::auto::UpdatePlan) -> StackDrift {
+    let rules = policy.map(|policy| policy.ignore.as_slice()).unwrap_or_default();
+    let listed = plan.resources.len();
+    let drifted: Vec<PlannedResource> =
+        plan.resources.iter().filter_map(|resource| remaining(rules, resource)).collect();
+    let ignored = i64::try_from(listed - drifted.len()).unwrap_or(i64::MAX);
+    StackDrift {
+        count: plan.resource_count.saturating_sub(ignored),
+        ignored,
+        resources: drifted.into_iter().take(MAX_RESOURCES).collect(),
+        ..StackDrift::default()
+    }
+}
+
+/// Returns the resource without its ignored differences, or `None` if no difference remains.
+fn remaining(rules: &[DriftIgnoreRule], resource: &PlannedResource) -> Option<PlannedResource> {
+    let is_match = |pattern: &Option<String>, text: &str| pattern.as_ref().is_none_or(|p| pattern::matches(p, text));
+    let rules: Vec<&DriftIgnoreRule> = rules
+        .iter()
+        .filter(|rule| is_match(&rule.kind, resource.kind()) && is_match(&rule.urn, &resource.urn))
+        .collect();
+    if rules.iter().any(|rule| rule.property.is_none()) {
+        return None;
+    }
+    let is_ignored = |property: &String| rules.iter().any(|rule| is_match(&rule.property, property));
+    let properties: Vec<String> = resource.properties.iter().filter(|p| !is_ignored(p)).cloned().collect();
+    let is_update = resource.operation == "update" && !resource.properties.is_empty();
+    (!is_update || !properties.is_empty()).then(|| PlannedResource { properties, ..resource.clone() })
+}
+
+fn summary(drift: &StackDrift) -> String {
+    let resource = |resource: &PlannedResource| match resource.properties.as_slice() {
+        [] => format!("{} {}", resource.operation, resource.urn),
+        properties => format!("{} {} ({})", resource.operation, resource.urn, properties.join(", ")),
+    };
+    let named = drift.resources.iter().take(MAX_LISTED).map(resource).collect::<Vec<_>>().join("; ");
+    let listed = i64::try_from(drift.resources.len().min(MAX_LISTED)).unwrap_or_default();
+    let more = drift.count.saturating_sub(listed);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{} resource(s) differ from the state: {named}{more}", drift.count)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::auto::{UpdatePlan, UpdateSpec, UpdateStatus};
+use crate::api::pulumi::StackSpec;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn stack(drift: Value, status: StackStatus) -> Stack {
+    let mut stack = Stack::new("web", StackSpec::default());
+    stack.metadata.generation = Some(3);
+    stack.spec.drift = serde_json::from_value(drift).unwrap();
+    stack.status = Some(status);
+    stack
+}
+
+fn checked(count: i64, second: i64) -> StackDrift {
+    StackDrift { last_checked: Some(Time(at(second))), count, ..StackDrift::default() }
+}
+
+fn ran(second: i64) -> LastUpdate {
+    LastUpdate { last_resync_time: Some(Time(at(second))), ..LastUpdate::default() }
+}
+
+#[test]
+fn a_drift_check_is_due_after_the_interval_since_the_last_run_or_check() {
+    let of = |drift: Value, last: i64, check_at: Option<i64>, now: i64| {
+        let drift_status = check_at.map(|second| checked(0, second));
+        let status = StackStatus { last_update: Some(ran(last)), drift: drift_status, ..StackStatus::default() };
+        check(&stack(drift, status), UpdateKind::Up, at(now))
+    };
+    let after = |seconds| Check::After(SignedDuration::from_secs(seconds));
+    let hourly = || json!({"interval": "1h"});
+    assert_eq!(of(hourly(), 100, None, 200), after(3500));
+    assert_eq!(of(hourly(), 100, None, 3700), Check::Now("Drift check after 1h0m0s".to_owned()));
+    assert_eq!(of(hourly(), 100, Some(3700), 3800), after(3500), "the last check counts");
+    assert_eq!(of(hourly(), 5000, Some(3700), 5100), after(3500), "the last run counts");
+    assert_eq!(of(json!({"interval": "1s"}), 100, None, 130), after(30), "the minimum is a minute");
+    assert_eq!(of(json!({"interval": "0s"}), 100, None, 9000), Check::Never);
+    assert_eq!(of(Value::Null, 100, None, 9000), Check::Never);
+    let status = StackStatus { last_update: Some(ran(0)), ..StackStatus::default() };
+    let deleted = check(&stack(hourly(), status), UpdateKind::Destroy, at(9000));
+    assert_eq!(deleted, Check::Never);
+}
+
+#[test]
+fn drift_is_corrected_once_and_only_if_no_other_run_is_due() {
+    let due_with = |mode: &str, drift: Option<StackDrift>, due: Due| {
+        let status = StackStatus { drift, ..StackStatus::default() };
+        with_correction(&stack(json!({"interval": "1h", "mode": mode}), status), UpdateKind::Up, due)
+    };
+    let done = || Due::Done(None);
+    assert!(matches!(due_with("Correct", Some(checked(1, 0)), done()), Due::Now(_)));
+    assert_eq!(due_with("Detect", Some(checked(1, 0)), done()), done());
+    assert_eq!(due_with("Correct", Some(checked(0, 0)), done()), done());
+    assert_eq!(due_with("Correct", None, done()), done());
+    let requested = StackDrift { correction_requested: Some(true), ..checked(1, 0) };
+    assert_eq!(due_with("Correct", Some(requested), done()), done());
+    let waits = || Due::After(SignedDuration::from_secs(9));
+    assert_eq!(
+        due_with("Correct", Some(checked(1, 0)), waits()),
+        waits(),
+        "a failed correction is retried with backoff"
+    );
+}
+
+fn resource(kind: &str, operation: &str, properties: &[&str]) -> PlannedResource {
+    PlannedResource {
+        urn: format!("urn:pulumi:dev::web::{kind}::main"),
+        operation: operation.to_owned(),
+        properties: properties.iter().map(|property| (*property).to_owned()).collect(),
+    }
+}
+
+#[test]
+fn ignore_rules_remove_matching_differences() {
+    let remaining_with = |rules: Value, resource: &PlannedResource| {
+        let rules: Vec<DriftIgnoreRule> = serde_json::from_value(rules).unwrap();
+        remaining(&rules, resource).map(|resource| resource.properties)
+    };
+    let group = resource("aws:autoscaling/group:Group", "update", &["desiredCapacity", "tags.owner"]);
+    let properties = |list: &[&str]| Some(list.iter().map(|property| (*property).to_owned()).collect::<Vec<_>>());
+    for (rules, expected) in [
+        (json!([]), properties(&["desiredCapacity", "tags.owner"])),
+        (json!([{"property": "desiredCapacity"}]), properties(&["tags.owner"])),
+        (json!([{"property": "desiredCapacity"}, {"property": "tags.*"}]), None),
+        (json!([{"type": "aws:autoscaling/*"}]), None),
+        (json!([{"type": "aws:s3/*"}]), properties(&["desiredCapacity", "tags.owner"])),
+        (json!([{"urn": "urn:pulumi:*::main"}]), None),
+        (json!([{"urn": "urn:pulumi:*::other", "property": "*"}]), properties(&["desiredCapacity", "tags.owner"])),
+    ] {
+        assert_eq!(remaining_with(rules.clone(), &group), expected, "{rules}");
+    }
+    let deleted = resource("aws:s3/bucket:Bucket", "delete", &[]);
+    assert!(
+        remaining_with(json!([{"property": "*"}]), &deleted).is_some(),
+        "a deletion is not a difference of a property"
+    );
+    assert!(remaining_with(json!([{"type": "aws:s3/*"}]), &deleted).is_none());
+    let unknown = resource("aws:s3/bucket:Bucket", "update", &[]);
+    assert!(remaining_with(json!([{"property": "*"}]), &unknown).is_some(), "the differing properties are unknown");
+}
+
+fn update(plan: Option<UpdatePlan>, failure: Option<(&str, &str)>) -> Update {
+    let mut update = Update::new("web-7", UpdateSpec::default());
+    let mut status = UpdateStatus { plan, ..UpdateStatus::default() };
+    if let Some((reason, message)) = failure {
+        let condition = ConditionUpdate { kind: FAILED, status: Status::True, reason, message };
+        conditions::set(&mut status.conditions, &condition, 1, at(1));
+    }
+    update.status = Some(status);
+    update
+}
+
+fn drifted(status: &StackStatus) -> (String, String, String) {
+    let condition = conditions::find(&status.conditions, DRIFTED).unwrap();
+    (condition.status.clone(), condition.reason.clone(), condition.message.clone())
+}
+
+#[test]
+fn the_result_of_a_check_is_in_the_status_and_the_condition() {
+    let stack = stack(json!({"interval": "1h", "ignore": [{"type": "a:b:C"}]}), StackStatus::default());
+    let plan = UpdatePlan {
+        resources: vec![resource("x:y:Z", "update", &["tags"]), resource("a:b:C", "update", &["size"])],
+        resource_count: 4,
+        file_digest: None,
+    };
+    let mut status = StackStatus::default();
+    record(&stack, &mut status, &update(Some(plan), None), at(50));
+    let drift = status.drift.clone().unwrap();
+    assert_eq!((drift.count, drift.ignored, drift.resources.len()), (3, 1, 1));
+    assert_eq!((drift.update_name.as_str(), drift.last_checked), ("web-7", Some(Time(at(50)))));
+    let message = "3 resource(s) differ from the state: update urn:pulumi:dev::web::x:y:Z::main (tags) and 2 more";
+    assert_eq!(drifted(&status), ("True".to_owned(), "DriftDetected".to_owned(), message.to_owned()));
+
+    record(&stack, &mut status, &update(None, Some(("UpdateFailed", "no credentials"))), at(60));
+    let failed = status.drift.clone().unwrap();
+    assert_eq!((failed.count, failed.message.as_deref()), (3, Some("no credentials")), "the earlier result is kept");
+    assert_eq!(drifted(&status).0, "Unknown");
+
+    let before = status.clone();
+    record(&stack, &mut status, &update(None, Some(("Canceled", "another run is due"))), at(70));
+    assert_eq!(status, before, "a canceled check has no result");
+
+    record(&stack, &mut status, &update(None, None), at(80));
+    assert_eq!(drifted(&status).1, "NoDrift");
+    keep(&stack, &mut status);
+    assert_eq!(conditions::find(&status.conditions, DRIFTED).and_then(|c| c.observed_generation), Some(3));
+    keep(&super::tests::stack(Value::Null, StackStatus::default()), &mut status);
+    assert_eq!((status.drift, conditions::find(&status.conditions, DRIFTED)), (None, None));
+}
+
+#[test]
+fn only_a_successful_update_with_a_refresh_corrects_drift() {
+    let stack = stack(json!({"interval": "1h"}), StackStatus::default());
+    let after = |kind, refresh, reason: Option<&str>| {
+        let mut status = StackStatus { drift: Some(checked(2, 1)), ..StackStatus::default() };
+        let current = CurrentUpdate { kind, refresh, ..CurrentUpdate::default() };
+        let last = LastUpdate { reason: reason.map(str::to_owned), ..LastUpdate::default() };
+        record_correction(&stack, &mut status, &current, &last, at(9));
+        let drift = status.drift.unwrap();
+        (drift.count, drift.correction_requested)
+    };
+    assert_eq!(after(UpdateKind::Up, Some(true), None), (0, Some(true)));
+    assert_eq!(after(UpdateKind::Up, None, None), (2, None), "the run did not refresh the state");
+    assert_eq!(after(UpdateKind::Up, Some(true), Some("UpdateFailed")), (2, None));
+    assert_eq!(after(UpdateKind::Preview, Some(true), None), (2, None), "the plan is not executed yet");
+}
