@@ -22,7 +22,6 @@ use super::run_metadata;
 use super::settings::{self, Settings};
 use super::source::{CurrentSource, Source};
 use super::workspace_lock::{WorkspaceGuard, WorkspaceLock};
-use crate::pulumi::arguments::OperationKind;
 use crate::pulumi::project::Project;
 use crate::rpc::proto;
 use crate::rpc::protocol::settings_digest;
@@ -237,10 +236,7 @@ impl Operations {
                 proto::Result { outcome, message, started, ended, interrupted: true, ..result_with_stack_of(request) }
             }
         };
-        if run.select
-            && result.outcome() == proto::Outcome::Succeeded
-            && matches!(run.parameters.kind, OperationKind::Up | OperationKind::Preview)
-        {
+        if run.select && result.outcome() == proto::Outcome::Succeeded && run.parameters.kind.is_forward() {
             *lock(&self.selected) = Some(run.desired.stack.clone());
         }
         tracing::info!(operation = request.id, update = request.name, outcome = ?result.outcome(), "operation ended");

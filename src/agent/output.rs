@@ -12,12 +12,15 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader
 use super::redactor::Redactor;
 use crate::pulumi::console;
 use crate::pulumi::events::{EngineEvent, EventError, LineSplitter};
+use crate::pulumi::failure::plan;
 
 /// Maximum length of a line in bytes. Longer lines are split.
 const MAX_LINE: usize = 64 * 1024;
 /// Maximum size in bytes of the output that a [`Tail`] keeps.
 const TAIL: usize = 64 * 1024;
 const READ_SIZE: usize = 64 * 1024;
+/// Text in place of an output that can contain secret values.
+const HIDDEN: &str = " (the rest of the output is hidden, because it can contain secrets)";
 
 /// Format of the lines in the log of the pod.
 #[derive(Clone)]
@@ -85,6 +88,7 @@ async fn copy_to(
     let mut to = BufWriter::with_capacity(MAX_LINE, to);
     let mut tail = Tail::default();
     let mut line = Vec::new();
+    let mut hides_rest = false;
     loop {
         let end = read_line(&mut reader, &mut line).await;
         if end == End::Output && line.is_empty() {
@@ -96,7 +100,15 @@ async fn copy_to(
         let printable_len = if printable_len == 0 { line.len() } else { printable_len };
         let text = String::from_utf8_lossy(line.get(..printable_len).unwrap_or_default());
         see(&text);
-        let (printed, kept) = without_secrets(&text, &log.redactor);
+        if hides_rest {
+            line.drain(..printable_len);
+            continue;
+        }
+        let (mut printed, mut kept) = without_secrets(&text, &log.redactor);
+        if log.redactor.has_plan_values() && has_open_value(&text) {
+            hides_rest = true;
+            [&mut printed, &mut kept].into_iter().for_each(|line| line.push_str(HIDDEN));
+        }
         let printed = format!("{}: {printed}\n", log.name);
         // A write error must not stop the run.
         let _ = to.write_all(printed.as_bytes()).await;
@@ -110,6 +122,12 @@ async fn copy_to(
     }
     let _ = to.flush().await;
     tail
+}
+
+/// Returns whether a line contains the start, but not the end, of a value that deviates from a plan. The CLI prints these
+/// values in plain text, even if they are secret, and does not mark their ends.
+fn has_open_value(line: &str) -> bool {
+    !plan::without_values(&console::without_colors(line)).1
 }
 
 /// Returns a redacted line in two forms: with colors for the log, and without colors for [`Tail`]. If color codes split
@@ -231,6 +249,29 @@ mod tests {
         assert_eq!(printed, "update: one\nupdate: \nupdate: key [secret]\nupdate: no end\n");
         assert_eq!(tail.text(), "one\n\nkey [secret]\nno end\n");
         assert_eq!(tail.last_lines(2), "key [secret]\nno end");
+    }
+
+    #[tokio::test]
+    async fn values_that_deviate_from_a_plan_are_hidden() {
+        let one = "error: resource urn violates plan: properties changed: ~~key[{&{{old]}]}}!={&{{new}}}], =+size[{1}]";
+        let open = "error: resource urn violates plan: properties changed: ~~key[{&{{-----BEGIN\ninner\n}}}]\n\ninner";
+        for (output, expected) in [
+            (one, "error: resource urn violates plan: properties changed: ~~key"),
+            (&one.replace("old]}]", "old}"), "error: resource urn violates plan: properties changed: ~~key, =+size"),
+            (open, "error: resource urn violates plan: properties changed: ~~key"),
+        ] {
+            let redactor = Redactor::default().without_plan_values();
+            let log = PodLog { name: "update".into(), redactor };
+            let mut printed = Vec::new();
+            let tail = copy_to(output.as_bytes(), log, &mut printed, |_| {}).await;
+            let text = tail.text();
+            assert!(text.starts_with(expected), "{text}");
+            assert!(!text.contains("old") && !text.contains("inner") && !text.contains("BEGIN"), "{text}");
+            assert_eq!(String::from_utf8(printed).unwrap(), format!("update: {text}"));
+        }
+        let log = PodLog { name: "update".into(), redactor: Redactor::default() };
+        let tail = copy_to(open.as_bytes(), log, Vec::new(), |_| {}).await;
+        assert!(tail.text().contains("inner"), "a run without a plan prints no such values");
     }
 
     #[tokio::test]

@@ -1,10 +1,13 @@
-//! Redacts secret values in output: as plain text, in base64 encoding and with JSON escapes.
+//! Redacts secret values in output: as plain text, in base64 encoding and with JSON escapes. In the output of a run that
+//! follows a plan, also redacts the values of properties that deviate from the plan.
 
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 use zeroize::Zeroizing;
+
+use crate::pulumi::failure::plan;
 
 const REPLACEMENT: &str = "[secret]";
 /// Minimum length in bytes of a value that the agent redacts. A shorter value also occurs in unrelated text, where its
@@ -22,6 +25,8 @@ pub struct Redactor {
     /// Values in descending order of length, so that a long value is replaced before the shorter values that it
     /// contains.
     values: Arc<Vec<Zeroizing<String>>>,
+    /// Whether the text can contain values of properties that deviate from a plan.
+    has_plan_values: bool,
 }
 
 impl Redactor {
@@ -41,12 +46,23 @@ impl Redactor {
         }
         values.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.as_str().cmp(other.as_str())));
         values.dedup();
-        Redactor { values: Arc::new(values) }
+        Redactor { values: Arc::new(values), has_plan_values: false }
+    }
+
+    /// Returns a redactor that also removes the values of properties that deviate from a plan. The CLI prints these
+    /// values in plain text, even if they are secret.
+    pub fn without_plan_values(self) -> Self {
+        Redactor { has_plan_values: true, ..self }
+    }
+
+    /// Returns whether the text can contain values of properties that deviate from a plan.
+    pub fn has_plan_values(&self) -> bool {
+        self.has_plan_values
     }
 
     /// Returns the text with all values replaced.
     pub fn redact(&self, text: &str) -> String {
-        let mut redacted = text.to_owned();
+        let mut redacted = if self.has_plan_values { plan::without_values(text).0 } else { text.to_owned() };
         for value in self.values.iter() {
             if redacted.contains(value.as_str()) {
                 redacted = redacted.replace(value.as_str(), REPLACEMENT);

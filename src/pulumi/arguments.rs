@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use OperationKind::{Destroy, DriftCheck, Preview, Refresh, Up};
+use OperationKind::{Destroy, DriftCheck, Preview, PreviewDestroy, PreviewRefresh, Refresh, Up};
 
 /// Kind of operation that a run performs on a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,10 +15,31 @@ pub enum OperationKind {
     Destroy,
     /// Reports the changes that `up` would make. Changes neither the resources nor the state.
     Preview,
+    /// Reports the resources that `destroy` would delete. Changes neither the resources nor the state.
+    PreviewDestroy,
+    /// Reports the changes that `refresh` would make to the state. Changes neither the resources nor the state.
+    PreviewRefresh,
     /// Updates the state to match the actual resources, which the providers report.
     Refresh,
     /// Fails if a refresh would find changes. Changes neither the resources nor the state.
     DriftCheck,
+}
+
+impl OperationKind {
+    /// Returns whether the operation only reports changes.
+    pub fn is_preview(self) -> bool {
+        matches!(self, Preview | PreviewDestroy | PreviewRefresh)
+    }
+
+    /// Returns whether the operation applies or previews the resources that the program declares.
+    pub fn is_forward(self) -> bool {
+        matches!(self, Up | Preview)
+    }
+
+    /// Returns whether the operation deletes all resources, or previews their deletion.
+    pub fn is_destroy(self) -> bool {
+        matches!(self, Destroy | PreviewDestroy)
+    }
 }
 
 /// One run of the Pulumi engine.
@@ -34,6 +55,10 @@ pub struct Operation<'a> {
     pub refresh: bool,
     /// Message for the update history of the stack.
     pub message: Option<&'a str>,
+    /// File with the plan of a preview. An `up` fails if it deviates from the plan. Other operations ignore the plan.
+    pub plan: Option<&'a Path>,
+    /// File to which a preview of an `up` writes its plan. Other operations write no plan.
+    pub save_plan: Option<&'a Path>,
     pub options: Options<'a>,
 }
 
@@ -65,15 +90,17 @@ pub struct Options<'a> {
 struct Commands(&'static [OperationKind]);
 
 impl Commands {
-    const PARALLEL: Self = Self(&[Up, Destroy, Preview, Refresh, DriftCheck]);
+    const PARALLEL: Self = Self(&[Up, Destroy, Preview, PreviewDestroy, PreviewRefresh, Refresh, DriftCheck]);
     const TARGET: Self = Self::PARALLEL;
-    const TARGET_DEPENDENTS: Self = Self(&[Up, Preview, Destroy]);
+    const TARGET_DEPENDENTS: Self = Self(&[Up, Preview, Destroy, PreviewDestroy]);
     const REPLACE: Self = Self(&[Up, Preview]);
     const CONTINUE_ON_ERROR: Self = Self(&[Up, Destroy]);
-    const EXPECT_NO_CHANGES: Self = Self(&[Up, Preview, Refresh]);
-    const REFRESH: Self = Self(&[Up, Preview, Destroy]);
+    const EXPECT_NO_CHANGES: Self = Self(&[Up, Preview, Refresh, PreviewRefresh]);
+    const REFRESH: Self = Self(&[Up, Preview, Destroy, PreviewDestroy]);
     const REMOVE: Self = Self(&[Destroy]);
-    const RUN_PROGRAM: Self = Self(&[Destroy, Refresh]);
+    const RUN_PROGRAM: Self = Self(&[Destroy, PreviewDestroy, Refresh, PreviewRefresh]);
+    const PLAN: Self = Self(&[Up]);
+    const SAVE_PLAN: Self = Self(&[Preview]);
 
     fn have(self, kind: OperationKind) -> bool {
         self.0.contains(&kind)
@@ -117,6 +144,8 @@ pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
         Refresh => &["refresh", "--yes", "--skip-preview"],
         // Shows the differences of each resource, because users read the output of a preview.
         Preview => &["preview", "--diff"],
+        PreviewDestroy => &["destroy", "--preview-only", "--diff"],
+        PreviewRefresh => &["refresh", "--preview-only", "--diff"],
         DriftCheck => &["refresh", "--preview-only", "--expect-no-changes=true"],
     };
     let mut arguments = command_line(words);
@@ -129,9 +158,12 @@ pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
         arguments.push(flag("--message", message));
     }
     arguments.extend(operation.options.flags(operation.kind));
-    let mut event_log = OsString::from("--event-log=");
-    event_log.push(operation.event_log);
-    arguments.push(event_log);
+    for (name, file, commands) in
+        [("--plan", operation.plan, Commands::PLAN), ("--save-plan", operation.save_plan, Commands::SAVE_PLAN)]
+    {
+        arguments.extend(file.filter(|_| commands.have(operation.kind)).map(|file| file_flag(name, file)));
+    }
+    arguments.push(file_flag("--event-log", operation.event_log));
     arguments.push(flag("--stack", operation.stack));
     arguments
 }
@@ -245,9 +277,7 @@ fn on_stack(words: &[&str], stack: &str) -> Vec<OsString> {
 
 fn on_stack_with_file(words: &[&str], stack: &str, file: &Path) -> Vec<OsString> {
     let mut arguments = on_stack(words, stack);
-    let mut flag = OsString::from("--file=");
-    flag.push(file);
-    arguments.push(flag);
+    arguments.push(file_flag("--file", file));
     arguments
 }
 
@@ -257,6 +287,12 @@ fn command_line(words: &[&str]) -> Vec<OsString> {
 
 fn flag(name: &str, value: &str) -> OsString {
     format!("{name}={value}").into()
+}
+
+fn file_flag(name: &str, file: &Path) -> OsString {
+    let mut flag = OsString::from(format!("{name}="));
+    flag.push(file);
+    flag
 }
 
 #[cfg(test)]

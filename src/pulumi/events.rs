@@ -1,9 +1,11 @@
 //! Splits the event log of the engine into lines and parses them. Each line contains one JSON object.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::pulumi::console;
@@ -13,6 +15,9 @@ use crate::pulumi::outputs::{self, Output};
 const STACK_TYPE: &str = "pulumi:pulumi:Stack";
 /// Maximum length of a message in bytes.
 const MAX_MESSAGE: usize = 16 * 1024;
+/// Maximum number of property paths of a step, and the maximum length of each path in bytes.
+pub const MAX_PATHS: usize = 20;
+const MAX_PATH: usize = 256;
 
 /// Error from parsing a line of the event log. Callers continue with the next line.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -66,6 +71,8 @@ pub struct ResourceStep {
     pub operation: String,
     /// Type token of the resource.
     pub resource_type: String,
+    /// Paths of the properties that differ, at most [`MAX_PATHS`]. `None` if the engine has not compared the resource.
+    pub properties: Option<Vec<String>>,
     /// Outputs of the stack. Present only in the `ResourceOutputs` event of the resource that represents the stack.
     pub stack_outputs: Option<Vec<Output>>,
 }
@@ -172,6 +179,56 @@ struct Metadata {
     op: String,
     urn: String,
     r#type: String,
+    /// Properties that differ.
+    diffs: Option<Paths>,
+    /// Paths of the properties that differ, with the kinds of their differences.
+    #[serde(rename = "detailedDiff")]
+    detailed_diff: Option<Paths>,
+}
+
+/// The first paths in a list of paths, or in an object whose keys are paths.
+#[derive(Default)]
+struct Paths(Vec<String>);
+
+impl Paths {
+    fn push(&mut self, path: &str) {
+        if self.0.len() < MAX_PATHS {
+            let end = path.floor_char_boundary(MAX_PATH);
+            self.0.push(path.get(..end).unwrap_or_default().to_owned());
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Paths {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PathsVisitor)
+    }
+}
+
+struct PathsVisitor;
+
+impl<'de> Visitor<'de> for PathsVisitor {
+    type Value = Paths;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list or an object")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Paths, A::Error> {
+        let mut paths = Paths::default();
+        while let Some(path) = list.next_element::<Cow<'_, str>>()? {
+            paths.push(&path);
+        }
+        Ok(paths)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Paths, A::Error> {
+        let mut paths = Paths::default();
+        while let Some((path, _)) = object.next_entry::<Cow<'_, str>, IgnoredAny>()? {
+            paths.push(&path);
+        }
+        Ok(paths)
+    }
 }
 
 /// The outputs of the stack in a line of the event log.
@@ -269,8 +326,16 @@ fn policy_diagnostic(violation: &Violation, redact: &dyn Fn(&str) -> String) -> 
 }
 
 fn resource_step(step: Step) -> ResourceStep {
-    let Metadata { op, urn, r#type } = step.metadata;
-    ResourceStep { urn, operation: op, resource_type: r#type, stack_outputs: None }
+    let Metadata { op, urn, r#type, diffs, detailed_diff } = step.metadata;
+    let is_empty = |paths: &Paths| paths.0.is_empty();
+    // An empty detailed difference can also mean that the provider reports only the names of the properties.
+    let paths = match detailed_diff {
+        Some(paths) if is_empty(&paths) => diffs.or(Some(paths)),
+        Some(paths) => Some(paths),
+        None => diffs,
+    };
+    let properties = paths.map(|paths| paths.0);
+    ResourceStep { urn, operation: op, resource_type: r#type, properties, stack_outputs: None }
 }
 
 fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {

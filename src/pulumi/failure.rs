@@ -5,6 +5,7 @@ mod cli_error;
 pub mod exit;
 pub mod installation;
 pub mod lock;
+pub mod plan;
 mod program_error;
 mod program_location;
 
@@ -40,6 +41,8 @@ pub enum FailureKind {
     StackMissing,
     /// The run was canceled.
     Canceled,
+    /// The run deviated from its plan.
+    PlanViolated,
     /// A signal killed the CLI.
     Killed { signal: i32 },
     /// The program, a provider or the CLI failed.
@@ -70,6 +73,28 @@ pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSumma
         _ => advice::with(&cause.join("\n")),
     };
     Failure { kind, message: console::shorten(&console::for_display(&message), MAX_MESSAGE) }
+}
+
+/// Classifies a failed `up` that had to follow a plan. `unnamed` describes the resources whose URN the engine omits from
+/// its errors.
+pub fn classify_with_plan(
+    exit: Exit,
+    stdout_tail: &str,
+    stderr_tail: &str,
+    run: &RunSummary,
+    unnamed: Option<&str>,
+) -> Failure {
+    let failure = classify(exit, stdout_tail, stderr_tail, run);
+    if failure.kind != FailureKind::Failed {
+        return failure;
+    }
+    match plan::violation(stderr_tail, run, unnamed) {
+        Some(message) => Failure {
+            kind: FailureKind::PlanViolated,
+            message: console::shorten(&console::for_display(&message), MAX_MESSAGE),
+        },
+        None => failure,
+    }
 }
 
 fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {

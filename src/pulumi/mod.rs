@@ -15,6 +15,7 @@ pub mod failure;
 pub mod install;
 pub mod oidc;
 pub mod outputs;
+pub mod planned_steps;
 pub mod project;
 pub mod run_summary;
 pub mod settings;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::events::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
+use super::planned_steps::PlannedSteps;
 use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
 
@@ -39,6 +40,8 @@ pub struct RunSummary {
     /// Whether the engine had more than [`MAX_IN_FLIGHT`] operations in flight.
     in_flight_exceeded: bool,
     outputs: Option<Vec<Output>>,
+    /// The resources that a preview would change.
+    planned: PlannedSteps,
     first_errors: Vec<Diagnostic>,
     first_errors_full: bool,
     last_errors: Tail,
@@ -46,6 +49,11 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
+    /// Creates the summary of a run. `planned` collects the resources that the run changes.
+    pub fn new(planned: PlannedSteps) -> Self {
+        RunSummary { planned, ..RunSummary::default() }
+    }
+
     /// Adds the next event of the run.
     pub fn observe(&mut self, event: &EngineEvent) {
         self.began = true;
@@ -91,6 +99,7 @@ impl RunSummary {
         if let Some(outputs) = &step.stack_outputs {
             self.outputs = Some(outputs.clone());
         }
+        self.planned.observe(step);
         if step.resource_type.starts_with(PROVIDER_TYPE) || step.operation == REFRESH {
             return;
         }
@@ -145,7 +154,9 @@ impl RunSummary {
     /// Returns whether the engine could not save a change in the state, for example because the access token has
     /// expired. Version 3.259 of the CLI nevertheless exits successfully.
     pub fn lost_state(&self) -> bool {
-        let of_state = |error: &Diagnostic| error.message.contains(" event returned an error: ");
+        let of_state = |error: &Diagnostic| {
+            error.message.contains(" event returned an error: ") && !error.message.contains(" violates plan: ")
+        };
         self.errors().iter().any(of_state)
     }
 
@@ -164,6 +175,11 @@ impl RunSummary {
     /// engine has not reported outputs.
     pub fn outputs(&self) -> Option<&[Output]> {
         self.outputs.as_deref()
+    }
+
+    /// Returns the resources that the run changes.
+    pub fn planned(&self) -> &PlannedSteps {
+        &self.planned
     }
 
     /// Returns whether the run has emitted an event. If a run without events fails, the engine has not started.

@@ -22,6 +22,7 @@ mod limits;
 mod locks;
 mod login;
 mod pending;
+mod plans;
 mod power_loss;
 mod processes;
 mod registry;

@@ -21,9 +21,10 @@ const RESULT: &str = "result";
 const ACKNOWLEDGED: &str = "acknowledged";
 const EVENT_LOG: &str = "events.jsonl";
 const STATE: &str = "state.json";
+const PLAN: &str = "plan.json";
 const SEGMENT_PREFIX: &str = "progress-";
 
-/// The request for an operation, without the environment, which can contain secrets.
+/// The request for an operation, without the environment, which can contain secrets, and without the plan.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Request {
     pub id: String,
@@ -133,6 +134,12 @@ impl JournalRecord {
         self.directory.join(STATE)
     }
 
+    /// Returns the path of the file with the plan that the operation saves or follows. The file exists only during the
+    /// operation.
+    pub fn plan_file(&self) -> PathBuf {
+        self.directory.join(PLAN)
+    }
+
     pub fn result(&self) -> Option<Arc<proto::Result>> {
         self.state.borrow().result.clone()
     }
@@ -202,6 +209,7 @@ impl JournalRecord {
         // Removes the largest files first, because they can be the reason for a full disk.
         let _ = durable::remove(&self.event_log());
         let _ = durable::remove(&self.state_file());
+        let _ = durable::remove(&self.plan_file());
         let written = self.write_result(&writer, &result).or_else(|_| {
             self.remove_progress()?;
             self.write_result(&writer, &result)

@@ -17,9 +17,11 @@ use crate::agent::durable;
 use crate::agent::output::{self, EventLog, Tail};
 use crate::agent::processes::{self, RunProcesses};
 use crate::pulumi::active_update::ActiveUpdate;
+use crate::pulumi::arguments::OperationKind;
 use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep};
 use crate::pulumi::failure::exit::Exit;
 use crate::pulumi::failure::{self, Failure, FailureKind};
+use crate::pulumi::planned_steps::PlannedSteps;
 use crate::pulumi::run_summary::RunSummary;
 use crate::pulumi::{backend, console};
 use crate::rpc::proto::{self, StepState, progress};
@@ -51,6 +53,11 @@ impl Attempt {
         failure::classify(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary)
     }
 
+    /// Returns the cause of the failure of the CLI, which had to follow a plan.
+    pub(super) fn failure_with_plan(&self) -> Failure {
+        failure::classify_with_plan(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary, None)
+    }
+
     /// Returns whether the CLI failed before its engine started, because the stack does not exist in the state backend.
     pub(super) fn is_stack_missing(&self) -> bool {
         !self.exit.success() && !self.summary.began() && self.failure().kind == FailureKind::StackMissing
@@ -80,7 +87,7 @@ impl Attempt {
 }
 
 /// Runs the CLI and returns when all its processes have exited.
-pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, AttemptError> {
+pub(super) async fn run(run: &Run, kind: OperationKind, arguments: Vec<OsString>) -> Result<Attempt, AttemptError> {
     let id = &run.record.request().id;
     durable::remove(&run.record.event_log()).map_err(AttemptError::EventLog)?;
     let mut child = command::spawn(&arguments, &run.layout.program(), &run.environment.variables, id, Stdio::null())
@@ -119,7 +126,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     };
     let cancellation = Cancellation::default();
     let mut watch =
-        Watch { run, run_processes: &run_processes, events: Events::new(run), cancellation, is_idle: false };
+        Watch { run, run_processes: &run_processes, events: Events::new(run, kind), cancellation, is_idle: false };
     let (status, (stdout, stderr)) = join_output(reading, watch.until_ended(&mut child)).await;
     let exit = command::exit(status?);
     let was_forced = watch.cancellation.was_forced();
@@ -211,13 +218,22 @@ struct Events<'a> {
     run: &'a Run,
     log: EventLog,
     summary: RunSummary,
+    /// Whether the steps of the engine are progress of the operation. A check before the operation makes no progress.
+    has_progress: bool,
     readable: bool,
 }
 
 impl<'a> Events<'a> {
-    fn new(run: &'a Run) -> Self {
+    fn new(run: &'a Run, kind: OperationKind) -> Self {
         let log = EventLog::new(run.record.event_log(), run.redactor());
-        Events { run, log, summary: RunSummary::default(), readable: true }
+        let needs_deletions = run.parameters.saves_plan() || !run.parameters.plan().is_empty();
+        let planned = match kind {
+            OperationKind::PreviewRefresh => PlannedSteps::of_refresh(),
+            OperationKind::PreviewDestroy if needs_deletions => PlannedSteps::of_destroy(),
+            _ => PlannedSteps::default(),
+        };
+        let has_progress = !kind.is_preview() || kind == run.parameters.kind;
+        Events { run, log, summary: RunSummary::new(planned), has_progress, readable: true }
     }
 
     /// Reads new events. Returns `false` if the event log has no new events. If the event log is unreadable, the run
@@ -249,11 +265,13 @@ impl<'a> Events<'a> {
 
     fn progress(&self, event: &EngineEvent) -> Option<progress::Event> {
         let step = |step: &ResourceStep, state: StepState| {
-            Some(progress::Event::Resource(proto::ResourceStep {
-                urn: first_bytes(&step.urn, MAX_URN),
-                operation: first_bytes(&step.operation, MAX_URN),
-                state: state.into(),
-            }))
+            self.has_progress.then(|| {
+                progress::Event::Resource(proto::ResourceStep {
+                    urn: first_bytes(&step.urn, MAX_URN),
+                    operation: first_bytes(&step.operation, MAX_URN),
+                    state: state.into(),
+                })
+            })
         };
         match &event.kind {
             EventKind::ResourcePre(begun) => step(begun, StepState::Begun),

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::login::{self, Login, LoginError, Period, login_error};
+use super::plan::PlanError;
 use super::request::OperationRequest;
 use crate::agent::cancellation::{CancelRequest, Cause, Liveness};
 use crate::agent::command::{Call, CallError, CliVersion, Ended, Stdout};
@@ -165,7 +166,8 @@ impl Run {
 
     pub(super) fn redactor(&self) -> Redactor {
         let tokens = self.login.as_ref().map(Login::secrets).unwrap_or_default();
-        self.environment.redactor_with(&tokens)
+        let redactor = self.environment.redactor_with(&tokens);
+        if self.parameters.follows_cli_plan() { redactor.without_plan_values() } else { redactor }
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -203,6 +205,8 @@ pub(super) enum RunError {
     Call { action: &'static str, error: RunCallError },
     #[error("the Pulumi command was not started: failed to process pending creates: {0}")]
     State(StateFileError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
 }
 
 impl RunError {

@@ -4,6 +4,7 @@ mod attempt;
 mod context;
 mod login;
 mod operation_result;
+mod plan;
 mod recovery;
 mod request;
 mod stack;
@@ -99,7 +100,7 @@ impl Run {
     }
 
     async fn perform(&self) -> Result<OperationResult, RunError> {
-        if self.parameters.kind == OperationKind::Destroy && self.destroys_another() {
+        if self.destroys_another() {
             return Ok(OperationResult::another_stack(&self.stack));
         }
         let missing_secrets = self.settings.apply(&self.desired_settings(), &self.current_source)?;
@@ -110,7 +111,7 @@ impl Run {
         if let Some(operation_result) = self.settle_pending_creates().await? {
             return Ok(operation_result);
         }
-        if self.select && self.is_forward() && !self.is_cancelled() {
+        if self.select && self.parameters.kind.is_forward() && !self.is_cancelled() {
             self.select().await;
         }
         if self.is_cancelled() {
@@ -119,17 +120,17 @@ impl Run {
         if let Some(operation_result) = self.encrypt(&missing_secrets).await? {
             return Ok(operation_result);
         }
-        if let Some(operation_result) = self.check_drift().await? {
+        if let Some(operation_result) = self.check().await? {
             return Ok(operation_result);
         }
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
         }
-        let first = self.unlocked_attempt().await?;
+        let first = self.unlocked_attempt(self.parameters.kind).await?;
         if !first.is_stack_missing() {
             return Ok(self.conclude(first).await);
         }
-        if self.parameters.kind == OperationKind::Destroy {
+        if self.parameters.kind.is_destroy() {
             let operation_result = OperationResult::stack_not_found(&self.stack);
             return Ok(operation_result.with_last_output(&first.stdout, &first.stderr));
         }
@@ -149,7 +150,7 @@ impl Run {
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
         }
-        let second = self.attempt().await?;
+        let second = self.attempt(self.parameters.kind).await?;
         Ok(self.conclude(second).await)
     }
 
@@ -164,15 +165,10 @@ impl Run {
         }
     }
 
-    /// Returns whether the operation applies or previews the resources that the program declares.
-    fn is_forward(&self) -> bool {
-        matches!(self.parameters.kind, OperationKind::Up | OperationKind::Preview)
-    }
-
     /// Runs an attempt. If the attempt fails because of the lock of an interrupted run that has ended, removes the lock
     /// and runs a second attempt. Also runs a second attempt if the update that blocked the first attempt has ended.
-    async fn unlocked_attempt(&self) -> Result<Attempt, AttemptError> {
-        let first = self.attempt().await?;
+    async fn unlocked_attempt(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
+        let first = self.attempt(kind).await?;
         if !first.is_locked_out() || self.is_cancelled() {
             return Ok(first);
         }
@@ -185,13 +181,20 @@ impl Run {
         };
         // A canceled run returns the first attempt, including the lock that blocked this attempt.
         if is_unlocked && !self.is_cancelled() {
-            return self.attempt().await;
+            return self.attempt(kind).await;
         }
         Ok(Attempt { blocked_by: holder.and_then(Holder::into_update), ..first })
     }
 
-    async fn attempt(&self) -> Result<Attempt, AttemptError> {
-        self.attempt_at(self.parameters.kind).await
+    /// Runs the checks before the operation. Returns a result if the operation must not run.
+    async fn check(&self) -> Result<Option<OperationResult>, RunError> {
+        if let Some(operation_result) = self.prepare_plan().await? {
+            return Ok(Some(operation_result));
+        }
+        if self.is_cancelled() {
+            return Ok(Some(self.canceled("before the CLI was started")));
+        }
+        self.check_drift().await
     }
 
     /// Returns a result if the run must fail on drift and the resources have drifted from the state. The check does
@@ -200,27 +203,34 @@ impl Run {
         if !self.parameters.expects_no_drift() {
             return Ok(None);
         }
-        let attempt = self.attempt_at(OperationKind::DriftCheck).await?;
+        let attempt = self.attempt(OperationKind::DriftCheck).await?;
         if attempt.exit.success() || attempt.is_stack_missing() {
             return Ok(None);
         }
-        let operation_result = self.conclude(attempt).await;
-        Ok(Some(OperationResult { interrupted: false, engine_began: false, ..operation_result }))
+        Ok(Some(self.conclude_check(attempt).await))
     }
 
-    async fn attempt_at(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
+    /// Converts the failed attempt of a check into the result of the operation. A check changes no resources.
+    async fn conclude_check(&self, attempt: Attempt) -> OperationResult {
+        let operation_result = self.conclude(attempt).await;
+        OperationResult { interrupted: false, engine_began: false, ..operation_result }
+    }
+
+    async fn attempt(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
         self.log_in(Period::Call).await?;
         let request = self.record.request();
-        let event_log = self.record.event_log();
+        let (event_log, plan_file) = (self.record.event_log(), self.record.plan_file());
         let operation = arguments::Operation {
             kind,
             stack: &self.stack,
             event_log: &event_log,
             refresh: request.refresh,
             message: Some(request.message.as_str()).filter(|message| !message.is_empty()),
+            plan: self.parameters.follows_cli_plan().then_some(plan_file.as_path()),
+            save_plan: self.parameters.saves_cli_plan().then_some(plan_file.as_path()),
             options: self.parameters.options(),
         };
-        attempt::run(self, arguments::arguments(&operation)).await
+        attempt::run(self, kind, arguments::arguments(&operation)).await
     }
 
     /// Converts a completed attempt into the result of the operation.
@@ -230,7 +240,7 @@ impl Run {
         let operation_result = OperationResult {
             changes: attempt.changes(),
             // A preview leaves no pending operations, because it does not change resources.
-            interrupted: self.parameters.kind != OperationKind::Preview && attempt.is_interrupted(),
+            interrupted: !self.parameters.kind.is_preview() && attempt.is_interrupted(),
             engine_began: attempt.summary.began(),
             ..operation_result.with_last_output(&attempt.stdout, &attempt.stderr)
         };
@@ -238,6 +248,9 @@ impl Run {
     }
 
     async fn success(&self, attempt: &Attempt) -> OperationResult {
+        if self.parameters.kind.is_preview() {
+            return self.previewed(attempt).await;
+        }
         if self.parameters.kind != OperationKind::Up {
             return OperationResult::succeeded("");
         }
@@ -252,8 +265,20 @@ impl Run {
         OperationResult { outputs, ..OperationResult::succeeded(&message) }
     }
 
+    async fn previewed(&self, attempt: &Attempt) -> OperationResult {
+        match self.saved_plan(attempt).await {
+            Ok(plan) => {
+                OperationResult { plan, ..OperationResult::succeeded("") }.with_planned_steps(attempt.summary.planned())
+            }
+            Err(error) => OperationResult::failed(error.to_string()),
+        }
+    }
+
     fn failure(&self, attempt: &Attempt) -> OperationResult {
-        let failure = attempt.failure();
+        let failure = match self.parameters.follows_cli_plan() {
+            true => attempt.failure_with_plan(),
+            false => attempt.failure(),
+        };
         if failure::is_unknown_flag(&attempt.stderr.text()) {
             // Queries the version, which the controller compares with the oldest supported version.
             let version = self.version.clone();

@@ -9,6 +9,7 @@ use crate::pulumi::console;
 use crate::pulumi::failure::FailureKind;
 use crate::pulumi::failure::lock::Lock;
 use crate::pulumi::outputs::Output;
+use crate::pulumi::planned_steps::{PlannedStep, PlannedSteps};
 use crate::rpc::proto;
 
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
@@ -43,6 +44,11 @@ pub(super) struct OperationResult {
     pub(super) interrupted: bool,
     /// Whether the operation was canceled because the pod was terminated.
     pub(super) pod_terminated: bool,
+    /// The compressed plan of a preview.
+    pub(super) plan: Vec<u8>,
+    pub(super) planned_steps: Vec<PlannedStep>,
+    /// Number of resources that a preview would change.
+    pub(super) planned_step_count: usize,
     /// Whether the engine has started. When the engine starts, it resolves earlier pending creates.
     pub(super) engine_began: bool,
 }
@@ -58,6 +64,20 @@ impl OperationResult {
 
     pub(super) fn failed(message: String) -> Self {
         OperationResult { outcome: proto::Outcome::Failed, message, ..OperationResult::default() }
+    }
+
+    /// Returns the result of an operation that deviates from its plan.
+    pub(super) fn plan_violated(message: String) -> Self {
+        OperationResult { outcome: proto::Outcome::PlanViolated, message, ..OperationResult::default() }
+    }
+
+    /// Adds the resources that a preview would change.
+    pub(super) fn with_planned_steps(self, planned: &PlannedSteps) -> Self {
+        OperationResult {
+            planned_steps: planned.steps().cloned().collect(),
+            planned_step_count: planned.count(),
+            ..self
+        }
     }
 
     /// Returns the result of an operation that the agent does not start, because an interrupted run left pending
@@ -124,9 +144,9 @@ impl OperationResult {
             project: None,
             backend: String::new(),
             config_inputs: String::new(),
-            plan: Vec::new(),
-            planned_steps: Vec::new(),
-            planned_step_count: 0,
+            plan: self.plan,
+            planned_steps: self.planned_steps.iter().map(|step| planned_step(step, redactor)).collect(),
+            planned_step_count: u32::try_from(self.planned_step_count).unwrap_or(u32::MAX),
         }
     }
 }
@@ -143,6 +163,7 @@ pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome 
         FailureKind::Conflict { .. } => proto::Outcome::Conflict,
         FailureKind::InvalidAccessToken => proto::Outcome::InvalidAccessToken,
         FailureKind::BackendUnavailable => proto::Outcome::BackendUnavailable,
+        FailureKind::PlanViolated => proto::Outcome::PlanViolated,
         FailureKind::StackMissing | FailureKind::Failed => proto::Outcome::Failed,
     }
 }
@@ -157,6 +178,16 @@ pub(super) fn holders(kind: FailureKind) -> Vec<Lock> {
 
 fn output(output: Output) -> proto::Output {
     proto::Output { name: output.name, value: output.value.to_string(), secret: output.secret }
+}
+
+/// Converts a planned step. A property path can contain a secret, for example as the key of an object.
+fn planned_step(step: &PlannedStep, redactor: &Redactor) -> proto::PlannedStep {
+    let clean = |text: &str| text.replace(char::is_control, " ");
+    proto::PlannedStep {
+        urn: clean(&step.urn),
+        operation: clean(&step.operation),
+        properties: step.properties.iter().map(|path| clean(&redactor.redact(path))).collect(),
+    }
 }
 
 fn holder(lock: &Lock) -> proto::LockHolder {
@@ -241,7 +272,9 @@ mod tests {
 
     #[test]
     fn the_outcome_depends_on_the_kind_of_failure_and_on_cancellation() {
-        use proto::Outcome::{BackendUnavailable, Canceled, Conflict, Failed, Interrupted, InvalidAccessToken};
+        use proto::Outcome::{
+            BackendUnavailable, Canceled, Conflict, Failed, Interrupted, InvalidAccessToken, PlanViolated,
+        };
         for (kind, alone, canceled) in [
             (FailureKind::Killed { signal: 9 }, Interrupted, Interrupted),
             (FailureKind::Killed { signal: 2 }, Interrupted, Canceled),
@@ -250,6 +283,7 @@ mod tests {
             (FailureKind::InvalidAccessToken, InvalidAccessToken, Canceled),
             (FailureKind::BackendUnavailable, BackendUnavailable, Canceled),
             (FailureKind::StackMissing, Failed, Canceled),
+            (FailureKind::PlanViolated, PlanViolated, Canceled),
             (FailureKind::Failed, Failed, Canceled),
         ] {
             assert_eq!((outcome(&kind, false), outcome(&kind, true)), (alone, canceled), "{kind:?}");

@@ -20,28 +20,23 @@ pub struct OperationRequest {
     /// a stack name without an organization.
     applied_stack: Option<proto::PulumiStack>,
     options: proto::RunOptions,
+    /// Plan of an earlier preview, compressed. Empty for a run without a plan.
+    plan: Vec<u8>,
 }
 
 impl OperationRequest {
     pub fn of(request: &proto::RunRequest) -> Result<Self, Refusal> {
-        let kind = match request.kind() {
-            proto::OperationKind::Up => OperationKind::Up,
-            proto::OperationKind::Destroy => OperationKind::Destroy,
-            proto::OperationKind::Preview => OperationKind::Preview,
-            proto::OperationKind::Refresh => OperationKind::Refresh,
-            proto::OperationKind::Unspecified => {
-                return Err(Refusal::Invalid(format!("unsupported operation kind {}", request.kind)));
-            }
-        };
+        let options = request.options.clone().unwrap_or_default();
+        let kind = kind(request.kind, options.preview_of)?;
+        check_plan(kind, &options, !request.plan.is_empty())?;
         let pending_creates = proto::PendingCreates::try_from(request.pending_creates).map_err(|_| {
             let number = request.pending_creates;
             Refusal::Invalid(format!("unsupported value {number} for pending creates"))
         })?;
         let limits = Limits::from_seconds(request.timeout_seconds, request.idle_timeout_seconds);
         let exited_processes = request.lock_recovery.then(|| request.dead_runs.iter().map(exited_process).collect());
-        let options = request.options.clone().unwrap_or_default();
-        let applied_stack = request.applied_stack.clone();
-        Ok(OperationRequest { kind, limits, pending_creates, exited_processes, applied_stack, options })
+        let (applied_stack, plan) = (request.applied_stack.clone(), request.plan.clone());
+        Ok(OperationRequest { kind, limits, pending_creates, exited_processes, applied_stack, options, plan })
     }
 
     /// Returns whether the run must fail, without changing resources, if the resources have drifted from the state.
@@ -51,12 +46,13 @@ impl OperationRequest {
 
     /// Returns whether the operation creates the stack if it does not exist.
     pub fn creates_stack(&self) -> bool {
-        !self.options.stack_must_exist && matches!(self.kind, OperationKind::Up | OperationKind::Preview)
+        !self.options.stack_must_exist && self.kind.is_forward()
     }
 
-    /// Returns whether this operation would destroy a Pulumi stack other than the stack that manages the resources.
+    /// Returns whether this operation would destroy, or preview the destroy of, a Pulumi stack other than the stack that
+    /// manages the resources.
     pub fn destroys_another(&self, stack: &Qualified<'_>) -> bool {
-        self.kind == OperationKind::Destroy && self.applied().is_some_and(|applied| applied.differs_from(stack))
+        self.kind.is_destroy() && self.applied().is_some_and(|applied| applied.differs_from(stack))
     }
 
     /// Returns the stack that manages the resources.
@@ -70,6 +66,26 @@ impl OperationRequest {
     /// Returns the secrets provider for a new stack, if the request contains one.
     pub fn secrets_provider(&self) -> Option<&str> {
         Some(self.options.secrets_provider.as_str()).filter(|provider| !provider.is_empty())
+    }
+
+    /// Returns the compressed plan that the operation must follow. Empty if there is none.
+    pub fn plan(&self) -> &[u8] {
+        &self.plan
+    }
+
+    /// Returns whether the CLI must follow a plan.
+    pub fn follows_cli_plan(&self) -> bool {
+        !self.plan.is_empty() && self.kind == OperationKind::Up
+    }
+
+    /// Returns whether the result of the preview contains its plan.
+    pub fn saves_plan(&self) -> bool {
+        self.options.save_plan
+    }
+
+    /// Returns whether the CLI must save the plan of the preview.
+    pub fn saves_cli_plan(&self) -> bool {
+        self.options.save_plan && self.kind == OperationKind::Preview
     }
 
     /// Returns additional options of the CLI.
@@ -87,6 +103,38 @@ impl OperationRequest {
             log_level: options.log_level,
         }
     }
+}
+
+/// Returns the kind of an operation. `preview_of` is the operation whose changes a preview reports.
+fn kind(kind: i32, preview_of: i32) -> Result<OperationKind, Refusal> {
+    use proto::{OperationKind as Kind, PreviewOf};
+    let unsupported = || Refusal::Invalid(format!("unsupported operation kind {kind}"));
+    let of = PreviewOf::try_from(preview_of)
+        .map_err(|_| Refusal::Invalid(format!("unsupported value {preview_of} for the previewed operation")))?;
+    Ok(match (Kind::try_from(kind).map_err(|_| unsupported())?, of) {
+        (Kind::Preview, PreviewOf::Up) => OperationKind::Preview,
+        (Kind::Preview, PreviewOf::Destroy) => OperationKind::PreviewDestroy,
+        (Kind::Preview, PreviewOf::Refresh) => OperationKind::PreviewRefresh,
+        (Kind::Up, PreviewOf::Up) => OperationKind::Up,
+        (Kind::Destroy, PreviewOf::Up) => OperationKind::Destroy,
+        (Kind::Refresh, PreviewOf::Up) => OperationKind::Refresh,
+        (Kind::Unspecified, _) => return Err(unsupported()),
+        (_, PreviewOf::Destroy | PreviewOf::Refresh) => {
+            return Err(Refusal::Invalid("only a preview can report the changes of another operation".to_owned()));
+        }
+    })
+}
+
+/// Returns an error if the operation cannot save or follow a plan as requested.
+fn check_plan(kind: OperationKind, options: &proto::RunOptions, has_plan: bool) -> Result<(), Refusal> {
+    let problem = match kind {
+        OperationKind::PreviewRefresh if options.save_plan => "a preview of a refresh has no plan to save",
+        _ if options.save_plan && !kind.is_preview() => "only a preview can save a plan",
+        OperationKind::Up | OperationKind::Destroy => return Ok(()),
+        _ if has_plan => "only an up or a destroy can follow a plan",
+        _ => return Ok(()),
+    };
+    Err(Refusal::Invalid(problem.to_owned()))
 }
 
 fn exited_process(run: &proto::DeadRun) -> ExitedProcess {
@@ -129,6 +177,38 @@ mod tests {
         ] {
             let request = proto::RunRequest { lock_recovery, dead_runs, ..up.clone() };
             assert_eq!(OperationRequest::of(&request).unwrap().exited_processes, expected);
+        }
+    }
+
+    #[test]
+    fn plans_and_previews_of_other_operations_are_limited_to_the_kinds_that_support_them() {
+        use proto::{OperationKind as Kind, PreviewOf};
+        let table: [(Kind, i32, bool, bool, Result<OperationKind, &str>); 15] = [
+            (Kind::Preview, PreviewOf::Up.into(), false, false, Ok(OperationKind::Preview)),
+            (Kind::Preview, PreviewOf::Up.into(), true, false, Ok(OperationKind::Preview)),
+            (Kind::Preview, PreviewOf::Destroy.into(), true, false, Ok(OperationKind::PreviewDestroy)),
+            (Kind::Preview, PreviewOf::Refresh.into(), false, false, Ok(OperationKind::PreviewRefresh)),
+            (Kind::Preview, PreviewOf::Refresh.into(), true, false, Err("a preview of a refresh has no plan")),
+            (Kind::Preview, 99, false, false, Err("value 99")),
+            (Kind::Up, 0, false, true, Ok(OperationKind::Up)),
+            (Kind::Destroy, 0, false, true, Ok(OperationKind::Destroy)),
+            (Kind::Preview, 0, false, true, Err("only an up or a destroy")),
+            (Kind::Preview, PreviewOf::Destroy.into(), false, true, Err("only an up or a destroy")),
+            (Kind::Refresh, 0, false, true, Err("only an up or a destroy")),
+            (Kind::Up, 0, true, false, Err("only a preview can save")),
+            (Kind::Destroy, 0, true, true, Err("only a preview can save")),
+            (Kind::Refresh, 0, true, false, Err("only a preview can save")),
+            (Kind::Up, PreviewOf::Destroy.into(), false, false, Err("only a preview can report")),
+        ];
+        for (kind, preview_of, save_plan, has_plan, expected) in table {
+            let options = Some(proto::RunOptions { preview_of, save_plan, ..Default::default() });
+            let plan = if has_plan { vec![1] } else { Vec::new() };
+            let request = proto::RunRequest { kind: kind.into(), options, plan, ..Default::default() };
+            match (OperationRequest::of(&request), expected) {
+                (Ok(parameters), Ok(kind)) => assert_eq!(parameters.kind, kind),
+                (Err(Refusal::Invalid(problem)), Err(words)) => assert!(problem.contains(words), "{problem}"),
+                (found, expected) => panic!("{found:?} instead of {expected:?}"),
+            }
         }
     }
 

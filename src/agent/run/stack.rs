@@ -8,7 +8,7 @@ use super::context::{Run, RunError};
 use super::operation_result::OperationResult;
 use super::recovery::classify;
 use crate::agent::command::{Ended, Stdout};
-use crate::pulumi::arguments::{self, OperationKind};
+use crate::pulumi::arguments;
 use crate::pulumi::failure::{self, FailureKind};
 use crate::pulumi::settings::Entry;
 
@@ -51,7 +51,7 @@ impl Run {
                 }
                 ended = self.encrypting_call(entry).await?;
             }
-            if is_stack_missing(&ended) && self.parameters.kind == OperationKind::Destroy {
+            if is_stack_missing(&ended) && self.parameters.kind.is_destroy() {
                 // The destroy itself reports that the stack is missing.
                 return Ok(None);
             }

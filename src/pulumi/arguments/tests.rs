@@ -6,7 +6,8 @@ fn line(arguments: &[OsString]) -> String {
 
 fn operation(kind: OperationKind) -> Operation<'static> {
     let event_log = Path::new("/share/events");
-    Operation { kind, stack: "dev", event_log, refresh: false, message: None, options: Options::default() }
+    let (plan, save_plan, options) = (None, None, Options::default());
+    Operation { kind, stack: "dev", event_log, refresh: false, message: None, plan, save_plan, options }
 }
 
 #[test]
@@ -21,6 +22,8 @@ fn runs_are_non_interactive_and_write_an_event_log() {
         (Destroy, "destroy --yes --skip-preview"),
         (Refresh, "refresh --yes --skip-preview"),
         (Preview, "preview --diff"),
+        (PreviewDestroy, "destroy --preview-only --diff"),
+        (PreviewRefresh, "refresh --preview-only --diff"),
         (DriftCheck, "refresh --preview-only --expect-no-changes=true"),
     ];
     for (kind, words) in rows {
@@ -34,6 +37,18 @@ fn refresh_and_message_flags_are_passed_if_they_are_set() {
     let arguments = arguments(&operation);
     assert!(arguments.contains(&"--refresh=true".into()), "{arguments:?}");
     assert!(arguments.contains(&"--message=--yes, \"now\"".into()), "{arguments:?}");
+}
+
+#[test]
+fn only_an_up_follows_a_plan_and_only_its_preview_saves_one() {
+    for kind in [Up, Destroy, Preview, PreviewDestroy, PreviewRefresh, Refresh, DriftCheck] {
+        let file = Some(Path::new("/s/plan"));
+        let arguments = line(&arguments(&Operation { plan: file, save_plan: file, refresh: true, ..operation(kind) }));
+        assert_eq!(arguments.contains("--plan=/s/plan --event-log="), kind == Up, "{arguments}");
+        assert_eq!(arguments.contains("--save-plan=/s/plan --event-log="), kind == Preview, "{arguments}");
+        let refreshes = [Up, Destroy, Preview, PreviewDestroy].contains(&kind);
+        assert_eq!(arguments.contains("--refresh=true"), refreshes, "{arguments}");
+    }
 }
 
 #[test]
@@ -67,7 +82,9 @@ fn each_command_has_only_the_options_that_it_supports() {
             OperationKind::Preview,
             format!("--target-dependents=true --expect-no-changes=true {targets} --replace=urn:a --replace=urn:*,b"),
         ),
+        (OperationKind::PreviewDestroy, format!("--target-dependents=true --run-program=true {targets}")),
         (OperationKind::Refresh, format!("--expect-no-changes=true --run-program=true {targets}")),
+        (OperationKind::PreviewRefresh, format!("--expect-no-changes=true --run-program=true {targets}")),
         (OperationKind::DriftCheck, targets.to_owned()),
     ] {
         assert_eq!(line(&options.flags(kind)), expected);
@@ -81,7 +98,8 @@ fn no_value_is_parsed_as_a_flag() {
         stack: "--help",
         event_log: Path::new("-x"),
         message: Some("-y"),
-        ..operation(OperationKind::Destroy)
+        plan: Some(Path::new("-x")),
+        ..operation(OperationKind::Up)
     };
     let file = Path::new("-x");
     let small = [

@@ -14,7 +14,7 @@ fn each_kind_of_event_is_parsed() {
         urn: "urn:x".into(),
         operation: "create".into(),
         resource_type: "a:b:C".into(),
-        stack_outputs: None,
+        ..ResourceStep::default()
     };
     let diagnostic =
         Diagnostic { severity: "error".into(), urn: "urn:x".into(), message: "no\nway".into(), ephemeral: false };

@@ -9,6 +9,8 @@ use super::program_error;
 const LAST_LINES: usize = 20;
 /// Prefix that the gRPC server of a Python program adds to the message of an exception.
 const SERVER_EXCEPTION: &str = "Exception calling application: ";
+/// Beginning and end of an error about a planned operation that did not take place.
+const UNSEEN: (&str, &str) = ("expected resource operations for ", " but none were seen");
 
 /// Returns the causes of a failure from the first non-empty source. In order of precedence, the sources are: errors of
 /// the engine, errors of the CLI, standard error of the program, exit code of the program, generic errors of the
@@ -21,7 +23,7 @@ pub(super) fn cause_lines(
     run: &RunSummary,
 ) -> Vec<String> {
     let (generic, causes): (Vec<_>, Vec<_>) =
-        run.errors().into_iter().partition(|error| is_verdict(error) || reports_exit(error));
+        run.errors().into_iter().partition(|error| is_verdict(error) || reports_exit(error) || is_unseen(error));
     if !causes.is_empty() {
         let mut errors = unique(causes.iter().map(describe));
         if run.omitted_errors() > 0 {
@@ -45,9 +47,15 @@ pub(super) fn cause_lines(
 }
 
 /// Returns whether an error only states that the run failed or was canceled, without a cause.
-fn is_verdict(error: &Diagnostic) -> bool {
+pub(super) fn is_verdict(error: &Diagnostic) -> bool {
     ["update failed", "destroy failed", "refresh failed", "preview failed"].contains(&error.message.trim())
         || error.message.ends_with(" canceled") && error.urn.is_empty()
+}
+
+/// Returns whether an error of the engine is about a planned operation that did not take place. If an operation has
+/// failed, the engine also reports this error for each planned operation that depends on it.
+pub(super) fn is_unseen(error: &Diagnostic) -> bool {
+    error.message.starts_with(UNSEEN.0) && error.message.trim_end().ends_with(UNSEEN.1)
 }
 
 /// Returns whether an error of the engine only reports that the program or its compilation exited with an error.
@@ -76,7 +84,7 @@ fn describe(error: &Diagnostic) -> String {
 
 /// Returns the type and name of the resource of an error. The type is the last type in the URN. Returns `None` if the
 /// error does not concern a single resource.
-fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
+pub(super) fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
     let mut parts = error.urn.splitn(4, "::").skip(2);
     let (types, name) = (parts.next()?, parts.next()?);
     let resource_type = types.rsplit('$').next().unwrap_or(types);

@@ -120,6 +120,8 @@ fn the_recording_script_runs_the_cli_as_the_agent_does() {
         event_log: Path::new("/share/events.jsonl"),
         refresh: false,
         message: None,
+        plan: None,
+        save_plan: None,
         options: arguments::Options::default(),
     };
     let mut used: Vec<_> = arguments::arguments(&operation);

@@ -1,0 +1,168 @@
+//! Deviations of an `up` from its plan, in the errors of the engine.
+
+use super::super::events::Diagnostic;
+use super::super::run_summary::RunSummary;
+use super::cause::{is_unseen, is_verdict, resource};
+use super::cli_error::error_text;
+
+/// Part of an error, followed by the properties that deviate. The engine also prints the values of these properties,
+/// including secret values.
+const PROPERTIES: &str = "violates plan: properties changed: ";
+/// Part of an error about the definition of a resource.
+const VIOLATION: &str = "violates plan: ";
+/// Part of an error about the operation on a resource.
+const FORBIDDEN: &str = " is not allowed by the plan: ";
+/// Part of an error about an operation other than the planned operation.
+const CONSTRAINED: &str = "this resource is constrained to ";
+/// Errors of the CLI if the secret values in the plan are encrypted with another key.
+const OTHER_KEY: &str = "decrypting secret value: ";
+/// Beginning of the message about a deviation.
+const DEVIATION: &str = "the run deviated from its plan";
+/// End of each message about a deviation.
+const NEXT: &str = "the controller makes a new plan";
+
+/// Returns the message for users if a failed `up` has deviated from its plan. `stderr_tail` is the last part of its
+/// standard error. `unnamed` describes the resources whose URN the engine omits from its error.
+pub fn violation(stderr_tail: &str, run: &RunSummary, unnamed: Option<&str>) -> Option<String> {
+    let stderr = error_text(stderr_tail);
+    if !run.began() {
+        let is_other_key = stderr.lines().any(|line| line.starts_with(OTHER_KEY));
+        return is_other_key.then(|| {
+            format!("the secrets in the plan cannot be decrypted with the passphrase or key of the stack; {NEXT}")
+        });
+    }
+    let errors: Vec<Diagnostic> = run.errors().into_iter().filter(|error| !is_verdict(error)).collect();
+    // If an operation has failed, the engine also reports the operations that depend on it as unseen.
+    let (unseen, others): (Vec<_>, Vec<_>) = errors.iter().partition(|error| is_unseen(error));
+    let deviations: Vec<String> = match others.is_empty() {
+        true => unseen.into_iter().filter_map(|error| deviation(error, unnamed)).collect(),
+        false => others.into_iter().filter_map(|error| deviation(error, unnamed)).collect(),
+    };
+    if !deviations.is_empty() {
+        return Some(format!("{DEVIATION}: {}\n({NEXT})", deviations.join("\n")));
+    }
+    let is_silent = errors.is_empty() && stderr.is_empty() && run.result() == Some("failed");
+    // Version 3.259 of the engine reports no error if an output of the stack deviates. If the program has failed, at
+    // least its language host reports an error.
+    (is_silent && !reports_error(run)).then(|| {
+        format!("{DEVIATION}: the outputs of the stack differ from the outputs in the plan (the CLI does not report which outputs)\n({NEXT})")
+    })
+}
+
+/// Returns whether an engine error is about a deletion that deviates from the plan. The engine omits the URN of the
+/// resource from such an error.
+pub fn has_unnamed_deletion(run: &RunSummary) -> bool {
+    run.errors().iter().any(|error| error.urn.is_empty() && error.message.contains(FORBIDDEN))
+}
+
+/// Returns whether the language host has printed an error.
+fn reports_error(run: &RunSummary) -> bool {
+    run.program_stderr().iter().any(|text| text.to_lowercase().contains("error"))
+}
+
+/// Describes the deviation that an engine error reports.
+fn deviation(error: &Diagnostic, unnamed: Option<&str>) -> Option<String> {
+    let message = error.message.trim();
+    let what = if let Some((_, names)) = without_values(message).0.split_once(PROPERTIES) {
+        let mut properties: Vec<String> = names.split(", ").filter_map(property).collect();
+        properties.dedup();
+        if properties.is_empty() { "properties changed".to_owned() } else { properties.join(", ") }
+    } else if let Some((_, what)) = message.split_once(VIOLATION) {
+        match what {
+            "resource unexpectedly not deleted" => "the plan deletes this resource, but the run keeps it".to_owned(),
+            other => other.trim_end_matches(':').to_owned(),
+        }
+    } else if let Some((operation, limit)) = message.split_once(FORBIDDEN) {
+        let planned = match limit.strip_prefix(CONSTRAINED) {
+            Some("same") => "the plan keeps this resource unchanged".to_owned(),
+            Some(planned) => format!("the planned operation is {planned}"),
+            None => "the plan contains no such operation".to_owned(),
+        };
+        format!("operation {operation}, but {planned}")
+    } else if is_unseen(error) {
+        "the planned operation did not take place".to_owned()
+    } else {
+        return None;
+    };
+    Some(match (resource(error), unnamed) {
+        (Some((resource_type, name)), _) => format!("{resource_type} {name}: {what}"),
+        (None, Some(unnamed)) if error.urn.is_empty() => format!("{unnamed}: {what}"),
+        (None, _) if error.urn.is_empty() => format!("unknown resource: {what}"),
+        (None, _) => format!("stack: {what}"),
+    })
+}
+
+/// Describes a property of a deviation. It starts with two characters: the planned change and the actual change.
+fn property(text: &str) -> Option<String> {
+    let mut characters = text.chars();
+    let (planned, actual) = (characters.next()?, characters.next()?);
+    let name = characters.as_str();
+    let verb = |change: char| match change {
+        '+' => Some("add"),
+        '~' => Some("change"),
+        '-' => Some("remove"),
+        '=' => Some("keep"),
+        _ => None,
+    };
+    let (expected, found) = (verb(planned)?, verb(actual)?);
+    Some(match planned == actual {
+        true => format!("property {name} has another value than planned"),
+        false => format!("property {name} (planned: {expected}, found: {found})"),
+    })
+}
+
+/// Returns the text of an engine error without the values of the properties that deviate, and whether the text contains
+/// the ends of all values. A value can be secret.
+pub fn without_values(text: &str) -> (String, bool) {
+    let Some((before, list)) = text.split_once(PROPERTIES) else { return (text.to_owned(), true) };
+    let mut names = Vec::new();
+    let mut rest = list;
+    let is_complete = loop {
+        let end = rest.find(['[', ',', '\n']).unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        if !is_change(name) {
+            break false;
+        }
+        names.push(name.trim_end());
+        let Some(after) = skip_value(after) else { break false };
+        match after.strip_prefix(", ") {
+            Some(next) => rest = next,
+            None => break after.trim().is_empty(),
+        }
+    };
+    (format!("{before}{PROPERTIES}{}", names.join(", ")), is_complete)
+}
+
+/// Returns whether a text consists of two changes and the name of a property.
+fn is_change(text: &str) -> bool {
+    let changes = text.chars().take(2).filter(|change| "+~-=".contains(*change)).count();
+    changes == 2 && text.chars().count() > 2
+}
+
+/// Returns the rest of a text after the value in brackets at its start, if any. Returns `None` if the value does not
+/// end in the text.
+fn skip_value(text: &str) -> Option<&str> {
+    if !text.starts_with('[') {
+        return Some(text);
+    }
+    let mut open = Vec::new();
+    for (position, character) in text.char_indices() {
+        match character {
+            '[' | '{' => open.push(character),
+            ']' | '}' => {
+                let opening = open.pop()?;
+                if (opening == '[') != (character == ']') {
+                    return None;
+                }
+                if open.is_empty() {
+                    return text.get(position + 1..);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! The resources that a run changes, with a limited size: a stack can have 100,000 resources.
+
+use std::collections::{BTreeSet, HashSet};
+use std::hash::{BuildHasher, RandomState};
+
+use super::events::ResourceStep;
+
+/// Maximum number of steps in the list.
+pub const MAX_STEPS: usize = 200;
+/// Maximum size of all steps in the list in bytes.
+const MAX_SIZE: usize = 256 * 1024;
+/// Maximum length of a URN in bytes.
+const MAX_URN: usize = 4 * 1024;
+/// Maximum length of the name of an operation in bytes. A longer name is not an operation of the engine.
+const MAX_OPERATION: usize = 64;
+/// Assumed size of a field in addition to its text in bytes.
+const OVERHEAD: usize = 8;
+/// Maximum total size of the URNs of all deletions in bytes.
+const MAX_DELETIONS: usize = 32 * 1024 * 1024;
+const STACK_TYPE: &str = "pulumi:pulumi:Stack";
+/// Type prefix of providers.
+const PROVIDER_TYPE: &str = "pulumi:providers:";
+/// Beginning of the names of the providers that the engine creates if a program specifies no provider.
+const DEFAULT_PROVIDER: &str = "default";
+const DELETE: &str = "delete";
+const REPLACE: &str = "replace";
+const UPDATE: &str = "update";
+/// Operations that change no resource.
+const UNCHANGED: [&str; 9] = [
+    "same",
+    "read",
+    "read-replacement",
+    "discard",
+    "discard-replaced",
+    "refresh",
+    "remove-pending-replace",
+    "diff",
+    "extend-parameterize",
+];
+/// Operations that together replace a resource.
+const REPLACEMENT: [&str; 4] = [REPLACE, "create-replacement", "import-replacement", "delete-replaced"];
+
+/// The planned change of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedStep {
+    pub urn: String,
+    /// Name of the engine's operation. All operations that replace a resource are one step, `replace`.
+    pub operation: String,
+    /// Paths of the properties that differ.
+    pub properties: Vec<String>,
+}
+
+/// Collects the resources that a run changes.
+#[derive(Clone, Debug, Default)]
+pub struct PlannedSteps {
+    /// Whether the run compares the actual resources with the state.
+    is_refresh: bool,
+    /// Deletions, replacements and other steps, in this order.
+    groups: [Vec<PlannedStep>; 3],
+    /// Index of the first group to which the list adds no more steps, because it is full.
+    full_from: Option<usize>,
+    /// Size of all steps in the list in bytes.
+    size: usize,
+    /// Hashes of all changed resources and their operations. The engine can report the same change repeatedly.
+    known: HashSet<u64>,
+    hasher: RandomState,
+    /// The URNs of all deletions. `None` if the run does not need them.
+    deletions: Option<Deletions>,
+}
+
+/// URNs, with a limited total size.
+#[derive(Clone, Debug, Default)]
+struct Deletions {
+    urns: BTreeSet<String>,
+    size: usize,
+}
+
+impl PlannedSteps {
+    /// Creates a collector for a refresh.
+    pub fn of_refresh() -> Self {
+        PlannedSteps { is_refresh: true, ..PlannedSteps::default() }
+    }
+
+    /// Creates a collector for a destroy, which also collects the URNs of all deletions.
+    pub fn of_destroy() -> Self {
+        PlannedSteps { deletions: Some(Deletions::default()), ..PlannedSteps::default() }
+    }
+
+    /// Adds a completed step of the engine.
+    pub(super) fn observe(&mut self, step: &ResourceStep) {
+        if step.operation == DELETE
+            && let Some(deletions) = &mut self.deletions
+        {
+            deletions.add(&step.urn);
+        }
+        if self.is_change(step) {
+            self.add(step);
+        }
+    }
+
+    fn is_change(&self, step: &ResourceStep) -> bool {
+        let is_operation = !UNCHANGED.contains(&step.operation.as_str()) && step.operation.len() <= MAX_OPERATION;
+        // A refresh that runs the program reports the stack, providers and components as updated, without a comparison.
+        let is_compared = !self.is_refresh || step.operation != UPDATE || step.properties.is_some();
+        is_operation && is_compared && step.resource_type != STACK_TYPE && !is_default_provider(step)
+    }
+
+    fn add(&mut self, step: &ResourceStep) {
+        let (operation, group) = match step.operation.as_str() {
+            DELETE => (DELETE, 0),
+            operation if REPLACEMENT.contains(&operation) => (REPLACE, 1),
+            operation => (operation, 2),
+        };
+        let properties = step.properties.as_deref().unwrap_or_default();
+        if !self.known.insert(self.hasher.hash_one((&step.urn, operation))) {
+            self.add_properties(&step.urn, operation, group, properties);
+            return;
+        }
+        if self.full_from.is_some_and(|full| group >= full) {
+            return;
+        }
+        let end = step.urn.floor_char_boundary(MAX_URN);
+        let urn = step.urn.get(..end).unwrap_or_default().to_owned();
+        let planned = PlannedStep { urn, operation: operation.to_owned(), properties: properties.to_vec() };
+        self.size += size(&planned);
+        if let Some(steps) = self.groups.get_mut(group) {
+            steps.push(planned);
+        }
+        self.truncate();
+    }
+
+    /// Adds the properties to a step that the list already contains without properties: the deletion of a replaced
+    /// resource has no properties, and can be the first operation of the replacement.
+    fn add_properties(&mut self, urn: &str, operation: &str, group: usize, properties: &[String]) {
+        let is_same = |step: &&mut PlannedStep| step.urn == urn && step.operation == operation;
+        let Some(step) = self.groups.get_mut(group).and_then(|steps| steps.iter_mut().find(is_same)) else { return };
+        if step.properties.is_empty() {
+            step.properties = properties.to_vec();
+            self.size += properties.iter().map(|path| path.len() + OVERHEAD).sum::<usize>();
+            self.truncate();
+        }
+    }
+
+    /// Removes the last steps until the list complies with its limits.
+    fn truncate(&mut self) {
+        while self.groups.iter().map(Vec::len).sum::<usize>() > MAX_STEPS || self.size > MAX_SIZE {
+            let Some((group, steps)) = self.groups.iter_mut().enumerate().rfind(|(_, steps)| !steps.is_empty()) else {
+                return;
+            };
+            if let Some(last) = steps.pop() {
+                self.size -= size(&last);
+            }
+            self.full_from = Some(group);
+        }
+    }
+
+    /// Returns the number of resources that the run changes.
+    pub fn count(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Returns the changed resources: first deletions, then replacements, then other changes. The list is truncated.
+    pub fn steps(&self) -> impl Iterator<Item = &PlannedStep> {
+        self.groups.iter().flatten()
+    }
+
+    /// Returns the sorted URNs of all deletions. Returns `None` if their total size exceeds the limit, or if the
+    /// collector does not collect them.
+    pub fn deletions(&self) -> Option<&BTreeSet<String>> {
+        self.deletions.as_ref().filter(|deletions| deletions.size <= MAX_DELETIONS).map(|deletions| &deletions.urns)
+    }
+}
+
+impl Deletions {
+    fn add(&mut self, urn: &str) {
+        if self.size <= MAX_DELETIONS && self.urns.insert(urn.to_owned()) {
+            self.size += urn.len();
+        }
+    }
+}
+
+/// Returns whether the engine has created this provider, because the program specifies none. The engine does not count
+/// such a provider as a resource.
+fn is_default_provider(step: &ResourceStep) -> bool {
+    let name = step.urn.splitn(4, "::").nth(3).unwrap_or_default();
+    step.resource_type.starts_with(PROVIDER_TYPE) && name.starts_with(DEFAULT_PROVIDER)
+}
+
+fn size(step: &PlannedStep) -> usize {
+    let texts = step.properties.iter().chain([&step.urn, &step.operation]);
+    texts.map(|text| text.len() + OVERHEAD).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+use serde_json::json;
+
+use super::*;
+use crate::pulumi::events::EngineEvent;
+use crate::pulumi::run_summary::RunSummary;
+
+/// Adds the end of a step to a run, as the engine reports it.
+fn observe(run: &mut RunSummary, operation: &str, resource_type: &str, name: &str, difference: serde_json::Value) {
+    let urn = format!("urn:pulumi:dev::web::{resource_type}::{name}");
+    let mut metadata = json!({"op": operation, "urn": urn, "type": resource_type});
+    metadata.as_object_mut().unwrap().extend(difference.as_object().unwrap().clone());
+    let line = json!({"resOutputsEvent": {"metadata": metadata, "planning": true}}).to_string();
+    run.observe(&EngineEvent::parse(line.as_bytes()).unwrap());
+}
+
+fn steps(run: &RunSummary) -> Vec<String> {
+    let describe = |step: &PlannedStep| {
+        let name = step.urn.rsplit("::").next().unwrap();
+        format!("{} {name} {}", step.operation, step.properties.join(","))
+    };
+    run.planned().steps().map(|step| describe(step).trim_end().to_owned()).collect()
+}
+
+#[test]
+fn changes_are_listed_once_with_deletions_and_replacements_first() {
+    let mut run = RunSummary::default();
+    let detailed = json!({"detailedDiff": {"tags[\"a\"]": {"diffKind": "add"}, "value": {"diffKind": "update"}}});
+    let replaced = json!({"keys": ["key"], "diffs": ["key"], "detailedDiff": {"key": {"diffKind": "update-replace"}}});
+    let none = json!({"detailedDiff": null});
+    for (operation, name, difference) in [
+        ("create", "created", &none),
+        ("update", "updated", &detailed),
+        ("update", "updated", &detailed),
+        ("update", "coarse", &json!({"diffs": ["size"], "detailedDiff": null})),
+        ("update", "empty", &json!({"diffs": ["size"], "detailedDiff": {}})),
+        ("same", "same", &none),
+        ("read", "read", &none),
+        ("refresh", "refreshed", &detailed),
+        ("create-replacement", "replaced", &replaced),
+        ("replace", "replaced", &replaced),
+        ("delete-replaced", "replaced", &none),
+        ("delete-replaced", "first", &none),
+        ("replace", "first", &replaced),
+        ("create-replacement", "first", &replaced),
+        ("delete", "deleted", &none),
+        ("import", "imported", &none),
+        ("delete", "last", &none),
+    ] {
+        observe(&mut run, operation, "aws:s3:Bucket", name, difference.clone());
+    }
+    for operation in ["create", "update", "delete"] {
+        observe(&mut run, operation, "pulumi:pulumi:Stack", "web-dev", none.clone());
+        observe(&mut run, operation, "pulumi:providers:aws", "default_6_1_0", none.clone());
+    }
+    observe(&mut run, "update", "pulumi:providers:aws", "explicit", json!({"diffs": ["region"]}));
+    let expected = [
+        "delete deleted",
+        "delete last",
+        "replace replaced key",
+        "replace first key",
+        "create created",
+        "update updated tags[\"a\"],value",
+        "update coarse size",
+        "update empty size",
+        "import imported",
+        "update explicit region",
+    ];
+    assert_eq!(steps(&run), expected);
+    assert_eq!(run.planned().count(), expected.len());
+}
+
+#[test]
+fn a_refresh_lists_only_resources_whose_actual_state_differs() {
+    let mut run = RunSummary::new(PlannedSteps::of_refresh());
+    observe(&mut run, "update", "aws:s3:Bucket", "drifted", json!({"detailedDiff": {"value": {}}}));
+    observe(&mut run, "delete", "aws:s3:Bucket", "gone", json!({"detailedDiff": null}));
+    observe(&mut run, "same", "aws:s3:Bucket", "same", json!({"detailedDiff": {}}));
+    // A refresh that runs the program reports these resources as updated.
+    observe(&mut run, "update", "pulumi:providers:aws", "explicit", json!({"detailedDiff": null}));
+    observe(&mut run, "update", "my:index:Component", "component", json!({"detailedDiff": null}));
+    assert_eq!(steps(&run), ["delete gone", "update drifted value"]);
+}
+
+#[test]
+fn the_list_is_bounded_and_keeps_the_first_and_most_important_steps() {
+    let mut run = RunSummary::default();
+    for number in 0..100_000 {
+        observe(&mut run, "update", "aws:s3:Bucket", &format!("updated-{number}"), json!({}));
+    }
+    assert_eq!((run.planned().steps().count(), run.planned().count()), (MAX_STEPS, 100_000));
+    for number in 0..150 {
+        observe(&mut run, "delete", "aws:s3:Bucket", &format!("deleted-{number}"), json!({}));
+    }
+    let found = steps(&run);
+    assert_eq!(
+        (found.len(), found[149].as_str(), found[150].as_str()),
+        (200, "delete deleted-149", "update updated-0")
+    );
+    let long = |number: usize| format!("{}-{number}", "x".repeat(10_000));
+    for number in 0..200 {
+        let paths: serde_json::Map<String, serde_json::Value> =
+            (0..100).map(|path| (format!("{path:03}{}", "ä".repeat(500)), json!({}))).collect();
+        observe(&mut run, "replace", "aws:s3:Bucket", &long(number), json!({"detailedDiff": paths}));
+    }
+    let list: Vec<&PlannedStep> = run.planned().steps().collect();
+    assert!(list.iter().map(|step| size(step)).sum::<usize>() <= MAX_SIZE);
+    let replaced = list.iter().find(|step| step.operation == "replace").unwrap();
+    assert_eq!((replaced.urn.len(), replaced.properties.len()), (MAX_URN, 20));
+    assert!(replaced.properties.iter().all(|path| path.len() <= 256));
+    assert_eq!(run.planned().count(), 100_350);
+}
+
+#[test]
+fn a_destroy_collects_the_urns_of_all_deletions() {
+    let mut run = RunSummary::new(PlannedSteps::of_destroy());
+    for number in (0..1000).rev() {
+        observe(&mut run, "delete", "aws:s3:Bucket", &format!("{number:04}"), json!({}));
+    }
+    observe(&mut run, "delete", "pulumi:pulumi:Stack", "web-dev", json!({}));
+    let urns: Vec<_> = run.planned().deletions().unwrap().iter().collect();
+    assert_eq!((urns.len(), urns[0].as_str()), (1001, "urn:pulumi:dev::web::aws:s3:Bucket::0000"));
+    assert!(RunSummary::default().planned().deletions().is_none());
+    let mut deletions = Deletions::default();
+    for number in 0..40 {
+        deletions.add(&format!("{}{number}", "x".repeat(1024 * 1024)));
+    }
+    let planned = PlannedSteps { deletions: Some(deletions), ..PlannedSteps::default() };
+    assert!(planned.deletions().is_none(), "a truncated list would not be complete");
+}

@@ -1,0 +1,222 @@
+//! Tests previews that save a plan, and runs that follow a plan.
+
+use std::io::Read;
+
+use pulumi_controller::rpc::proto::{self, ConfigItem, OperationKind, Outcome, PreviewOf, RunOptions};
+use pulumi_controller::rpc::protocol::settings_digest;
+
+use crate::harness::{Workspace, has_pulumi, outputs};
+
+const PROGRAM: &str = "
+name: example
+runtime: yaml
+config:
+  size: {type: string, default: small}
+  key: {type: string, default: none}
+resources:
+  first:
+    type: testing:index:Step
+    properties: {name: first, value: \"${size}\"}
+  second:
+    type: testing:index:Step
+    properties: {name: second, value: one, secretValue: \"${key}\"}
+outputs:
+  size: ${first.value}
+";
+
+fn secret(value: &str) -> ConfigItem {
+    ConfigItem { key: "key".into(), value: format!("{value:?}"), secret: true, ..ConfigItem::default() }
+}
+
+/// Returns a request with these options and a secret configuration value.
+async fn request(workspace: &Workspace, kind: OperationKind, options: RunOptions, key: &str) -> proto::RunRequest {
+    let settings = proto::Settings { stack: "dev".into(), config: vec![secret(key)], environments: Vec::new() };
+    let request = workspace.request(&[]).await;
+    let (settings_digest, settings) = (settings_digest(&settings), Some(settings));
+    proto::RunRequest { kind: kind.into(), options: Some(options), settings_digest, settings, ..request }
+}
+
+/// Saves the plan of a preview.
+async fn plan(workspace: &Workspace, of: PreviewOf) -> proto::Result {
+    let options = RunOptions { save_plan: true, preview_of: of.into(), ..RunOptions::default() };
+    let preview = request(workspace, OperationKind::Preview, options, "first-secret").await;
+    let result = workspace.run_to_end(&preview).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert_no_plan_file(workspace, &preview.id);
+    result
+}
+
+/// Runs an operation with a plan.
+async fn follow(workspace: &Workspace, kind: OperationKind, plan: &proto::Result) -> proto::Result {
+    let request = request(workspace, kind, RunOptions::default(), "first-secret").await;
+    let request = proto::RunRequest { plan: plan.plan.clone(), ..request };
+    let result = workspace.run_to_end(&request).await;
+    assert_no_plan_file(workspace, &request.id);
+    result
+}
+
+async fn up(workspace: &Workspace) {
+    let up = request(workspace, OperationKind::Up, RunOptions::default(), "first-secret").await;
+    let result = workspace.run_to_end(&up).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+}
+
+fn assert_no_plan_file(workspace: &Workspace, id: &str) {
+    let journal = workspace.path("share/operations").join(id);
+    let names: Vec<_> = std::fs::read_dir(&journal).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(names.iter().any(|name| name == "result") && !names.iter().any(|name| name == "plan.json"), "{names:?}");
+}
+
+fn text(plan: &proto::Result) -> String {
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(plan.plan.as_slice()).read_to_string(&mut text).unwrap();
+    text
+}
+
+fn steps(result: &proto::Result) -> Vec<String> {
+    let describe = |step: &proto::PlannedStep| {
+        let name = step.urn.rsplit("::").next().unwrap();
+        format!("{} {name} {}", step.operation, step.properties.join(",")).trim_end().to_owned()
+    };
+    assert_eq!(result.planned_step_count as usize, result.planned_steps.len());
+    let mut steps: Vec<String> = result.planned_steps.iter().map(describe).collect();
+    steps.sort();
+    steps
+}
+
+#[tokio::test]
+async fn a_saved_plan_is_applied_in_a_new_pod_and_contains_no_plain_secrets() {
+    if !has_pulumi("a_saved_plan_is_applied_in_a_new_pod_and_contains_no_plain_secrets") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    for (program, expected) in [
+        (PROGRAM.to_owned(), ["create first", "create second"].as_slice()),
+        (PROGRAM.replace("value: one", "value: two"), &["update second value"]),
+        (PROGRAM.replace("value: one", "value: two, replaceKey: x"), &["replace second replaceKey"]),
+    ] {
+        workspace.put(&program).await;
+        let saved = plan(&workspace, PreviewOf::Up).await;
+        assert_eq!(steps(&saved), expected);
+        assert!(!text(&saved).contains("first-secret") && text(&saved).contains("ciphertext"), "{}", text(&saved));
+        // In a new pod, the CLI writes the settings file again, which contains the salt of the encryption.
+        std::fs::remove_dir_all(workspace.path("share/settings")).unwrap_or_default();
+        std::fs::remove_file(workspace.path("share/workspace/Pulumi.dev.yaml")).unwrap();
+        workspace.put(&format!("{program}  pod: new\n")).await;
+        workspace.put(&program).await;
+        let result = follow(&workspace, OperationKind::Up, &saved).await;
+        assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+        assert_eq!(outputs(&result)["size"].0, "\"small\"");
+        assert!(result.planned_steps.is_empty() && result.plan.is_empty());
+    }
+    let saved = plan(&workspace, PreviewOf::Up).await;
+    assert_eq!(steps(&saved), Vec::<String>::new());
+    assert!(!workspace.log().contains("first-secret"));
+}
+
+#[tokio::test]
+async fn each_deviation_from_a_plan_ends_the_run() {
+    if !has_pulumi("each_deviation_from_a_plan_ends_the_run") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    let planned = PROGRAM.replace("value: one", "value: two");
+    let third = "  third:\n    type: testing:index:Step\n    properties: {name: third}\noutputs:";
+    let with_third = planned.replace("outputs:", third);
+    let without_second = format!("{}outputs:\n  size: ${{first.value}}\n", planned.split("  second:").next().unwrap());
+    let other_output = planned.replace("size: ${first.value}", "size: ${first.value}\n  other: 5");
+    for (name, previewed, applied, words) in [
+        (
+            "property",
+            &planned,
+            &planned.replace("two", "three"),
+            "second: property value has another value than planned",
+        ),
+        (
+            "kept property",
+            &planned,
+            &planned.replace("${size}", "x"),
+            "first: property value (planned: keep, found: change)",
+        ),
+        ("addition", &planned, &with_third, "third: operation create, but the plan contains no such operation"),
+        ("removal", &planned, &without_second, "operation delete, but the planned operation is update"),
+        ("missing creation", &with_third, &planned, "third: the planned operation did not take place"),
+        ("missing deletion", &without_second, &planned, "second: the plan deletes this resource, but the run keeps it"),
+        ("output", &planned, &other_output, "the outputs of the stack differ from the outputs in the plan"),
+    ] {
+        workspace.put(PROGRAM).await;
+        up(&workspace).await;
+        workspace.put(previewed).await;
+        let saved = plan(&workspace, PreviewOf::Up).await;
+        workspace.put(applied).await;
+        let result = follow(&workspace, OperationKind::Up, &saved).await;
+        assert_eq!(result.outcome(), Outcome::PlanViolated, "{name}: {}", result.message);
+        assert!(result.message.contains(words), "{name}: {}", result.message);
+        assert!(result.message.contains("the controller makes a new plan"), "{name}: {}", result.message);
+        assert!(!result.interrupted, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn changes_of_the_state_and_of_secrets_after_the_plan_are_deviations() {
+    if !has_pulumi("changes_of_the_state_and_of_secrets_after_the_plan_are_deviations") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    up(&workspace).await;
+    let planned = PROGRAM.replace("value: one", "value: two");
+    workspace.put(&planned).await;
+    let saved = plan(&workspace, PreviewOf::Up).await;
+
+    let changed = request(&workspace, OperationKind::Up, RunOptions::default(), "other-secret").await;
+    let changed = proto::RunRequest { plan: saved.plan.clone(), ..changed };
+    let result = workspace.run_to_end(&changed).await;
+    assert_eq!(result.outcome(), Outcome::PlanViolated, "{}", result.message);
+    assert!(
+        result.message.contains("second: property secretValue (planned: keep, found: change)"),
+        "{}",
+        result.message
+    );
+
+    let third = "  third:\n    type: testing:index:Step\n    properties: {name: third}\noutputs:";
+    workspace.put(&PROGRAM.replace("outputs:", third)).await;
+    up(&workspace).await;
+    workspace.put(&planned).await;
+    let result = follow(&workspace, OperationKind::Up, &saved).await;
+    assert_eq!(result.outcome(), Outcome::PlanViolated, "{}", result.message);
+    assert!(result.message.contains("operation delete, but the plan contains no such operation"), "{}", result.message);
+
+    let options = RunOptions { save_plan: true, ..RunOptions::default() };
+    let preview = request(&workspace, OperationKind::Preview, options, "planned\n\nnobody-may-see").await;
+    let saved = workspace.run_to_end(&preview).await;
+    let other = request(&workspace, OperationKind::Up, RunOptions::default(), "second-secret").await;
+    let result = workspace.run_to_end(&proto::RunRequest { plan: saved.plan, ..other }).await;
+    assert_eq!(result.outcome(), Outcome::PlanViolated, "{}", result.message);
+    let words = "second: property secretValue has another value than planned";
+    assert!(result.message.contains(words), "{}", result.message);
+    let reported = format!("{}{result:?}", workspace.log());
+    assert!(reported.contains("the rest of the output is hidden"), "{reported}");
+    for secret in ["first-secret", "second-secret", "other-secret", "nobody-may-see"] {
+        assert!(!reported.contains(secret), "{secret}: {reported}");
+    }
+}
+
+#[tokio::test]
+async fn an_invalid_plan_and_an_operation_without_plans_are_rejected() {
+    if !has_pulumi("an_invalid_plan_and_an_operation_without_plans_are_rejected") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    let garbage = proto::Result { plan: b"garbage".to_vec(), ..proto::Result::default() };
+    for kind in [OperationKind::Up, OperationKind::Destroy] {
+        let result = follow(&workspace, kind, &garbage).await;
+        assert_eq!(result.outcome(), Outcome::Failed);
+        assert!(result.message.contains("the compressed plan of the request is invalid"), "{}", result.message);
+    }
+    let preview = request(&workspace, OperationKind::Preview, RunOptions::default(), "x").await;
+    let refusal = workspace.run(&proto::RunRequest { plan: vec![1], ..preview }).await.unwrap_err();
+    assert!(refusal.is_refusal() && refusal.message.contains("only an up or a destroy"), "{refusal}");
+}
