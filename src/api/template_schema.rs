@@ -101,14 +101,15 @@ fn describe(object: &mut JSONSchemaProps, field: &str, schema: Value) {
     }
 }
 
-/// Removes the descriptions of a schema and the fields of pod templates. The schema still accepts all objects that it
+/// Removes the descriptions of a schema, and the fields of large objects. The schema still accepts all objects that it
 /// accepted before.
 pub fn shorten(schema: &mut JSONSchemaProps) {
     schema.description = None;
     for (name, property) in schema.properties.iter_mut().flatten() {
         shorten(property);
-        if name == "podTemplate" {
+        if matches!(name.as_str(), "podTemplate" | "updateTemplate" | "plan" | "drift") {
             property.properties = None;
+            property.x_kubernetes_preserve_unknown_fields = Some(true);
         }
     }
     let items = schema.items.iter_mut().filter_map(|items| match items {
