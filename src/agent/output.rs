@@ -63,9 +63,11 @@ impl Tail {
     }
 }
 
-/// Returns the last `count` lines of all outputs, without blank lines, in the order in which the agent read them.
+/// Returns the last `count` lines of all outputs, without blank lines and lines about the plan file, in the order in
+/// which the agent read them.
 pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -> String {
-    let lines = tails.into_iter().flat_map(|tail| &tail.lines).filter(|line| !line.text.trim().is_empty());
+    let is_useful = |line: &&Line| !line.text.trim().is_empty() && !console::is_about_plan_file(&line.text);
+    let lines = tails.into_iter().flat_map(|tail| &tail.lines).filter(is_useful);
     let mut lines: Vec<&Line> = lines.collect();
     lines.sort_by_key(|line| line.read);
     let last = lines.get(lines.len().saturating_sub(count)..).unwrap_or_default();
@@ -301,9 +303,10 @@ mod tests {
         let line = |text: &str, read| Line { text: text.to_owned(), read };
         let start = Instant::now();
         let at = |seconds| start + std::time::Duration::from_secs(seconds);
-        let tail = |lines: [Line; 2]| Tail { lines: lines.into(), length: 0 };
-        let out = tail([line("one", at(1)), line("three", at(3))]);
-        let err = tail([line("two", at(2)), line(" ", at(4))]);
+        let tail = |lines: Vec<Line>| Tail { lines: lines.into(), length: 0 };
+        let out = tail(vec![line("one", at(1)), line("three", at(3))]);
+        let plan = line("Update plan written to '/share/plan.json'", at(5));
+        let err = tail(vec![line("two", at(2)), line(" ", at(4)), plan]);
         assert_eq!(last_lines([&out, &err], 2), "two\nthree");
     }
 

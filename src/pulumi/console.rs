@@ -18,6 +18,12 @@ pub fn permalink(stdout: &str, stack: &str) -> Option<String> {
     })
 }
 
+/// Returns whether a line of the CLI describes where it has saved a plan. The line is of no use to users, because the
+/// file exists only during the run.
+pub fn is_about_plan_file(line: &str) -> bool {
+    ["Update plan written to '", "Run `pulumi up --plan='"].iter().any(|beginning| line.starts_with(beginning))
+}
+
 /// Removes the color tags of the engine (`<{%reset%}>`) and of terminals (`ESC [31m`).
 pub fn without_colors(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -1,7 +1,7 @@
 //! The resources that a run changes, with a limited size: a stack can have 100,000 resources.
 
 use std::collections::{BTreeSet, HashSet};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 
 use super::events::ResourceStep;
 
@@ -15,6 +15,8 @@ const MAX_URN: usize = 4 * 1024;
 const MAX_OPERATION: usize = 64;
 /// Assumed size of a field in addition to its text in bytes.
 const OVERHEAD: usize = 8;
+/// Maximum number of values in a [`HashedSet`].
+const MAX_HASHES: usize = 500_000;
 /// Maximum total size of the URNs of all deletions in bytes.
 const MAX_DELETIONS: usize = 32 * 1024 * 1024;
 const STACK_TYPE: &str = "pulumi:pulumi:Stack";
@@ -50,6 +52,32 @@ pub struct PlannedStep {
     pub properties: Vec<String>,
 }
 
+/// A set of hashes, with a limited size.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HashedSet {
+    hashes: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl HashedSet {
+    /// Adds a value. Returns `false` if the set contains it. Returns `true` if the set is full.
+    pub(super) fn insert(&mut self, value: impl Hash) -> bool {
+        let hash = self.hasher.hash_one(value);
+        match self.is_full() {
+            true => !self.hashes.contains(&hash),
+            false => self.hashes.insert(hash),
+        }
+    }
+
+    pub(super) fn contains(&self, value: impl Hash) -> bool {
+        self.hashes.contains(&self.hasher.hash_one(value))
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.hashes.len() >= MAX_HASHES
+    }
+}
+
 /// Collects the resources that a run changes.
 #[derive(Clone, Debug, Default)]
 pub struct PlannedSteps {
@@ -61,9 +89,9 @@ pub struct PlannedSteps {
     full_from: Option<usize>,
     /// Size of all steps in the list in bytes.
     size: usize,
-    /// Hashes of all changed resources and their operations. The engine can report the same change repeatedly.
-    known: HashSet<u64>,
-    hasher: RandomState,
+    /// All changed resources and their operations. The engine can report the same change repeatedly.
+    known: HashedSet,
+    count: usize,
     /// The URNs of all deletions. `None` if the run does not need them.
     deletions: Option<Deletions>,
 }
@@ -112,10 +140,11 @@ impl PlannedSteps {
             operation => (operation, 2),
         };
         let properties = step.properties.as_deref().unwrap_or_default();
-        if !self.known.insert(self.hasher.hash_one((&step.urn, operation))) {
+        if !self.known.insert((&step.urn, operation)) {
             self.add_properties(&step.urn, operation, group, properties);
             return;
         }
+        self.count += 1;
         if self.full_from.is_some_and(|full| group >= full) {
             return;
         }
@@ -156,7 +185,7 @@ impl PlannedSteps {
 
     /// Returns the number of resources that the run changes.
     pub fn count(&self) -> usize {
-        self.known.len()
+        self.count
     }
 
     /// Returns the changed resources: first deletions, then replacements, then other changes. The list is truncated.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::events::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
-use super::planned_steps::PlannedSteps;
+use super::planned_steps::{HashedSet, PlannedSteps};
 use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
 
@@ -42,6 +42,8 @@ pub struct RunSummary {
     outputs: Option<Vec<Output>>,
     /// The resources that a preview would change.
     planned: PlannedSteps,
+    /// The URNs of all resources for which the engine has reported a step.
+    seen: HashedSet,
     first_errors: Vec<Diagnostic>,
     first_errors_full: bool,
     last_errors: Tail,
@@ -80,6 +82,7 @@ impl RunSummary {
     }
 
     fn begin_operation(&mut self, step: &ResourceStep) {
+        self.seen.insert(&step.urn);
         match self.in_flight.len() < MAX_IN_FLIGHT {
             true => *self.in_flight.entry(operation(step)).or_default() += 1,
             false => self.in_flight_exceeded = true,
@@ -180,6 +183,11 @@ impl RunSummary {
     /// Returns the resources that the run changes.
     pub fn planned(&self) -> &PlannedSteps {
         &self.planned
+    }
+
+    /// Returns whether the engine may have reported a step of a resource.
+    pub fn may_have_seen(&self, urn: &str) -> bool {
+        self.seen.is_full() || self.seen.contains(urn)
     }
 
     /// Returns whether the run has emitted an event. If a run without events fails, the engine has not started.

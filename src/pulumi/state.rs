@@ -1,5 +1,5 @@
-//! Finds and removes the pending creates that an interrupted run left in the state of a stack. The state has the format
-//! of `pulumi stack export`.
+//! Finds and removes the pending creates that an interrupted run left in the state of a stack, and lists the resources
+//! in the state. The state has the format of `pulumi stack export`.
 //!
 //! A state can be large. The search parses the state as a stream and keeps only the pending operations in memory. The
 //! removal replaces only the part of the text that contains the pending operations.
@@ -54,6 +54,16 @@ struct Resource {
 }
 
 #[derive(Deserialize)]
+struct ExportedResources {
+    deployment: Option<Resources>,
+}
+
+#[derive(Deserialize)]
+struct Resources {
+    resources: Option<Vec<Resource>>,
+}
+
+#[derive(Deserialize)]
 struct RawExported<'a> {
     #[serde(borrow)]
     deployment: Option<RawDeployment<'a>>,
@@ -71,6 +81,14 @@ pub fn pending_creates(state: impl Read) -> Result<Vec<String>, StateError> {
     let pending = exported.deployment.and_then(|deployment| deployment.pending_operations).unwrap_or_default();
     let creating = pending.into_iter().filter(|operation| operation.r#type == CREATING);
     Ok(creating.map(|operation| operation.resource.map(|resource| resource.urn).unwrap_or_default()).collect())
+}
+
+/// Returns the URNs of all resources. The list contains the URN of a resource repeatedly if the state contains old copies
+/// of the resource.
+pub fn resources(state: impl Read) -> Result<Vec<String>, StateError> {
+    let exported: ExportedResources = serde_json::from_reader(state)?;
+    let resources = exported.deployment.and_then(|deployment| deployment.resources).unwrap_or_default();
+    Ok(resources.into_iter().map(|resource| resource.urn).collect())
 }
 
 /// Returns the state without the pending creates. All other parts are unchanged. Returns `None` if the state contains
@@ -117,6 +135,14 @@ mod tests {
 
     const CREATE: &str = r#"{"resource": {"urn": "urn:new", "inputs": {"n": 1.0}}, "type": "creating"}"#;
     const UPDATE: &str = r#"{"resource": {"urn": "urn:old", "inputs": {"n": 1.0}}, "type": "updating"}"#;
+
+    #[test]
+    fn all_resources_in_a_state_are_listed() {
+        assert_eq!(resources(state("").as_bytes()).unwrap(), ["urn:a"]);
+        for empty in ["{}", r#"{"deployment": null}"#, r#"{"deployment": {"resources": null}}"#] {
+            assert_eq!(resources(empty.as_bytes()).unwrap(), Vec::<String>::new(), "{empty}");
+        }
+    }
 
     #[test]
     fn pending_creates_are_found_and_removed_without_other_changes() {

@@ -5,7 +5,9 @@ use url::Url;
 
 use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::proto::progress::Event;
-use crate::rpc::proto::{Artifact, AttachReply, DrainReply, Progress, Result, RunReply, StatusReply};
+use crate::rpc::proto::{
+    Artifact, AttachReply, DrainReply, Outcome, PlannedStep, Progress, Result, RunReply, StatusReply,
+};
 
 /// Maximum length in bytes of an identifier, a version or the name of an engine operation.
 const MAX_WORD: usize = 128;
@@ -21,6 +23,14 @@ const MAX_LINK: usize = 2 * 1024;
 const MAX_OPERATIONS: usize = 32;
 /// Maximum number of pending creates and maximum number of lock holders in a result.
 const MAX_LISTED: usize = 50;
+/// Maximum size of a compressed plan in bytes. The controller stores it in a Secret, which holds at most 1 MiB.
+const MAX_PLAN: usize = 768 * 1024;
+/// Maximum number of planned steps in a result, and their maximum total size in bytes.
+const MAX_STEPS: usize = 200;
+const MAX_STEPS_SIZE: usize = 256 * 1024;
+/// Maximum number of property paths of a planned step, and the maximum length of each path in bytes.
+const MAX_PATHS: usize = 20;
+const MAX_PATH: usize = 256;
 /// Latest valid time in milliseconds since 1970: the start of the year 2100. The Kubernetes API rejects
 /// times in the distant future.
 const LATEST: i64 = 4_102_444_800_000;
@@ -91,6 +101,8 @@ fn truncate_progress(progress: &mut Progress) {
 
 /// Truncates a result except its outputs. The outputs are written to a Secret, whose size the API server limits.
 fn truncate_result(result: &mut Result) {
+    reject_large_plan(result);
+    truncate_steps(result);
     cut(&mut result.message, MAX_TEXT);
     clear_invalid_time(&mut result.started);
     clear_invalid_time(&mut result.ended);
@@ -115,6 +127,41 @@ fn truncate_result(result: &mut Result) {
         cut(&mut project.name, MAX_WORD);
         cut(&mut project.runtime, MAX_WORD);
     }
+}
+
+/// Replaces a result whose plan is too large with a failure, because a part of the plan is of no use.
+fn reject_large_plan(result: &mut Result) {
+    let size = result.plan.len();
+    if size > MAX_PLAN {
+        result.plan = Vec::new();
+        result.set_outcome(Outcome::Failed);
+        result.message = format!(
+            "the compressed plan of {size} bytes exceeds the limit of {MAX_PLAN} bytes: split the stack into smaller \
+             stacks, or set spec.approval.mode to Never"
+        );
+    }
+}
+
+/// Truncates the planned steps, and removes steps with an invalid operation.
+fn truncate_steps(result: &mut Result) {
+    result.planned_steps.truncate(MAX_STEPS);
+    result.planned_steps.retain(|step| is_operation(&step.operation));
+    let mut size = 0;
+    result.planned_steps.retain_mut(|step| {
+        cut_line(&mut step.urn, MAX_LINE);
+        step.properties.truncate(MAX_PATHS);
+        step.properties.shrink_to_fit();
+        step.properties.iter_mut().for_each(|path| cut_line(path, MAX_PATH));
+        size += step_size(step);
+        size <= MAX_STEPS_SIZE
+    });
+    result.planned_steps.shrink_to_fit();
+    let listed = u32::try_from(result.planned_steps.len()).unwrap_or(u32::MAX);
+    result.planned_step_count = result.planned_step_count.max(listed);
+}
+
+fn step_size(step: &PlannedStep) -> usize {
+    step.properties.iter().chain([&step.urn, &step.operation]).map(String::len).sum()
 }
 
 fn truncate_artifact(artifact: &mut Artifact) {
@@ -152,6 +199,14 @@ pub(super) fn cut(text: &mut String, max_length: usize) {
     }
 }
 
+/// Truncates a text and replaces its control characters and line breaks.
+fn cut_line(text: &mut String, max_length: usize) {
+    cut(text, max_length);
+    if text.contains('\n') {
+        *text = text.replace('\n', " ");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use prost::Message;
@@ -162,6 +217,12 @@ mod tests {
     /// Returns a text that exceeds all limits and contains characters that logs must not contain.
     fn long() -> String {
         "\u{1b}ä".repeat(100_000)
+    }
+
+    /// Returns a text that exceeds the limits of a line. Lists of this text need much less memory than lists of
+    /// [`long`].
+    fn long_line() -> String {
+        "\u{1b}ä".repeat(2_000)
     }
 
     #[test]
@@ -207,12 +268,48 @@ mod tests {
             holders: (0..1000).map(|_| holder()).collect(),
             pending_creates: vec![long(); 1000],
             project: Some(proto::Project { name: long(), runtime: long() }),
+            planned_steps: vec![step(&long_line()); 250],
             ..proto::Result::default()
         };
         truncate_result(&mut reply);
-        assert!(reply.encoded_len() < 400 * 1024, "{} bytes", reply.encoded_len());
+        assert!(reply.encoded_len() < 700 * 1024, "{} bytes", reply.encoded_len());
         assert_eq!((reply.started, reply.ended, reply.changes.len()), (0, 0, MAX_OPERATIONS));
         assert!(reply.permalink.is_empty() && reply.last_output.ends_with("\nlast"));
+    }
+
+    fn step(text: &str) -> PlannedStep {
+        let properties = vec![text.to_owned(); MAX_PATHS + 5];
+        PlannedStep { urn: text.to_owned(), operation: "update".to_owned(), properties }
+    }
+
+    #[test]
+    fn planned_steps_are_bounded_and_have_no_control_characters() {
+        let forged = PlannedStep { operation: "up date".to_owned(), ..step("forged") };
+        let steps = [vec![step("a\n\u{1b}b"), forged], vec![step(&long_line()); 250]].concat();
+        let mut reply = proto::Result { planned_steps: steps, planned_step_count: 7, ..proto::Result::default() };
+        truncate_result(&mut reply);
+        let size: usize = reply.planned_steps.iter().map(step_size).sum();
+        assert!(size <= MAX_STEPS_SIZE && size > MAX_STEPS_SIZE - 2 * MAX_LINE - MAX_PATHS * MAX_PATH, "{size}");
+        assert_eq!((reply.planned_steps[0].urn.as_str(), reply.planned_steps[0].properties.len()), ("a  b", MAX_PATHS));
+        assert_eq!(reply.planned_steps[0].properties[0], "a  b");
+        assert!(reply.planned_steps[1].properties[0].len() <= MAX_PATH);
+        assert!(reply.planned_steps.iter().all(|step| step.operation == "update"));
+        assert_eq!(reply.planned_step_count as usize, reply.planned_steps.len());
+        reply = proto::Result { planned_steps: vec![step("urn"); 250], planned_step_count: 250, ..reply };
+        truncate_result(&mut reply);
+        assert_eq!((reply.planned_steps.len(), reply.planned_step_count), (MAX_STEPS, 250));
+    }
+
+    #[test]
+    fn a_plan_that_is_too_large_is_a_failure() {
+        let mut reply = proto::Result { plan: vec![7; MAX_PLAN], ..proto::Result::default() };
+        reply.set_outcome(Outcome::Succeeded);
+        truncate_result(&mut reply);
+        assert_eq!((reply.plan.len(), reply.outcome()), (MAX_PLAN, Outcome::Succeeded));
+        reply.plan.push(7);
+        truncate_result(&mut reply);
+        assert_eq!((reply.plan.len(), reply.outcome()), (0, Outcome::Failed));
+        assert!(reply.message.contains("786433 bytes exceeds the limit of 786432 bytes"), "{}", reply.message);
     }
 
     #[test]
@@ -224,6 +321,9 @@ mod tests {
             changes: [("create-replacement".to_owned(), 2), ("same".to_owned(), 5)].into(),
             permalink: "https://app.pulumi.com/acme/web/dev/updates/7".to_owned(),
             last_output: "Resources:\n    2 created".to_owned(),
+            plan: vec![1, 2],
+            planned_steps: vec![PlannedStep { properties: vec!["tags[\"a\"]".to_owned()], ..step("urn:a") }],
+            planned_step_count: 3,
             ..proto::Result::default()
         };
         let before = reply.clone();

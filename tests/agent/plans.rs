@@ -2,10 +2,11 @@
 
 use std::io::Read;
 
+use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, ConfigItem, OperationKind, Outcome, PreviewOf, RunOptions};
 use pulumi_controller::rpc::protocol::settings_digest;
 
-use crate::harness::{Workspace, has_pulumi, outputs};
+use crate::harness::{Workspace, has_pulumi, outputs, variable};
 
 const PROGRAM: &str = "
 name: example
@@ -64,6 +65,8 @@ async fn up(workspace: &Workspace) {
 fn assert_no_plan_file(workspace: &Workspace, id: &str) {
     let journal = workspace.path("share/operations").join(id);
     let names: Vec<_> = std::fs::read_dir(&journal).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let request = std::fs::read_to_string(journal.join("request.json")).unwrap();
+    assert!(!request.contains("\"plan"), "{request}");
     assert!(names.iter().any(|name| name == "result") && !names.iter().any(|name| name == "plan.json"), "{names:?}");
 }
 
@@ -99,6 +102,7 @@ async fn a_saved_plan_is_applied_in_a_new_pod_and_contains_no_plain_secrets() {
         workspace.put(&program).await;
         let saved = plan(&workspace, PreviewOf::Up).await;
         assert_eq!(steps(&saved), expected);
+        assert!(!saved.last_output.contains("plan.json"), "{}", saved.last_output);
         assert!(!text(&saved).contains("first-secret") && text(&saved).contains("ciphertext"), "{}", text(&saved));
         // In a new pod, the CLI writes the settings file again, which contains the salt of the encryption.
         std::fs::remove_dir_all(workspace.path("share/settings")).unwrap_or_default();
@@ -140,7 +144,12 @@ async fn each_deviation_from_a_plan_ends_the_run() {
             "first: property value (planned: keep, found: change)",
         ),
         ("addition", &planned, &with_third, "third: operation create, but the plan contains no such operation"),
-        ("removal", &planned, &without_second, "operation delete, but the planned operation is update"),
+        (
+            "removal",
+            &planned,
+            &without_second,
+            "testing:index:Step second: operation delete, but the planned operation is update",
+        ),
         ("missing creation", &with_third, &planned, "third: the planned operation did not take place"),
         ("missing deletion", &without_second, &planned, "second: the plan deletes this resource, but the run keeps it"),
         ("output", &planned, &other_output, "the outputs of the stack differ from the outputs in the plan"),
@@ -186,7 +195,8 @@ async fn changes_of_the_state_and_of_secrets_after_the_plan_are_deviations() {
     workspace.put(&planned).await;
     let result = follow(&workspace, OperationKind::Up, &saved).await;
     assert_eq!(result.outcome(), Outcome::PlanViolated, "{}", result.message);
-    assert!(result.message.contains("operation delete, but the plan contains no such operation"), "{}", result.message);
+    let words = "testing:index:Step third: operation delete, but the plan contains no such operation";
+    assert!(result.message.contains(words), "{}", result.message);
 
     let options = RunOptions { save_plan: true, ..RunOptions::default() };
     let preview = request(&workspace, OperationKind::Preview, options, "planned\n\nnobody-may-see").await;
@@ -219,4 +229,93 @@ async fn an_invalid_plan_and_an_operation_without_plans_are_rejected() {
     let preview = request(&workspace, OperationKind::Preview, RunOptions::default(), "x").await;
     let refusal = workspace.run(&proto::RunRequest { plan: vec![1], ..preview }).await.unwrap_err();
     assert!(refusal.is_refusal() && refusal.message.contains("only an up or a destroy"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_large_plan_is_applied_and_a_larger_plan_is_rejected() {
+    if !has_pulumi("a_large_plan_is_applied_and_a_larger_plan_is_rejected") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    let noise = |number: usize| -> String { (0..number).map(|_| uuid::Uuid::new_v4().to_string()).collect() };
+    // The plan contains the value as an input and as an output of the resource. Each ID has 15 bytes of entropy.
+    let program = |size: usize| PROGRAM.replace("value: one", &format!("value: {}", noise(size)));
+    workspace.put(&program(24_000)).await;
+    let options = RunOptions { save_plan: true, ..RunOptions::default() };
+    let preview = request(&workspace, OperationKind::Preview, options, "first-secret").await;
+    let result = workspace.run_to_end(&preview).await;
+    assert_eq!(result.outcome(), Outcome::Failed);
+    assert!(result.message.contains("exceeds the limit of 716800 bytes: split the stack"), "{}", result.message);
+    assert!(result.plan.is_empty() && result.planned_steps.is_empty());
+
+    workspace.put(&program(16_000)).await;
+    let saved = plan(&workspace, PreviewOf::Up).await;
+    assert!(saved.plan.len() > 450 * 1024, "{}", saved.plan.len());
+    let result = follow(&workspace, OperationKind::Up, &saved).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+}
+
+#[tokio::test]
+async fn a_destroy_deletes_only_the_planned_resources() {
+    if !has_pulumi("a_destroy_deletes_only_the_planned_resources") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    up(&workspace).await;
+    let options = RunOptions { preview_of: PreviewOf::Destroy.into(), ..RunOptions::default() };
+    let preview = request(&workspace, OperationKind::Preview, options, "first-secret").await;
+    let result = workspace.run_to_end(&preview).await;
+    assert_eq!(steps(&result), ["delete first", "delete second"], "{}", result.message);
+    assert!(result.plan.is_empty());
+    let saved = plan(&workspace, PreviewOf::Destroy).await;
+    assert_eq!(steps(&saved), ["delete first", "delete second"]);
+    assert_eq!(saved.changes.get("delete"), Some(&3), "{:?}", saved.changes);
+    let urns: Vec<String> = serde_json::from_str(&text(&saved)).unwrap();
+    assert!(urns.is_sorted() && urns.iter().any(|urn| urn.ends_with("::first")), "{urns:?}");
+
+    let third = "  third:\n    type: testing:index:Step\n    properties: {name: third}\noutputs:";
+    let without_first = PROGRAM.replace("  first:\n", "  other:\n").replace("${first.value}", "none");
+    workspace.put(&without_first.replace("outputs:", third)).await;
+    up(&workspace).await;
+    let result = follow(&workspace, OperationKind::Destroy, &saved).await;
+    assert_eq!(result.outcome(), Outcome::PlanViolated, "{}", result.message);
+    let words =
+        ["not in the plan: ", "::other, ", "::third; only in the plan: ", "::first\n(the controller makes a new plan)"];
+    assert!(words.iter().all(|words| result.message.contains(words)), "{}", result.message);
+    assert!(!result.interrupted && workspace.exec("pulumi stack export").contains("Step::third"));
+
+    let saved = plan(&workspace, PreviewOf::Destroy).await;
+    let result = follow(&workspace, OperationKind::Destroy, &saved).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert_eq!(result.changes.get("delete"), Some(&4), "{:?}", result.changes);
+    let result = follow(&workspace, OperationKind::Destroy, &saved).await;
+    assert_eq!(result.outcome(), Outcome::PlanViolated, "an empty stack: {}", result.message);
+}
+
+#[tokio::test]
+async fn the_preview_of_a_refresh_reports_drift_and_changes_no_state() {
+    if !has_pulumi("the_preview_of_a_refresh_reports_drift_and_changes_no_state") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    up(&workspace).await;
+    let refresh = async |variables: &[(&str, &str)]| {
+        let options = RunOptions { preview_of: PreviewOf::Refresh.into(), ..RunOptions::default() };
+        let mut preview = request(&workspace, OperationKind::Preview, options, "first-secret").await;
+        let values = variables.iter().map(|(name, value)| variable(name, Source::Value((*value).to_owned())));
+        preview.environment.extend(values);
+        let result = workspace.run_to_end(&preview).await;
+        assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+        result
+    };
+    let state = || workspace.exec("pulumi stack export");
+    let before = state();
+    assert_eq!(steps(&refresh(&[]).await), Vec::<String>::new());
+    let drifted = refresh(&[("PROVIDER_DRIFTED", "first"), ("PROVIDER_GONE", "second")]).await;
+    assert_eq!(steps(&drifted), ["delete second", "update first value"]);
+    assert_eq!(drifted.planned_steps[0].operation, "delete", "deletions are first");
+    assert!(drifted.plan.is_empty() && drifted.outputs.is_empty());
+    assert_eq!(state(), before);
 }

@@ -53,9 +53,10 @@ impl Attempt {
         failure::classify(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary)
     }
 
-    /// Returns the cause of the failure of the CLI, which had to follow a plan.
-    pub(super) fn failure_with_plan(&self) -> Failure {
-        failure::classify_with_plan(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary, None)
+    /// Returns the cause of the failure of the CLI, which had to follow a plan. `unnamed` describes the resources whose
+    /// URN the CLI omits from its errors.
+    pub(super) fn failure_with_plan(&self, unnamed: Option<&str>) -> Failure {
+        failure::classify_with_plan(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary, unnamed)
     }
 
     /// Returns whether the CLI failed before its engine started, because the stack does not exist in the state backend.

@@ -236,7 +236,7 @@ impl Run {
     /// Converts a completed attempt into the result of the operation.
     async fn conclude(&self, attempt: Attempt) -> OperationResult {
         let operation_result =
-            if attempt.is_successful() { self.success(&attempt).await } else { self.failure(&attempt) };
+            if attempt.is_successful() { self.success(&attempt).await } else { self.failure(&attempt).await };
         let operation_result = OperationResult {
             changes: attempt.changes(),
             // A preview leaves no pending operations, because it does not change resources.
@@ -274,9 +274,9 @@ impl Run {
         }
     }
 
-    fn failure(&self, attempt: &Attempt) -> OperationResult {
+    async fn failure(&self, attempt: &Attempt) -> OperationResult {
         let failure = match self.parameters.follows_cli_plan() {
-            true => attempt.failure_with_plan(),
+            true => attempt.failure_with_plan(self.unplanned_deletions(attempt).await.as_deref()),
             false => attempt.failure(),
         };
         if failure::is_unknown_flag(&attempt.stderr.text()) {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -15,8 +15,11 @@ use serde::de::IgnoredAny;
 use super::attempt::Attempt;
 use super::context::{Run, RunError};
 use super::operation_result::OperationResult;
+use super::recovery::Exported;
 use crate::agent::durable;
 use crate::pulumi::arguments::OperationKind;
+use crate::pulumi::failure::plan;
+use crate::pulumi::state;
 
 /// Maximum size of a plan in bytes.
 const MAX_PLAN: u64 = 32 * 1024 * 1024;
@@ -85,6 +88,43 @@ impl Run {
             ))
             .with_last_output(&attempt.stdout, &attempt.stderr)
         }))
+    }
+
+    /// Describes the resources whose deletion deviates from the plan. The CLI omits their URNs from its error.
+    pub(super) async fn unplanned_deletions(&self, attempt: &Attempt) -> Option<String> {
+        if !plan::has_unnamed_deletion(&attempt.summary) || self.is_cancelled() {
+            return None;
+        }
+        let resources = self.exported_resources().await;
+        self.remove_exported();
+        let file = self.record.plan_file();
+        let planned = blocking(move || {
+            let file = File::open(&file).map_err(|error| PlanError::File { action: "read", error })?;
+            plan::deletions(BufReader::new(file))
+                .map_err(|error| PlanError::File { action: "read", error: error.into() })
+        });
+        let (Some(resources), Ok(planned)) = (resources, planned.await) else {
+            tracing::warn!(
+                operation = self.record.request().id,
+                "failed to find the deletions that deviate from the plan"
+            );
+            return None;
+        };
+        let mut urns = resources;
+        urns.retain(|urn| !attempt.summary.may_have_seen(urn) && !planned.contains(urn));
+        urns.sort();
+        urns.dedup();
+        plan::describe_candidates(&urns)
+    }
+
+    /// Returns the URNs of all resources in the state.
+    async fn exported_resources(&self) -> Option<Vec<String>> {
+        let Ok(Exported::Written) = self.export("find the deletions that deviate from the plan").await else {
+            return None;
+        };
+        let file = self.record.state_file();
+        let read = move || state::resources(BufReader::new(File::open(file).ok()?)).ok();
+        tokio::task::spawn_blocking(read).await.ok().flatten()
     }
 
     /// Returns the compressed plan of a successful preview. It is empty if the request does not ask for the plan.

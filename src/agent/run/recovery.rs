@@ -27,18 +27,22 @@ impl Run {
             PendingCreates::Stop => self.stop_on_creates().await,
             PendingCreates::Clear => self.clear_creates().await,
         };
-        // Removes the exported state, because it can be large.
+        self.remove_exported();
+        settled
+    }
+
+    /// Removes the exported state, because it can be large.
+    pub(super) fn remove_exported(&self) {
         let file = self.record.state_file();
         if let Err(error) = durable::remove(&file) {
             tracing::warn!(path = %file.display(), %error, "failed to remove the exported state");
         }
-        settled
     }
 
     async fn stop_on_creates(&self) -> Result<Option<OperationResult>, RunError> {
         match self.export("find pending creates").await? {
             Exported::NoStack => return Ok(None),
-            Exported::Failed(operation_result) => return Ok(Some(operation_result)),
+            Exported::Failed(operation_result) => return Ok(Some(*operation_result)),
             Exported::Written => {}
         }
         let file = self.record.state_file();
@@ -51,7 +55,7 @@ impl Run {
     async fn clear_creates(&self) -> Result<Option<OperationResult>, RunError> {
         match self.export("clear pending creates").await? {
             Exported::NoStack => return Ok(None),
-            Exported::Failed(operation_result) => return Ok(Some(operation_result)),
+            Exported::Failed(operation_result) => return Ok(Some(*operation_result)),
             Exported::Written => {}
         }
         let file = self.record.state_file();
@@ -77,7 +81,8 @@ impl Run {
         self.locking_call(arguments).await.map_err(|error| RunError::Call { action: "import the state", error })
     }
 
-    async fn export(&self, purpose: &str) -> Result<Exported, RunError> {
+    /// Exports the state of the stack to the state file of the operation.
+    pub(super) async fn export(&self, purpose: &str) -> Result<Exported, RunError> {
         let arguments = arguments::stack_export(&self.stack, &self.record.state_file());
         let ended = self.call(arguments, Stdout::Logged).await;
         let ended = ended.map_err(|error| RunError::Call { action: "export the state", error })?;
@@ -89,7 +94,7 @@ impl Run {
             return Ok(Exported::NoStack);
         }
         let what = format!("the Pulumi command was not started: failed to export the state to {purpose}");
-        Ok(Exported::Failed(self.failed_call(&what, &ended)))
+        Ok(Exported::Failed(Box::new(self.failed_call(&what, &ended))))
     }
 
     /// Returns the result of an operation after a failed CLI call.
@@ -104,10 +109,10 @@ impl Run {
 }
 
 /// Outcome of an export of the state.
-enum Exported {
+pub(super) enum Exported {
     Written,
     NoStack,
-    Failed(OperationResult),
+    Failed(Box<OperationResult>),
 }
 
 /// Returns the cause of a failed CLI call.

@@ -82,13 +82,17 @@ fn describe(error: &Diagnostic) -> String {
     }
 }
 
-/// Returns the type and name of the resource of an error. The type is the last type in the URN. Returns `None` if the
-/// error does not concern a single resource.
+/// Returns the type and name of the resource of an error. Returns `None` if the error does not concern a single
+/// resource.
 pub(super) fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
-    let mut parts = error.urn.splitn(4, "::").skip(2);
+    type_and_name(&error.urn).filter(|(resource_type, _)| *resource_type != "pulumi:pulumi:Stack")
+}
+
+/// Returns the type and name in a URN. The type is the last type in the URN.
+pub(super) fn type_and_name(urn: &str) -> Option<(&str, &str)> {
+    let mut parts = urn.splitn(4, "::").skip(2);
     let (types, name) = (parts.next()?, parts.next()?);
-    let resource_type = types.rsplit('$').next().unwrap_or(types);
-    (resource_type != "pulumi:pulumi:Stack").then_some((resource_type, name))
+    Some((types.rsplit('$').next().unwrap_or(types), name))
 }
 
 fn unique(texts: impl Iterator<Item = String>) -> Vec<String> {

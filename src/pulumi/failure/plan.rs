@@ -1,8 +1,13 @@
 //! Deviations of an `up` from its plan, in the errors of the engine.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+
+use serde::Deserialize;
+
 use super::super::events::Diagnostic;
 use super::super::run_summary::RunSummary;
-use super::cause::{is_unseen, is_verdict, resource};
+use super::cause::{is_unseen, is_verdict, resource, type_and_name};
 use super::cli_error::error_text;
 
 /// Part of an error, followed by the properties that deviate. The engine also prints the values of these properties,
@@ -16,6 +21,8 @@ const FORBIDDEN: &str = " is not allowed by the plan: ";
 const CONSTRAINED: &str = "this resource is constrained to ";
 /// Errors of the CLI if the secret values in the plan are encrypted with another key.
 const OTHER_KEY: &str = "decrypting secret value: ";
+/// Maximum number of resources to which an error without a URN can refer, in a message.
+const MAX_CANDIDATES: usize = 5;
 /// Beginning of the message about a deviation.
 const DEVIATION: &str = "the run deviated from its plan";
 /// End of each message about a deviation.
@@ -47,6 +54,38 @@ pub fn violation(stderr_tail: &str, run: &RunSummary, unnamed: Option<&str>) -> 
     (is_silent && !reports_error(run)).then(|| {
         format!("{DEVIATION}: the outputs of the stack differ from the outputs in the plan (the CLI does not report which outputs)\n({NEXT})")
     })
+}
+
+/// Describes the resources to which an error without a URN can refer. `urns` are their URNs.
+pub fn describe_candidates(urns: &[String]) -> Option<String> {
+    let named = urns.iter().take(MAX_CANDIDATES).filter_map(|urn| type_and_name(urn));
+    let named = named.map(|(resource_type, name)| format!("{resource_type} {name}")).collect::<Vec<_>>().join(", ");
+    match urns.len() {
+        0 => None,
+        1 => Some(named),
+        count if count > MAX_CANDIDATES => Some(format!("one of {named} and {} more", count - MAX_CANDIDATES)),
+        _ => Some(format!("one of {named}")),
+    }
+}
+
+/// Returns the URNs of the resources that a plan deletes. `plan` is a plan file of the CLI.
+pub fn deletions(plan: impl Read) -> Result<BTreeSet<String>, serde_json::Error> {
+    let plan: Plan = serde_json::from_reader(plan)?;
+    let is_deletion = |resource: &ResourcePlan| resource.steps.iter().any(|step| step == "delete");
+    Ok(plan.resource_plans.into_iter().filter(|(_, resource)| is_deletion(resource)).map(|(urn, _)| urn).collect())
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Plan {
+    #[serde(default)]
+    resource_plans: BTreeMap<String, ResourcePlan>,
+}
+
+#[derive(Deserialize)]
+struct ResourcePlan {
+    #[serde(default)]
+    steps: Vec<String>,
 }
 
 /// Returns whether an engine error is about a deletion that deviates from the plan. The engine omits the URN of the

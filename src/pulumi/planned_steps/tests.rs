@@ -127,3 +127,11 @@ fn a_destroy_collects_the_urns_of_all_deletions() {
     let planned = PlannedSteps { deletions: Some(deletions), ..PlannedSteps::default() };
     assert!(planned.deletions().is_none(), "a truncated list would not be complete");
 }
+
+#[test]
+fn a_full_set_grows_no_further() {
+    let mut set = HashedSet::default();
+    assert!((0..MAX_HASHES).all(|number| set.insert(number)) && set.is_full());
+    assert!(!set.insert(0) && set.contains(0));
+    assert!(set.insert(MAX_HASHES) && set.insert(MAX_HASHES) && !set.contains(MAX_HASHES));
+}

@@ -22,49 +22,48 @@ fn message_of(errors: &[(&str, &str)]) -> String {
     failure.message
 }
 
-/// The errors are recordings of the CLI 3.259.
+fn assert_deviation(urn: &str, error: &str, expected: &str) {
+    let message = message_of(&[(urn, error)]);
+    assert_eq!(message, format!("the run deviated from its plan: {expected}{NEW_PLAN}"), "{error}");
+}
+
+/// The errors are recordings of version 3.259 of the CLI.
 #[test]
-fn each_deviation_from_a_plan_names_the_resource_and_the_difference() {
-    let added = "resource urn:pulumi:dev::example::testing:index:Step::b violates plan: properties changed: =+name[{b}], \
-                 =+steps[{1}], ~+value[{two}!={two}], ~+value[{two}!={two}]";
+fn each_deviating_property_is_named_without_its_values() {
+    for (changes, expected) in [
+        ("~~value[{two}!={three}]", "property value has another value than planned"),
+        ("=~value[{other}]", "property value (planned: keep, found: change)"),
+        ("~-value[{two}]", "property value (planned: change, found: remove)"),
+        (
+            "=+name[{b}], =+steps[{1}], ~+value[{two}!={two}], ~+value[{two}!={two}]",
+            "property name (planned: keep, found: add), property steps (planned: keep, found: add), property value \
+             (planned: change, found: add)",
+        ),
+        ("~~secretValue[{&{{hunter33}}}!={&{{hunter44}}}]", "property secretValue has another value than planned"),
+        (
+            "++secretValue[{&{{super]}]\nsecret}}}!={&{{[secret]}}}]",
+            "property secretValue has another value than planned",
+        ),
+        ("=~[secret]Value[{1}]", "properties changed"),
+    ] {
+        let error = format!("resource {B} violates plan: properties changed: {changes}");
+        assert_deviation(B, &error, &format!("testing:index:Step b: {expected}"));
+        let error =
+            format!("resource complete event returned an error: resource violates plan: properties changed: {changes}");
+        assert_deviation(B, &error, &format!("testing:index:Step b: {expected}"));
+    }
+}
+
+/// The errors are recordings of version 3.259 of the CLI.
+#[test]
+fn each_deviating_operation_is_named() {
+    let expected = format!("expected resource operations for {B} but none were seen");
+    let deleted = format!("resource {B} violates plan: resource unexpectedly not deleted");
+    let protected = format!("resource {B} violates plan: protect changed (expected true)");
     for (urn, error, expected) in [
-        (
-            B,
-            "resource urn:pulumi:dev::example::testing:index:Step::b violates plan: properties changed: ~~value[{two}!={three}]",
-            "testing:index:Step b: property value has another value than planned",
-        ),
-        (
-            B,
-            "resource urn:pulumi:dev::example::testing:index:Step::b violates plan: properties changed: =~value[{other}]",
-            "testing:index:Step b: property value (planned: keep, found: change)",
-        ),
-        (
-            B,
-            added,
-            "testing:index:Step b: property name (planned: keep, found: add), property steps (planned: keep, found: \
-             add), property value (planned: change, found: add)",
-        ),
-        (
-            B,
-            "resource urn:pulumi:dev::example::testing:index:Step::b violates plan: properties changed: \
-             ~~secretValue[{&{{hunter33}}}!={&{{hunter44}}}]",
-            "testing:index:Step b: property secretValue has another value than planned",
-        ),
-        (
-            B,
-            "resource urn:pulumi:dev::example::testing:index:Step::b violates plan: resource unexpectedly not deleted",
-            "testing:index:Step b: the plan deletes this resource, but the run keeps it",
-        ),
-        (
-            B,
-            "resource urn:pulumi:dev::example::testing:index:Step::b violates plan: protect changed (expected true)",
-            "testing:index:Step b: protect changed (expected true)",
-        ),
-        (
-            B,
-            "resource urn:pulumi:dev::example::testing:index:Step::b violates plan: properties changed: =~[secret]Value[{1}]",
-            "testing:index:Step b: properties changed",
-        ),
+        (B, deleted.as_str(), "testing:index:Step b: the plan deletes this resource, but the run keeps it"),
+        (B, &protected, "testing:index:Step b: protect changed (expected true)"),
+        (B, &expected, "testing:index:Step b: the planned operation did not take place"),
         (
             B,
             "create is not allowed by the plan: no steps were expected for this resource",
@@ -80,14 +79,8 @@ fn each_deviation_from_a_plan_names_the_resource_and_the_difference() {
             "delete is not allowed by the plan: this resource is constrained to same",
             "unknown resource: operation delete, but the plan keeps this resource unchanged",
         ),
-        (
-            B,
-            "expected resource operations for urn:pulumi:dev::example::testing:index:Step::b but none were seen",
-            "testing:index:Step b: the planned operation did not take place",
-        ),
     ] {
-        let message = message_of(&[(urn, error)]);
-        assert_eq!(message, format!("the run deviated from its plan: {expected}{NEW_PLAN}"), "{error}");
+        assert_deviation(urn, error, expected);
     }
 }
 
@@ -96,9 +89,24 @@ fn a_resource_without_urn_is_described_by_the_caller() {
     let deletion = "delete is not allowed by the plan: this resource is constrained to same";
     let run = failed(&[("", deletion)]);
     assert!(has_unnamed_deletion(&run) && !has_unnamed_deletion(&failed(&[(B, deletion)])));
-    let message = violation("", &run, Some("one of testing:index:Step a, testing:index:Step b")).unwrap();
-    let words = "plan: one of testing:index:Step a, testing:index:Step b: operation delete, but the plan keeps";
+    let urns = |count: usize| (0..count).map(|number| format!("{B}{number}")).collect::<Vec<_>>();
+    assert_eq!(describe_candidates(&[]), None);
+    assert_eq!(describe_candidates(&urns(1)).unwrap(), "testing:index:Step b0");
+    let many = describe_candidates(&urns(7)).unwrap();
+    assert!(many.starts_with("one of testing:index:Step b0, ") && many.ends_with("Step b4 and 2 more"), "{many}");
+    let message = violation("", &run, describe_candidates(&urns(2)).as_deref()).unwrap();
+    let words = "plan: one of testing:index:Step b0, testing:index:Step b1: operation delete, but the plan keeps";
     assert!(message.contains(words), "{message}");
+}
+
+#[test]
+fn the_deletions_in_a_plan_file_are_found() {
+    let plan = json!({"manifest": {}, "resourcePlans": {
+        "urn:a": {"goal": {"type": "t"}, "steps": ["update"]}, "urn:b": {"steps": ["delete"]}, "urn:c": {"goal": null},
+    }});
+    assert_eq!(deletions(plan.to_string().as_bytes()).unwrap(), ["urn:b".to_owned()].into());
+    assert!(deletions("{}".as_bytes()).unwrap().is_empty());
+    assert!(deletions("[]".as_bytes()).is_err());
 }
 
 #[test]

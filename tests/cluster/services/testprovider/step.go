@@ -23,6 +23,10 @@ const (
 // goneVariable is the environment variable with a comma-separated list of Steps that a refresh reports as deleted.
 const goneVariable = "PROVIDER_GONE"
 
+// driftedVariable is the environment variable with a comma-separated list of Steps whose value a refresh reports as
+// changed.
+const driftedVariable = "PROVIDER_DRIFTED"
+
 // Step is the resource of the provider.
 type Step struct{}
 
@@ -135,12 +139,19 @@ func (Step) Update(
 	return infer.UpdateResponse[StepState]{Output: state}, err
 }
 
-// Read reports the resources in PROVIDER_GONE as deleted, for tests of drift, and all other resources as unchanged.
+// Read reports the resources in PROVIDER_GONE as deleted, those in PROVIDER_DRIFTED with another value, for tests of
+// drift, and all other resources as unchanged.
 func (Step) Read(
 	_ context.Context, request infer.ReadRequest[StepInputs, StepState],
 ) (infer.ReadResponse[StepInputs, StepState], error) {
-	if slices.Contains(strings.Split(os.Getenv(goneVariable), ","), request.State.Name) {
+	isListed := func(variable string) bool {
+		return slices.Contains(strings.Split(os.Getenv(variable), ","), request.State.Name)
+	}
+	if isListed(goneVariable) {
 		return infer.ReadResponse[StepInputs, StepState]{}, nil
+	}
+	if isListed(driftedVariable) {
+		request.Inputs.Value, request.State.Value = "drifted", "drifted"
 	}
 	return infer.ReadResponse[StepInputs, StepState](request), nil
 }

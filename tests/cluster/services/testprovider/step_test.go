@@ -216,3 +216,16 @@ func TestRefreshReportsResourcesInEnvironmentAsDeleted(t *testing.T) {
 	project.up()
 	project.expectEvents("create begin", "create done", "create begin", "create done")
 }
+
+func TestRefreshReportsAnotherValueOfResourcesInEnvironment(t *testing.T) {
+	project := newProject(t)
+	project.program(map[string]any{"name": "first", "value": "one"})
+	project.up()
+	project.environment = append(project.environment, driftedVariable+"=other,first")
+	project.mustFail("no changes were expected", "refresh", "--preview-only", "--expect-no-changes")
+	project.must("refresh", "--yes", "--skip-preview")
+	if state := project.must("stack", "export"); !strings.Contains(state, `"value": "drifted"`) {
+		t.Errorf("the state does not contain the actual value:\n%s", state)
+	}
+	project.expectEvents("create begin", "create done")
+}
