@@ -146,7 +146,9 @@ fn last_update(
         },
         source: current.source.clone(),
         run_config_inputs: changed_config_inputs(current, &result),
-        failures: failed.map_or(0, |f| schedule::failures_after(previous, &candidate, &f.reason, &backoff)),
+        failures: failed.map_or(failures_of_plan(previous, current, &candidate), |f| {
+            schedule::failures_after(previous, &candidate, &f.reason, &backoff)
+        }),
         interruptions: schedule::interruptions_after(previous, &candidate, failed.map(|f| f.reason.as_str())),
         conflicts: conflicts_after(previous, failed, &result),
         stack_may_be_removed: failed.filter(|_| may_be_removed(previous, update)).map(|_| true),
@@ -157,6 +159,14 @@ fn last_update(
         pulumi_stack: Some(pulumi_stack),
         last_resync_time: Some(Time(now)),
     }
+}
+
+/// Returns the number of failures after a successful run. A saved plan does not reset the number, because the plan can fail
+/// again, for example if an output changes with each run.
+fn failures_of_plan(previous: Option<&LastUpdate>, current: &CurrentUpdate, candidate: &RunCandidate) -> i64 {
+    let saves_plan = current.save_plan.unwrap_or_default();
+    let is_same = saves_plan && schedule::is_repetition(previous, candidate);
+    previous.filter(|_| is_same).map_or(0, |previous| previous.failures)
 }
 
 /// Returns the result of a run as a reason of the condition `Ready`.
