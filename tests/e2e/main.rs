@@ -24,6 +24,7 @@ mod deletion;
 mod dependencies;
 mod destroy_scope;
 mod documents;
+mod drift;
 mod duplicate_stacks;
 mod examples;
 mod exclusive;

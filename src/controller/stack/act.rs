@@ -77,7 +77,7 @@ pub async fn act(
             stall(stack, stack_reason::WORKSPACE_FAILED, State::WorkspaceFailed, message, context, now).await
         }
         Action::VersionTooLow(message) => requeue(stack, &State::VersionTooLow(message), None, context, now).await,
-        Action::Start(current) => start(observed, &current, context, now).await,
+        Action::Start(current) => Box::pin(start(observed, &current, context, now)).await,
         Action::WaitForDependencies(message, stale) => {
             wait_for_dependencies(stack, message, &stale, context, now).await
         }

@@ -96,15 +96,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     let node = node(&update, pod.as_ref(), snapshot.as_ref().filter(|_| !is_expired), context).await?;
     let preceding_update = first_preceding_update(&update, &context.siblings(&update));
     let timeouts = context.timeouts;
-    let stack = match (update.metadata.deletion_timestamp.is_some(), owner(&update)) {
-        (true, Some((name, uid))) => match context.reader.get_opt::<Stack>(&namespace, &name).await? {
-            Some(stack) if uid.is_some_and(|uid| stack.uid() != Some(uid)) => Owner::Gone,
-            Some(stack) if stack.metadata.deletion_timestamp.is_some() => Owner::Deleting,
-            Some(_) => Owner::Lives,
-            None => Owner::Gone,
-        },
-        _ => Owner::Lives,
-    };
+    let stack = owner_state(&update, context).await?;
     let references = match (&workspace, &pod) {
         (Some(workspace), Some(pod)) if may_be_next(&update, preceding_update.as_ref()) => {
             let desired = references(&workspace.spec, Some(&update.spec.stack_name));
@@ -119,11 +111,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         true => PlanFile::NotNeeded,
         false => plans::load(&update, context).await?,
     };
-    let forbidden = match may_be_next(&update, preceding_update.as_ref()) && changes_resources(&update) {
-        true => context.reader.get_opt::<Stack>(&namespace, &name).await?,
-        false => None,
-    };
-    let forbidden = forbidden.and_then(|stack| unapproved_run(&stack, &update));
+    let forbidden = forbidden(&update, preceding_update.as_ref(), context).await?;
     let agent_ip = snapshot.as_ref().map(|snapshot| snapshot.ip);
     let task_may_start = snapshot.as_ref().is_some_and(|snapshot| snapshot.may_start);
     let (run_state, progress) = snapshot.map_or((None, None), |snapshot| (Some(snapshot.run_state), snapshot.progress));
@@ -143,6 +131,34 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         plan,
         references,
     })
+}
+
+/// Returns the state of the Stack that owns the Update. Reads the Stack only if the Update is being deleted.
+async fn owner_state(update: &Update, context: &Context) -> Result<Owner, ReadError> {
+    let Some((name, uid)) = owner(update).filter(|_| update.metadata.deletion_timestamp.is_some()) else {
+        return Ok(Owner::Lives);
+    };
+    let namespace = update.namespace().unwrap_or_default();
+    Ok(match context.reader.get_opt::<Stack>(&namespace, &name).await? {
+        Some(stack) if uid.is_some_and(|uid| stack.uid() != Some(uid)) => Owner::Gone,
+        Some(stack) if stack.metadata.deletion_timestamp.is_some() => Owner::Deleting,
+        Some(_) => Owner::Lives,
+        None => Owner::Gone,
+    })
+}
+
+/// Returns the reason why the approval settings of the Stack with the name of the Workspace do not permit the run.
+async fn forbidden(
+    update: &Update,
+    preceding_update: Option<&String>,
+    context: &Context,
+) -> Result<Option<String>, ReadError> {
+    if !may_be_next(update, preceding_update) || !changes_resources(update) || !has_valid_workspace_name(update) {
+        return Ok(None);
+    }
+    let namespace = update.namespace().unwrap_or_default();
+    let stack = context.reader.get_opt::<Stack>(&namespace, &update.spec.workspace_name).await?;
+    Ok(stack.and_then(|stack| unapproved_run(&stack, update)))
 }
 
 /// Returns whether the run is open and not bound yet, and no other Update of its Workspace runs before it.

@@ -132,6 +132,6 @@ fn a_destroy_collects_the_urns_of_all_deletions() {
 fn a_full_set_grows_no_further() {
     let mut set = HashedSet::default();
     assert!((0..MAX_HASHES).all(|number| set.insert(number)) && set.is_full());
-    assert!(!set.insert(0) && set.contains(0));
+    assert!(!set.insert(0_usize) && set.contains(0_usize));
     assert!(set.insert(MAX_HASHES) && set.insert(MAX_HASHES) && !set.contains(MAX_HASHES));
 }

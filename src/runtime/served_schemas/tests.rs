@@ -48,7 +48,9 @@ fn no_field_is_missing_from_an_identical_schema() {
     for definition in custom_resource_definitions() {
         let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
         let ours = &schema["openAPIV3Schema"];
-        assert!(ours["properties"]["status"].is_object(), "{}", definition.spec.names.kind);
+        // An Approval has no status.
+        let kind = definition.spec.names.kind.as_str();
+        assert_eq!(ours["properties"]["status"].is_object(), kind != "Approval", "{kind}");
         assert_eq!(missing_fields(ours, ours), Vec::<String>::new());
     }
 }

@@ -131,7 +131,7 @@ mod tests {
     fn deletes_and_replacements_require_an_approval_by_default() {
         let (create, delete) = (resource("aws:s3:Bucket", "create"), resource("aws:s3:Bucket", "delete"));
         let replace = resource("aws:rds:Db", "replace");
-        assert_eq!(reasons_for(json!({}), &[create.clone()], None), [""; 0]);
+        assert_eq!(reasons_for(json!({}), std::slice::from_ref(&create), None), [""; 0]);
         assert_eq!(
             reasons_for(json!({}), &[delete.clone(), replace.clone()], None),
             [
@@ -139,9 +139,9 @@ mod tests {
                 "it replaces 1 resource(s), more than the limit of 0"
             ]
         );
-        assert_eq!(reasons_for(json!({"maxDeletes": 1}), &[delete.clone()], None), [""; 0]);
+        assert_eq!(reasons_for(json!({"maxDeletes": 1}), std::slice::from_ref(&delete), None), [""; 0]);
         assert_eq!(
-            reasons_for(json!({}), &[delete.clone()], Some(Ok(true))),
+            reasons_for(json!({}), std::slice::from_ref(&delete), Some(Ok(true))),
             [""; 0],
             "the expression replaces the default"
         );

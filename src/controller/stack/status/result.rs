@@ -146,9 +146,10 @@ fn last_update(
         },
         source: current.source.clone(),
         run_config_inputs: changed_config_inputs(current, &result),
-        failures: failed.map_or(failures_of_plan(previous, current, &candidate), |f| {
-            schedule::failures_after(previous, &candidate, &f.reason, &backoff)
-        }),
+        failures: match failed {
+            Some(failed) => schedule::failures_after(previous, &candidate, &failed.reason, &backoff),
+            None => failures_of_plan(previous, current, &candidate),
+        },
         interruptions: schedule::interruptions_after(previous, &candidate, failed.map(|f| f.reason.as_str())),
         conflicts: conflicts_after(previous, failed, &result),
         stack_may_be_removed: failed.filter(|_| may_be_removed(previous, update)).map(|_| true),

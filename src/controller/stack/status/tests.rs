@@ -186,6 +186,16 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/PrerequisiteNotSatisfied", "Reconciling=True/PrerequisiteNotSatisfied"],
         ),
         (
+            State::AwaitingApproval(text("waiting for approval of plan sha256:1")),
+            None,
+            &["Ready=False/AwaitingApproval", "Reconciling=True/AwaitingApproval"],
+        ),
+        (
+            State::PlanRejected(text("user carol rejected plan sha256:1")),
+            None,
+            &["Ready=False/PlanRejected", "Stalled=True/PlanRejected"],
+        ),
+        (
             State::Failed,
             Some(preview(failed("UpdateFailed", 1))),
             &["Ready=False/PreviewFailed", "Reconciling=True/RetryingAfterFailure"],

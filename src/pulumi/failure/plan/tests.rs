@@ -106,7 +106,7 @@ fn the_deletions_in_a_plan_file_are_found() {
     }});
     assert_eq!(deletions(plan.to_string().as_bytes()).unwrap(), ["urn:b".to_owned()].into());
     assert!(deletions("{}".as_bytes()).unwrap().is_empty());
-    assert!(deletions("[]".as_bytes()).is_err());
+    assert!(deletions("\"text\"".as_bytes()).is_err());
 }
 
 #[test]

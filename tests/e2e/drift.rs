@@ -1,0 +1,47 @@
+//! Tests drift checks.
+
+use pulumi_controller::api::conditions::{DRIFTED, drift_reason};
+use pulumi_controller::api::pulumi::{LiteralRef, ResourceRef};
+use serde_json::json;
+
+use crate::harness::{Program, WaitLimit, condition, has_condition, once, run};
+
+#[test]
+fn a_drift_check_reports_drift_and_a_correction_reverts_it() {
+    run("drift-check", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("drift").step("step", json!({"value": "one"}));
+        let first = source.push(&program.files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.drift = serde_json::from_value(json!({"interval": "1m"})).expect("drift settings");
+        // With this variable, the provider reports that the resource does not exist.
+        let literal = Some(LiteralRef { value: "step".to_owned() });
+        let gone = ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
+        stack.spec.env_refs.insert("PROVIDER_GONE".to_owned(), gone);
+        let main = scene.start(stack).await;
+        main.until_applied(&first).await;
+        let drifted = main
+            .until("to report drift", WaitLimit::Run, |stack| {
+                has_condition(stack, DRIFTED, "True", drift_reason::DRIFT_DETECTED)
+            })
+            .await;
+        let message = condition(&drifted, DRIFTED).expect("Drifted condition").message.clone();
+        assert!(message.starts_with("1 resource(s) differ from the state: delete urn:pulumi:"), "{message}");
+        let status = drifted.status.clone().expect("a status");
+        let drift = status.drift.expect("a result");
+        assert_eq!((drift.count, drift.resources.len(), drift.message), (1, 1, None));
+        assert_eq!(status.last_update.and_then(|last| last.kind).as_deref(), Some("up"), "a check is not a run");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "a check changes nothing");
+        main.until_event("DriftDetected").await;
+        main.until_applied(&first).await;
+
+        main.change(json!({"spec": {"drift": {"mode": "Correct"}}})).await;
+        main.until("to have corrected the drift", WaitLimit::Run, |stack| {
+            has_condition(stack, DRIFTED, "False", drift_reason::CORRECTED)
+        })
+        .await;
+        assert_eq!(main.log.operations().await, once(&["create step", "create step"]), "the resource exists again");
+        main.change(json!({"spec": {"drift": null}})).await;
+        main.until("to have no drift result", WaitLimit::Run, |stack| condition(stack, DRIFTED).is_none()).await;
+    });
+}
