@@ -73,6 +73,8 @@ impl Workspace {
             event_log: &event_log,
             refresh: true,
             message: Some("--a \"test\""),
+            plan: None,
+            save_plan: None,
             options: Options::default(),
         };
         let output = self.pulumi(arguments::arguments(&operation));

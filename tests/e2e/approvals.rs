@@ -281,7 +281,7 @@ fn only_risky_plans_require_an_approval_in_the_mode_on_risk() {
         approve(scene, &plan, "alice").await;
         main.until_applied(&second).await;
         let operations = main.log.operations().await;
-        let deleted = operations.iter().filter(|operation| *operation == "delete other end").count();
+        let deleted = operations.iter().filter(|operation| *operation == "delete other done").count();
         assert_eq!(deleted, 1, "{operations:?}");
 
         main.change(json!({"spec": {"approval": {"autoApproveExpr": "changes.("}}})).await;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::login::{self, Login, LoginError, Period, login_error};
-use super::plan::PlanError;
+use super::plan_error::PlanError;
 use super::request::OperationRequest;
 use crate::agent::cancellation::{CancelRequest, Cause, Liveness};
 use crate::agent::command::{Call, CallError, CliVersion, Ended, Stdout};

@@ -5,6 +5,7 @@ mod context;
 mod login;
 mod operation_result;
 mod plan;
+mod plan_error;
 mod recovery;
 mod request;
 mod stack;

@@ -15,39 +15,17 @@ use serde::de::IgnoredAny;
 use super::attempt::Attempt;
 use super::context::{Run, RunError};
 use super::operation_result::OperationResult;
+use super::plan_error::{MAX_PLAN, PlanError};
 use super::recovery::Exported;
 use crate::agent::durable;
 use crate::pulumi::arguments::OperationKind;
 use crate::pulumi::failure::plan;
 use crate::pulumi::state;
 
-/// Maximum size of a plan in bytes.
-const MAX_PLAN: u64 = 32 * 1024 * 1024;
 /// Maximum size of a compressed plan in bytes. The controller stores it in a Secret, which holds at most 1 MiB.
 pub(super) const MAX_COMPRESSED: usize = 700 * 1024;
 /// Maximum number of URNs of each kind in a message.
 const MAX_LISTED: usize = 5;
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum PlanError {
-    #[error("the compressed plan of the request is invalid: {0}")]
-    Compressed(io::Error),
-    #[error("the compressed plan of the request has more than {MAX_PLAN} bytes of content")]
-    Bomb,
-    #[error("the plan of the request is invalid: {what} at line {}, column {}", .error.line(), .error.column())]
-    Malformed { what: &'static str, error: serde_json::Error },
-    #[error(
-        "the {what} of {size} bytes exceeds the limit of {limit} bytes: split the stack into smaller stacks, or set \
-         spec.approval.mode to Never"
-    )]
-    TooLarge { what: &'static str, size: u64, limit: u64 },
-    #[error(
-        "the list of the resources to delete exceeds the limit of {MAX_PLAN} bytes: split the stack into smaller stacks, or set spec.approval.mode to Never"
-    )]
-    TooManyDeletions,
-    #[error("failed to {action} the plan: {error}")]
-    File { action: &'static str, error: io::Error },
-}
 
 impl Run {
     /// Prepares the file of the plan for the CLI, and compares a destroy with its plan. Returns a result if the

@@ -14,6 +14,7 @@ mod decide;
 mod observe;
 pub mod outcome;
 mod outputs;
+mod planned_changes;
 mod plans;
 mod pod_termination;
 mod progress;

@@ -11,7 +11,7 @@ use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, names};
 use crate::controller;
-use crate::controller::update::plans;
+use crate::controller::update::planned_changes;
 use crate::controller::update::request::TimeoutSource;
 use crate::pulumi::backend;
 use crate::rpc::proto;
@@ -109,7 +109,7 @@ impl RunOutcome {
             project: result.project.as_ref().map(project),
             backend: backend::without_credentials(&one_line(&result.backend)),
             config_inputs: Some(one_line(&result.config_inputs)).filter(|word| !word.is_empty()),
-            plan: plans::changes(result),
+            plan: planned_changes::changes(result),
             plan_file: result.plan.clone(),
         };
         match result.outcome() {

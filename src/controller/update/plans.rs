@@ -8,13 +8,12 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
-use crate::api::auto::{PlanReference, PlannedResource, Update, UpdatePlan};
-use crate::api::{bounds, conditions, names};
+use crate::api::auto::{PlanReference, Update};
+use crate::api::names;
 use crate::artifact::Digest;
 use crate::controller::update::context::Context;
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::outputs::{Stored, is_of, refused};
-use crate::rpc::proto;
 use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::Created;
@@ -30,31 +29,6 @@ pub enum PlanFile {
     Found(Vec<u8>),
     /// The plan does not exist or has changed. Contains the reason.
     Unavailable(String),
-}
-
-/// Returns the changes that a preview reports. Returns `None` for other operations.
-pub fn changes(result: &proto::Result) -> Option<UpdatePlan> {
-    if result.plan.is_empty() && result.planned_steps.is_empty() && result.planned_step_count == 0 {
-        return None;
-    }
-    let limit = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
-    let line = |text: &str, most: u32| conditions::shorten(&text.replace(|c: char| c.is_control(), " "), limit(most));
-    let resource = |step: &proto::PlannedStep| PlannedResource {
-        urn: line(&step.urn, bounds::URN),
-        operation: line(&step.operation, bounds::WORD),
-        properties: step
-            .properties
-            .iter()
-            .take(limit(bounds::PLANNED_PROPERTIES))
-            .map(|property| line(property, bounds::WORD))
-            .collect(),
-    };
-    let listed = i64::try_from(result.planned_steps.len()).unwrap_or(i64::MAX);
-    Some(UpdatePlan {
-        file_digest: (!result.plan.is_empty()).then(|| Digest::of(&result.plan)),
-        resources: result.planned_steps.iter().take(limit(bounds::PLANNED_RESOURCES)).map(resource).collect(),
-        resource_count: i64::from(result.planned_step_count).max(listed),
-    })
 }
 
 /// Stores the plan of a completed preview in a Secret.
@@ -149,23 +123,5 @@ mod tests {
             let found = verified(&reference(b"other"), secret, "web-1-plan");
             assert_eq!(found, PlanFile::Unavailable(expected.to_owned()));
         }
-    }
-
-    #[test]
-    fn the_reported_changes_are_bounded() {
-        assert_eq!(changes(&proto::Result::default()), None);
-        let step = proto::PlannedStep {
-            urn: format!("urn:{}\n", "u".repeat(9000)),
-            operation: "delete".to_owned(),
-            properties: vec!["p".repeat(5000); 50],
-        };
-        let result =
-            proto::Result { planned_steps: vec![step; 300], plan: b"plan".to_vec(), ..proto::Result::default() };
-        let plan = changes(&result).expect("the result has changes");
-        assert_eq!((plan.resources.len(), plan.resource_count), (200, 300));
-        assert_eq!(plan.file_digest, Some(Digest::of(b"plan")));
-        let resource = &plan.resources[0];
-        assert!(resource.urn.len() <= 4096 && !resource.urn.contains('\n'));
-        assert!(resource.properties.len() == 20 && resource.properties[0].len() <= 1024);
     }
 }

@@ -7,8 +7,8 @@ use crate::api::pulumi::{
     Approval, ApprovalDecision, ApprovalMode, ApprovalPolicy, ApprovedPlan, CurrentUpdate, LastUpdate, Stack, StackPlan,
 };
 use crate::controller::stack::approval::message;
-use crate::controller::stack::approval::observe::ObservedPlan;
-use crate::controller::stack::approval::policy;
+use crate::controller::stack::approval::observed_plan::ObservedPlan;
+use crate::controller::stack::approval::policy::policy;
 use crate::controller::stack::approval::risk::{self, PlannedChanges};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::expression::ExpressionError;

@@ -6,7 +6,8 @@ use kube::ResourceExt;
 
 use crate::api::auto::{Update, UpdatePlan};
 use crate::api::pulumi::{Approval, ApprovalDecision, ApprovalMode, Stack, StackPlan};
-use crate::controller::stack::approval::policy;
+use crate::controller::stack::approval::observed_plan::ObservedPlan;
+use crate::controller::stack::approval::policy::policy;
 use crate::controller::stack::approval::risk::{self, PlannedChanges};
 use crate::controller::stack::context::Context;
 use crate::controller::stack::prerequisites::expression::ExpressionError;
@@ -15,17 +16,6 @@ use crate::runtime::reads::ReadError;
 
 /// Maximum number of Approvals of a plan that are read from the API server.
 const MAX_APPROVALS: usize = 20;
-
-/// State of the plan of a Stack.
-#[derive(Clone, Debug, Default)]
-pub struct ObservedPlan {
-    /// Changes in the status of the Update that saved the plan. `None` if the Update no longer exists.
-    pub changes: Option<UpdatePlan>,
-    /// Approvals of the plan.
-    pub approvals: Vec<Approval>,
-    /// Result of `autoApproveExpr`. `None` if the expression is not set or has not been evaluated yet.
-    pub expression: Option<Result<bool, ExpressionError>>,
-}
 
 /// Reads the state of the plan. Returns `None` if the Stack has no plan.
 pub async fn observe(stack: &Stack, context: &Context) -> Result<Option<ObservedPlan>, ReadError> {

@@ -1,0 +1,16 @@
+//! Observed state of the plan of a Stack.
+
+use crate::api::auto::UpdatePlan;
+use crate::api::pulumi::Approval;
+use crate::controller::stack::prerequisites::expression::ExpressionError;
+
+/// State of the plan of a Stack.
+#[derive(Clone, Debug, Default)]
+pub struct ObservedPlan {
+    /// Changes in the status of the Update that saved the plan. `None` if the Update no longer exists.
+    pub changes: Option<UpdatePlan>,
+    /// Approvals of the plan.
+    pub approvals: Vec<Approval>,
+    /// Result of `autoApproveExpr`. `None` if the expression is not set or has not been evaluated yet.
+    pub expression: Option<Result<bool, ExpressionError>>,
+}
