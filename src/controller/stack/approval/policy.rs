@@ -2,8 +2,8 @@
 
 use kube::ResourceExt;
 
-use crate::api::auto::{Update, UpdateKind};
-use crate::api::pulumi::{ApprovalMode, ApprovalPolicy, Stack};
+use crate::api::auto::{PlanReference, Update, UpdateKind};
+use crate::api::pulumi::{ApprovalMode, ApprovalPolicy, ApprovedPlan, Stack};
 
 /// Returns the approval settings of a Stack if a run of this kind requires a plan.
 pub fn policy(stack: &Stack, kind: UpdateKind) -> Option<&ApprovalPolicy> {
@@ -15,23 +15,32 @@ pub fn policy(stack: &Stack, kind: UpdateKind) -> Option<&ApprovalPolicy> {
     }
 }
 
-/// Returns the reason why the approval settings of a Stack do not permit a run in its Workspace. Only the run that the
-/// Stack has recorded is permitted, and only with the recorded plan, because any user who can edit Updates could start
-/// another run.
+/// Returns the reason why the approval settings of a Stack do not permit an `up` or destroy in its Workspace. Only the run
+/// that the Stack has recorded is permitted, and if it requires a plan, only with the recorded plan. Otherwise, any user who
+/// can edit Updates could change resources without an approval.
 pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
-    policy(stack, update.spec.kind)?;
+    let kind = update.spec.kind;
+    let requires_approvals = stack.spec.approval.as_ref().is_some_and(|policy| policy.mode != ApprovalMode::Never);
+    if !requires_approvals || !matches!(kind, UpdateKind::Up | UpdateKind::Destroy) {
+        return None;
+    }
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-    let approved =
-        current.filter(|current| current.name == update.name_any()).and_then(|current| current.plan.as_ref());
-    let (plan, kind, name) = (update.spec.plan.as_ref(), update.spec.kind.as_str(), stack.name_any());
-    let is_approved = approved.zip(plan).is_some_and(|(approved, plan)| {
-        approved.update_name == plan.update_name && approved.file_digest == plan.file_digest
+    let recorded = current.filter(|current| current.name == update.name_any() && current.kind == kind);
+    let is_permitted = recorded.is_some_and(|current| {
+        policy(stack, kind).is_none() || is_plan_of(current.plan.as_ref(), update.spec.plan.as_ref())
     });
-    (!is_approved).then(|| {
+    (!is_permitted).then(|| {
         format!(
-            "Stack {name} requires an approval for each {kind} (spec.approval), so an Update that a user creates or changes cannot \
-             start one; request a run of the Stack with the annotation reconcile.fluxcd.io/requestedAt"
+            "Stack {} requires approvals (spec.approval), so an Update that a user creates or changes cannot start an up or destroy; \
+             request a run of the Stack with the annotation reconcile.fluxcd.io/requestedAt",
+            stack.name_any()
         )
+    })
+}
+
+fn is_plan_of(approved: Option<&ApprovedPlan>, plan: Option<&PlanReference>) -> bool {
+    approved.zip(plan).is_some_and(|(approved, plan)| {
+        approved.update_name == plan.update_name && approved.file_digest == plan.file_digest
     })
 }
 
@@ -68,7 +77,10 @@ mod tests {
             ("Always", update("mine", "up", Some("web-1")), false),
             ("OnRisk", update("mine", "up", None), false),
             ("Always", update("mine", "preview", None), true),
-            ("Always", update("mine", "destroy", None), true),
+            ("Always", update("mine", "refresh", None), true),
+            ("Always", update("mine", "destroy", None), false),
+            ("Always", update("web-2", "destroy", Some("web-1")), false),
+            ("Never", update("mine", "destroy", None), true),
             ("Never", update("mine", "up", None), true),
         ] {
             let refusal = unapproved_run(&stack(mode), &update);
