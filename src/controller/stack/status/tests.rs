@@ -367,8 +367,14 @@ fn ended_update(failed_reason: Option<&str>) -> Update {
 
 #[test]
 fn failed_runs_and_blocking_states_are_reported_as_failing() {
-    let waits =
-        ["NotReadyInProgress", "StackProcessing", "PrerequisiteNotSatisfied", "ProcessingCompleted", "Previewed"];
+    let waits = [
+        "NotReadyInProgress",
+        "StackProcessing",
+        "PrerequisiteNotSatisfied",
+        "AwaitingApproval",
+        "ProcessingCompleted",
+        "Previewed",
+    ];
     for (state, last, _) in rows() {
         let has_failed = last.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
         let status = with_state(&stack(last), &state, at(10));
