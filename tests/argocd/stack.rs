@@ -55,6 +55,8 @@ fn rows() -> Vec<Row> {
         (State::NamespaceTerminating(text("namespace ends")), None, "Degraded", &["namespace ends"]),
         (State::Conflict(text("another Stack")), None, "Degraded", &["another Stack"]),
         (State::PrerequisiteNotSatisfied(text("waits for base")), None, "Progressing", &["waits for base"]),
+        (State::AwaitingApproval(text("plan 1")), of_preview(None), "Progressing", &["plan 1"]),
+        (State::PlanRejected(text("plan 1")), of_preview(None), "Degraded", &["plan 1"]),
         (State::Failed, failed("UpdateFailed", 2), "Degraded", &["boom", "; 2 update failure(s); ", "retrying"]),
         (
             State::Failed,
