@@ -191,7 +191,7 @@ pub fn may_start(observed: &Observed, now: Timestamp) -> bool {
     let is_expired = deadline::start_expired(&observed.update, observed.timeouts, now).is_some();
     // Without its plan, the run would not be limited to the approved changes.
     let has_plan = observed.update.spec.plan.is_none() || matches!(observed.plan, PlanFile::Found(_));
-    !is_expired && !is_end_requested(observed) && has_plan
+    !is_expired && !is_end_requested(observed) && has_plan && observed.forbidden.is_none()
 }
 
 /// Combines the result that the agent reports with the cause that the cluster reports.

@@ -44,8 +44,8 @@ pub struct Observed {
     pub task_may_start: bool,
     /// State of the Stack that owns the Update. Read only if the Update is being deleted.
     pub stack: Owner,
-    /// Reason why the approval settings of the Stack do not permit the run. Read only for an `up` or destroy that has no
-    /// binding and is the next run of its Workspace.
+    /// Reason why the approval settings of the Stack do not permit the run. Read only for an `up` or destroy that is the next
+    /// run of its Workspace, until the agent reports the run.
     pub forbidden: Option<String>,
     /// Plan that the run follows. Read only until the agent reports the run.
     pub plan: PlanFile,
@@ -111,7 +111,10 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         true => PlanFile::NotNeeded,
         false => plans::load(&update, context).await?,
     };
-    let forbidden = forbidden(&update, preceding_update.as_ref(), context).await?;
+    let forbidden = match has_started {
+        true => None,
+        false => forbidden(&update, preceding_update.as_ref(), context).await?,
+    };
     let agent_ip = snapshot.as_ref().map(|snapshot| snapshot.ip);
     let task_may_start = snapshot.as_ref().is_some_and(|snapshot| snapshot.may_start);
     let (run_state, progress) = snapshot.map_or((None, None), |snapshot| (Some(snapshot.run_state), snapshot.progress));
@@ -153,7 +156,9 @@ async fn forbidden(
     preceding_update: Option<&String>,
     context: &Context,
 ) -> Result<Option<String>, ReadError> {
-    if !may_be_next(update, preceding_update) || !changes_resources(update) || !has_valid_workspace_name(update) {
+    // A user can change a bound run until it has started.
+    let may_start = may_be_next(update, preceding_update) || (binding(update).is_some() && !update.is_complete());
+    if !may_start || !changes_resources(update) || !has_valid_workspace_name(update) {
         return Ok(None);
     }
     let namespace = update.namespace().unwrap_or_default();
