@@ -6,11 +6,12 @@ use crate::api::auto::{PlanReference, Update, UpdateKind, UpdateSpec};
 use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
 use crate::api::{bounds, names};
 use crate::controller::merge;
+use crate::controller::stack::approval::is_of_destroy;
 use crate::controller::stack::build_workspace::StackSpecError;
+use crate::controller::stack::drift;
 use crate::controller::stack::identity;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
-use crate::controller::stack::{approval, drift};
 
 /// Returns the Update of the recorded run `current`. Both finalizers are set when the Update is created, so that it
 /// exists until the run has ended and the status of the Stack contains the result.
@@ -19,7 +20,7 @@ use crate::controller::stack::{approval, drift};
 ///
 /// Returns an error if `updateTemplate` is invalid or too large.
 pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpecError> {
-    let is_destroy = approval::is_of_destroy(current);
+    let is_destroy = is_of_destroy(current);
     let is_check = drift::is_check(current);
     let refresh = current.refresh.or(stack.spec.refresh).filter(|_| !is_destroy && !is_check);
     let refreshes = refresh.unwrap_or_default();

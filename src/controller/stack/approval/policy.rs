@@ -2,8 +2,9 @@
 
 use kube::ResourceExt;
 
-use crate::api::auto::{PlanReference, Update, UpdateKind};
-use crate::api::pulumi::{ApprovalMode, ApprovalPolicy, ApprovedPlan, Stack};
+use crate::api::auto::{Update, UpdateKind};
+use crate::api::pulumi::{ApprovalMode, ApprovalPolicy, Stack};
+use crate::controller::stack::build_update;
 
 /// Returns the approval settings of a Stack if a run of this kind requires a plan.
 pub fn policy(stack: &Stack, kind: UpdateKind) -> Option<&ApprovalPolicy> {
@@ -16,8 +17,8 @@ pub fn policy(stack: &Stack, kind: UpdateKind) -> Option<&ApprovalPolicy> {
 }
 
 /// Returns the reason why the approval settings of a Stack do not permit an `up` or destroy in its Workspace. Only the run
-/// that the Stack has recorded is permitted, and if it requires a plan, only with the recorded plan. Otherwise, any user who
-/// can edit Updates could change resources without an approval.
+/// that the Stack has recorded is permitted, and only with the spec that the Stack has created. Otherwise, any user who can
+/// edit Updates could change resources without an approval.
 pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
     let kind = update.spec.kind;
     let requires_approvals = stack.spec.approval.as_ref().is_some_and(|policy| policy.mode != ApprovalMode::Never);
@@ -25,9 +26,9 @@ pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
         return None;
     }
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-    let recorded = current.filter(|current| current.name == update.name_any() && current.kind == kind);
-    let is_permitted = recorded.is_some_and(|current| {
-        policy(stack, kind).is_none() || is_plan_of(current.plan.as_ref(), update.spec.plan.as_ref())
+    let is_permitted = current.filter(|current| current.name == update.name_any()).is_some_and(|current| {
+        let has_plan = current.plan.is_some() || policy(stack, kind).is_none();
+        has_plan && build_update::update(stack, current).is_ok_and(|expected| expected.spec == update.spec)
     });
     (!is_permitted).then(|| {
         format!(
@@ -38,12 +39,6 @@ pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
     })
 }
 
-fn is_plan_of(approved: Option<&ApprovedPlan>, plan: Option<&PlanReference>) -> bool {
-    approved.zip(plan).is_some_and(|(approved, plan)| {
-        approved.update_name == plan.update_name && approved.file_digest == plan.file_digest
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -51,40 +46,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_recorded_run_with_its_plan_is_permitted() {
+    fn only_the_recorded_run_with_its_spec_is_permitted() {
         let digest = crate::artifact::Digest::of(b"file");
-        let plan = json!({"digest": digest, "updateName": "web-1", "fileDigest": digest});
-        let stack = |mode: &str| -> Stack {
+        let stack = |mode: &str, kind: &str, with_plan: bool| -> Stack {
+            let plan = json!({"digest": digest, "updateName": "web-1", "fileDigest": digest});
+            let plan = with_plan.then_some(plan);
             serde_json::from_value(json!({
-                "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "web"},
+                "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "web", "uid": "uid-1"},
                 "spec": {"stack": "dev", "approval": {"mode": mode}},
-                "status": {"conditions": [], "currentUpdate": {"name": "web-2", "type": "up", "plan": plan}},
+                "status": {"conditions": [], "currentUpdate": {"name": "web-2", "type": kind, "plan": plan}},
             }))
             .unwrap()
         };
-        let update = |name: &str, kind: &str, plan: Option<&str>| -> Update {
-            let plan = plan.map(|update_name| json!({"updateName": update_name, "fileDigest": digest}));
-            let spec = json!({"workspaceName": "web", "stackName": "dev", "type": kind, "plan": plan});
-            let object = json!({
-                "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "metadata": {"name": name}, "spec": spec,
-            });
-            serde_json::from_value(object).unwrap()
+        let recorded = |stack: &Stack| {
+            let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+            build_update::update(stack, current.unwrap()).unwrap()
         };
-        for (mode, update, permitted) in [
-            ("Always", update("web-2", "up", Some("web-1")), true),
-            ("Always", update("web-2", "up", Some("other")), false),
-            ("Always", update("web-2", "up", None), false),
-            ("Always", update("mine", "up", Some("web-1")), false),
-            ("OnRisk", update("mine", "up", None), false),
-            ("Always", update("mine", "preview", None), true),
-            ("Always", update("mine", "refresh", None), true),
-            ("Always", update("mine", "destroy", None), false),
-            ("Always", update("web-2", "destroy", Some("web-1")), false),
-            ("Never", update("mine", "destroy", None), true),
-            ("Never", update("mine", "up", None), true),
-        ] {
-            let refusal = unapproved_run(&stack(mode), &update);
-            assert_eq!(refusal.is_none(), permitted, "{mode} {update:?}: {refusal:?}");
+        let changed = |stack: &Stack, change: fn(&mut Update)| {
+            let mut update = recorded(stack);
+            change(&mut update);
+            unapproved_run(stack, &update).is_none()
+        };
+        let planned = stack("Always", "up", true);
+        let rows: [(&str, fn(&mut Update), bool); 7] = [
+            ("unchanged", |_| {}, true),
+            ("another name", |update| update.metadata.name = Some("mine".to_owned()), false),
+            ("without the plan", |update| update.spec.plan = None, false),
+            ("another operation", |update| update.spec.kind = UpdateKind::Destroy, false),
+            ("another Pulumi stack", |update| update.spec.stack_name = "prod".to_owned(), false),
+            ("other targets", |update| update.spec.target = vec!["urn".to_owned()], false),
+            ("a preview", |update| update.spec.kind = UpdateKind::Preview, true),
+        ];
+        for (name, change, permitted) in rows {
+            assert_eq!(changed(&planned, change), permitted, "{name}");
         }
+        let mine: fn(&mut Update) = |update| update.metadata.name = Some("mine".to_owned());
+        assert!(!changed(&stack("OnRisk", "up", false), |_| {}), "a run without a plan");
+        assert!(changed(&stack("Never", "up", false), mine));
+        let destroy = stack("Always", "destroy", false);
+        assert!(changed(&destroy, |_| {}), "the settings require no approval for a destroy of the Stack");
+        assert!(!changed(&destroy, mine), "a user starts no destroy");
+        assert!(!changed(&destroy, |update| update.spec.remove = Some(true)));
     }
 }
