@@ -65,7 +65,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         }
         cycle = context.dependents.cycle(&stack);
     }
-    let plan = approval::observe(&stack, context).await?;
+    let plan = approval::observe(&stack, update.as_ref(), context).await?;
     let duplicate = context.duplicates.preceding(&stack, workspace.as_ref(), &context.reader).await?;
     Ok(Observed {
         interval_jitter: context.interval_jitter,

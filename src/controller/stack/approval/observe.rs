@@ -17,9 +17,16 @@ use crate::runtime::reads::ReadError;
 /// Maximum number of Approvals of a plan that are read from the API server.
 const MAX_APPROVALS: usize = 20;
 
-/// Reads the state of the plan. Returns `None` if the Stack has no plan.
-pub async fn observe(stack: &Stack, context: &Context) -> Result<Option<ObservedPlan>, ReadError> {
-    let Some(plan) = stack.status.as_ref().and_then(|status| status.plan.as_ref()) else { return Ok(None) };
+/// Reads the state of the plan. Returns `None` if the Stack has no plan. Also returns `None` if the run of `current` has
+/// started, because the run uses up the plan. Otherwise, each progress of the run would read the plan again.
+pub async fn observe(
+    stack: &Stack,
+    current: Option<&Update>,
+    context: &Context,
+) -> Result<Option<ObservedPlan>, ReadError> {
+    let has_started = current.and_then(|update| update.status.as_ref()).is_some_and(|status| status.run.is_some());
+    let plan = stack.status.as_ref().and_then(|status| status.plan.as_ref()).filter(|_| !has_started);
+    let Some(plan) = plan else { return Ok(None) };
     let namespace = stack.namespace().unwrap_or_default();
     let update = context.reader.get_opt::<Update>(&namespace, &plan.update_name).await?;
     let changes = update.and_then(|update| update.status?.plan);
