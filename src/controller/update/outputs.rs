@@ -76,12 +76,18 @@ fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
     let data: serde_json::Map<String, Value> =
         outcome.outputs.iter().map(|o| (key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
     let secret_keys: Vec<String> = outcome.outputs.iter().filter(|o| o.secret).map(|o| key(&o.name)).collect();
+    let annotations = json!({names::ANNOTATION_SECRETS: json!(secret_keys).to_string()});
+    owned_secret(update, &names::outputs_secret(&update.name_any()), &annotations, &Value::Object(data))
+}
+
+/// Builds an immutable Secret that is deleted with the Update.
+pub(super) fn owned_secret(update: &Update, name: &str, annotations: &Value, data: &Value) -> Secret {
     let secret = json!({
         "metadata": {
-            "name": names::outputs_secret(&update.name_any()),
+            "name": name,
             "namespace": update.namespace(),
             "labels": {names::LABEL_COMPONENT: "update", names::LABEL_UPDATE_NAME: update.name_any()},
-            "annotations": {names::ANNOTATION_SECRETS: json!(secret_keys).to_string()},
+            "annotations": annotations,
             "ownerReferences": [{
                 "apiVersion": Update::api_version(&()),
                 "kind": Update::kind(&()),

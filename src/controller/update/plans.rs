@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 use serde_json::json;
 
 use crate::api::auto::{PlanReference, Update};
@@ -13,7 +13,7 @@ use crate::api::names;
 use crate::artifact::Digest;
 use crate::controller::update::context::Context;
 use crate::controller::update::outcome::RunOutcome;
-use crate::controller::update::outputs::{Stored, is_of, refused};
+use crate::controller::update::outputs::{Stored, is_of, owned_secret, refused};
 use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::Created;
@@ -81,22 +81,8 @@ fn file(secret: &Secret) -> Option<&Vec<u8>> {
 }
 
 fn secret(update: &Update, plan: &[u8]) -> Secret {
-    let secret = json!({
-        "metadata": {
-            "name": names::plan_secret(&update.name_any()),
-            "namespace": update.namespace(),
-            "labels": {names::LABEL_COMPONENT: "update", names::LABEL_UPDATE_NAME: update.name_any()},
-            "ownerReferences": [{
-                "apiVersion": Update::api_version(&()),
-                "kind": Update::kind(&()),
-                "name": update.name_any(),
-                "uid": update.uid(),
-            }],
-        },
-        "immutable": true,
-        "data": {KEY: STANDARD.encode(plan)},
-    });
-    serde_json::from_value(secret).unwrap_or_default()
+    let data = json!({KEY: STANDARD.encode(plan)});
+    owned_secret(update, &names::plan_secret(&update.name_any()), &json!({}), &data)
 }
 
 #[cfg(test)]
