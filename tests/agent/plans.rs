@@ -199,7 +199,7 @@ async fn changes_of_the_state_and_of_secrets_after_the_plan_are_deviations() {
     assert!(result.message.contains(words), "{}", result.message);
 
     let options = RunOptions { save_plan: true, ..RunOptions::default() };
-    let preview = request(&workspace, OperationKind::Preview, options, "planned\n\nnobody-may-see").await;
+    let preview = request(&workspace, OperationKind::Preview, options, "planned\n\nlong-secret-line").await;
     let saved = workspace.run_to_end(&preview).await;
     let other = request(&workspace, OperationKind::Up, RunOptions::default(), "second-secret").await;
     let result = workspace.run_to_end(&proto::RunRequest { plan: saved.plan, ..other }).await;
@@ -208,7 +208,7 @@ async fn changes_of_the_state_and_of_secrets_after_the_plan_are_deviations() {
     assert!(result.message.contains(words), "{}", result.message);
     let reported = format!("{}{result:?}", workspace.log());
     assert!(reported.contains("the rest of the output is hidden"), "{reported}");
-    for secret in ["first-secret", "second-secret", "other-secret", "nobody-may-see"] {
+    for secret in ["first-secret", "second-secret", "other-secret", "long-secret-line"] {
         assert!(!reported.contains(secret), "{secret}: {reported}");
     }
 }

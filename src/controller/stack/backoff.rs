@@ -66,9 +66,9 @@ impl StackBackoff {
     pub fn of(spec: &StackSpec) -> StackBackoff {
         let max_backoff = spec.retry_max_backoff_duration_seconds.map(SignedDuration::from_secs);
         StackBackoff {
-            resync: interval(&spec.interval).or_else(|| pko_resync(spec)),
+            resync: interval(spec.interval.as_deref()).or_else(|| pko_resync(spec)),
             jitter: SignedDuration::ZERO,
-            retry: interval(&spec.retry_interval),
+            retry: interval(spec.retry_interval.as_deref()),
             max_backoff: max_backoff.unwrap_or(MAX_BACKOFF).max(FIRST_BACKOFF),
             waits_for_locks: spec.retry_on_update_conflict.unwrap_or(true),
         }
@@ -80,7 +80,7 @@ impl StackBackoff {
     #[must_use]
     pub fn with_jitter(self, percentage: u8, spec: &StackSpec, last: Option<&LastUpdate>) -> StackBackoff {
         let name = last.and_then(|last| last.name.as_deref());
-        let jitter = match (interval(&spec.interval), name) {
+        let jitter = match (interval(spec.interval.as_deref()), name) {
             (Some(interval), Some(name)) => {
                 let [high, low, ..] = <[u8; 32]>::from(Sha256::digest(name));
                 let parts = i128::from(i16::from_be_bytes([high, low])) * i128::from(percentage);
@@ -128,8 +128,8 @@ impl StackBackoff {
 }
 
 /// Parses a duration. Returns `None` if the duration is invalid or zero.
-fn interval(text: &Option<String>) -> Option<SignedDuration> {
-    let seconds = duration::seconds(text.as_deref()?).filter(|seconds| *seconds > 0)?;
+pub fn interval(text: Option<&str>) -> Option<SignedDuration> {
+    let seconds = duration::seconds(text?).filter(|seconds| *seconds > 0)?;
     Some(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)))
 }
 

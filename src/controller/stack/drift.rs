@@ -3,12 +3,13 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::api::auto::{PlannedResource, PreviewOf, Update, UpdateKind};
+use crate::api::auto::{PlannedResource, PreviewOf, Update, UpdateKind, UpdatePlan};
 use crate::api::conditions::{self, ConditionUpdate, DRIFTED, FAILED, Status, drift_reason, update_reason};
 use crate::api::pulumi::{
     CurrentUpdate, DriftIgnoreRule, DriftMode, DriftPolicy, LastUpdate, Stack, StackDrift, StackStatus,
 };
 use crate::api::{bounds, duration};
+use crate::controller::stack::backoff;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::pattern;
 use crate::controller::stack::run::RunCandidate;
@@ -39,7 +40,8 @@ pub fn is_check(current: &CurrentUpdate) -> bool {
 /// Returns when the next drift check of a Stack is due whose last run succeeded. `kind` is the kind of its runs.
 pub fn check(stack: &Stack, kind: UpdateKind, now: Timestamp) -> Check {
     let Some(policy) = stack.spec.drift.as_ref().filter(|_| kind == UpdateKind::Up) else { return Check::Never };
-    let Some(interval) = interval(policy) else { return Check::Never };
+    let Some(interval) = backoff::interval(Some(&policy.interval)) else { return Check::Never };
+    let interval = interval.max(MIN_INTERVAL);
     let status = stack.status.as_ref();
     let run = status.and_then(|status| status.last_update.as_ref()?.last_resync_time.as_ref());
     let checked = status.and_then(|status| status.drift.as_ref()?.last_checked.as_ref());
@@ -49,11 +51,6 @@ pub fn check(stack: &Stack, kind: UpdateKind, now: Timestamp) -> Check {
         true => Check::After(left),
         false => Check::Now(format!("Drift check after {}", duration::display(interval))),
     }
-}
-
-fn interval(policy: &DriftPolicy) -> Option<SignedDuration> {
-    let seconds = duration::seconds(&policy.interval).filter(|seconds| *seconds > 0)?;
-    Some(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)).max(MIN_INTERVAL))
 }
 
 /// Returns whether a run must correct the drift that the last drift check found.
@@ -156,7 +153,7 @@ fn set_condition(
 }
 
 /// Returns the drift in the result of a check, without ignored differences.
-fn found(policy: Option<&DriftPolicy>, plan: &crate::api::auto::UpdatePlan) -> StackDrift {
+fn found(policy: Option<&DriftPolicy>, plan: &UpdatePlan) -> StackDrift {
     let rules = policy.map(|policy| policy.ignore.as_slice()).unwrap_or_default();
     let listed = plan.resources.len();
     let drifted: Vec<PlannedResource> =

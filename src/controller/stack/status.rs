@@ -14,7 +14,7 @@ mod result;
 mod state;
 
 pub use result::with_result;
-pub use state::{State, WITHOUT_DESTROY, changes, is_conflict, with_state};
+pub use state::{State, WITHOUT_DESTROY, changes, is_conflict, planned_changes, with_state};
 
 /// Returns the values of the Stack metrics for this status.
 pub fn stack_state(status: &StackStatus) -> StackState {

@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use crate::api::auto::PlannedResource;
 use crate::api::conditions;
 use crate::api::pulumi::{Approval, Stack, StackPlan};
+use crate::controller::stack::status::planned_changes;
 
 /// Maximum number of deleted and replaced resources in a message.
 const MAX_LISTED: usize = 5;
@@ -63,8 +64,7 @@ fn summary(plan: &StackPlan) -> String {
     let operation = plan.operation.as_str();
     let revision = plan.revision.as_ref().filter(|revision| !revision.is_empty());
     let revision = revision.map(|revision| format!(" of revision {revision}")).unwrap_or_default();
-    let changes = plan.changes.iter().filter(|(operation, count)| *operation != "same" && **count > 0);
-    let changes = changes.map(|(operation, count)| format!("{count} to {operation}")).collect::<Vec<_>>().join(", ");
+    let changes = planned_changes(&plan.changes);
     let is_loss = |resource: &&PlannedResource| matches!(resource.operation.as_str(), "delete" | "replace");
     let losses: Vec<&PlannedResource> = plan.resources.iter().filter(is_loss).collect();
     let named: Vec<String> = losses.iter().take(MAX_LISTED).map(|r| format!("{} {}", r.operation, r.urn)).collect();
@@ -102,9 +102,15 @@ mod tests {
         }
     }
 
+    fn without_deletes() -> StackPlan {
+        let mut plan = plan(0);
+        plan.changes.remove("delete");
+        plan
+    }
+
     #[test]
     fn the_summary_lists_changes_and_lost_resources() {
-        assert_eq!(summary(&plan(0)), "up of revision main@sha1:a, 2 to create");
+        assert_eq!(summary(&without_deletes()), "up of revision main@sha1:a, 2 to create");
         assert_eq!(
             summary(&plan(1)),
             "up of revision main@sha1:a, 2 to create, 1 to delete (delete urn:pulumi:dev::web::aws:s3:Bucket::b0)"
@@ -117,7 +123,7 @@ mod tests {
         let digest = Digest::of(b"plan").to_string();
         let reasons = ["it deletes 1 resource(s), more than the limit of 0".to_owned()];
         let awaited = Awaited { reasons: &reasons, approvals: 1, required: 2, ignored: Some("the author is unknown") };
-        let message = awaiting(&plan(0), &awaited);
+        let message = awaiting(&without_deletes(), &awaited);
         let expected = format!(
             "waiting for approval of plan {digest}: up of revision main@sha1:a, 2 to create; 1 of 2 approvals; reason: it deletes 1 \
              resource(s), more than the limit of 0; an approval does not count: the author is unknown"

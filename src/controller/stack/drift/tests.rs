@@ -1,8 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::auto::{UpdatePlan, UpdateSpec, UpdateStatus};
+use crate::api::auto::{UpdateSpec, UpdateStatus};
 use crate::api::pulumi::StackSpec;
+use crate::artifact::{Digest, Directory};
+use crate::source::{Origin, Resolved};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -167,4 +169,44 @@ fn only_a_successful_update_with_a_refresh_corrects_drift() {
     assert_eq!(after(UpdateKind::Up, None, None), (2, None), "the run did not refresh the state");
     assert_eq!(after(UpdateKind::Up, Some(true), Some("UpdateFailed")), (2, None));
     assert_eq!(after(UpdateKind::Preview, Some(true), None), (2, None), "the plan is not executed yet");
+}
+
+#[test]
+fn a_changed_spec_source_or_request_ends_a_drift_check() {
+    let check = CurrentUpdate {
+        inputs: crate::api::pulumi::RunInputs { generation: 3, ..Default::default() },
+        preview_of: Some(PreviewOf::Refresh),
+        ..CurrentUpdate::default()
+    };
+    let artifact = |content: &[u8]| Resolved {
+        revision: "main@sha1:a".to_owned(),
+        origin_revision: None,
+        metadata: None,
+        content_id: None,
+        digest: Digest::of(content),
+        directory: Directory::root(),
+        origin: Origin::Made(content.to_vec().into()),
+    };
+    let observed = |content: &[u8]| {
+        let inputs =
+            RunCandidate::new(&Observed::of(stack(Value::Null, StackStatus::default())), &artifact(b"a")).inputs;
+        let last_attempted_commit = Some("main@sha1:a".to_owned());
+        let last = LastUpdate { inputs, last_attempted_commit, ..LastUpdate::default() };
+        let status = StackStatus { last_update: Some(last), ..StackStatus::default() };
+        Observed { source: Some(Ok(artifact(content))), ..Observed::of(stack(json!({"interval": "1h"}), status)) }
+    };
+    assert!(!is_superseded(&observed(b"a"), &check), "the check continues");
+    assert!(is_superseded(&observed(b"b"), &check), "a newer artifact");
+    let mut requested = observed(b"a");
+    let request = (crate::api::names::ANNOTATION_REQUESTED_AT.to_owned(), "2".to_owned());
+    requested.stack.metadata.annotations = Some([request].into());
+    assert!(is_superseded(&requested, &check), "a requested run");
+    let mut changed = observed(b"a");
+    changed.stack.metadata.generation = Some(4);
+    assert!(is_superseded(&changed, &check), "a changed spec");
+    let mut deleted = observed(b"a");
+    deleted.stack.metadata.deletion_timestamp = Some(Time(at(9)));
+    assert!(is_superseded(&deleted, &check), "a deletion");
+    let up = CurrentUpdate { preview_of: None, ..check };
+    assert!(!is_superseded(&observed(b"b"), &up), "another run waits for its end");
 }

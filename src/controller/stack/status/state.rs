@@ -1,5 +1,7 @@
 //! States of a Stack, and the conditions of each state.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
@@ -304,7 +306,12 @@ fn done(last: Option<&LastUpdate>) -> String {
 
 /// Returns the changes of a preview, such as `2 to create, 1 to delete`.
 pub fn changes(last: &LastUpdate) -> String {
-    let changes = last.changes.iter().filter(|(operation, _)| *operation != "same");
+    planned_changes(&last.changes)
+}
+
+/// Returns the numbers of planned operations, such as `2 to create, 1 to delete`.
+pub fn planned_changes(changes: &BTreeMap<String, i64>) -> String {
+    let changes = changes.iter().filter(|(operation, _)| *operation != "same");
     let changes: Vec<String> = changes.map(|(operation, count)| format!("{count} to {operation}")).collect();
     if changes.is_empty() { "no changes".to_owned() } else { changes.join(", ") }
 }
