@@ -25,6 +25,11 @@ async fn start<'a>(scene: &'a Scene, source: &Source<'_>, approval: Value) -> St
 
 /// Waits until the Stack waits for the approval of a plan of this commit. Returns the plan.
 async fn until_awaiting(stack: &StackHandle<'_>, commit: &Commit) -> StackPlan {
+    until_awaiting_after(stack, commit, None).await
+}
+
+/// Waits until the Stack waits for the approval of another plan than `previous`. Returns the plan.
+async fn until_awaiting_after(stack: &StackHandle<'_>, commit: &Commit, previous: Option<&StackPlan>) -> StackPlan {
     let revision = commit.revision();
     let awaiting = stack
         .until("to wait for an approval", WaitLimit::Run, |stack| {
@@ -32,6 +37,7 @@ async fn until_awaiting(stack: &StackHandle<'_>, commit: &Commit) -> StackPlan {
             has_condition(stack, RECONCILING, "True", stack_reason::AWAITING_APPROVAL)
                 && has_condition(stack, READY, "False", stack_reason::AWAITING_APPROVAL)
                 && plan.and_then(|plan| plan.revision.as_ref()) == Some(&revision)
+                && plan.map(|plan| &plan.update_name) != previous.map(|previous| &previous.update_name)
         })
         .await;
     awaiting.status.and_then(|status| status.plan).expect("a plan")
@@ -110,7 +116,7 @@ fn only_the_approved_plan_is_executed() {
         })
         .await;
         // The request makes a new plan with the same content, but its inputs differ.
-        let current_again = until_awaiting(&main, &third).await;
+        let current_again = until_awaiting_after(&main, &third, Some(&current)).await;
         assert_ne!(current_again.update_name, outdated.update_name);
         assert_ne!(current.digest, outdated.digest);
         assert_eq!(main.log.operations().await, once(&["create step"]), "an outdated approval has no effect");
@@ -206,7 +212,7 @@ fn only_permitted_users_approve_plans_and_change_the_settings() {
             assert!(refusal.contains("spec.approval"), "{refusal}");
         }
         change("mallory", r#"{"spec":{"refresh":true}}"#).await.expect("mallory may change other fields");
-        let plan = until_awaiting(&main, &first).await;
+        let plan = until_awaiting_after(&main, &first, Some(&plan)).await;
 
         // A user who can edit Updates cannot start a run with them.
         let update = json!({
