@@ -121,6 +121,22 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
     pub feature_gates: Vec<String>,
 
+    /// Do not start runs. Open runs continue. Use this flag to stop all changes, for example during an incident. The
+    /// annotation `pulumi.com/pause` of a namespace has the same effect for one namespace.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub pause: bool,
+
+    /// Maximum number of Stacks with resources to destroy that users may delete within `--max-destroys-interval`. If more
+    /// Stacks are deleted, their destroys wait until a user confirms each destroy with the annotation
+    /// `pulumi.com/confirm-destroy=true` of the Stack. `0` disables the limit.
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    pub max_destroys: usize,
+
+    /// Period of `--max-destroys`.
+    #[arg(long, default_value = "10m", value_name = "DURATION")]
+    pub max_destroys_interval: String,
+
     /// Maximum random deviation from the interval of a Stack, in percent. The deviation distributes the runs of
     /// different Stacks over time. `0` disables the deviation.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..100), value_name = "PERCENT")]

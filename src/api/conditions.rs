@@ -10,6 +10,8 @@ pub const RECONCILING: &str = "Reconciling";
 pub const STALLED: &str = "Stalled";
 /// Condition of a Stack with `spec.drift`: whether the last drift check found drift.
 pub const DRIFTED: &str = "Drifted";
+/// Condition of a Stack with `spec.ttl` or `spec.expiresAt`: whether the Stack expires within an hour, or has expired.
+pub const EXPIRING: &str = "Expiring";
 pub const PROGRESSING: &str = "Progressing";
 pub const FAILED: &str = "Failed";
 pub const COMPLETE: &str = "Complete";
@@ -43,6 +45,12 @@ pub mod stack_reason {
     pub const AWAITING_APPROVAL: &str = "AwaitingApproval";
     /// A user rejected the plan of the next run.
     pub const PLAN_REJECTED: &str = "PlanRejected";
+    /// A run is due, but the controller or the namespace is paused.
+    pub const PAUSED: &str = "Paused";
+    /// A run is due, but no window is open, or a freeze prevents the run.
+    pub const OUTSIDE_SCHEDULE: &str = "OutsideSchedule";
+    /// Too many Stacks were deleted in a short time. The destroy of this Stack requires a confirmation by a user.
+    pub const DESTROY_PAUSED: &str = "DestroyPaused";
     /// A user canceled the run. The controller does not retry the run.
     pub const CANCELED: &str = "Canceled";
     /// The backend does not contain the Pulumi stack to destroy, although this Stack may have created resources in it.
@@ -57,6 +65,13 @@ pub mod drift_reason {
     pub const CORRECTED: &str = "Corrected";
     /// The last drift check failed.
     pub const CHECK_FAILED: &str = "CheckFailed";
+}
+
+/// Reasons of the condition `Expiring` of a Stack.
+pub mod expiry_reason {
+    pub const EXPIRES_SOON: &str = "ExpiresSoon";
+    /// The controller deletes the Stack and destroys its resources.
+    pub const EXPIRED: &str = "Expired";
 }
 
 /// Reasons of the conditions of a Program.
@@ -105,6 +120,10 @@ pub mod update_reason {
     pub const COMPLETE: &str = "Complete";
     pub const UPDATED: &str = "Updated";
     pub const QUEUED: &str = "Queued";
+    /// The controller or the namespace is paused, so the run does not start.
+    pub const PAUSED: &str = "Paused";
+    /// The schedule of the namespace does not permit the run now, or is invalid.
+    pub const OUTSIDE_SCHEDULE: &str = "OutsideSchedule";
     pub const WORKSPACE_NOT_FOUND: &str = "WorkspaceNotFound";
     pub const WORKSPACE_NOT_READY: &str = "WorkspaceNotReady";
     /// The run references a Secret or ConfigMap that does not exist.

@@ -55,6 +55,15 @@ pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
 /// Annotation that cancels a run. On a Stack, the name of an Update cancels the run of this Update, and any other new
 /// value cancels the open run. On an Update, any value cancels its run.
 pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
+/// Annotation of a Stack that confirms the destroy of its resources. The value `true` permits the destroy although the limit
+/// of `--max-destroys` is exceeded.
+pub const ANNOTATION_CONFIRM_DESTROY: &str = "pulumi.com/confirm-destroy";
+/// Annotation of a namespace that prevents the start of runs. The value is the reason. An empty value and `false` have no
+/// effect.
+pub const ANNOTATION_PAUSE: &str = "pulumi.com/pause";
+/// Annotation of a namespace with windows and freezes for the runs of all its Stacks, with the structure of
+/// `spec.schedule` of a Stack, in YAML or JSON.
+pub const ANNOTATION_SCHEDULE: &str = "pulumi.com/schedule";
 /// Annotation of an Update with the reason why the controller deletes the Update before its run starts.
 pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
 /// Annotation of a workspace pod with an open run. The value is the UID of the Update.

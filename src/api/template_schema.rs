@@ -107,7 +107,7 @@ pub fn shorten(schema: &mut JSONSchemaProps) {
     schema.description = None;
     for (name, property) in schema.properties.iter_mut().flatten() {
         shorten(property);
-        if matches!(name.as_str(), "podTemplate" | "updateTemplate" | "plan" | "drift") {
+        if matches!(name.as_str(), "podTemplate" | "updateTemplate" | "plan" | "drift" | "schedule" | "gitAuth") {
             property.properties = None;
             property.x_kubernetes_preserve_unknown_fields = Some(true);
         }

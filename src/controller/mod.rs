@@ -2,6 +2,7 @@
 
 pub mod authority;
 pub mod merge;
+pub mod namespaces;
 pub mod program;
 pub mod receiver;
 pub mod references;

@@ -16,6 +16,7 @@ use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::{Program, Stack, StackReceiver};
 use crate::artifact::{Fetcher, Store};
 use crate::config::{ManagerConfig, RECONCILE_TIMEOUT};
+use crate::controller::namespaces::{NamespaceWatch, Namespaces};
 use crate::controller::references::{self, References};
 use crate::controller::{authority, program, receiver, stack, update, workspace};
 use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
@@ -93,14 +94,33 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
         let watch = inputs.clone().run(parts.client.clone(), parts.scope.clone(), selector, parts.end.clone());
         parts.tasks.spawn(watch);
     }
+    let (namespaces, namespace_watch) = namespaces(config, parts);
     let wiring = Wiring { config, parts };
     tokio::join!(
-        wiring.stacks(updates.clone(), requeue_workspace),
-        wiring.updates((updates, updates_writer), references.clone(), (requeue_update, requeued_updates)),
+        wiring.stacks(updates.clone(), requeue_workspace, (namespaces.clone(), namespace_watch)),
+        wiring.updates((updates, updates_writer), references.clone(), namespaces, (requeue_update, requeued_updates)),
         wiring.workspaces((probes, inputs, references), requeued_workspaces),
         wiring.programs(),
         wiring.receivers(),
     );
+}
+
+/// Creates the reader of the settings of namespaces, and the watch of namespaces if the controller watches all namespaces.
+fn namespaces(config: &ManagerConfig, parts: &Parts) -> (Namespaces, Option<NamespaceWatch>) {
+    let (reader, is_paused) = (parts.reader.clone(), config.is_paused);
+    match config.watch_namespace {
+        Some(_) => (Namespaces::without_watch(reader, is_paused), None),
+        None => {
+            let (namespaces, watch) = Namespaces::with_watch(reader, is_paused);
+            (namespaces, Some(watch))
+        }
+    }
+}
+
+/// Returns the cached Stacks of a namespace.
+fn stacks_in(stacks: &reflector::Store<Stack>, namespace: &str) -> Vec<ObjectRef<Stack>> {
+    let is_in_namespace = |stack: &&Arc<Stack>| stack.metadata.namespace.as_deref() == Some(namespace);
+    stacks.state().iter().filter(is_in_namespace).map(|stack| ObjectRef::from_obj(&**stack)).collect()
 }
 
 /// Settings and components for building the controllers.
@@ -160,7 +180,12 @@ impl Wiring<'_> {
         stack::SourceWatches::new(client.clone(), scope.clone(), stacks, sources, tasks.clone(), end.clone())
     }
 
-    async fn stacks(self, updates: update::Updates, requeue_workspace: mpsc::Sender<ObjectRef<Workspace>>) {
+    async fn stacks(
+        self,
+        updates: update::Updates,
+        requeue_workspace: mpsc::Sender<ObjectRef<Workspace>>,
+        (namespaces, namespace_watch): (Namespaces, Option<NamespaceWatch>),
+    ) {
         let (config, parts) = (self.config, self.parts);
         let (known_stacks, store) = stack::stacks();
         let sources = Sources::new(parts.client.clone());
@@ -173,6 +198,13 @@ impl Wiring<'_> {
         let (git, followers) = self.follow_git();
         let mut requeue_waiting = requeue_workspace.clone();
         let (known_approvals, approvals) = stack::approvals();
+        let destroy_limit = stack::DestroyLimit::new(config.max_destroys, config.max_destroys_interval);
+        if let Some(watch) = namespace_watch {
+            let stacks = known_stacks.store().clone();
+            let stacks_of = move |namespace: &str| stacks_in(&stacks, namespace);
+            let requeue = dependents.requeue_sender();
+            parts.tasks.spawn(watch.run(parts.client.clone(), stacks_of, requeue, parts.end.clone()));
+        }
         let context = Arc::new(stack::Context {
             sources,
             source_watches,
@@ -192,6 +224,8 @@ impl Wiring<'_> {
             stacks: known_stacks.clone(),
             updates,
             approvals: known_approvals,
+            namespaces,
+            destroy_limit: destroy_limit.clone(),
             watched: config.watched_inputs.clone(),
             interval_jitter: config.interval_jitter,
             default_service_account: config.default_service_account.clone(),
@@ -205,6 +239,7 @@ impl Wiring<'_> {
         let runner = self.default_runner::<Stack>("stack-controller").on_deleted(move |gone| {
             metrics.set_stack_count(known_stacks.store().len());
             duplicates.forget(gone);
+            destroy_limit.end(gone);
             git.forget(gone);
         });
         let followers = followers.map(move |(namespace, name)| {
@@ -225,6 +260,7 @@ impl Wiring<'_> {
         self,
         (updates, store): (update::Updates, IndexWriter<Update, update::UpdateGroup>),
         references: References,
+        namespaces: Namespaces,
         (requeue, requeues): (mpsc::Sender<ObjectRef<Update>>, mpsc::Receiver<ObjectRef<Update>>),
     ) {
         let (config, parts) = (self.config, self.parts);
@@ -243,6 +279,7 @@ impl Wiring<'_> {
             run_limiter: run_limiter.clone(),
             events: parts.events.clone(),
             references,
+            namespaces,
             metrics: parts.metrics.clone(),
             updates,
             adopted: Arc::new(std::sync::Once::new()),

@@ -109,6 +109,15 @@ impl Reader {
         self.call(|| format!("read {} {name}", K::kind(&())), api.get_opt(name)).await
     }
 
+    /// Returns the metadata of a cluster-scoped object, or `None` if it does not exist.
+    pub async fn get_cluster_metadata_opt<K>(&self, name: &str) -> Result<Option<PartialObjectMeta<K>>, ReadError>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        self.call(|| format!("read the metadata of {} {name}", K::kind(&())), api.get_metadata_opt(name)).await
+    }
+
     /// Returns the objects in a namespace that match a label selector, at most 500.
     pub async fn list<K>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, ReadError>
     where

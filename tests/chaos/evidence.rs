@@ -45,11 +45,14 @@ fn stuck(stack: Option<&Stack>) -> Option<String> {
     Some(if text.is_empty() { "no condition has a message".to_owned() } else { text.join("; ") })
 }
 
-/// Returns the latest state of each run of the Stack. The watch may have missed the latest state, so `current` has
+/// Returns the latest state of each run of the Stack, except previews, which create plans. The watch may have missed the latest state, so `current` has
 /// priority.
 fn runs(stage: &Stage<'_>, name: &str, seen: &[Update], current: &[Update]) -> Vec<Run> {
     let current_uids: BTreeSet<Option<String>> = current.iter().map(Update::uid).collect();
-    let of_stack = seen.iter().chain(current).filter(|update| update.spec.workspace_name == name);
+    let of_stack = seen
+        .iter()
+        .chain(current)
+        .filter(|update| update.spec.workspace_name == name && update.spec.kind != UpdateKind::Preview);
     let last: BTreeMap<Option<String>, &Update> = of_stack.map(|update| (update.uid(), update)).collect();
     let mut runs: Vec<Run> = last.iter().map(|(uid, update)| run(stage, update, current_uids.contains(uid))).collect();
     runs.sort_by(|one, other| (one.created, &one.update).cmp(&(other.created, &other.update)));

@@ -9,6 +9,7 @@
     reason = "a missing prerequisite fails the test"
 )]
 
+mod approver;
 mod backend;
 mod checks;
 mod evidence;

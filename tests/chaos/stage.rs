@@ -10,6 +10,7 @@ use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
+use crate::approver;
 use crate::backend::{Backend, S3Backend, is_cloud};
 use crate::facts::{LatestRevision, RemovedManually, called, resources_of};
 use crate::harness::{File, PulumiCloud, Scene, Source, TOKEN_SECRET, api_call};
@@ -72,6 +73,7 @@ impl<'a> Stage<'a> {
             numbers: BTreeMap::new(),
             stacks: BTreeMap::new(),
         };
+        approver::permit(scene).await;
         for repository in 0..REPOSITORIES {
             stage.sources.push(scene.source(&repository_name(repository)).await);
             let latest = stage.push(repository).await;
@@ -97,6 +99,9 @@ impl<'a> Stage<'a> {
             Backend::Cloud(cloud) => self.scene.stack_in_cloud(name, &self.sources[repository], cloud, PROJECT),
         };
         stack.spec.destroy_on_finalize = Some(true);
+        if requires_approval(name) {
+            stack.spec.approval = serde_json::from_value(approver::settings()).expect("approval settings");
+        }
         stack
     }
 
@@ -188,6 +193,12 @@ async fn backend(scene: &Scene) -> Backend {
     let token = cloud.token(&cloud.alice).await;
     scene.create::<Secret>(json!({"metadata": {"name": TOKEN_SECRET}, "stringData": {"accessToken": token}})).await;
     Backend::Cloud(cloud)
+}
+
+/// Returns whether the changes of a Stack require an approval: those of every fifth Stack, one of each repository.
+fn requires_approval(name: &str) -> bool {
+    let number: usize = name.trim_start_matches('s').parse().unwrap_or_default();
+    number % 5 == 4
 }
 
 fn repository_name(repository: usize) -> String {

@@ -9,6 +9,7 @@ use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::pulumi::Stack;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::approver::approve_all;
 use crate::checks::find_violations;
 use crate::evidence;
 use crate::facts::{Facts, Operation, Phase};
@@ -110,6 +111,9 @@ async fn observe(stage: &mut Stage<'_>, results: &mut StormResults) -> Vec<Stack
     let stacks = stage.scene.list::<Stack>().await;
     for name in stage.create_again(&stacks).await {
         results.record(Timestamp::now(), None, format!("{name} was deleted; created it again"));
+    }
+    for name in approve_all(stage.scene, &stacks).await {
+        results.record(Timestamp::now(), None, format!("the user approved the plan of {name}"));
     }
     for resolution in resolve_all(stage, &stacks).await {
         let Resolution { stack, removed, unjustified } = &resolution;

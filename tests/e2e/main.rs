@@ -48,6 +48,7 @@ mod languages;
 mod manifest_files;
 mod notifications;
 mod outputs;
+mod pauses;
 mod pod_failures;
 mod prerequisites;
 mod preview;

@@ -124,7 +124,7 @@ fn a_preview_summary_is_posted_as_a_pull_request_comment() {
         let path = format!("/api/v3/repos/{}/app/issues/7/comments", scene.namespace);
         let is_match = |call: &Call| {
             let comment = call.body["body"].as_str().unwrap_or_default();
-            call.method == "POST" && call.path == path && comment.contains("Preview: 2 to create")
+            call.method == "POST" && call.path == path && comment.contains("Preview: 2 to create\n- create ")
         };
         scene.until_called("the comment", is_match).await;
     });

@@ -5,17 +5,26 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::auto::PlannedResource;
+use crate::api::pulumi::DriftSchedule;
 use crate::api::{bounds, schema};
 
-/// Periodic detection of drift, which is a difference between the actual resources and the state.
+/// Periodic detection of drift, which is a difference between the actual resources and the state. At least one of
+/// `interval` and `schedule` must be set. The controller checks this rule, because the schema of `v1alpha1` does not
+/// contain these fields, and a rule with unknown fields would make the schema invalid.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftPolicy {
     /// Interval between a run and the next drift check, and between two drift checks, as a duration such as `24h`. A
     /// drift check runs `pulumi refresh --preview-only`, which changes neither the resources nor the state. Minimum:
-    /// `1m`.
+    /// `1m`. Default: only the times of `schedule` apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
-    pub interval: String,
+    pub interval: Option<String>,
+
+    /// Times of drift checks. If `interval` is also set, the earlier check applies. Default: only `interval` applies.
+    /// Example: `{cron: "30 2 * * *", timeZone: Europe/Berlin}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<DriftSchedule>,
 
     /// Reaction to drift: `Detect` or `Correct`. Default: `Detect`.
     #[serde(default)]

@@ -6,6 +6,7 @@ mod drift;
 mod program;
 mod receiver;
 mod references;
+mod schedule;
 mod stack;
 mod stack_status;
 
@@ -27,5 +28,6 @@ pub use references::{
     GitHubAppAuth, GitReference, LiteralRef, ProgramReference, PulumiStack, ResourceRef, SecretSelector,
     SourceArtifact, SourceReference, SshAuth,
 };
+pub use schedule::{DriftSchedule, Freeze, RunSchedule, RunWindow, Weekday};
 pub use stack::{DependencyReference, PrerequisiteReference, Requirement, Stack, StackSpec, WorkspaceReclaimPolicy};
 pub use stack_status::{CurrentUpdate, LastUpdate, RunInputs, Snapshot, StackStatus};

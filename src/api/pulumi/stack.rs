@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use serde_json::Value;
 use crate::api::auto::LockRecovery;
 use crate::api::pulumi::{
     ApprovalPolicy, ConfigReference, DriftPolicy, FluxSource, GitAuth, GitReference, ProgramReference, PulumiCloudOidc,
-    ResourceRef, StackStatus,
+    ResourceRef, RunSchedule, StackStatus,
 };
 use crate::api::{bounds, schema};
 
@@ -325,6 +326,25 @@ pub struct StackSpec {
     /// due. Default: no drift checks. Example: `{interval: 24h, mode: Detect}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftPolicy>,
+
+    /// Windows and freezes for the start of runs that change resources: updates, destroys and corrections of drift. An open
+    /// run continues when its window closes. Previews, plans and drift checks are not affected. The annotation
+    /// `pulumi.com/schedule` of the namespace applies in addition. Default: no restriction.
+    /// Example: `{windows: [{start: "08:00", end: "17:00", timeZone: Europe/Berlin}]}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<RunSchedule>,
+
+    /// Time after the creation of the Stack, as a duration such as `72h`, after which the controller deletes the Stack and
+    /// destroys its resources, unless `destroyOnFinalize` is `false`. The controller announces the deletion one hour ahead
+    /// with the condition `Expiring`. A suspended Stack does not expire. Default: the Stack does not expire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::duration")]
+    pub ttl: Option<String>,
+
+    /// Time at which the Stack expires, as with `ttl`. If both fields are set, the earlier time applies. Default: the Stack
+    /// does not expire. Example: `2026-12-01T12:00:00Z`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
 
     /// Rules for the approval of changes before they are made. Has no effect with `preview`. Default: no approval is
     /// required. Example: `{mode: OnRisk, approvers: 2}`.

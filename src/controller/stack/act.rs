@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
@@ -19,7 +19,7 @@ use crate::controller::stack::prerequisites::Stale;
 use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
-use crate::controller::stack::{approval, build_update, deletion, fetch, ownership, pko_migration};
+use crate::controller::stack::{approval, build_update, deletion, expiry, fetch, ownership, pko_migration};
 use crate::controller::update::interrupted_run;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
@@ -28,6 +28,8 @@ use crate::runtime::writes::WriteError;
 
 /// Event reason: the artifact lacks content of the Git repository, such as submodules or Git LFS files.
 const SOURCE_WARNING: &str = "SourceIncomplete";
+/// Requeue interval of a Stack whose schedule permits no run within the time that the controller searches.
+const ENDLESS_SCHEDULE_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Maximum number of completed Updates that a Stack keeps.
 const MAX_UPDATES: usize = 5;
 
@@ -88,6 +90,14 @@ pub async fn act(
         Action::ReportRejection(message) => {
             stall(stack, stack_reason::PLAN_REJECTED, State::PlanRejected, message, context, now).await
         }
+        Action::AwaitPermission(reason, message, wait) => {
+            await_permission(stack, (reason, message), wait, context, now).await
+        }
+        Action::AwaitConfirmation(message) => {
+            stall(stack, stack_reason::DESTROY_PAUSED, State::DestroyPaused, message, context, now).await
+        }
+        Action::AnnounceExpiry(message) => announce_expiry(stack, &message, context, now).await,
+        Action::Expire(message) => expire(stack, &message, context, now).await,
         Action::RecordBaseline(first) => next_step(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
         Action::Settled(settled) => settle(observed, settled, context, now).await,
@@ -167,6 +177,51 @@ async fn stall(
     requeue(stack, &state(message), None, context, now).await
 }
 
+/// Reports that a pause or a schedule prevents the run. Publishes an event once for each message.
+async fn await_permission(
+    stack: &Stack,
+    (reason, message): (&'static str, String),
+    wait: Option<SignedDuration>,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let ready = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
+    if ready.is_none_or(|ready| ready.message != message) {
+        let event = Event::new(stack, EventKind::Normal, reason, message.as_str());
+        context.events.publish(with_last_revision(stack, event));
+    }
+    // The end of a pause requeues the Stack only if the controller watches namespaces. A schedule can have no known end.
+    let unwatched = (!context.namespaces.is_watched()).then_some(WATCHED_RETRY);
+    let endless = (reason == stack_reason::OUTSIDE_SCHEDULE).then_some(ENDLESS_SCHEDULE_RETRY);
+    let known = wait.map(SignedDuration::unsigned_abs).into_iter().chain(unwatched).chain(endless).min();
+    requeue(stack, &State::AwaitingPermission(reason, message), known, context, now).await
+}
+
+/// Announces the expiry in a condition and in an event.
+async fn announce_expiry(
+    stack: &Stack,
+    message: &str,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let next = next_step(stack, &expiry::announced(stack, message, now), context).await?;
+    let event = Event::new(stack, EventKind::Warning, "StackExpiring", message);
+    context.events.publish(with_last_revision(stack, event));
+    Ok(next)
+}
+
+/// Records that the Stack has expired, and then deletes it.
+async fn expire(stack: &Stack, message: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    let recorded = write(stack, &expiry::expired(stack, message, now), context).await?;
+    if recorded.is_some() {
+        let event = Event::new(stack, EventKind::Normal, "StackExpired", message);
+        context.events.publish(with_last_revision(stack, event));
+    }
+    failpoint::hit("stack-expired");
+    context.writer.delete_if_unchanged(recorded.as_ref().unwrap_or(stack)).await?;
+    Ok(Next::Rest(Some(WATCHED_RETRY)))
+}
+
 /// Deletes the Update unless its run has started. An annotation is set before the deletion, because a deletion without
 /// this annotation counts as a cancellation by a user.
 async fn revoke_update(
@@ -241,7 +296,8 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         return next_step(stack, &status, context).await;
     }
-    let events = status.last_update.as_ref().map(|last| run_events::ended(stack, last)).unwrap_or_default();
+    let planned = update.status.as_ref().and_then(|status| status.plan.as_ref());
+    let events = status.last_update.as_ref().map(|last| run_events::ended(stack, last, planned)).unwrap_or_default();
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;
     events.into_iter().for_each(|event| context.events.publish(event));

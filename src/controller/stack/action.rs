@@ -65,6 +65,15 @@ pub enum Action {
     AwaitApproval(String),
     /// Reports that a user rejected the plan. Contains a message.
     ReportRejection(String),
+    /// Waits until a pause or a schedule permits the run. Contains the reason, a message and, if known, the time until the
+    /// run may start.
+    AwaitPermission(&'static str, String, Option<SignedDuration>),
+    /// Waits for the confirmation of the destroy, because too many Stacks were deleted. Contains a message.
+    AwaitConfirmation(String),
+    /// Announces the expiry of the Stack. Contains a message.
+    AnnounceExpiry(String),
+    /// Deletes the Stack, because it has expired. Contains a message.
+    Expire(String),
     Fetch(Resolved),
     ApplyWorkspace(Box<Workspace>, String),
     WaitForWorkspace(String),
@@ -114,6 +123,10 @@ impl Action {
             Action::AwaitExpression => "AwaitExpression",
             Action::AwaitApproval(_) => "AwaitApproval",
             Action::ReportRejection(_) => "ReportRejection",
+            Action::AwaitPermission(..) => "AwaitPermission",
+            Action::AwaitConfirmation(_) => "AwaitConfirmation",
+            Action::AnnounceExpiry(_) => "AnnounceExpiry",
+            Action::Expire(_) => "Expire",
             Action::Fetch(_) => "Fetch",
             Action::ApplyWorkspace(..) => "ApplyWorkspace",
             Action::WaitForWorkspace(_) => "WaitForWorkspace",

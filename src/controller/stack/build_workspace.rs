@@ -123,6 +123,7 @@ pub fn check_times(stack: &Stack) -> Result<(), StackSpecError> {
         ("idleTimeout", &spec.idle_timeout),
         ("interval", &spec.interval),
         ("retryInterval", &spec.retry_interval),
+        ("ttl", &spec.ttl),
     ];
     let times = times.into_iter().map(|(field, value)| (field.to_owned(), value.as_ref()));
     let freshness = spec.prerequisites.iter().map(|prerequisite| {

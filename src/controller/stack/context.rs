@@ -11,8 +11,10 @@ use kube::runtime::reflector::ObjectRef;
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::{Fetcher, Store};
+use crate::controller::namespaces::Namespaces;
 use crate::controller::stack::approval::Approvals;
 use crate::controller::stack::dependents::{Dependents, Stacks};
+use crate::controller::stack::destroy_limit::DestroyLimit;
 use crate::controller::stack::duplicate_stacks::DuplicateStacks;
 use crate::controller::stack::prerequisites::evaluator::Evaluator;
 use crate::controller::stack::source_watches::SourceWatches;
@@ -59,6 +61,9 @@ pub struct Context {
     pub approvals: Approvals,
     /// Waits until the caches of Stacks and Updates are complete.
     pub caches: CacheSync,
+    /// Pauses and schedules of namespaces.
+    pub namespaces: Namespaces,
+    pub destroy_limit: DestroyLimit,
     /// Label selector of Secrets and ConfigMaps whose changes trigger runs.
     pub watched: Option<Selector>,
     /// Maximum jitter of intervals, in percent.

@@ -14,11 +14,12 @@ use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::next_run::{adopt_pko_workspace, run_if_due};
 use crate::controller::stack::observed::Observed;
+use crate::controller::stack::restrictions::restriction;
 use crate::controller::stack::run::{self, artifact_of, describe_run, queued_message, run_kind};
 use crate::controller::stack::schedule::Due;
 use crate::controller::stack::workspace_state::in_place;
 use crate::controller::stack::{annotations, build_workspace, deletion, identity, pko_migration};
-use crate::controller::stack::{approval, drift};
+use crate::controller::stack::{approval, drift, expiry};
 use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
 
@@ -35,7 +36,10 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if !deleting && !stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
         return Action::AddFinalizer;
     }
-    if let Some(action) = annotations::cancel(observed).or_else(|| open_run(observed)) {
+    if let Some(action) = annotations::cancel(observed).or_else(|| open_run(observed, now)) {
+        return action;
+    }
+    if let Some(action) = expiry::due(stack, now) {
         return action;
     }
     if let Some(action) = handle_duplicate(observed) {
@@ -85,10 +89,10 @@ fn stalled_source(stack: &Stack, message: &str, now: Timestamp) -> Action {
 }
 
 /// Returns the action for the open run in `status.currentUpdate`.
-fn open_run(observed: &Observed) -> Option<Action> {
+fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
     let current = observed.stack.status.as_ref()?.current_update.as_ref()?;
     let Some(update) = &observed.update else {
-        return Some(match is_current(observed, current) {
+        return Some(match is_current(observed, current, now) {
             true => Action::CreateUpdate(current.clone()),
             false => Action::ForgetUpdate,
         });
@@ -119,7 +123,7 @@ fn open_run(observed: &Observed) -> Option<Action> {
             None => running_message(&what, current, update, observed.stack.status.as_ref()?.last_update.as_ref()),
         }));
     }
-    if let Some(why) = revocation(observed, current) {
+    if let Some(why) = revocation(observed, current, now) {
         return Some(Action::RevokeUpdate(format!("{what} ({}) revoked: {why}", current.name)));
     }
     Some(fetch_missing_bytes(observed, current).unwrap_or_else(|| {
@@ -161,7 +165,7 @@ fn waiting(update: &Update) -> Option<&Condition> {
 }
 
 /// Returns the reason why a run that has not started must be revoked. Returns `None` if the run is still valid.
-fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
+fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> Option<&'static str> {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
     let gone = observed.workspace.as_ref().is_none_or(|w| w.metadata.deletion_timestamp.is_some());
@@ -177,6 +181,10 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
         }
         () if gone => Some("the Workspace was deleted"),
         () if let Some(why) = approval::withdrawn(observed, current) => Some(why),
+        () if restriction(observed, current.kind, now).is_some() => Some("a pause or a schedule prevents the run"),
+        () if deleting && deletion::awaited_confirmation(observed).is_some() => {
+            Some("the destroy requires a confirmation")
+        }
         () if drift::is_superseded(observed, current) => Some("another run is due"),
         () if has_newer_source && !approval::is_of_destroy(current) => Some("the source has a newer revision"),
         () if approval::is_of_destroy(current) && deletion::has_another_source(observed, current) => {
@@ -213,10 +221,12 @@ fn fetch_missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<A
 
 /// Returns whether a recorded run without an Update still matches the Stack and the artifact in the spec of the
 /// Workspace.
-fn is_current(observed: &Observed, current: &CurrentUpdate) -> bool {
+fn is_current(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> bool {
     let deleting = observed.stack.metadata.deletion_timestamp.is_some();
     let kind = if deleting { UpdateKind::Destroy } else { run_kind(&observed.stack) };
-    if observed.stack.spec.suspend.unwrap_or_default() {
+    let is_restricted = restriction(observed, current.kind, now).is_some()
+        || deleting && deletion::awaited_confirmation(observed).is_some();
+    if observed.stack.spec.suspend.unwrap_or_default() || is_restricted {
         return false;
     }
     let requested = observed.workspace.as_ref().and_then(|w| w.spec.artifact.as_ref());

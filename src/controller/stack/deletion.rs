@@ -16,7 +16,7 @@ use crate::controller::stack::next_run::run_if_due;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::run::reference;
 use crate::controller::stack::workspace_state::{Readiness, last_in_place, readiness};
-use crate::controller::stack::{annotations, identity};
+use crate::controller::stack::{annotations, destroy_limit, expiry, identity};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
@@ -36,6 +36,9 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
     if stack.spec.suspend.unwrap_or_default() {
         return Action::Settled(Settled::DeletionSuspended);
+    }
+    if let Some(message) = awaited_confirmation(observed) {
+        return Action::AwaitConfirmation(message);
     }
     if let Some(action) = waiting_for_dependents(observed, now) {
         return action;
@@ -59,15 +62,20 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. Nothing is
-/// destroyed if no run of the Stack can have changed resources, or if a destroy has succeeded, because another Stack
+/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. The resources of an
+/// expired Stack are destroyed unless `spec.destroyOnFinalize` is `false`. Nothing is destroyed if no run of the Stack can have changed resources, or if a destroy has succeeded, because another Stack
 /// may manage the Pulumi stack in the spec.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
-        && stack.spec.destroy_on_finalize.unwrap_or_default()
+        && stack.spec.destroy_on_finalize.unwrap_or_else(|| expiry::has_expired(stack))
         && !stack.spec.preview.unwrap_or_default()
         && identity::has_applied(stack)
         && !annotations::is_abandoned_destroy(stack)
+}
+
+/// Returns the message if the destroy must wait for a confirmation, because too many Stacks were deleted.
+pub fn awaited_confirmation(observed: &Observed) -> Option<String> {
+    destroy_limit::awaiting_confirmation(&observed.stack, observed.exceeded_destroy_limit.as_deref())
 }
 
 /// Returns the Pulumi stack whose resources remain because `spec.preview` is set. The resources are not destroyed,

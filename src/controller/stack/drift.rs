@@ -1,4 +1,4 @@
-//! Drift checks: previews of a refresh, which run at an interval while no other run is due.
+//! Drift checks: previews of a refresh, which run at an interval or at the times of a schedule while no other run is due.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -6,16 +6,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use crate::api::auto::{PlannedResource, PreviewOf, Update, UpdateKind, UpdatePlan};
 use crate::api::conditions::{self, ConditionUpdate, DRIFTED, FAILED, Status, drift_reason, update_reason};
 use crate::api::pulumi::{
-    CurrentUpdate, DriftIgnoreRule, DriftMode, DriftPolicy, LastUpdate, Stack, StackDrift, StackStatus,
+    CurrentUpdate, DriftIgnoreRule, DriftMode, DriftPolicy, DriftSchedule, LastUpdate, Stack, StackDrift, StackStatus,
 };
 use crate::api::{bounds, duration};
 use crate::controller::stack::backoff;
+use crate::controller::stack::drift::cron::Cron;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::pattern;
 use crate::controller::stack::run::RunCandidate;
+use crate::controller::stack::run_windows;
 use crate::controller::stack::schedule::{self, Due};
 
-/// Minimum interval of drift checks.
+mod cron;
+
+/// Minimum time between a run or a drift check and the next drift check.
 const MIN_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 /// Maximum number of drifted resources in the status of a Stack.
 const MAX_RESOURCES: usize = 50;
@@ -37,20 +41,62 @@ pub fn is_check(current: &CurrentUpdate) -> bool {
     current.preview_of == Some(PreviewOf::Refresh)
 }
 
-/// Returns when the next drift check of a Stack is due whose last run succeeded. `kind` is the kind of its runs.
+/// Returns when the next drift check of a Stack is due whose last run succeeded. `kind` is the kind of its runs. Invalid
+/// times are ignored, because [`check_schedule`] rejects them before a run.
 pub fn check(stack: &Stack, kind: UpdateKind, now: Timestamp) -> Check {
     let Some(policy) = stack.spec.drift.as_ref().filter(|_| kind == UpdateKind::Up) else { return Check::Never };
-    let Some(interval) = backoff::interval(Some(&policy.interval)) else { return Check::Never };
-    let interval = interval.max(MIN_INTERVAL);
     let status = stack.status.as_ref();
     let run = status.and_then(|status| status.last_update.as_ref()?.last_resync_time.as_ref());
     let checked = status.and_then(|status| status.drift.as_ref()?.last_checked.as_ref());
-    let since = run.into_iter().chain(checked).map(|time| now.duration_since(time.0)).min();
-    let left = interval.saturating_sub(since.unwrap_or(interval));
-    match left.is_positive() {
-        true => Check::After(left),
-        false => Check::Now(format!("Drift check after {}", duration::display(interval))),
+    let last = run.into_iter().chain(checked).map(|time| time.0).max();
+    let next = [
+        policy.interval.as_deref().and_then(|interval| check_at_interval(interval, last, now)),
+        policy.schedule.as_ref().and_then(|schedule| check_at_time(schedule, last, now)),
+    ];
+    match next.into_iter().flatten().min_by_key(|(wait, _)| *wait) {
+        Some((wait, _)) if wait.is_positive() => Check::After(wait),
+        Some((_, message)) => Check::Now(message),
+        None => Check::Never,
     }
+}
+
+/// Returns the time until the next drift check at the interval, and its message. `last` is the time of the last run or
+/// check. Returns `None` if the interval is zero or invalid.
+fn check_at_interval(interval: &str, last: Option<Timestamp>, now: Timestamp) -> Option<(SignedDuration, String)> {
+    let interval = backoff::interval(Some(interval))?.max(MIN_INTERVAL);
+    let since = last.map(|last| now.duration_since(last));
+    let wait = interval.saturating_sub(since.unwrap_or(interval));
+    Some((wait, format!("Drift check after {}", duration::display(interval))))
+}
+
+/// Returns the time until the first drift check of the schedule since `last`, the time of the last run or check, and its
+/// message. Returns `None` if the schedule is invalid.
+fn check_at_time(
+    schedule: &DriftSchedule,
+    last: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<(SignedDuration, String)> {
+    let cron = Cron::parse(schedule).ok()?;
+    let Some(last) = last else { return Some((SignedDuration::ZERO, "First drift check".to_owned())) };
+    let earliest = last.checked_add(MIN_INTERVAL).ok()?;
+    let at = cron.next(last)?;
+    let wait = at.max(earliest).duration_since(now);
+    Some((wait, format!("Drift check scheduled for {at}")))
+}
+
+/// Checks `spec.schedule`, and the interval and the times of drift checks. Returns the error message.
+pub fn check_schedule(stack: &Stack) -> Result<(), String> {
+    if let Some(schedule) = &stack.spec.schedule {
+        run_windows::check("spec.schedule", schedule)?;
+    }
+    let Some(policy) = &stack.spec.drift else { return Ok(()) };
+    if policy.interval.is_none() && policy.schedule.is_none() {
+        return Err("invalid spec.drift: no time of the drift checks; set interval or schedule".to_owned());
+    }
+    if let Some(interval) = policy.interval.as_ref().filter(|interval| duration::seconds(interval).is_none()) {
+        return Err(format!("invalid spec.drift.interval: {interval:?} is not a duration such as 1h30m or 45s"));
+    }
+    policy.schedule.as_ref().map_or(Ok(()), cron::check)
 }
 
 /// Returns whether a run must correct the drift that the last drift check found.

@@ -12,6 +12,7 @@ use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::drift::{self, Check};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::{self, DependencyState};
+use crate::controller::stack::restrictions::{Restriction, restriction};
 use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_update, describe_run, reference};
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
@@ -44,7 +45,7 @@ pub fn run_if_due(
     }
     let due_run = |message, plan| {
         let refresh = kind == UpdateKind::Up && drift::is_correction_due(stack);
-        run(observed, resolved, in_store, &DueRun { operation: kind, message, refresh, plan }, now)
+        permitted_run(observed, resolved, in_store, &DueRun { operation: kind, message, refresh, plan }, now)
     };
     match approval::gate(observed, &candidate, kind, &due) {
         Gate::Open => {}
@@ -61,7 +62,7 @@ pub fn run_if_due(
             Check::Now(message) => {
                 let operation = UpdateKind::Refresh;
                 let check = DueRun { operation, message, refresh: false, plan: PlanUse::None };
-                run(observed, resolved, in_store, &check, now)
+                permitted_run(observed, resolved, in_store, &check, now)
             }
             Check::After(wait) => {
                 let again = again.map_or(wait, |again| again.min(wait));
@@ -119,6 +120,17 @@ fn adopt_repacked_archive(
     })
 }
 
+/// Returns the next step towards a run that is due, or the action that waits if a pause or a schedule prevents the run.
+fn permitted_run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRun, now: Timestamp) -> Action {
+    match restriction(observed, due_run.kind(), now) {
+        Some(Restriction::Waiting { reason, message, until }) => {
+            Action::AwaitPermission(reason, message, until.map(|until| until.duration_since(now)))
+        }
+        Some(Restriction::Invalid(message)) => Action::Invalid(message),
+        None => run(observed, resolved, in_store, due_run, now),
+    }
+}
+
 /// Returns the next step towards a run that is due.
 fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRun, now: Timestamp) -> Action {
     let (stack, kind) = (&observed.stack, due_run.operation);
@@ -128,6 +140,9 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     let run = || build_update::update(stack, &current).map(drop);
     if let Err(error) = build_workspace::check_times(stack).and_then(|()| run()) {
         return Action::Invalid(error.to_string());
+    }
+    if let Err(message) = drift::check_schedule(stack) {
+        return Action::Invalid(message);
     }
     if let Some(action) = blocked_by_dependencies(observed, &resolved.revision, kind, now) {
         return action;

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::api::auto::{PreviewOf, Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::InPod;
+use crate::controller::namespaces::RunSettings;
 use crate::controller::stack::annotations::requests;
 use crate::controller::stack::approval;
 use crate::controller::stack::context::Context;
@@ -66,11 +67,14 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         cycle = context.dependents.cycle(&stack);
     }
     let plan = approval::observe(&stack, update.as_ref(), context).await?;
+    let run_settings = observe_run_settings(&namespace, update.as_ref(), context).await?;
     let duplicate = context.duplicates.preceding(&stack, workspace.as_ref(), &context.reader).await?;
     Ok(Observed {
         interval_jitter: context.interval_jitter,
         duplicate,
         plan,
+        run_settings,
+        exceeded_destroy_limit: context.destroy_limit.exceeded(&stack),
         stack,
         source,
         in_store,
@@ -102,6 +106,19 @@ async fn observe_source(
         context.git.forget(&(stack.namespace().unwrap_or_default(), stack.name_any()));
     }
     None
+}
+
+/// Returns the pauses and the schedule outside the Stack. They do not affect a run that has started.
+async fn observe_run_settings(
+    namespace: &str,
+    current: Option<&Update>,
+    context: &Context,
+) -> Result<RunSettings, ReadError> {
+    let has_started = current.and_then(|update| update.status.as_ref()).is_some_and(|status| status.run.is_some());
+    match has_started {
+        true => Ok(RunSettings::default()),
+        false => context.namespaces.run_settings(namespace).await,
+    }
 }
 
 /// Reads the state for a destroy: the artifacts that the destroy can use, and the dependents that must be destroyed

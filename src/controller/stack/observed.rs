@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
+use crate::controller::namespaces::RunSettings;
 use crate::controller::stack::approval::ObservedPlan;
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::prerequisites::Dependency;
@@ -43,6 +44,10 @@ pub struct Observed {
     pub duplicate: Option<DuplicateStack>,
     /// State of the plan of this Stack, or `None` if it has no plan.
     pub plan: Option<ObservedPlan>,
+    /// Pauses and the schedule outside the Stack.
+    pub run_settings: RunSettings,
+    /// Message that more Stacks than the limit of destroys were deleted together with this Stack.
+    pub exceeded_destroy_limit: Option<String>,
     /// All cached Updates of this Stack.
     pub updates: Vec<Arc<Update>>,
     /// State for the deletion. Set only while the Stack is being deleted.
@@ -68,6 +73,8 @@ impl Observed {
             interval_jitter: 0,
             duplicate: None,
             plan: None,
+            run_settings: RunSettings::default(),
+            exceeded_destroy_limit: None,
             updates: Vec::new(),
             deletion: None,
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::{Stream, TryStreamExt};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::runtime::{Controller, WatchStreamExt};
@@ -18,7 +18,7 @@ use crate::controller::stack::decide::decide;
 use crate::controller::stack::dependents::StackGroup;
 use crate::controller::stack::observe::observe;
 use crate::controller::stack::step::Next;
-use crate::controller::stack::{ownership, prerequisites};
+use crate::controller::stack::{expiry, ownership, prerequisites};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::controller::Start;
 use crate::runtime::index::{IndexWriter, StoreWriter};
@@ -46,10 +46,13 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
         let now = Timestamp::now();
         let action = decide(&observed, now);
         tracing::debug!(action = action.name(), "decided");
+        let until_expiry = expiry::next_change(&observed.stack, now).map(SignedDuration::unsigned_abs);
         match Box::pin(act(&observed, action, &context, now)).await? {
             Next::Again(next) => stack = next,
-            Next::Rest(None) => return Ok(Outcome::Settled),
-            Next::Rest(Some(after)) => return Ok(Outcome::After(after)),
+            Next::Rest(after) => {
+                let after = after.into_iter().chain(until_expiry).min();
+                return Ok(after.map_or(Outcome::Settled, Outcome::After));
+            }
         }
     }
     Ok(Outcome::After(std::time::Duration::from_secs(1)))
@@ -81,8 +84,10 @@ pub async fn controller(
     context: Arc<Context>,
 ) {
     let duplicates = context.duplicates.clone();
+    let destroy_limit = context.destroy_limit.clone();
     let record = move |stack: &mut Stack| {
         duplicates.record(stack);
+        destroy_limit.record(stack);
         strip_unused_fields(stack);
     };
     let dependents = context.dependents.clone();

@@ -1,6 +1,6 @@
 //! Events about the runs of a Stack.
 
-use crate::api::auto::UpdateKind;
+use crate::api::auto::{PlannedResource, UpdateKind, UpdatePlan};
 use crate::api::conditions::{self, drift_reason, stack_reason, update_reason};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
 use crate::controller::stack::run::RunCandidate;
@@ -16,6 +16,9 @@ const RESOURCES_ORPHANED: &str = "ResourcesOrphaned";
 const CANCELED: &str = "StackUpdateCanceled";
 /// Event reason: another update holds the lock of the Pulumi stack, or another Stack manages the Pulumi stack.
 pub const CONFLICT: &str = "StackUpdateConflictDetected";
+/// Maximum length of the list of resources in the summary of a preview, in bytes. The message of an event has at most 1024
+/// bytes.
+const MAX_PLANNED_LIST: usize = 800;
 /// Event metadata with which notification-controller updates the commit status but sends no chat message.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
@@ -71,18 +74,19 @@ pub fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
     is_new.then(|| with_revisions(event, status.last_applied_revision.as_deref(), None))
 }
 
-/// Returns the events for the end of a run. `stack` is the Stack before its status contains the result.
-pub fn ended(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
+/// Returns the events for the end of a run. `stack` is the Stack before its status contains the result, and `planned` are the
+/// changes that a preview has reported.
+pub fn ended(stack: &Stack, last: &LastUpdate, planned: Option<&UpdatePlan>) -> Vec<Event> {
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
     // If the backend URL is in a Secret, only the agent reads it. A change of the backend is then detected only after
     // the run.
     let orphaned = current
         .zip(last.pulumi_stack.as_ref())
         .and_then(|(current, next)| resources_remain(stack, current, next, current.pulumi_stack.as_ref()));
-    outcome(stack, last).into_iter().chain(orphaned).collect()
+    outcome(stack, last, planned).into_iter().chain(orphaned).collect()
 }
 
-fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
+fn outcome(stack: &Stack, last: &LastUpdate, planned: Option<&UpdatePlan>) -> Vec<Event> {
     let before = stack.status.as_ref();
     let current = before.and_then(|status| status.current_update.as_ref());
     // The revision in `last` can have the format of the Pulumi Kubernetes Operator, so the revision is read from
@@ -113,7 +117,7 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     let failed_before = before
         .and_then(|status| status.last_update.as_ref())
         .is_some_and(|previous| previous.state.as_deref() == Some("failed"));
-    let summary = summary(last, failed_before);
+    let summary = summary(last, planned, failed_before);
     let summary = summary.map(|summary| event(EventKind::Normal, stack_reason::PROCESSING_COMPLETED, summary));
     std::iter::once(done).chain(summary).collect()
 }
@@ -160,9 +164,10 @@ fn succeeded(last: &LastUpdate) -> String {
 
 /// Returns the message of the notification about a successful run, which Flux Alerts send to chats and pull requests.
 /// Returns `None` unless the run is a preview, has changed resources, or follows a failure.
-fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
+fn summary(last: &LastUpdate, planned: Option<&UpdatePlan>, failed_before: bool) -> Option<String> {
     let changed = if is_kind(last, UpdateKind::Preview) {
-        Some(format!("Preview: {}", status::changes(last)))
+        let resources = planned.map(planned_resources).unwrap_or_default();
+        Some(format!("Preview: {}{resources}", status::changes(last)))
     } else {
         changed(last)
     };
@@ -171,6 +176,29 @@ fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
         (true, None) => Some("The stack has recovered from its last failure".to_owned()),
         (false, changed) => changed,
     }
+}
+
+/// Returns the changed resources of a preview as a list in Markdown, because Flux posts the message as a comment on a pull
+/// request. The list contains no values, which can be secret.
+fn planned_resources(plan: &UpdatePlan) -> String {
+    let line = |resource: &PlannedResource| {
+        let properties = match resource.properties.as_slice() {
+            [] => String::new(),
+            properties => format!(" ({})", properties.join(", ")),
+        };
+        format!("\n- {} {} {}{properties}", resource.operation, resource.kind(), resource.name())
+    };
+    let mut text = String::new();
+    let mut listed = 0;
+    for line in plan.resources.iter().map(line) {
+        if text.len() + line.len() > MAX_PLANNED_LIST {
+            break;
+        }
+        text.push_str(&line);
+        listed += 1;
+    }
+    let more = plan.resource_count.saturating_sub(listed);
+    if more > 0 { format!("{text}\n- and {more} more") } else { text }
 }
 
 /// Returns the changes of a run, such as `2 created, 1 deleted`.

@@ -21,13 +21,15 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     let ready = conditions::find(&status.conditions, READY);
     let stalled = conditions::find(&status.conditions, STALLED).filter(|stalled| stalled.status == "True");
     let last_failed = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
-    // A Stack that has an open run or waits for a dependency or an approval does not count as failing.
+    // A Stack that has an open run or waits for a dependency, an approval, a pause or a schedule does not count as failing.
     let waits = |reason: &str| {
         let waiting = [
             stack_reason::NOT_READY_IN_PROGRESS,
             stack_reason::STACK_PROCESSING,
             stack_reason::PREREQUISITE_NOT_SATISFIED,
             stack_reason::AWAITING_APPROVAL,
+            stack_reason::PAUSED,
+            stack_reason::OUTSIDE_SCHEDULE,
         ];
         waiting.contains(&reason)
     };

@@ -104,9 +104,10 @@ fn requeue_interval(state: &State, known: Option<Duration>, requeue_dependency: 
         | State::Canceled
         | State::AwaitingApproval(_)
         | State::PlanRejected(_)
+        | State::DestroyPaused(_)
         | State::Suspended
         | State::DeletionSuspended => None,
-        State::Done | State::Failed | State::Invalid(_) => known,
+        State::Done | State::Failed | State::Invalid(_) | State::AwaitingPermission(..) => known,
         State::SourceUnavailable(_) | State::SourceStalled(_) | State::PrerequisiteNotSatisfied(_) => {
             known.or(Some(requeue_dependency))
         }

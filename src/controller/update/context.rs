@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
 use crate::api::auto::Update;
+use crate::controller::namespaces::Namespaces;
 use crate::controller::references::References;
 use crate::controller::update::attachments::Attachments;
 use crate::controller::update::queue::{UpdateGroup, Updates, open_runs};
@@ -25,6 +26,8 @@ pub struct Context {
     pub run_limiter: RunLimiter<ObjectRef<Update>>,
     pub events: Events,
     pub references: References,
+    /// Pauses of namespaces.
+    pub namespaces: Namespaces,
     pub metrics: Metrics,
     /// All Updates in the scope of the controller.
     pub updates: Updates,

@@ -10,6 +10,7 @@ use crate::api::auto::{ArtifactReference, RunBinding, TerminationEvidence, Updat
 use crate::api::conditions::{self, update_reason};
 use crate::api::{duration, names, resolve};
 use crate::artifact::Directory;
+use crate::controller::stack::Restriction;
 use crate::controller::update::attachments::RunState;
 use crate::controller::update::deadline;
 use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_of_stack};
@@ -338,6 +339,11 @@ fn waiting(observed: &Observed) -> Action {
     }
     if let Some(why) = &observed.forbidden {
         return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, why)));
+    }
+    match &observed.restriction {
+        Some(Restriction::Waiting { reason, message, .. }) => return Action::Wait(reason, message.clone()),
+        Some(Restriction::Invalid(message)) => return Action::Wait(update_reason::OUTSIDE_SCHEDULE, message.clone()),
+        None => {}
     }
     let Some(workspace) = &observed.workspace else {
         return Action::Wait(update_reason::WORKSPACE_NOT_FOUND, format!("Workspace {name} not found"));

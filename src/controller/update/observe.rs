@@ -11,7 +11,7 @@ use crate::api::auto::{RunBinding, RunProgress, Update, UpdateKind, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::references::Checked;
-use crate::controller::stack::unapproved_run;
+use crate::controller::stack::{RestrictedRun, Restriction, unapproved_run};
 use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
 use crate::controller::update::deadline;
@@ -47,6 +47,8 @@ pub struct Observed {
     /// Reason why the approval settings of the Stack do not permit the run. Read only for an `up` or destroy that is the next
     /// run of its Workspace, until the agent reports the run.
     pub forbidden: Option<String>,
+    /// Why the run must not start now. Read only for a run that is the next run of its Workspace.
+    pub restriction: Option<Restriction>,
     /// Plan that the run follows. Read only until the agent reports the run.
     pub plan: PlanFile,
     /// State of the Secrets and ConfigMaps to which the run refers. Read only for a run that has no binding and is the
@@ -115,6 +117,13 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         true => None,
         false => forbidden(&update, preceding_update.as_ref(), context).await?,
     };
+    let restriction = match may_be_next(&update, preceding_update.as_ref()) {
+        true => {
+            let settings = context.namespaces.run_settings(&namespace).await?;
+            RestrictedRun { kind: update.spec.kind, namespace: &namespace, schedule: None }.restriction(&settings, now)
+        }
+        false => None,
+    };
     let agent_ip = snapshot.as_ref().map(|snapshot| snapshot.ip);
     let task_may_start = snapshot.as_ref().is_some_and(|snapshot| snapshot.may_start);
     let (run_state, progress) = snapshot.map_or((None, None), |snapshot| (Some(snapshot.run_state), snapshot.progress));
@@ -131,6 +140,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         task_may_start,
         stack,
         forbidden,
+        restriction,
         plan,
         references,
     })

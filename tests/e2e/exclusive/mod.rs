@@ -4,6 +4,7 @@
 mod api_server;
 mod crowd;
 mod definitions;
+mod guard_rails;
 mod hostile_agents;
 mod leader;
 mod many_stacks;

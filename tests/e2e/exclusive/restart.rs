@@ -11,8 +11,8 @@ use pulumi_controller::api::names::workspace_pod;
 use serde_json::json;
 
 use crate::harness::{
-    Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, in_scene, is_done, kubectl, once, run_alone,
-    run_with_cleanup, wait_until,
+    Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, has_condition, in_scene, is_done, kubectl, once,
+    run_alone, run_with_cleanup, wait_until,
 };
 
 /// The controller exits once at each failpoint in the code while a Stack is created, run, destroyed and removed.
@@ -28,7 +28,7 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
                 in_scene("failpoint", async |scene| {
                     // Only the first process exits at the failpoint. The restarted process continues.
                     controller.restart_with_failpoint(Some(failpoint)).await;
-                    check_stack_lifecycle(scene).await;
+                    check_stack_lifecycle(scene, failpoint == EXPIRY_FAILPOINT).await;
                     controller.until_failpoint_reached(failpoint).await;
                 })
                 .await;
@@ -38,9 +38,70 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
     });
 }
 
-/// Creates, runs and deletes a Stack. Checks that one run creates every resource once, and that one run deletes every
+/// Failpoint between the record of the expiry and the deletion of an expired Stack.
+const EXPIRY_FAILPOINT: &str = "stack-expired";
+/// Steps of a run that executes a plan. The controller exits once at each of them.
+const STEPS_OF_APPROVED_RUN: [&str; 9] = [
+    "stack-run-recorded",
+    "stack-update-created",
+    "update-bound",
+    "update-pod-marked",
+    "update-acknowledged",
+    "update-result-seen",
+    "update-recorded",
+    "stack-result-seen",
+    "stack-result-absorbed",
+];
+
+#[test]
+fn a_restart_at_any_step_of_an_approved_run_executes_the_plan_once() {
+    run_alone(async || {
+        let controller = Controller::new(&client().await);
+        let crashes = async || {
+            for failpoint in STEPS_OF_APPROVED_RUN {
+                println!("the controller exits at {failpoint}");
+                in_scene("approved-step", async |scene| check_approved_run(scene, &controller, failpoint).await).await;
+            }
+        };
+        run_with_cleanup(crashes, async || controller.restart_with_failpoint(None).await).await;
+    });
+}
+
+/// Exits at the failpoint in the run that executes an approved plan.
+async fn check_approved_run(scene: &Scene, controller: &Controller, failpoint: &str) {
+    controller.restart_with_failpoint(None).await;
+    let role = "--clusterrole=pulumi-controller-approver";
+    kubectl(&["--namespace", &scene.namespace, "create", "rolebinding", "alice", role, "--user=alice"], "").await;
+    let source = scene.source("app").await;
+    let commit = source.push(&Program::new("approved").step("step", json!({"value": scene.id})).files()).await;
+    let mut stack = scene.stack("main", &source);
+    stack.spec.approval = serde_json::from_value(json!({"mode": "Always"})).expect("approval settings");
+    let main = scene.start(stack).await;
+    let awaiting = main
+        .until("to wait for an approval", WaitLimit::Run, |stack| {
+            has_condition(stack, RECONCILING, "True", stack_reason::AWAITING_APPROVAL)
+        })
+        .await;
+    controller.restart_with_failpoint(Some(failpoint)).await;
+    let digest = awaiting.status.and_then(|status| status.plan).expect("a plan").digest.to_string();
+    let approval = json!({
+        "apiVersion": "pulumi.com/v1alpha1", "kind": "Approval", "metadata": {"name": "main"},
+        "spec": {"stackRef": {"name": "main"}, "planDigest": digest, "decision": "Approve", "by": "alice"},
+    });
+    let create = ["--namespace", &scene.namespace, "--as", "alice", "create", "--filename", "-"];
+    kubectl(&create, &approval.to_string()).await;
+    let applied = main.until_applied(&commit).await;
+    controller.until_failpoint_reached(failpoint).await;
+    let last = applied.status.and_then(|status| status.last_update).expect("a run");
+    assert_eq!(last.plan.map(|plan| plan.approved_by), Some(vec!["alice".to_owned()]));
+    assert_eq!(main.log.operations().await, once(&["create step"]));
+    let runs: BTreeSet<String> = scene.timeline.states_of::<Update>().iter().map(Update::name_any).collect();
+    assert_eq!(runs.len(), 2, "one plan and one up: {runs:?}");
+}
+
+/// Creates, runs and deletes a Stack. If `expires` is set, the controller deletes it. Checks that one run creates every resource once, and that one run deletes every
 /// resource once.
-async fn check_stack_lifecycle(scene: &Scene) {
+async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
     let source = scene.source("app").await;
     // The program has an output, because the storage of the outputs Secret is one of the tested steps.
     let program =
@@ -50,7 +111,10 @@ async fn check_stack_lifecycle(scene: &Scene) {
     stack.spec.destroy_on_finalize = Some(true);
     let main = scene.start(stack).await;
     main.until_applied(&commit).await;
-    main.delete().await;
+    match expires {
+        true => main.change(json!({"spec": {"expiresAt": "2026-01-01T00:00:00Z"}})).await,
+        false => main.delete().await,
+    }
     main.until_gone().await;
     assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
     let runs: BTreeSet<String> = scene.timeline.states_of::<Update>().iter().map(Update::name_any).collect();

@@ -3,6 +3,7 @@
 mod inputs;
 mod open_run;
 mod repacked;
+mod restrictions;
 mod source;
 
 use std::sync::Arc;

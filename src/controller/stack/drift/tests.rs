@@ -48,6 +48,94 @@ fn a_drift_check_is_due_after_the_interval_since_the_last_run_or_check() {
 }
 
 #[test]
+fn a_drift_check_is_due_at_the_first_scheduled_time_since_the_last_run_or_check() {
+    let time = |text: &str| text.parse::<Timestamp>().unwrap();
+    let daily = || json!({"schedule": {"cron": "30 2 * * *"}});
+    let berlin = || json!({"schedule": {"cron": "30 2 * * *", "timeZone": "Europe/Berlin"}});
+    let lord_howe = || json!({"schedule": {"cron": "0 3 * * *", "timeZone": "Australia/Lord_Howe"}});
+    let both = |interval: &str| json!({"interval": interval, "schedule": {"cron": "30 2 * * *"}});
+    // The settings, the time of the last run, the current time, and the seconds until the check or the message.
+    let rows = [
+        (daily(), "2026-11-26T02:00:00Z", "2026-11-26T02:20:00Z", Err(600)),
+        (daily(), "2026-11-26T02:00:00Z", "2026-11-26T02:30:00Z", Ok("Drift check scheduled for 2026-11-26T02:30:00Z")),
+        (daily(), "2026-11-24T02:00:00Z", "2026-11-26T12:00:00Z", Ok("Drift check scheduled for 2026-11-24T02:30:00Z")),
+        (daily(), "2026-11-26T02:30:00Z", "2026-11-26T02:30:00Z", Err(86400)),
+        // The minimum is a minute.
+        (daily(), "2026-11-26T02:29:50Z", "2026-11-26T02:30:00Z", Err(50)),
+        (berlin(), "2026-11-26T00:00:00Z", "2026-11-26T01:29:00Z", Err(60)),
+        // A change of daylight saving time skips 02:30 on 2026-03-29, and repeats it on 2026-10-25.
+        (berlin(), "2026-03-29T00:30:00Z", "2026-03-29T01:29:00Z", Err(60)),
+        (berlin(), "2026-10-25T00:00:00Z", "2026-10-25T00:29:00Z", Err(60)),
+        (berlin(), "2026-10-25T00:31:00Z", "2026-10-25T01:29:00Z", Err(86460)),
+        (berlin(), "2026-10-25T01:29:00Z", "2026-10-25T01:29:00Z", Err(86460)),
+        (lord_howe(), "2027-04-03T13:00:00Z", "2027-04-03T16:29:00Z", Err(60)),
+        // The earlier check applies.
+        (both("1h"), "2026-11-26T02:00:00Z", "2026-11-26T02:20:00Z", Err(600)),
+        (both("10m"), "2026-11-26T02:00:00Z", "2026-11-26T02:20:00Z", Ok("Drift check after 10m0s")),
+        (both("0s"), "2026-11-26T02:00:00Z", "2026-11-26T02:20:00Z", Err(600)),
+    ];
+    for (settings, last, now, expected) in rows {
+        let run = LastUpdate { last_resync_time: Some(Time(time(last))), ..LastUpdate::default() };
+        let status = StackStatus { last_update: Some(run), ..StackStatus::default() };
+        let expected = match expected {
+            Ok(message) => Check::Now(message.to_owned()),
+            Err(seconds) => Check::After(SignedDuration::from_secs(seconds)),
+        };
+        assert_eq!(check(&stack(settings.clone(), status), UpdateKind::Up, time(now)), expected, "{settings} at {now}");
+    }
+    let never = stack(json!({"schedule": {"cron": "61 2 * * *"}}), StackStatus::default());
+    assert_eq!(check(&never, UpdateKind::Up, at(0)), Check::Never, "invalid times are rejected before a run");
+    let first = check(&stack(daily(), StackStatus::default()), UpdateKind::Up, at(0));
+    assert_eq!(first, Check::Now("First drift check".to_owned()));
+}
+
+#[test]
+fn invalid_times_are_errors_with_the_path_of_the_field() {
+    let cron = |cron: &str| json!({"schedule": {"cron": cron}});
+    // The settings of drift checks, and the error.
+    let rows = [
+        (Value::Null, None),
+        (json!({"interval": "1h"}), None),
+        (cron("30 2 * * *"), None),
+        (cron("*/15 8-17 * JAN,FEB MON-FRI"), None),
+        (cron("0 0 29 2 *"), None),
+        (json!({}), Some("invalid spec.drift: no time of the drift checks; set interval or schedule")),
+        (json!({"interval": "10"}), Some("invalid spec.drift.interval: \"10\" is not a duration such as 1h30m or 45s")),
+        (
+            cron("61 2 * * *"),
+            Some("invalid spec.drift.schedule.cron: \"61 2 * * *\": value must be in range 0..=59; found 61"),
+        ),
+        (
+            cron("@daily"),
+            Some(
+                "invalid spec.drift.schedule.cron: \"@daily\": 1 field(s); specify minute, hour, day of the month, month \
+                 and day of the week",
+            ),
+        ),
+        (cron("a 2 * * *"), Some("invalid spec.drift.schedule.cron: \"a 2 * * *\": malformed expression")),
+        (
+            cron("0 0 30 2 *"),
+            Some("invalid spec.drift.schedule.cron: \"0 0 30 2 *\" matches no date; change the day or the month"),
+        ),
+        (
+            json!({"schedule": {"cron": "30 2 * * *", "timeZone": "Europe/Berln"}}),
+            Some(
+                "invalid spec.drift.schedule.timeZone: unknown time zone \"Europe/Berln\"; use a name of the IANA \
+                 database, such as Europe/Berlin",
+            ),
+        ),
+    ];
+    for (settings, expected) in rows {
+        let error = check_schedule(&stack(settings.clone(), StackStatus::default())).err();
+        assert_eq!(error.as_deref(), expected, "{settings}");
+    }
+    let mut windows = stack(Value::Null, StackStatus::default());
+    windows.spec.schedule = serde_json::from_value(json!({"windows": [{"start": "08:00", "end": "25:00"}]})).unwrap();
+    let error = check_schedule(&windows).unwrap_err();
+    assert!(error.starts_with("invalid spec.schedule.windows[0].end: "), "{error}");
+}
+
+#[test]
 fn drift_is_corrected_once_and_only_if_no_other_run_is_due() {
     let due_with = |mode: &str, drift: Option<StackDrift>, due: Due| {
         let status = StackStatus { drift, ..StackStatus::default() };

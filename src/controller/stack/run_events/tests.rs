@@ -87,7 +87,7 @@ fn the_events_of_an_ended_run_depend_on_its_result() {
         ),
     ];
     for (name, before, last, expected) in rows {
-        let events = ended(&stack(before), &last);
+        let events = ended(&stack(before), &last, None);
         assert_eq!(brief(&events), expected, "{name}");
         for event in &events {
             let revisions = [REVISION, ORIGIN_REVISION].map(|key| event.metadata.get(key).map(String::as_str));
@@ -116,7 +116,8 @@ fn a_lock_conflict_is_reported_once() {
         message: Some(format!("the stack is locked by {holder}")),
         ..last("up", "failed", &[])
     };
-    let conflict_events = |before: Option<LastUpdate>, holder: &str| brief(&ended(&stack(before), &locked(holder)));
+    let conflict_events =
+        |before: Option<LastUpdate>, holder: &str| brief(&ended(&stack(before), &locked(holder), None));
     let alice = ["Warning StackUpdateConflictDetected: Update conflict: the stack is locked by alice"];
     assert_eq!(conflict_events(None, "alice"), alice);
     assert_eq!(conflict_events(Some(last("up", "failed", &[])), "alice"), alice);
@@ -146,7 +147,7 @@ fn orphaned_resources_are_reported_when_the_change_is_first_detected() {
     };
     let ended_in = |recorded: Option<&str>, backend: &str| {
         let last = LastUpdate { pulumi_stack: Some(of(Some(backend))), ..last("up", "failed", &[]) };
-        brief(&ended(&with(recorded), &last)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
+        brief(&ended(&with(recorded), &last, None)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
     };
     let events = begun(Some("s3://b")).expect("an orphan event");
     assert!(
@@ -160,4 +161,27 @@ fn orphaned_resources_are_reported_when_the_change_is_first_detected() {
     assert_eq!(ended_in(Some("s3://b"), "s3://b"), 0, "already reported when the run started");
     assert_eq!(ended_in(None, "s3://b"), 1, "only the agent reported the backend");
     assert_eq!(ended_in(None, "s3://a"), 0);
+}
+
+#[test]
+fn the_summary_of_a_preview_lists_the_changed_resources_without_values() {
+    let resource = |operation: &str, name: &str, properties: &[&str]| PlannedResource {
+        urn: format!("urn:pulumi:dev::web::aws:s3/bucket:Bucket::{name}"),
+        operation: operation.to_owned(),
+        properties: properties.iter().map(|property| (*property).to_owned()).collect(),
+    };
+    let preview = last("preview", "succeeded", &[("create", 1), ("update", 1)]);
+    let text = |resources: Vec<PlannedResource>| {
+        let resource_count = i64::try_from(resources.len()).unwrap();
+        let plan = UpdatePlan { resources, resource_count, ..UpdatePlan::default() };
+        ended(&stack(None), &preview, Some(&plan)).pop().unwrap().message
+    };
+    let few = vec![resource("create", "logs", &[]), resource("update", "site", &["tags.owner", "acl"])];
+    let expected = "Preview: 1 to create, 1 to update\n- create aws:s3/bucket:Bucket logs\n- update aws:s3/bucket:Bucket site \
+                    (tags.owner, acl)";
+    assert_eq!(text(few), expected);
+    let many = text((0..100).map(|number| resource("create", &format!("bucket-{number}"), &[])).collect());
+    assert!(many.len() <= 1024, "{}", many.len());
+    let listed = many.lines().count() - 2;
+    assert!(many.ends_with(&format!("\n- and {} more", 100 - listed)), "{many}");
 }

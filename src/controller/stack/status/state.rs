@@ -12,8 +12,8 @@ use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::{columns, names};
 use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::drift;
 use crate::controller::stack::run::describe_run;
+use crate::controller::stack::{drift, expiry};
 
 /// Advice for a Stack whose last run is not retried.
 const RESUME_ADVICE: &str = "The Stack runs again when the spec or the source changes, or when the annotation \
@@ -54,6 +54,10 @@ pub enum State {
     AwaitingApproval(String),
     /// A user rejected the plan of the next run.
     PlanRejected(String),
+    /// A pause or a schedule prevents the run. Contains the reason and a message.
+    AwaitingPermission(&'static str, String),
+    /// The destroy waits for a confirmation, because too many Stacks were deleted.
+    DestroyPaused(String),
     Invalid(String),
     Denied(String),
     Done,
@@ -80,6 +84,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
         }
         set_conditions(&mut status.conditions, &desired, generation, now);
         drift::keep(stack, &mut status);
+        expiry::keep(stack, &mut status, now);
     }
     if *state == State::Abandoned {
         status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);
@@ -114,6 +119,8 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
         | State::Canceled
         | State::AwaitingApproval(_)
         | State::PlanRejected(_)
+        | State::AwaitingPermission(..)
+        | State::DestroyPaused(_)
         | State::Invalid(_)
         | State::Denied(_)
         | State::Done
@@ -186,6 +193,8 @@ fn desired_conditions(state: &State, last: Option<&LastUpdate>, backoff: &StackB
         State::Canceled => stalled(stack_reason::CANCELED, &cause, &format!("{cause}. {RESUME_ADVICE}")),
         State::AwaitingApproval(message) => waiting(stack_reason::AWAITING_APPROVAL, message),
         State::PlanRejected(message) => stalled(stack_reason::PLAN_REJECTED, message, message),
+        State::AwaitingPermission(reason, message) => waiting(reason, message),
+        State::DestroyPaused(message) => stalled(stack_reason::DESTROY_PAUSED, message, message),
         State::Invalid(message) => not_ready_stalled(stack_reason::SPEC_INVALID, message, message),
         State::Denied(message) => not_ready_stalled(stack_reason::ACCESS_DENIED, message, message),
         State::Done | State::Suspended => DesiredConditions {

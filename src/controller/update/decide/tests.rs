@@ -80,6 +80,7 @@ fn observed(update: Update) -> Observed {
         task_may_start: false,
         stack: Owner::Lives,
         forbidden: None,
+        restriction: None,
         plan: PlanFile::NotNeeded,
         references: Some(Checked::default()),
     }

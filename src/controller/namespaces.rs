@@ -1,0 +1,225 @@
+//! Annotations of namespaces that affect the runs of all their Stacks: the pause and the schedule.
+
+use std::collections::BTreeMap;
+
+use futures::channel::mpsc;
+use futures::{SinkExt, StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::{self, Event, metadata_watcher};
+use kube::{Api, Client, ResourceExt};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::names::{ANNOTATION_PAUSE, ANNOTATION_SCHEDULE};
+use crate::api::pulumi::Stack;
+use crate::runtime::reads::{ReadError, Reader};
+
+/// Annotations that affect runs.
+const ANNOTATIONS: [&str; 2] = [ANNOTATION_PAUSE, ANNOTATION_SCHEDULE];
+
+/// Metadata of a namespace, without the fields that the controller does not use.
+type Metadata = PartialObjectMeta<Namespace>;
+
+/// Settings outside the spec of a run that affect its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunSettings {
+    /// Message that no run may start, because the controller or the namespace is paused.
+    pub pause: Option<String>,
+    /// Value of the annotation `pulumi.com/schedule` of the namespace.
+    pub schedule: Option<String>,
+}
+
+impl RunSettings {
+    fn of_namespace(namespace: &str, annotations: &BTreeMap<String, String>) -> Self {
+        let value = |name: &str| annotations.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
+        let pause = value(ANNOTATION_PAUSE).filter(|value| *value != "false").map(|value| {
+            let reason = if value == "true" { String::new() } else { format!(": {value}") };
+            format!(
+                "namespace {namespace} is paused{reason}; to resume, remove the annotation {ANNOTATION_PAUSE} of the namespace"
+            )
+        });
+        RunSettings { pause, schedule: value(ANNOTATION_SCHEDULE).map(str::to_owned) }
+    }
+}
+
+/// Reads the settings of namespaces. Cheap to clone.
+#[derive(Clone)]
+pub struct Namespaces {
+    reader: Reader,
+    /// Whether the flag `--pause` prevents the start of runs.
+    is_paused: bool,
+    cache: Option<Store<Metadata>>,
+}
+
+impl std::fmt::Debug for Namespaces {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Namespaces").finish_non_exhaustive()
+    }
+}
+
+impl Namespaces {
+    /// Creates a component without a watch, which reads each namespace from the API server. A controller for one
+    /// namespace has no permission to watch namespaces.
+    pub fn without_watch(reader: Reader, is_paused: bool) -> Self {
+        Namespaces { reader, is_paused, cache: None }
+    }
+
+    /// Creates a component whose cache the returned watch fills.
+    pub fn with_watch(reader: Reader, is_paused: bool) -> (Self, NamespaceWatch) {
+        let (cache, writer) = reflector::store();
+        (Namespaces { reader, is_paused, cache: Some(cache) }, NamespaceWatch { writer })
+    }
+
+    /// Returns whether a change of the annotations requeues the Stacks of the namespace.
+    pub fn is_watched(&self) -> bool {
+        self.cache.is_some()
+    }
+
+    /// Returns the settings for runs in a namespace. Reads the namespace from the API server until the cache contains it.
+    /// Without the permission to read namespaces, their annotations have no effect.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the read fails for another reason.
+    pub async fn run_settings(&self, namespace: &str) -> Result<RunSettings, ReadError> {
+        let settings = self.settings_of(namespace).await?;
+        let paused = self.is_paused.then(|| "the controller is paused (--pause), so no run starts".to_owned());
+        Ok(RunSettings { pause: paused.or(settings.pause), ..settings })
+    }
+
+    async fn settings_of(&self, namespace: &str) -> Result<RunSettings, ReadError> {
+        let cached = self.cache.as_ref().and_then(|cache| cache.get(&ObjectRef::new(namespace)));
+        if let Some(cached) = cached {
+            return Ok(RunSettings::of_namespace(namespace, cached.annotations()));
+        }
+        match self.reader.get_cluster_metadata_opt::<Namespace>(namespace).await {
+            Ok(found) => {
+                Ok(found.map(|found| RunSettings::of_namespace(namespace, found.annotations())).unwrap_or_default())
+            }
+            Err(error) if error.is_forbidden() => {
+                tracing::warn!(%error, namespace, "failed to read the pause and the schedule of the namespace; they have no effect");
+                Ok(RunSettings::default())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Watch of namespaces.
+pub struct NamespaceWatch {
+    writer: reflector::store::Writer<Metadata>,
+}
+
+impl std::fmt::Debug for NamespaceWatch {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("NamespaceWatch").finish_non_exhaustive()
+    }
+}
+
+impl NamespaceWatch {
+    /// Watches namespaces until `end` is canceled. When the settings of a namespace change, all Stacks that `stacks_of`
+    /// returns for the namespace are requeued.
+    pub async fn run(
+        mut self,
+        client: Client,
+        stacks_of: impl Fn(&str) -> Vec<ObjectRef<Stack>> + Send,
+        mut requeue: mpsc::Sender<ObjectRef<Stack>>,
+        end: CancellationToken,
+    ) {
+        let cache = self.writer.as_reader();
+        let events = metadata_watcher(Api::<Namespace>::all(client), watcher::Config::default().any_semantic());
+        let mut events = std::pin::pin!(events.default_backoff().modify(keep_settings).take_until(end.cancelled()));
+        loop {
+            let event = match events.try_next().await {
+                Ok(Some(event)) => event,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "failed to watch namespaces; retrying");
+                    continue;
+                }
+            };
+            let changed = changed_namespace(&cache, &event);
+            self.writer.apply_watcher_event(&event);
+            for stack in changed.into_iter().flat_map(|namespace| stacks_of(&namespace)) {
+                // The queue is closed only during the shutdown.
+                if requeue.send(stack).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Removes all metadata except the identity and the annotations that affect runs.
+fn keep_settings(namespace: &mut Metadata) {
+    namespace.metadata.managed_fields = None;
+    namespace.metadata.labels = None;
+    namespace.metadata.owner_references = None;
+    if let Some(annotations) = &mut namespace.metadata.annotations {
+        annotations.retain(|name, _| ANNOTATIONS.contains(&name.as_str()));
+    }
+}
+
+/// Returns the namespace of the event if its settings have changed.
+fn changed_namespace(cache: &Store<Metadata>, event: &Event<Metadata>) -> Option<String> {
+    let (Event::Apply(namespace) | Event::InitApply(namespace)) = event else { return None };
+    let name = namespace.name_any();
+    let before = cache.get(&ObjectRef::new(&name));
+    let settings = |namespace: &Metadata| RunSettings::of_namespace(&name, namespace.annotations());
+    let before = before.map(|before| settings(&before)).unwrap_or_default();
+    (before != settings(namespace)).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn namespace(annotations: serde_json::Value) -> Metadata {
+        serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "apps", "labels": {"team": "web"}, "annotations": annotations},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn empty_values_and_false_have_no_effect() {
+        let rows = [
+            (json!({}), None, None),
+            (json!({"pulumi.com/pause": ""}), None, None),
+            (json!({"pulumi.com/pause": "false"}), None, None),
+            (json!({"pulumi.com/pause": "true"}), Some("namespace apps is paused; to resume, remove"), None),
+            (json!({"pulumi.com/pause": " audit "}), Some("namespace apps is paused: audit; to resume, remove"), None),
+            (json!({"pulumi.com/schedule": "windows: []"}), None, Some("windows: []")),
+        ];
+        for (annotations, pause, schedule) in rows {
+            let found = RunSettings::of_namespace("apps", namespace(annotations.clone()).annotations());
+            assert_eq!(found.pause.is_some(), pause.is_some(), "{annotations}");
+            assert!(found.pause.unwrap_or_default().starts_with(pause.unwrap_or_default()), "{annotations}");
+            assert_eq!(found.schedule.as_deref(), schedule, "{annotations}");
+        }
+    }
+
+    #[test]
+    fn only_changes_of_the_settings_requeue_stacks() {
+        let (cache, mut writer) = reflector::store();
+        let mut apply = |annotations: serde_json::Value| {
+            let mut namespace = namespace(annotations);
+            keep_settings(&mut namespace);
+            let event = Event::Apply(namespace);
+            let changed = changed_namespace(&cache, &event);
+            writer.apply_watcher_event(&event);
+            changed
+        };
+        assert_eq!(apply(json!({"other": "1"})), None);
+        assert_eq!(apply(json!({"other": "1", "pulumi.com/pause": "true"})).as_deref(), Some("apps"));
+        assert_eq!(apply(json!({"other": "2", "pulumi.com/pause": "true"})), None);
+        assert_eq!(apply(json!({"other": "2"})).as_deref(), Some("apps"));
+        let stored = cache.get(&ObjectRef::new("apps")).unwrap();
+        assert_eq!((stored.labels().len(), stored.annotations().len()), (0, 0));
+    }
+}

@@ -1,0 +1,131 @@
+//! Tests of the decisions while a pause or a schedule prevents runs, and of the expiry.
+
+use super::*;
+use crate::api::pulumi::RunSchedule;
+use crate::controller::namespaces::RunSettings;
+
+fn freeze() -> Option<RunSchedule> {
+    let freezes = json!({"freezes": [{"from": "1970-01-01T00:00:00Z", "to": "1970-01-01T01:00:00Z"}]});
+    Some(serde_json::from_value(freezes).expect("a schedule"))
+}
+
+fn paused() -> RunSettings {
+    RunSettings { pause: Some("paused".to_owned()), schedule: None }
+}
+
+fn with_spec(change: fn(&mut StackSpec)) -> Stack {
+    let mut changed = stack();
+    change(&mut changed.spec);
+    changed
+}
+
+#[test]
+fn a_due_run_waits_for_the_end_of_a_pause_or_a_freeze() {
+    let expects = |observed: &Observed, reason: &str, wait: Option<i64>| {
+        let expected = wait.map(SignedDuration::from_secs);
+        match decide(observed, now()) {
+            Action::AwaitPermission(found, _, wait) => assert_eq!((found, wait), (reason, expected)),
+            other => panic!("{reason}: {other:?}"),
+        }
+    };
+    expects(&Observed { run_settings: paused(), ..observed(stack()) }, "Paused", None);
+    let preview = with_spec(|spec| spec.preview = Some(true));
+    expects(&Observed { run_settings: paused(), ..observed(preview) }, "Paused", None);
+    expects(&observed(with_spec(|spec| spec.schedule = freeze())), "OutsideSchedule", Some(2600));
+    let mut deleted = with_spec(|spec| {
+        spec.schedule = freeze();
+        spec.destroy_on_finalize = Some(true);
+    });
+    deleted.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    deleted.status.as_mut().expect("value is set").last_update = Some(last("up", "succeeded"));
+    deleted.status.as_mut().expect("value is set").last_applied_revision = Some("main@sha1:a".to_owned());
+    expects(&observed(deleted), "OutsideSchedule", Some(2600));
+}
+
+#[test]
+fn previews_and_plans_do_not_wait_for_a_schedule() {
+    let starts = |observed: &Observed| matches!(decide(observed, now()), Action::ApplyWorkspace(..));
+    assert!(starts(&observed(stack())));
+    assert!(starts(&observed(with_spec(|spec| {
+        spec.schedule = freeze();
+        spec.preview = Some(true);
+    }))));
+    assert!(starts(&observed(with_spec(|spec| {
+        spec.schedule = freeze();
+        spec.approval = serde_json::from_value(json!({"mode": "Always"})).expect("approval settings");
+    }))));
+}
+
+#[test]
+fn a_settled_stack_is_not_affected() {
+    let mut settled = with_spec(|spec| spec.schedule = freeze());
+    settled.status.as_mut().expect("value is set").last_update = Some(last("up", "succeeded"));
+    let observed = Observed {
+        run_settings: paused(),
+        workspace: Some(workspace(&settled, Status::True, "Succeeded")),
+        ..observed(settled)
+    };
+    assert_eq!(decide(&observed, now()), Action::Settled(Settled::Done(None)));
+}
+
+#[test]
+fn a_recorded_run_that_has_not_started_is_withdrawn() {
+    let recorded = |change: fn(&mut StackSpec), settings: RunSettings| {
+        let mut recorded = with_spec(change);
+        let current = current_update(&observed(recorded.clone()), &resolved(), &up());
+        recorded.status.as_mut().expect("value is set").current_update = Some(current);
+        let workspace = Some(workspace(&stack(), Status::True, "Succeeded"));
+        Observed { run_settings: settings, workspace, ..observed(recorded) }
+    };
+    let rows: [(&str, fn(&mut StackSpec), RunSettings, bool); 3] = [
+        ("no restriction", |_| {}, RunSettings::default(), false),
+        ("paused", |_| {}, paused(), true),
+        ("freeze", |spec| spec.schedule = freeze(), RunSettings::default(), true),
+    ];
+    for (name, change, settings, expected) in rows {
+        let recorded = recorded(change, settings);
+        let without_update = decide(&recorded, now());
+        assert_eq!(without_update == Action::ForgetUpdate, expected, "{name}: {without_update:?}");
+        let mut update = Update::new("app-1", UpdateSpec::default());
+        let queued = decide(&Observed { update: Some(update.clone()), ..recorded.clone() }, now());
+        assert_eq!(matches!(queued, Action::RevokeUpdate(_)), expected, "{name}: {queued:?}");
+        let run = Some(crate::api::auto::RunBinding::default());
+        update.status = Some(UpdateStatus { run, ..UpdateStatus::default() });
+        let started = decide(&Observed { update: Some(update), ..recorded }, now());
+        assert!(matches!(started, Action::AwaitUpdate(_)), "{name}: {started:?}");
+    }
+}
+
+#[test]
+fn an_expired_stack_is_deleted_after_its_open_run() {
+    let expired = |mut stack: Stack| {
+        stack.spec.expires_at = Some(Time(now()));
+        stack
+    };
+    assert!(matches!(decide(&observed(expired(stack())), now()), Action::Expire(_)));
+    let running = open(Status::True, "Progressing");
+    let running = Observed { stack: expired(running.stack.clone()), ..running };
+    assert!(matches!(decide(&running, now()), Action::AwaitUpdate(_)));
+    let mut deleted = expired(stack());
+    deleted.metadata.deletion_timestamp = Some(Time(now()));
+    deleted.status.as_mut().expect("value is set").last_applied_revision = Some("main@sha1:a".to_owned());
+    assert_eq!(decide(&observed(deleted.clone()), now()), Action::RemoveFinalizer, "a user deleted the Stack");
+    // The resources are destroyed only if the controller deleted the Stack, and the user has not excluded a destroy.
+    deleted.status = Some(crate::controller::stack::expiry::expired(&deleted, "expired", now()));
+    assert!(deletion::has_to_destroy(&deleted));
+    deleted.spec.destroy_on_finalize = Some(false);
+    assert!(!deletion::has_to_destroy(&deleted));
+}
+
+#[test]
+fn a_destroy_above_the_limit_waits_for_a_confirmation() {
+    let mut deleted = with_spec(|spec| spec.destroy_on_finalize = Some(true));
+    deleted.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    deleted.status.as_mut().expect("value is set").last_applied_revision = Some("main@sha1:a".to_owned());
+    let exceeded = Observed { exceeded_destroy_limit: Some("too many".to_owned()), ..observed(deleted) };
+    assert_eq!(decide(&exceeded, now()), Action::AwaitConfirmation("too many".to_owned()));
+    let mut confirmed = exceeded;
+    let annotation = (names::ANNOTATION_CONFIRM_DESTROY.to_owned(), "true".to_owned());
+    confirmed.stack.metadata.annotations = Some([annotation].into());
+    assert!(!matches!(decide(&confirmed, now()), Action::AwaitConfirmation(_)));
+}

@@ -1,0 +1,176 @@
+//! Expiry of Stacks with `spec.ttl` or `spec.expiresAt`, such as the Stacks of pull requests. The controller deletes an
+//! expired Stack and destroys its resources.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::api::conditions::{self, ConditionUpdate, EXPIRING, Status, expiry_reason};
+use crate::api::pulumi::{Stack, StackStatus};
+use crate::controller::stack::action::Action;
+use crate::controller::stack::backoff;
+
+/// Time between the announcement of the expiry and the expiry.
+const ANNOUNCEMENT: SignedDuration = SignedDuration::from_hours(1);
+
+/// Returns when the Stack expires: `spec.ttl` after its creation, or at `spec.expiresAt`, whichever is earlier.
+fn expires_at(stack: &Stack) -> Option<Timestamp> {
+    let ttl = backoff::interval(stack.spec.ttl.as_deref());
+    let created = stack.creation_timestamp().map(|created| created.0);
+    let end = ttl.zip(created).and_then(|(ttl, created)| created.checked_add(ttl).ok());
+    let fixed = stack.spec.expires_at.as_ref().map(|time| time.0);
+    end.into_iter().chain(fixed).min()
+}
+
+/// Returns when the Stack expires, unless it is suspended or deleted.
+fn pending(stack: &Stack) -> Option<Timestamp> {
+    let is_inactive = stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some();
+    expires_at(stack).filter(|_| !is_inactive)
+}
+
+/// Returns the action for a Stack that expires within an hour or has expired. Returns `None` if nothing is due.
+pub fn due(stack: &Stack, now: Timestamp) -> Option<Action> {
+    let at = pending(stack)?;
+    let left = at.duration_since(now);
+    if !left.is_positive() {
+        return Some(Action::Expire(format!("the Stack expired at {}", seconds(at))));
+    }
+    let message = announcement(at);
+    let is_announced = condition_message(stack) == Some(message.as_str());
+    (left <= ANNOUNCEMENT && !is_announced).then_some(Action::AnnounceExpiry(message))
+}
+
+/// Returns the time until [`due`] returns another action.
+pub fn next_change(stack: &Stack, now: Timestamp) -> Option<SignedDuration> {
+    let left = pending(stack)?.duration_since(now);
+    let until_announcement = left.saturating_sub(ANNOUNCEMENT);
+    let wait = if until_announcement.is_positive() { until_announcement } else { left };
+    wait.is_positive().then_some(wait)
+}
+
+/// Returns whether the controller has deleted the Stack because it expired.
+pub fn has_expired(stack: &Stack) -> bool {
+    let conditions = stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    conditions::find(conditions, EXPIRING).is_some_and(|expiring| expiring.reason == expiry_reason::EXPIRED)
+}
+
+/// Returns the status that announces the expiry.
+pub fn announced(stack: &Stack, message: &str, now: Timestamp) -> StackStatus {
+    with_condition(stack, expiry_reason::EXPIRES_SOON, message, now)
+}
+
+/// Returns the status of an expired Stack. The controller writes this status before it deletes the Stack, because the
+/// deletion of an expired Stack destroys its resources.
+pub fn expired(stack: &Stack, message: &str, now: Timestamp) -> StackStatus {
+    with_condition(stack, expiry_reason::EXPIRED, message, now)
+}
+
+fn with_condition(stack: &Stack, reason: &str, message: &str, now: Timestamp) -> StackStatus {
+    let mut status = stack.status.clone().unwrap_or_default();
+    let generation = stack.metadata.generation.unwrap_or_default();
+    let condition = ConditionUpdate { kind: EXPIRING, status: Status::True, reason, message };
+    conditions::set(&mut status.conditions, &condition, generation, now);
+    status
+}
+
+/// Removes the condition `Expiring` if the Stack no longer expires within an hour, and otherwise keeps it for the current
+/// generation.
+pub fn keep(stack: &Stack, status: &mut StackStatus, now: Timestamp) {
+    let is_near = |at: Timestamp| at.duration_since(now) <= ANNOUNCEMENT;
+    let is_deleted = stack.metadata.deletion_timestamp.is_some();
+    if !is_deleted && !expires_at(stack).is_some_and(is_near) {
+        conditions::remove(&mut status.conditions, EXPIRING);
+    }
+    for condition in status.conditions.iter_mut().filter(|condition| condition.type_ == EXPIRING) {
+        condition.observed_generation = stack.metadata.generation;
+    }
+}
+
+fn condition_message(stack: &Stack) -> Option<&str> {
+    let conditions = &stack.status.as_ref()?.conditions;
+    conditions::find(conditions, EXPIRING).map(|condition| condition.message.as_str())
+}
+
+fn announcement(at: Timestamp) -> String {
+    format!(
+        "the Stack expires at {}, and the controller then deletes it and destroys its resources; to keep the Stack, change or remove \
+         spec.ttl and spec.expiresAt",
+        seconds(at)
+    )
+}
+
+fn seconds(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: &str = "2026-01-01T12:00:00Z";
+
+    fn stack(spec: &Value) -> Stack {
+        let mut stack: Stack = serde_json::from_value(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack",
+            "metadata": {"name": "web", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"stack": "dev"},
+            "status": {"conditions": []},
+        }))
+        .unwrap();
+        let mut merged = serde_json::to_value(&stack.spec).unwrap();
+        merged.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        stack.spec = serde_json::from_value(merged).unwrap();
+        stack
+    }
+
+    #[test]
+    fn a_stack_is_announced_and_expires_at_the_earlier_time() {
+        let now: Timestamp = NOW.parse().unwrap();
+        // The spec, whether the expiry is announced, whether the Stack has expired, and the minutes until the next change.
+        let rows = [
+            (json!({}), false, false, None),
+            (json!({"ttl": "24h"}), false, false, Some(11 * 60)),
+            (json!({"ttl": "13h"}), true, false, Some(60)),
+            (json!({"ttl": "12h30m"}), true, false, Some(30)),
+            (json!({"ttl": "12h"}), false, true, None),
+            (json!({"expiresAt": "2026-01-01T12:30:00Z"}), true, false, Some(30)),
+            (json!({"expiresAt": "2025-01-01T00:00:00Z"}), false, true, None),
+            (json!({"ttl": "24h", "expiresAt": "2026-01-01T11:00:00Z"}), false, true, None),
+            (json!({"ttl": "1h", "expiresAt": "2027-01-01T11:00:00Z"}), false, true, None),
+            (json!({"ttl": "1h", "suspend": true}), false, false, None),
+        ];
+        for (spec, announced, expired, minutes) in rows {
+            let stack = stack(&spec);
+            let action = due(&stack, now);
+            assert_eq!(matches!(action, Some(Action::AnnounceExpiry(_))), announced, "{spec}: {action:?}");
+            assert_eq!(matches!(action, Some(Action::Expire(_))), expired, "{spec}: {action:?}");
+            assert_eq!(next_change(&stack, now).map(|wait| wait.as_mins()), minutes, "{spec}");
+        }
+    }
+
+    #[test]
+    fn the_expiry_is_announced_once_for_each_time() {
+        let now: Timestamp = NOW.parse().unwrap();
+        let mut stack = stack(&json!({"ttl": "12h30m"}));
+        let Some(Action::AnnounceExpiry(message)) = due(&stack, now) else { panic!("not announced") };
+        assert!(message.starts_with("the Stack expires at 2026-01-01T12:30:00Z, and"), "{message}");
+        stack.status = Some(announced(&stack, &message, now));
+        assert_eq!(due(&stack, now), None);
+        stack.spec.ttl = Some("12h40m".to_owned());
+        assert!(matches!(due(&stack, now), Some(Action::AnnounceExpiry(_))));
+        stack.spec.ttl = Some("48h".to_owned());
+        let mut status = stack.status.clone().unwrap();
+        keep(&stack, &mut status, now);
+        assert_eq!(conditions::find(&status.conditions, EXPIRING), None, "the Stack no longer expires soon");
+    }
+
+    #[test]
+    fn only_the_condition_of_the_controller_marks_a_stack_as_expired() {
+        let now: Timestamp = NOW.parse().unwrap();
+        let mut stack = stack(&json!({"ttl": "1h"}));
+        assert!(!has_expired(&stack));
+        stack.status = Some(expired(&stack, "the Stack expired", now));
+        assert!(has_expired(&stack));
+    }
+}

@@ -1,0 +1,317 @@
+//! Windows and freezes for runs: decides whether a run may start, and when the next run may start.
+//!
+//! A change of daylight saving time can skip or repeat a time of day. A time that is skipped counts as the end of the
+//! skipped period, and a time that is repeated counts when it occurs first.
+
+use std::iter;
+
+use jiff::civil::{self, Date, DateTime};
+use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::Deserialize;
+
+use crate::api::pulumi::{Freeze, RunSchedule, RunWindow, Weekday};
+
+/// Maximum size of the annotation of a namespace, in bytes.
+const MAX_ANNOTATION: usize = 16 * 1024;
+/// Maximum time that is searched for the next time at which a run may start.
+const HORIZON: SignedDuration = SignedDuration::from_hours(400 * 24);
+/// Maximum number of times that are searched. Schedules that never permit a run together change several times a day.
+const MAX_JUMPS: usize = 1000;
+/// Number of days on which the next opening of a window is searched: yesterday, today and two weeks. A window that opens
+/// once a week stays closed for two weeks if a change of daylight saving time skips it.
+const SEARCHED_DAYS: usize = 16;
+
+/// Whether schedules permit the start of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// A run may start.
+    Open,
+    /// No run may start. Contains the time at which a run may start, if it is known, and the reason, such as
+    /// `outside the windows of spec.schedule until 2026-12-01T08:00:00Z`.
+    Closed { until: Option<Timestamp>, why: String },
+    /// A schedule is invalid. Contains the error message with the path of the field.
+    Invalid(String),
+}
+
+/// Returns whether all schedules permit the start of a run. The schedules have their origins: `spec.schedule`, or a
+/// description of the annotation, such as `annotation pulumi.com/schedule of namespace apps`.
+pub fn opening(schedules: &[(&str, &RunSchedule)], now: Timestamp) -> Opening {
+    let rules: Result<Vec<Rules<'_>>, String> =
+        schedules.iter().map(|(origin, schedule)| Rules::of(origin, schedule)).collect();
+    let rules = match rules {
+        Ok(rules) => rules,
+        Err(message) => return Opening::Invalid(message),
+    };
+    let Some(closing) = last_closing(&rules, now) else { return Opening::Open };
+    let until = next_opening(&rules, &closing, now);
+    Opening::Closed { until, why: closing.describe(until) }
+}
+
+/// Checks a schedule. The error message contains the path of the field.
+pub fn check(origin: &str, schedule: &RunSchedule) -> Result<(), String> {
+    Rules::of(origin, schedule).map(drop)
+}
+
+/// Returns the time zone with this name, or UTC without a name. The image does not contain a database of time zones, so
+/// the database is part of the program.
+pub fn time_zone(name: Option<&str>) -> Result<TimeZone, String> {
+    let Some(name) = name else { return Ok(TimeZone::UTC) };
+    TimeZoneDatabase::bundled()
+        .get(name)
+        .map_err(|_| format!("unknown time zone {name:?}; use a name of the IANA database, such as Europe/Berlin"))
+}
+
+/// Parses the annotation of a namespace, in YAML or JSON. An unknown field is an error, so that a mistyped field does not
+/// disable a freeze.
+pub fn parse(annotation: &str) -> Result<RunSchedule, String> {
+    let size = annotation.len();
+    if size > MAX_ANNOTATION {
+        return Err(format!("the schedule has {size} bytes, but at most {MAX_ANNOTATION} are permitted; shorten it"));
+    }
+    let mut options = serde_saphyr::Options::default();
+    options.emit_comments = false;
+    options.with_snippet = false;
+    options.strict_booleans = true;
+    let schedule: Option<StrictSchedule> = serde_saphyr::from_str_with_options(annotation, options)
+        .map_err(|error| format!("invalid schedule: {error}"))?;
+    Ok(schedule.map(RunSchedule::from).unwrap_or_default())
+}
+
+/// Returns the last closing of all schedules at this time, or `None` if all schedules permit a run.
+fn last_closing<'a>(rules: &[Rules<'a>], at: Timestamp) -> Option<Closing<'a>> {
+    rules.iter().filter_map(|rules| rules.closing(at)).max_by_key(Closing::end)
+}
+
+/// Returns the first time at which all schedules permit a run, or `None` if the search finds none.
+fn next_opening(rules: &[Rules<'_>], closing: &Closing<'_>, now: Timestamp) -> Option<Timestamp> {
+    let horizon = now.checked_add(HORIZON).ok()?;
+    let mut at = closing.until?;
+    for _ in 0..MAX_JUMPS {
+        if at > horizon {
+            return None;
+        }
+        match last_closing(rules, at) {
+            Some(next) => at = next.until?,
+            None => return Some(at),
+        }
+    }
+    None
+}
+
+/// Why a schedule permits no run.
+#[derive(Debug)]
+struct Closing<'a> {
+    /// Origin of the schedule.
+    origin: &'a str,
+    /// Active freeze, or `None` if no window is open.
+    freeze: Option<&'a Freeze>,
+    /// End of the freeze, or the time at which the next window opens. `None` if no window opens.
+    until: Option<Timestamp>,
+}
+
+impl Closing<'_> {
+    fn end(&self) -> Timestamp {
+        self.until.unwrap_or(Timestamp::MAX)
+    }
+
+    /// Describes the closing. `until` is the time at which all schedules permit a run.
+    fn describe(&self, until: Option<Timestamp>) -> String {
+        let origin = self.origin;
+        let end = self.until.map(|end| format!(" until {}", display(end))).unwrap_or_default();
+        let closing = match self.freeze {
+            Some(freeze) => match freeze.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty()) {
+                Some(reason) => format!("freeze{end}: {reason} ({origin})"),
+                None => format!("freeze{end} ({origin})"),
+            },
+            None => format!("outside the windows of {origin}{end}"),
+        };
+        match until {
+            None => format!("{closing}; no run can start within a year"),
+            Some(until) if self.until != Some(until) => format!("{closing}; runs start again at {}", display(until)),
+            Some(_) => closing,
+        }
+    }
+}
+
+/// Schedule whose fields are valid.
+struct Rules<'a> {
+    origin: &'a str,
+    windows: Vec<Window<'a>>,
+    freezes: &'a [Freeze],
+}
+
+impl<'a> Rules<'a> {
+    fn of(origin: &'a str, schedule: &'a RunSchedule) -> Result<Rules<'a>, String> {
+        let error = |field: &str, what: &str| match origin.starts_with("spec.") {
+            true => format!("invalid {origin}.{field}: {what}"),
+            false => format!("invalid {field} in the {origin}: {what}"),
+        };
+        let max = usize::try_from(RunSchedule::MAX_ENTRIES).unwrap_or(usize::MAX);
+        for (field, count) in [("windows", schedule.windows.len()), ("freezes", schedule.freezes.len())] {
+            if count > max {
+                return Err(error(field, &format!("{count} entries; at most {max} are permitted")));
+            }
+        }
+        let windows = schedule.windows.iter().enumerate().map(|(index, window)| {
+            Window::of(window).map_err(|(field, what)| error(&format!("windows[{index}].{field}"), &what))
+        });
+        if let Some(index) = schedule.freezes.iter().position(|freeze| freeze.to.0 <= freeze.from.0) {
+            let what = "the freeze ends before it starts; set a time after from";
+            return Err(error(&format!("freezes[{index}].to"), what));
+        }
+        Ok(Rules { origin, windows: windows.collect::<Result<_, _>>()?, freezes: &schedule.freezes })
+    }
+
+    /// Returns the last closing of this schedule at this time, or `None` if it permits a run.
+    fn closing(&self, at: Timestamp) -> Option<Closing<'a>> {
+        let origin = self.origin;
+        let active = self.freezes.iter().filter(|freeze| freeze.from.0 <= at && at < freeze.to.0);
+        let frozen = active.map(|freeze| Closing { origin, freeze: Some(freeze), until: Some(freeze.to.0) });
+        let opens = self.windows.iter().filter_map(|window| window.opens(at)).min();
+        let is_open = self.windows.is_empty() || opens.is_some_and(|opens| opens <= at);
+        let outside = (!is_open).then_some(Closing { origin, freeze: None, until: opens });
+        frozen.chain(outside).max_by_key(Closing::end)
+    }
+}
+
+/// Window whose fields are valid.
+struct Window<'a> {
+    /// Days on which the window opens. Empty for all days.
+    days: &'a [Weekday],
+    start: civil::Time,
+    /// The window ends on the next day if this time is not after `start`. `24:00` is midnight.
+    end: civil::Time,
+    zone: TimeZone,
+}
+
+impl<'a> Window<'a> {
+    /// Returns the window, or the name of the invalid field and the error.
+    fn of(window: &'a RunWindow) -> Result<Window<'a>, (&'static str, String)> {
+        let start = time_of_day(&window.start);
+        let end = match window.end.as_str() {
+            "24:00" => Some(civil::Time::midnight()),
+            end => time_of_day(end),
+        };
+        Ok(Window {
+            days: &window.days,
+            start: start.ok_or_else(|| ("start", format!("{:?} is not a time such as 08:00", window.start)))?,
+            end: end.ok_or_else(|| ("end", format!("{:?} is not a time such as 17:00 or 24:00", window.end)))?,
+            zone: time_zone(window.time_zone.as_deref()).map_err(|what| ("timeZone", what))?,
+        })
+    }
+
+    /// Returns the first time at or after `at` within this window.
+    fn opens(&self, at: Timestamp) -> Option<Timestamp> {
+        // A window that has opened yesterday can still be open.
+        let yesterday = self.zone.to_datetime(at).date().yesterday().ok()?;
+        iter::successors(Some(yesterday), |date| date.tomorrow().ok())
+            .take(SEARCHED_DAYS)
+            .filter(|date| self.days.is_empty() || self.days.contains(&weekday(*date)))
+            .filter_map(|date| self.on(date))
+            .find(|(start, end)| start < end && at < *end)
+            .map(|(start, _)| start.max(at))
+    }
+
+    /// Returns the start and the end of the window that opens on this date.
+    fn on(&self, date: Date) -> Option<(Timestamp, Timestamp)> {
+        let end = if self.end > self.start { date } else { date.tomorrow().ok()? };
+        let start = instant(&self.zone, date.to_datetime(self.start))?;
+        Some((start, instant(&self.zone, end.to_datetime(self.end))?))
+    }
+}
+
+/// Parses a time of day in the format `HH:MM`.
+fn time_of_day(text: &str) -> Option<civil::Time> {
+    let number = |part: &str| -> Option<i8> {
+        let is_valid = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+        part.parse().ok().filter(|_| is_valid)
+    };
+    let (hour, minute) = text.split_once(':')?;
+    civil::Time::new(number(hour)?, number(minute)?, 0, 0).ok()
+}
+
+/// Returns the point in time of a local time. A skipped time counts as the end of the skipped period, and a repeated time
+/// counts when it occurs first.
+fn instant(zone: &TimeZone, at: DateTime) -> Option<Timestamp> {
+    let local = zone.to_ambiguous_timestamp(at);
+    match local.offset() {
+        AmbiguousOffset::Gap { .. } => {
+            let before = local.earlier().ok()?;
+            zone.following(before).next().map(|transition| transition.timestamp())
+        }
+        AmbiguousOffset::Unambiguous { .. } | AmbiguousOffset::Fold { .. } => local.earlier().ok(),
+    }
+}
+
+fn weekday(date: Date) -> Weekday {
+    match date.weekday() {
+        civil::Weekday::Monday => Weekday::Mon,
+        civil::Weekday::Tuesday => Weekday::Tue,
+        civil::Weekday::Wednesday => Weekday::Wed,
+        civil::Weekday::Thursday => Weekday::Thu,
+        civil::Weekday::Friday => Weekday::Fri,
+        civil::Weekday::Saturday => Weekday::Sat,
+        civil::Weekday::Sunday => Weekday::Sun,
+    }
+}
+
+fn display(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Structure of the annotation: a [`RunSchedule`] that rejects unknown fields. In the custom resource, the API server
+/// rejects or removes them.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StrictSchedule {
+    #[serde(default)]
+    windows: Vec<StrictWindow>,
+    #[serde(default)]
+    freezes: Vec<StrictFreeze>,
+}
+
+/// A [`RunWindow`] that rejects unknown fields.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StrictWindow {
+    #[serde(default)]
+    days: Vec<Weekday>,
+    start: String,
+    end: String,
+    time_zone: Option<String>,
+}
+
+/// A [`Freeze`] that rejects unknown fields.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StrictFreeze {
+    from: Time,
+    to: Time,
+    reason: Option<String>,
+}
+
+impl From<StrictSchedule> for RunSchedule {
+    fn from(StrictSchedule { windows, freezes }: StrictSchedule) -> Self {
+        RunSchedule {
+            windows: windows.into_iter().map(RunWindow::from).collect(),
+            freezes: freezes.into_iter().map(Freeze::from).collect(),
+        }
+    }
+}
+
+impl From<StrictWindow> for RunWindow {
+    fn from(StrictWindow { days, start, end, time_zone }: StrictWindow) -> Self {
+        RunWindow { days, start, end, time_zone }
+    }
+}
+
+impl From<StrictFreeze> for Freeze {
+    fn from(StrictFreeze { from, to, reason }: StrictFreeze) -> Self {
+        Freeze { from, to, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests;
