@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::watcher::{self, Event, metadata_watcher};
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
@@ -129,7 +129,7 @@ impl NamespaceWatch {
         end: CancellationToken,
     ) {
         let cache = self.writer.as_reader();
-        let events = metadata_watcher(Api::<Namespace>::all(client), watcher::Config::default().any_semantic());
+        let events = watcher(Api::<Metadata>::all(client), watcher::Config::default().any_semantic());
         let mut events = std::pin::pin!(events.default_backoff().modify(keep_settings).take_until(end.cancelled()));
         loop {
             let event = match events.try_next().await {

@@ -58,6 +58,8 @@ mod caches {
     use futures::channel::mpsc;
     use serde_json::json;
 
+    use crate::controller::namespaces::Namespaces;
+    use crate::controller::stack::destroy_limit::DestroyLimit;
     use crate::controller::stack::{
         Dependents, DuplicateStacks, Evaluator, MutatedWorkspaces, SourceWatches, StackCache, approvals, stacks,
     };
@@ -85,6 +87,8 @@ mod caches {
             evaluator: Evaluator::new(Subprocess::of_this_binary(), dependents.requeue_sender(), tasks, end),
             duplicates: DuplicateStacks::new(dependents.requeue_sender(), true),
             approvals: approvals().0,
+            namespaces: Namespaces::without_watch(parts.reader.clone(), false),
+            destroy_limit: DestroyLimit::new(0, SignedDuration::ZERO),
             caches: CacheSync::default().with(&stacks).with(&updates),
             sources,
             source_watches,

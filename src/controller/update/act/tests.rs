@@ -6,6 +6,7 @@ use futures::channel::mpsc;
 use serde_json::{Value, json};
 
 use crate::api::auto::RunBinding;
+use crate::controller::namespaces::Namespaces;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update::act::{Next, act};
 use crate::controller::update::attachments::Attachments;
@@ -66,6 +67,7 @@ fn context(parts: &TestParts) -> Context {
         run_limiter: RunLimiter::new(limits, parts.metrics.clone()),
         events: parts.events.clone(),
         references: parts.references.clone(),
+        namespaces: Namespaces::without_watch(parts.reader.clone(), false),
         metrics: parts.metrics.clone(),
         updates: updates().0,
         adopted: Arc::new(Once::new()),
@@ -101,6 +103,7 @@ fn observed(update: Value, pod: Option<Value>) -> Observed {
         task_may_start: false,
         stack: Owner::Lives,
         forbidden: None,
+        restriction: None,
         plan: PlanFile::NotNeeded,
         references: None,
     }
