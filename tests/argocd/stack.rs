@@ -57,6 +57,9 @@ fn rows() -> Vec<Row> {
         (State::PrerequisiteNotSatisfied(text("waits for base")), None, "Progressing", &["waits for base"]),
         (State::AwaitingApproval(text("plan 1")), of_preview(None), "Progressing", &["plan 1"]),
         (State::PlanRejected(text("plan 1")), of_preview(None), "Degraded", &["plan 1"]),
+        (State::AwaitingPermission("Paused", text("namespace paused")), None, "Progressing", &["namespace paused"]),
+        (State::AwaitingPermission("OutsideSchedule", text("up waits")), None, "Progressing", &["up waits"]),
+        (State::DestroyPaused(text("too many destroys")), None, "Degraded", &["too many destroys"]),
         (State::Failed, failed("UpdateFailed", 2), "Degraded", &["boom", "; 2 update failure(s); ", "retrying"]),
         (
             State::Failed,

@@ -11,7 +11,6 @@ use crate::api::conditions::{self, READY, STALLED, stack_reason};
 use crate::api::duration;
 use crate::api::names::ANNOTATION_CONFIRM_DESTROY;
 use crate::api::pulumi::Stack;
-use crate::controller::stack::deletion;
 use crate::runtime::backoff::ObjectKey;
 
 /// Limit of destroys, and the recent deletions of Stacks. Cheap to clone.
@@ -39,13 +38,13 @@ impl DestroyLimit {
         DestroyLimit { max, interval, deletions: Arc::default() }
     }
 
-    /// Records the deletion of a Stack, if its resources must be destroyed.
-    pub fn record(&self, stack: &Stack) {
+    /// Records the deletion of a Stack, if its resources must be destroyed (`has_to_destroy`).
+    pub fn record(&self, stack: &Stack, has_to_destroy: bool) {
         if self.max == 0 {
             return;
         }
         let key = (stack.namespace().unwrap_or_default(), stack.name_any());
-        match stack.metadata.deletion_timestamp.as_ref().filter(|_| deletion::has_to_destroy(stack)) {
+        match stack.metadata.deletion_timestamp.as_ref().filter(|_| has_to_destroy) {
             Some(deleted) => drop(self.lock().pending.insert(key, deleted.0)),
             None => self.end(&key),
         }
@@ -106,18 +105,14 @@ mod tests {
 
     use super::*;
 
-    fn stack(name: &str, deleted: &str, destroys: bool) -> Stack {
-        let applied = json!({"name": "dev", "project": "web"});
+    fn stack(name: &str, deleted: &str) -> Stack {
         serde_json::from_value(json!({
             "apiVersion": "pulumi.com/v1", "kind": "Stack",
             "metadata": {
-                "name": name, "namespace": "apps", "deletionTimestamp": deleted, "finalizers": ["finalizer.stack.pulumi.com"],
+                "name": name, "namespace": "apps", "deletionTimestamp": deleted,
             },
-            "spec": {"stack": "dev", "destroyOnFinalize": destroys},
-            "status": {
-                "conditions": [], "appliedStack": applied,
-                "lastUpdate": {"type": "up", "state": "succeeded", "generation": 1},
-            },
+            "spec": {"stack": "dev"},
+            "status": {"conditions": []},
         }))
         .unwrap()
     }
@@ -137,10 +132,10 @@ mod tests {
         ];
         for (name, others, expected) in rows {
             let limit = limit();
-            let first = stack("first", "2026-01-01T00:00:00Z", true);
-            limit.record(&first);
+            let first = stack("first", "2026-01-01T00:00:00Z");
+            limit.record(&first, true);
             for (number, (deleted, destroys)) in others.iter().enumerate() {
-                limit.record(&stack(&format!("other-{number}"), deleted, *destroys));
+                limit.record(&stack(&format!("other-{number}"), deleted), *destroys);
             }
             assert_eq!(limit.exceeded(&first).is_some(), expected, "{name}");
         }
@@ -151,30 +146,30 @@ mod tests {
         let limit = limit();
         for number in 0..9 {
             let name = format!("stack-{number}");
-            limit.record(&stack(&name, "2026-01-01T00:00:00Z", true));
+            limit.record(&stack(&name, "2026-01-01T00:00:00Z"), true);
             limit.end(&("apps".to_owned(), name));
         }
-        let next = stack("next", "2026-01-01T00:05:00Z", true);
-        limit.record(&next);
+        let next = stack("next", "2026-01-01T00:05:00Z");
+        limit.record(&next, true);
         assert!(limit.exceeded(&next).is_some());
         assert_eq!(limit.lock().ended.len(), 3);
-        let later = stack("later", "2026-01-01T01:00:00Z", true);
-        limit.record(&later);
+        let later = stack("later", "2026-01-01T01:00:00Z");
+        limit.record(&later, true);
         assert_eq!(limit.exceeded(&later), None);
     }
 
     #[test]
     fn zero_disables_the_limit() {
         let limit = DestroyLimit::new(0, SignedDuration::from_mins(10));
-        let first = stack("first", "2026-01-01T00:00:00Z", true);
-        limit.record(&first);
+        let first = stack("first", "2026-01-01T00:00:00Z");
+        limit.record(&first, true);
         assert_eq!(limit.exceeded(&first), None);
     }
 
     #[test]
     fn a_destroy_waits_until_it_is_confirmed() {
         let with = |annotation: Option<&str>, reason: &str| {
-            let mut stack = stack("web", "2026-01-01T00:00:00Z", true);
+            let mut stack = stack("web", "2026-01-01T00:00:00Z");
             stack.metadata.annotations =
                 annotation.map(|value| [(ANNOTATION_CONFIRM_DESTROY.to_owned(), value.to_owned())].into());
             let condition = json!([{

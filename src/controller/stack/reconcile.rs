@@ -18,7 +18,7 @@ use crate::controller::stack::decide::decide;
 use crate::controller::stack::dependents::StackGroup;
 use crate::controller::stack::observe::observe;
 use crate::controller::stack::step::Next;
-use crate::controller::stack::{expiry, ownership, prerequisites};
+use crate::controller::stack::{deletion, expiry, ownership, prerequisites};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::controller::Start;
 use crate::runtime::index::{IndexWriter, StoreWriter};
@@ -87,7 +87,7 @@ pub async fn controller(
     let destroy_limit = context.destroy_limit.clone();
     let record = move |stack: &mut Stack| {
         duplicates.record(stack);
-        destroy_limit.record(stack);
+        destroy_limit.record(stack, deletion::has_to_destroy(stack));
         strip_unused_fields(stack);
     };
     let dependents = context.dependents.clone();

@@ -196,6 +196,21 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/PlanRejected", "Stalled=True/PlanRejected"],
         ),
         (
+            State::AwaitingPermission(stack_reason::PAUSED, text("namespace apps is paused")),
+            None,
+            &["Ready=False/Paused", "Reconciling=True/Paused"],
+        ),
+        (
+            State::AwaitingPermission(stack_reason::OUTSIDE_SCHEDULE, text("up waits")),
+            None,
+            &["Ready=False/OutsideSchedule", "Reconciling=True/OutsideSchedule"],
+        ),
+        (
+            State::DestroyPaused(text("the destroy waits for a confirmation")),
+            None,
+            &["Ready=False/DestroyPaused", "Stalled=True/DestroyPaused"],
+        ),
+        (
             State::Failed,
             Some(preview(failed("UpdateFailed", 1))),
             &["Ready=False/PreviewFailed", "Reconciling=True/RetryingAfterFailure"],
