@@ -387,6 +387,8 @@ fn failed_runs_and_blocking_states_are_reported_as_failing() {
         "StackProcessing",
         "PrerequisiteNotSatisfied",
         "AwaitingApproval",
+        "Paused",
+        "OutsideSchedule",
         "ProcessingCompleted",
         "Previewed",
     ];
