@@ -5,6 +5,7 @@
 mod getting_started;
 mod languages;
 mod project;
+mod pull_requests;
 mod readme;
 
 use std::collections::BTreeSet;
@@ -25,7 +26,7 @@ const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete 
 const NOT_RUN: [&str; 4] = ["argo-cd", "flux-operator", "helm-release", "pulumi-yaml-install"];
 
 /// Name of the state backends in the manifests of the examples: `s3://NAME-state`.
-const BACKENDS: [&str; 5] = ["by-hand", "greeting", "hello", "network", "prepared"];
+const BACKENDS: [&str; 6] = ["by-hand", "greeting", "greeting-review", "hello", "network", "prepared"];
 
 /// An example, and what differs between the examples.
 pub struct Example {
@@ -152,6 +153,7 @@ fn values(scene: &Scene) -> Vec<(String, String)> {
         ),
         ("https://chat.example.com/hooks/pulumi", scene.hook_url("chat")),
         ("https://github.com/example/greeting", scene.git_host("greeting")),
+        ("targetNamespace: greeting", format!("targetNamespace: {namespace}")),
     ];
     backends.into_iter().chain(values.map(|(from, to)| (from.to_owned(), to))).collect()
 }
@@ -179,8 +181,8 @@ static NOTIFICATIONS: Example = Example::new("notifications", "greeting", 0);
 
 #[test]
 fn every_example_is_run_or_is_listed_as_not_run() {
-    let examples =
-        EXAMPLES.iter().chain(&languages::EXAMPLES).chain([&FLUX_BOOTSTRAP, &NOTIFICATIONS, &getting_started::EXAMPLE]);
+    let others = [&FLUX_BOOTSTRAP, &NOTIFICATIONS, &getting_started::EXAMPLE, &pull_requests::EXAMPLE];
+    let examples = EXAMPLES.iter().chain(&languages::EXAMPLES).chain(others);
     let listed: BTreeSet<String> =
         examples.map(|example| example.directory).chain(NOT_RUN).map(str::to_owned).collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
