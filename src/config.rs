@@ -98,10 +98,9 @@ pub struct ManagerConfig {
     pub leader_election: Option<LeaderElection>,
     /// Whether no runs start.
     pub is_paused: bool,
-    /// Maximum number of deletions of Stacks with resources to destroy within `max_destroys_interval`. Zero disables the
-    /// limit.
-    pub max_destroys: usize,
-    pub max_destroys_interval: SignedDuration,
+    /// Maximum number of deletions of Stacks with resources to destroy, and the time within which they count. Zero disables
+    /// the limit.
+    pub max_destroys: (usize, SignedDuration),
     /// Maximum deviation of an interval, in percent.
     pub interval_jitter: u8,
     /// Default ServiceAccount of workspace pods.
@@ -172,21 +171,18 @@ impl ManagerConfig {
         let artifact_limits = artifact_limits(&flags)?;
         let watch_namespace = watch_namespace(&flags)?;
         let retry_delays = retry_delays(&flags)?;
-        let watched_inputs = watched_inputs(&flags)?;
-        let max_destroys_interval = max_destroys_interval(&flags.max_destroys_interval)?;
         let leader_election = flags.enable_leader_election.then(|| leader_election(&flags)).transpose()?;
         let artifact_hosts = flags.artifact_hosts.iter().filter(|host| !host.trim().is_empty());
         Ok(ManagerConfig {
             leader_election,
             retry_delays,
+            max_destroys: max_destroys(&flags)?,
+            watched_inputs: watched_inputs(&flags)?,
             metrics_address: address("metrics-addr", &flags.metrics_addr)?,
             health_address: address("health-addr", &flags.health_addr)?,
             enable_pprof: flags.enable_pprof,
             events_address: events_address(&flags.events_addr)?,
-            watched_inputs,
             is_paused: flags.pause,
-            max_destroys: flags.max_destroys,
-            max_destroys_interval,
             interval_jitter: flags.interval_jitter_percentage,
             default_service_account: Some(flags.default_service_account).filter(|name| !name.is_empty()),
             allowed_service_accounts: accounts(flags.allowed_service_accounts)?,
@@ -355,13 +351,15 @@ fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
     }
 }
 
-fn max_destroys_interval(value: &str) -> Result<SignedDuration, ConfigError> {
-    let flag = "max-destroys-interval";
+/// Returns the limit of destroys, and its period.
+fn max_destroys(flags: &ManagerFlags) -> Result<(usize, SignedDuration), ConfigError> {
+    let (flag, value) = ("max-destroys-interval", &flags.max_destroys_interval);
     let interval = duration(flag, value)?;
     if interval < Duration::from_secs(1) {
         return Err(invalid(flag, value, "at least 1s"));
     }
-    SignedDuration::try_from(interval).map_err(|_| invalid(flag, value, "shorter"))
+    let interval = SignedDuration::try_from(interval).map_err(|_| invalid(flag, value, "shorter"))?;
+    Ok((flags.max_destroys, interval))
 }
 
 /// Returns the default and the maximum timeout of a run.

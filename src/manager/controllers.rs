@@ -117,6 +117,18 @@ fn namespaces(config: &ManagerConfig, parts: &Parts) -> (Namespaces, Option<Name
     }
 }
 
+/// Returns the Stacks of these followers of Git repositories. Also requeues the Workspaces of the Stacks, because they may wait
+/// for the artifact. If the queue is full, a Workspace is not requeued, because it is also requeued periodically.
+fn stacks_of(
+    followers: mpsc::Receiver<git::Follower>,
+    mut requeue: mpsc::Sender<ObjectRef<Workspace>>,
+) -> impl Stream<Item = ObjectRef<Stack>> + Send {
+    followers.map(move |(namespace, name)| {
+        drop(requeue.try_send(ObjectRef::new(&name).within(&namespace)));
+        ObjectRef::new(&name).within(&namespace)
+    })
+}
+
 /// Returns the cached Stacks of a namespace.
 fn stacks_in(stacks: &reflector::Store<Stack>, namespace: &str) -> Vec<ObjectRef<Stack>> {
     let is_in_namespace = |stack: &&Arc<Stack>| stack.metadata.namespace.as_deref() == Some(namespace);
@@ -180,6 +192,20 @@ impl Wiring<'_> {
         stack::SourceWatches::new(client.clone(), scope.clone(), stacks, sources, tasks.clone(), end.clone())
     }
 
+    /// Starts the watch of namespaces, if any.
+    fn watch_namespaces(
+        &self,
+        watch: Option<NamespaceWatch>,
+        stacks: reflector::Store<Stack>,
+        requeue: mpsc::Sender<ObjectRef<Stack>>,
+    ) {
+        let Parts { client, tasks, end, .. } = self.parts;
+        let stacks_of = move |namespace: &str| stacks_in(&stacks, namespace);
+        if let Some(watch) = watch {
+            tasks.spawn(watch.run(client.clone(), stacks_of, requeue, end.clone()));
+        }
+    }
+
     async fn stacks(
         self,
         updates: update::Updates,
@@ -196,15 +222,10 @@ impl Wiring<'_> {
         let evaluator = stack::Evaluator::new(Subprocess::of_this_binary(), dependents.requeue_sender(), tasks, end);
         let (source_watches, requeued) = self.source_watches(&known_stacks, &sources);
         let (git, followers) = self.follow_git();
-        let mut requeue_waiting = requeue_workspace.clone();
+        let requeue_waiting = requeue_workspace.clone();
         let (known_approvals, approvals) = stack::approvals();
-        let destroy_limit = stack::DestroyLimit::new(config.max_destroys, config.max_destroys_interval);
-        if let Some(watch) = namespace_watch {
-            let stacks = known_stacks.store().clone();
-            let stacks_of = move |namespace: &str| stacks_in(&stacks, namespace);
-            let requeue = dependents.requeue_sender();
-            parts.tasks.spawn(watch.run(parts.client.clone(), stacks_of, requeue, parts.end.clone()));
-        }
+        let destroy_limit = stack::DestroyLimit::new(config.max_destroys);
+        self.watch_namespaces(namespace_watch, known_stacks.store().clone(), dependents.requeue_sender());
         let context = Arc::new(stack::Context {
             sources,
             source_watches,
@@ -242,15 +263,9 @@ impl Wiring<'_> {
             destroy_limit.end(gone);
             git.forget(gone);
         });
-        let followers = followers.map(move |(namespace, name)| {
-            // The Workspace of the Stack is also enqueued, because it may wait for the artifact. An error is ignored,
-            // because the Workspace is also requeued periodically.
-            drop(requeue_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
-            ObjectRef::new(&name).within(&namespace)
-        });
         let feeds = stack::Feeds {
             approvals,
-            requeued: futures::stream::select(requeued, followers),
+            requeued: futures::stream::select(requeued, stacks_of(followers, requeue_waiting)),
             dependents: requeued_dependents,
         };
         Box::pin(stack::controller(self.start(store, runner), feeds, context)).await;

@@ -4,22 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::api::auto::{Update, Workspace};
-use crate::api::conditions::{self, stack_reason};
+use crate::api::conditions::stack_reason;
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::prerequisites::Stale;
 use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
-use crate::controller::stack::{approval, build_update, deletion, expiry, fetch, ownership, pko_migration};
+use crate::controller::stack::{build_update, deletion, expiry, fetch, ownership, pko_migration, waiting};
 use crate::controller::update::interrupted_run;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
@@ -28,8 +26,6 @@ use crate::runtime::writes::WriteError;
 
 /// Event reason: the artifact lacks content of the Git repository, such as submodules or Git LFS files.
 const SOURCE_WARNING: &str = "SourceIncomplete";
-/// Requeue interval of a Stack whose schedule permits no run within the time that the controller searches.
-const ENDLESS_SCHEDULE_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Maximum number of completed Updates that a Stack keeps.
 const MAX_UPDATES: usize = 5;
 
@@ -64,39 +60,31 @@ pub async fn act(
             next_step(stack, &status::with_handled_cancel(stack, value), context).await
         }
         Action::RecordResult => record_result(observed, context, now).await,
-        Action::Invalid(message) => invalid(stack, message, context, now).await,
-        Action::Denied(denied) => deny(stack, &denied, context, now).await,
+        Action::Invalid(message) => waiting::invalid(stack, message, context, now).await,
+        Action::Denied(denied) => waiting::deny(stack, &denied, context, now).await,
         Action::WaitForSource(message, retry) => {
             requeue(stack, &State::SourceUnavailable(message), retry, context, now).await
         }
         Action::SourceStalled(message) => requeue(stack, &State::SourceStalled(message), None, context, now).await,
-        Action::Conflict(message) => stall(stack, run_events::CONFLICT, State::Conflict, message, context, now).await,
+        Action::Conflict(message) => waiting::conflict(stack, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
         Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
         Action::ApplyWorkspace(desired, message) => apply_workspace(observed, &desired, message, context, now).await,
         Action::WaitForWorkspace(message) => requeue(stack, &State::Working(message), None, context, now).await,
-        Action::WorkspaceFailed(message) => {
-            stall(stack, stack_reason::WORKSPACE_FAILED, State::WorkspaceFailed, message, context, now).await
-        }
+        Action::WorkspaceFailed(message) => waiting::workspace_failed(stack, message, context, now).await,
         Action::VersionTooLow(message) => requeue(stack, &State::VersionTooLow(message), None, context, now).await,
         Action::Start(current) => Box::pin(start(observed, &current, context, now)).await,
         Action::WaitForDependencies(message, stale) => {
-            wait_for_dependencies(stack, message, &stale, context, now).await
+            waiting::wait_for_dependencies(stack, message, &stale, context, now).await
         }
         // No status is written, because the expression can read the status. A change of the status would require
         // another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
-        Action::AwaitApproval(message) => await_approval(stack, message, context, now).await,
-        Action::ReportRejection(message) => {
-            stall(stack, stack_reason::PLAN_REJECTED, State::PlanRejected, message, context, now).await
-        }
-        Action::AwaitPermission(reason, message, wait) => {
-            await_permission(stack, (reason, message), wait, context, now).await
-        }
-        Action::AwaitConfirmation(message) => {
-            stall(stack, stack_reason::DESTROY_PAUSED, State::DestroyPaused, message, context, now).await
-        }
-        Action::AnnounceExpiry(message) => announce_expiry(stack, &message, context, now).await,
+        Action::AwaitApproval(message) => waiting::await_approval(stack, message, context, now).await,
+        Action::ReportRejection(message) => waiting::report_rejection(stack, message, context, now).await,
+        Action::AwaitPermission(held) => waiting::await_permission(stack, held, context, now).await,
+        Action::AwaitConfirmation(message) => waiting::await_confirmation(stack, message, context, now).await,
+        Action::AnnounceExpiry(message) => waiting::announce_expiry(stack, &message, context, now).await,
         Action::Expire(message) => expire(stack, &message, context, now).await,
         Action::RecordBaseline(first) => next_step(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
@@ -145,69 +133,6 @@ async fn start(
     }
     failpoint::hit("stack-run-recorded");
     create_update(&written, current, context, now).await
-}
-
-async fn invalid(stack: &Stack, message: String, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
-    let event = Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str());
-    context.events.publish(with_last_revision(stack, event));
-    requeue(stack, &State::Invalid(message), None, context, now).await
-}
-
-async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
-    let message = format!("{denied}; reference an object in the namespace of the Stack");
-    let event = Event::new(stack, EventKind::Warning, stack_reason::ACCESS_DENIED, message.as_str());
-    context.events.publish(with_last_revision(stack, event));
-    requeue(stack, &State::Denied(message), None, context, now).await
-}
-
-/// Writes the state to the conditions. Publishes an event, unless the condition `Stalled` already contains the message.
-async fn stall(
-    stack: &Stack,
-    reason: &'static str,
-    state: fn(String) -> State,
-    message: String,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    let stalled = stack.status.as_ref().and_then(|s| conditions::find(&s.conditions, conditions::STALLED));
-    if stalled.is_none_or(|stalled| stalled.message != message) {
-        let event = Event::new(stack, EventKind::Warning, reason, message.as_str());
-        context.events.publish(with_last_revision(stack, event));
-    }
-    requeue(stack, &state(message), None, context, now).await
-}
-
-/// Reports that a pause or a schedule prevents the run. Publishes an event once for each message.
-async fn await_permission(
-    stack: &Stack,
-    (reason, message): (&'static str, String),
-    wait: Option<SignedDuration>,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    let ready = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
-    if ready.is_none_or(|ready| ready.message != message) {
-        let event = Event::new(stack, EventKind::Normal, reason, message.as_str());
-        context.events.publish(with_last_revision(stack, event));
-    }
-    // The end of a pause requeues the Stack only if the controller watches namespaces. A schedule can have no known end.
-    let unwatched = (!context.namespaces.is_watched()).then_some(WATCHED_RETRY);
-    let endless = (reason == stack_reason::OUTSIDE_SCHEDULE).then_some(ENDLESS_SCHEDULE_RETRY);
-    let known = wait.map(SignedDuration::unsigned_abs).into_iter().chain(unwatched).chain(endless).min();
-    requeue(stack, &State::AwaitingPermission(reason, message), known, context, now).await
-}
-
-/// Announces the expiry in a condition and in an event.
-async fn announce_expiry(
-    stack: &Stack,
-    message: &str,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    let next = next_step(stack, &expiry::announced(stack, message, now), context).await?;
-    let event = Event::new(stack, EventKind::Warning, "StackExpiring", message);
-    context.events.publish(with_last_revision(stack, event));
-    Ok(next)
 }
 
 /// Records that the Stack has expired, and then deletes it.
@@ -363,46 +288,6 @@ async fn workspace_rejected(
         return requeue(stack, &State::Invalid(message), Some(REJECTED_RETRY), context, now).await;
     }
     write_rejected(stack, error, context, now).await
-}
-
-/// Reports the unmet dependencies, and requests a run of each dependency whose last run is too old.
-async fn wait_for_dependencies(
-    stack: &Stack,
-    message: String,
-    stale: &[Stale],
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    let namespace = stack.namespace().unwrap_or_default();
-    for Stale { name, request } in stale {
-        let Some(other) = context.reader.get_opt::<Stack>(&namespace, name).await? else { continue };
-        let request_annotation = [(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), Some(request.clone()))].into();
-        context.writer.annotate(&other, &request_annotation).await?;
-    }
-    requeue(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
-}
-
-/// Reports a plan that requires an approval. Publishes an event with the command to approve the plan once for each plan.
-async fn await_approval(
-    stack: &Stack,
-    message: String,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    let status = stack.status.as_ref();
-    if let Some(plan) = status.and_then(|status| status.plan.as_ref()) {
-        let digest = plan.digest.to_string();
-        let reported = status.and_then(|status| conditions::find(&status.conditions, conditions::RECONCILING));
-        let is_reported = |condition: &Condition| {
-            condition.reason == stack_reason::AWAITING_APPROVAL && condition.message.contains(&digest)
-        };
-        if !reported.is_some_and(is_reported) {
-            let text = approval::approval_required(stack, plan);
-            let event = Event::new(stack, EventKind::Warning, "ApprovalRequired", text);
-            context.events.publish(run_events::with_revisions(event, plan.revision.as_deref(), None));
-        }
-    }
-    requeue(stack, &State::AwaitingApproval(message), None, context, now).await
 }
 
 /// Deletes the Workspace. The status already reports success.

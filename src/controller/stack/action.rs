@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use crate::api::auto::Workspace;
 use crate::api::pulumi::{CurrentUpdate, StackStatus};
 use crate::controller::stack::prerequisites::Stale;
+use crate::controller::stack::restrictions::Held;
 use crate::source::Resolved;
 
 /// Next step of a reconciliation.
@@ -65,9 +66,8 @@ pub enum Action {
     AwaitApproval(String),
     /// Reports that a user rejected the plan. Contains a message.
     ReportRejection(String),
-    /// Waits until a pause or a schedule permits the run. Contains the reason, a message and, if known, the time until the
-    /// run may start.
-    AwaitPermission(&'static str, String, Option<SignedDuration>),
+    /// Waits until a pause or a schedule permits the run.
+    AwaitPermission(Held),
     /// Waits for the confirmation of the destroy, because too many Stacks were deleted. Contains a message.
     AwaitConfirmation(String),
     /// Announces the expiry of the Stack. Contains a message.
@@ -123,7 +123,7 @@ impl Action {
             Action::AwaitExpression => "AwaitExpression",
             Action::AwaitApproval(_) => "AwaitApproval",
             Action::ReportRejection(_) => "ReportRejection",
-            Action::AwaitPermission(..) => "AwaitPermission",
+            Action::AwaitPermission(_) => "AwaitPermission",
             Action::AwaitConfirmation(_) => "AwaitConfirmation",
             Action::AnnounceExpiry(_) => "AnnounceExpiry",
             Action::Expire(_) => "Expire",

@@ -34,7 +34,8 @@ struct Deletions {
 }
 
 impl DestroyLimit {
-    pub fn new(max: usize, interval: SignedDuration) -> Self {
+    /// Creates the limit from the maximum number of deletions and the time within which they count.
+    pub fn new((max, interval): (usize, SignedDuration)) -> Self {
         DestroyLimit { max, interval, deletions: Arc::default() }
     }
 
@@ -118,7 +119,7 @@ mod tests {
     }
 
     fn limit() -> DestroyLimit {
-        DestroyLimit::new(2, SignedDuration::from_mins(10))
+        DestroyLimit::new((2, SignedDuration::from_mins(10)))
     }
 
     #[test]
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn zero_disables_the_limit() {
-        let limit = DestroyLimit::new(0, SignedDuration::from_mins(10));
+        let limit = DestroyLimit::new((0, SignedDuration::from_mins(10)));
         let first = stack("first", "2026-01-01T00:00:00Z");
         limit.record(&first, true);
         assert_eq!(limit.exceeded(&first), None);

@@ -37,6 +37,7 @@ mod schedule;
 mod source_watches;
 mod status;
 mod step;
+mod waiting;
 mod workspace_state;
 
 pub use approval::{Approvals, approvals, unapproved_run};

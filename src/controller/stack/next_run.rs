@@ -123,9 +123,7 @@ fn adopt_repacked_archive(
 /// Returns the next step towards a run that is due, or the action that waits if a pause or a schedule prevents the run.
 fn permitted_run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRun, now: Timestamp) -> Action {
     match restriction(observed, due_run.kind(), now) {
-        Some(Restriction::Waiting { reason, message, until }) => {
-            Action::AwaitPermission(reason, message, until.map(|until| until.duration_since(now)))
-        }
+        Some(Restriction::Waiting(held)) => Action::AwaitPermission(held),
         Some(Restriction::Invalid(message)) => Action::Invalid(message),
         None => run(observed, resolved, in_store, due_run, now),
     }

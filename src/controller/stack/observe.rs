@@ -47,10 +47,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     let is_at_hand = |digest| InPod::of(digest).is_some() || context.store.is_granted(digest, &namespace);
     let in_store = matches!(&source, Some(Ok(resolved)) if is_at_hand(&resolved.digest));
     let updates = context.updates_of(&namespace, &name);
-    let deletion = match stack.metadata.deletion_timestamp {
-        Some(_) => Some(observe_deletion(&stack, workspace.as_ref(), context).await?),
-        None => None,
-    };
+    let deletion = observe_deletion(&stack, workspace.as_ref(), context);
     let mut dependencies = Vec::new();
     let mut cycle = None;
     let mut denied_dependency = None;
@@ -121,13 +118,10 @@ async fn observe_run_settings(
     }
 }
 
-/// Reads the state for a destroy: the artifacts that the destroy can use, and the dependents that must be destroyed
-/// first.
-async fn observe_deletion(
-    stack: &Stack,
-    workspace: Option<&Workspace>,
-    context: &Context,
-) -> Result<Deletion, ReadError> {
+/// Returns the state for a destroy: the artifacts that the destroy can use, and the dependents that must be destroyed first.
+/// Returns `None` if the Stack is not being deleted.
+fn observe_deletion(stack: &Stack, workspace: Option<&Workspace>, context: &Context) -> Option<Deletion> {
+    stack.metadata.deletion_timestamp.as_ref()?;
     let namespace = stack.namespace().unwrap_or_default();
     let requested = workspace.and_then(|w| from_reference(w.spec.artifact.as_ref()?));
     let is_at_hand = |resolved: &Resolved| {
@@ -138,7 +132,7 @@ async fn observe_deletion(
     if deletion::has_to_destroy(stack) && context.dependents.cycle(stack).is_none() {
         dependents = context.dependents.of(stack);
     }
-    Ok(Deletion {
+    Some(Deletion {
         requested: requested.filter(is_at_hand),
         is_stored: without_source.as_ref().is_some_and(is_at_hand),
         without_source,

@@ -14,11 +14,20 @@ use crate::controller::stack::run_windows::{self, Opening};
 /// Why a run that is due does not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restriction {
-    /// The run waits. Contains the reason and the message for the conditions, and the time at which the run may start, if it
-    /// is known.
-    Waiting { reason: &'static str, message: String, until: Option<Timestamp> },
+    /// The run waits.
+    Waiting(Held),
     /// A schedule is invalid. Contains the message.
     Invalid(String),
+}
+
+/// Run that waits until a pause ends or a schedule permits it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Reason for the conditions.
+    pub reason: &'static str,
+    pub message: String,
+    /// Time at which the run may start, if it is known.
+    pub until: Option<Timestamp>,
 }
 
 /// Returns the restriction of a run of this kind of a Stack.
@@ -41,7 +50,7 @@ impl RestrictedRun<'_> {
     /// Returns the restriction of the run. Schedules do not apply to previews, which are also plans and drift checks.
     pub fn restriction(self, settings: &RunSettings, now: Timestamp) -> Option<Restriction> {
         if let Some(message) = settings.pause.clone() {
-            return Some(Restriction::Waiting { reason: stack_reason::PAUSED, message, until: None });
+            return Some(Restriction::Waiting(Held { reason: stack_reason::PAUSED, message, until: None }));
         }
         if self.kind == UpdateKind::Preview {
             return None;
@@ -63,7 +72,7 @@ impl RestrictedRun<'_> {
             Opening::Open => None,
             Opening::Closed { until, why } => {
                 let message = format!("{} waits: {why}", self.kind.as_str());
-                Some(Restriction::Waiting { reason: stack_reason::OUTSIDE_SCHEDULE, message, until })
+                Some(Restriction::Waiting(Held { reason: stack_reason::OUTSIDE_SCHEDULE, message, until }))
             }
             Opening::Invalid(message) => Some(Restriction::Invalid(message)),
         }
@@ -108,7 +117,7 @@ mod tests {
             for (kind, expected) in [(UpdateKind::Up, expected), (UpdateKind::Preview, expected_of_preview)] {
                 let found = restriction(&observed, kind, now);
                 let reason = found.as_ref().map(|found| match found {
-                    Restriction::Waiting { reason, .. } => reason,
+                    Restriction::Waiting(held) => held.reason,
                     Restriction::Invalid(_) => "invalid",
                 });
                 assert_eq!(reason, expected, "{name}: {found:?}");
@@ -120,7 +129,7 @@ mod tests {
     fn the_message_contains_the_reason_and_the_end() {
         let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
         let message = |settings| match restriction(&observed(json!(null), settings), UpdateKind::Up, now) {
-            Some(Restriction::Waiting { message, until, .. }) => (message, until.map(|until| until.to_string())),
+            Some(Restriction::Waiting(held)) => (held.message, held.until.map(|until| until.to_string())),
             other => panic!("{other:?}"),
         };
         assert_eq!(message(settings(Some("audit"), None)), ("audit".to_owned(), None));
@@ -129,9 +138,7 @@ mod tests {
         assert_eq!(until.as_deref(), Some("2026-01-03T00:00:00Z"));
         let both = json!({"windows": [{"start": "10:00", "end": "12:00"}]});
         let observed = observed(both, settings(None, Some(FREEZE)));
-        let Some(Restriction::Waiting { until, .. }) = restriction(&observed, UpdateKind::Destroy, now) else {
-            panic!("open")
-        };
-        assert_eq!(until.map(|until| until.to_string()).as_deref(), Some("2026-01-03T10:00:00Z"));
+        let Some(Restriction::Waiting(held)) = restriction(&observed, UpdateKind::Destroy, now) else { panic!("open") };
+        assert_eq!(held.until.map(|until| until.to_string()).as_deref(), Some("2026-01-03T10:00:00Z"));
     }
 }

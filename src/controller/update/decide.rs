@@ -341,7 +341,7 @@ fn waiting(observed: &Observed) -> Action {
         return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, why)));
     }
     match &observed.restriction {
-        Some(Restriction::Waiting { reason, message, .. }) => return Action::Wait(reason, message.clone()),
+        Some(Restriction::Waiting(held)) => return Action::Wait(held.reason, held.message.clone()),
         Some(Restriction::Invalid(message)) => return Action::Wait(update_reason::OUTSIDE_SCHEDULE, message.clone()),
         None => {}
     }

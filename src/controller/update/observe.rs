@@ -117,13 +117,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         true => None,
         false => forbidden(&update, preceding_update.as_ref(), context).await?,
     };
-    let restriction = match may_be_next(&update, preceding_update.as_ref()) {
-        true => {
-            let settings = context.namespaces.run_settings(&namespace).await?;
-            RestrictedRun { kind: update.spec.kind, namespace: &namespace, schedule: None }.restriction(&settings, now)
-        }
-        false => None,
-    };
+    let restriction = restriction(&update, preceding_update.as_ref(), context, now).await?;
     let agent_ip = snapshot.as_ref().map(|snapshot| snapshot.ip);
     let task_may_start = snapshot.as_ref().is_some_and(|snapshot| snapshot.may_start);
     let (run_state, progress) = snapshot.map_or((None, None), |snapshot| (Some(snapshot.run_state), snapshot.progress));
@@ -174,6 +168,23 @@ async fn forbidden(
     let namespace = update.namespace().unwrap_or_default();
     let stack = context.reader.get_opt::<Stack>(&namespace, &update.spec.workspace_name).await?;
     Ok(stack.and_then(|stack| unapproved_run(&stack, update)))
+}
+
+/// Returns the restriction of a run that is the next run of its Workspace. The Stack controller applies `spec.schedule` of a
+/// Stack.
+async fn restriction(
+    update: &Update,
+    preceding_update: Option<&String>,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Option<Restriction>, ReadError> {
+    if !may_be_next(update, preceding_update) {
+        return Ok(None);
+    }
+    let namespace = update.namespace().unwrap_or_default();
+    let settings = context.namespaces.run_settings(&namespace).await?;
+    let run = RestrictedRun { kind: update.spec.kind, namespace: &namespace, schedule: None };
+    Ok(run.restriction(&settings, now))
 }
 
 /// Returns whether the run is open and not bound yet, and no other Update of its Workspace runs before it.

@@ -88,7 +88,7 @@ mod caches {
             duplicates: DuplicateStacks::new(dependents.requeue_sender(), true),
             approvals: approvals().0,
             namespaces: Namespaces::without_watch(parts.reader.clone(), false),
-            destroy_limit: DestroyLimit::new(0, SignedDuration::ZERO),
+            destroy_limit: DestroyLimit::new((0, SignedDuration::ZERO)),
             caches: CacheSync::default().with(&stacks).with(&updates),
             sources,
             source_watches,

@@ -21,17 +21,17 @@ fn with_spec(change: fn(&mut StackSpec)) -> Stack {
 
 #[test]
 fn a_due_run_waits_for_the_end_of_a_pause_or_a_freeze() {
-    let expects = |observed: &Observed, reason: &str, wait: Option<i64>| {
-        let expected = wait.map(SignedDuration::from_secs);
+    let expects = |observed: &Observed, reason: &str, until: Option<i64>| {
+        let expected = until.map(|second| Timestamp::from_second(second).expect("timestamp in range"));
         match decide(observed, now()) {
-            Action::AwaitPermission(found, _, wait) => assert_eq!((found, wait), (reason, expected)),
+            Action::AwaitPermission(held) => assert_eq!((held.reason, held.until), (reason, expected)),
             other => panic!("{reason}: {other:?}"),
         }
     };
     expects(&Observed { run_settings: paused(), ..observed(stack()) }, "Paused", None);
     let preview = with_spec(|spec| spec.preview = Some(true));
     expects(&Observed { run_settings: paused(), ..observed(preview) }, "Paused", None);
-    expects(&observed(with_spec(|spec| spec.schedule = freeze())), "OutsideSchedule", Some(2600));
+    expects(&observed(with_spec(|spec| spec.schedule = freeze())), "OutsideSchedule", Some(3600));
     let mut deleted = with_spec(|spec| {
         spec.schedule = freeze();
         spec.destroy_on_finalize = Some(true);
@@ -39,7 +39,7 @@ fn a_due_run_waits_for_the_end_of_a_pause_or_a_freeze() {
     deleted.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     deleted.status.as_mut().expect("value is set").last_update = Some(last("up", "succeeded"));
     deleted.status.as_mut().expect("value is set").last_applied_revision = Some("main@sha1:a".to_owned());
-    expects(&observed(deleted), "OutsideSchedule", Some(2600));
+    expects(&observed(deleted), "OutsideSchedule", Some(3600));
 }
 
 #[test]

@@ -1,0 +1,173 @@
+//! Reports why a Stack waits: in its conditions, and in an event when the reason changes.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+
+use crate::api::conditions::{self, stack_reason};
+use crate::api::names;
+use crate::api::pulumi::Stack;
+use crate::controller::stack::context::Context;
+use crate::controller::stack::prerequisites::Stale;
+use crate::controller::stack::restrictions::Held;
+use crate::controller::stack::run_events::{self, with_last_revision};
+use crate::controller::stack::status::State;
+use crate::controller::stack::step::{Next, WATCHED_RETRY, next_step, requeue};
+use crate::controller::stack::{approval, expiry};
+use crate::runtime::events::{Event, EventKind};
+use crate::runtime::reconcile::ReconcileError;
+
+/// Requeue interval of a Stack whose schedule permits no run within the time that the controller searches.
+const ENDLESS_SCHEDULE_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Reports that the spec, or an object to which the spec refers, is invalid.
+pub async fn invalid(
+    stack: &Stack,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let event = Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str());
+    context.events.publish(with_last_revision(stack, event));
+    requeue(stack, &State::Invalid(message), None, context, now).await
+}
+
+/// Reports a reference to an object in another namespace, which the controller does not allow.
+pub async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    let message = format!("{denied}; reference an object in the namespace of the Stack");
+    let event = Event::new(stack, EventKind::Warning, stack_reason::ACCESS_DENIED, message.as_str());
+    context.events.publish(with_last_revision(stack, event));
+    requeue(stack, &State::Denied(message), None, context, now).await
+}
+
+/// Writes the state to the conditions. Publishes an event, unless the condition `Stalled` already contains the message.
+async fn stall(
+    stack: &Stack,
+    reason: &'static str,
+    state: fn(String) -> State,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let stalled = stack.status.as_ref().and_then(|s| conditions::find(&s.conditions, conditions::STALLED));
+    if stalled.is_none_or(|stalled| stalled.message != message) {
+        let event = Event::new(stack, EventKind::Warning, reason, message.as_str());
+        context.events.publish(with_last_revision(stack, event));
+    }
+    requeue(stack, &state(message), None, context, now).await
+}
+
+/// Reports that a pause or a schedule prevents the run. Publishes an event once for each message.
+pub async fn await_permission(
+    stack: &Stack,
+    Held { reason, message, until }: Held,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let ready = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
+    if ready.is_none_or(|ready| ready.message != message) {
+        let event = Event::new(stack, EventKind::Normal, reason, message.as_str());
+        context.events.publish(with_last_revision(stack, event));
+    }
+    // The end of a pause requeues the Stack only if the controller watches namespaces. A schedule can have no known end.
+    let unwatched = (!context.namespaces.is_watched()).then_some(WATCHED_RETRY);
+    let endless = (reason == stack_reason::OUTSIDE_SCHEDULE).then_some(ENDLESS_SCHEDULE_RETRY);
+    let known =
+        until.map(|until| until.duration_since(now).unsigned_abs()).into_iter().chain(unwatched).chain(endless).min();
+    requeue(stack, &State::AwaitingPermission(reason, message), known, context, now).await
+}
+
+/// Announces the expiry in a condition and in an event.
+pub async fn announce_expiry(
+    stack: &Stack,
+    message: &str,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let next = next_step(stack, &expiry::announced(stack, message, now), context).await?;
+    let event = Event::new(stack, EventKind::Warning, "StackExpiring", message);
+    context.events.publish(with_last_revision(stack, event));
+    Ok(next)
+}
+
+/// Reports a plan that requires an approval. Publishes an event with the command to approve the plan once for each plan.
+pub async fn await_approval(
+    stack: &Stack,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let status = stack.status.as_ref();
+    if let Some(plan) = status.and_then(|status| status.plan.as_ref()) {
+        let digest = plan.digest.to_string();
+        let reported = status.and_then(|status| conditions::find(&status.conditions, conditions::RECONCILING));
+        let is_reported = |condition: &Condition| {
+            condition.reason == stack_reason::AWAITING_APPROVAL && condition.message.contains(&digest)
+        };
+        if !reported.is_some_and(is_reported) {
+            let text = approval::approval_required(stack, plan);
+            let event = Event::new(stack, EventKind::Warning, "ApprovalRequired", text);
+            context.events.publish(run_events::with_revisions(event, plan.revision.as_deref(), None));
+        }
+    }
+    requeue(stack, &State::AwaitingApproval(message), None, context, now).await
+}
+
+/// Reports the unmet dependencies, and requests a run of each dependency whose last run is too old.
+pub async fn wait_for_dependencies(
+    stack: &Stack,
+    message: String,
+    stale: &[Stale],
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let namespace = stack.namespace().unwrap_or_default();
+    for Stale { name, request } in stale {
+        let Some(other) = context.reader.get_opt::<Stack>(&namespace, name).await? else { continue };
+        let request_annotation = [(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), Some(request.clone()))].into();
+        context.writer.annotate(&other, &request_annotation).await?;
+    }
+    requeue(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
+}
+
+/// Reports that another Stack manages the same Pulumi stack.
+pub async fn conflict(
+    stack: &Stack,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    stall(stack, run_events::CONFLICT, State::Conflict, message, context, now).await
+}
+
+/// Reports that the destroy waits for a confirmation by a user.
+pub async fn await_confirmation(
+    stack: &Stack,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    stall(stack, stack_reason::DESTROY_PAUSED, State::DestroyPaused, message, context, now).await
+}
+
+/// Reports that the pod cannot start.
+pub async fn workspace_failed(
+    stack: &Stack,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    stall(stack, stack_reason::WORKSPACE_FAILED, State::WorkspaceFailed, message, context, now).await
+}
+
+/// Reports that a user rejected the plan.
+pub async fn report_rejection(
+    stack: &Stack,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    stall(stack, stack_reason::PLAN_REJECTED, State::PlanRejected, message, context, now).await
+}
