@@ -12,6 +12,9 @@ use crate::controller::stack::backoff;
 /// Time between the announcement of the expiry and the expiry.
 const ANNOUNCEMENT: SignedDuration = SignedDuration::from_hours(1);
 
+/// Maximum time between two checks. `spec.ttl` can be longer than the maximum delay of a requeue.
+const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24);
+
 /// Returns when the Stack expires: `spec.ttl` after its creation, or at `spec.expiresAt`, whichever is earlier.
 fn expires_at(stack: &Stack) -> Option<Timestamp> {
     let ttl = backoff::interval(stack.spec.ttl.as_deref());
@@ -39,12 +42,12 @@ pub fn due(stack: &Stack, now: Timestamp) -> Option<Action> {
     (left <= ANNOUNCEMENT && !is_announced).then_some(Action::AnnounceExpiry(message))
 }
 
-/// Returns the time until [`due`] returns another action.
+/// Returns the time until [`due`] returns another action, at most a day.
 pub fn next_change(stack: &Stack, now: Timestamp) -> Option<SignedDuration> {
     let left = pending(stack)?.duration_since(now);
     let until_announcement = left.saturating_sub(ANNOUNCEMENT);
     let wait = if until_announcement.is_positive() { until_announcement } else { left };
-    wait.is_positive().then_some(wait)
+    wait.is_positive().then_some(wait.min(MAX_WAIT))
 }
 
 /// Returns whether the controller has deleted the Stack because it expired.
@@ -131,6 +134,7 @@ mod tests {
         let rows = [
             (json!({}), false, false, None),
             (json!({"ttl": "24h"}), false, false, Some(11 * 60)),
+            (json!({"ttl": "9999999h"}), false, false, Some(24 * 60)),
             (json!({"ttl": "13h"}), true, false, Some(60)),
             (json!({"ttl": "12h30m"}), true, false, Some(30)),
             (json!({"ttl": "12h"}), false, true, None),

@@ -5,9 +5,9 @@
 
 use std::iter;
 
+use jiff::Timestamp;
 use jiff::civil::{self, Date, DateTime};
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 
@@ -15,10 +15,9 @@ use crate::api::pulumi::{Freeze, RunSchedule, RunWindow, Weekday};
 
 /// Maximum size of the annotation of a namespace, in bytes.
 const MAX_ANNOTATION: usize = 16 * 1024;
-/// Maximum time that is searched for the next time at which a run may start.
-const HORIZON: SignedDuration = SignedDuration::from_hours(400 * 24);
-/// Maximum number of times that are searched. Schedules that never permit a run together change several times a day.
-const MAX_JUMPS: usize = 1000;
+/// Maximum number of closings that are searched for the time at which a run may start. The search must be short, because each
+/// reconciliation of a Stack that waits repeats it.
+const MAX_CLOSINGS: usize = 50;
 /// Number of days on which the next opening of a window is searched: yesterday, today and two weeks. A window that opens
 /// once a week stays closed for two weeks if a change of daylight saving time skips it.
 const SEARCHED_DAYS: usize = 16;
@@ -28,7 +27,7 @@ const SEARCHED_DAYS: usize = 16;
 pub enum Opening {
     /// A run may start.
     Open,
-    /// No run may start. Contains the time at which a run may start, if it is known, and the reason, such as
+    /// No run may start. Contains the earliest time at which a run may start, if it is known, and the reason, such as
     /// `outside the windows of spec.schedule until 2026-12-01T08:00:00Z`.
     Closed { until: Option<Timestamp>, why: String },
     /// A schedule is invalid. Contains the error message with the path of the field.
@@ -45,8 +44,26 @@ pub fn opening(schedules: &[(&str, &RunSchedule)], now: Timestamp) -> Opening {
         Err(message) => return Opening::Invalid(message),
     };
     let Some(closing) = last_closing(&rules, now) else { return Opening::Open };
-    let until = next_opening(&rules, &closing, now);
-    Opening::Closed { until, why: closing.describe(until) }
+    let next = next_opening(&rules, &closing);
+    Opening::Closed { until: next.earliest(), why: closing.describe(&next) }
+}
+
+/// Next time at which all schedules permit a run.
+#[derive(Debug)]
+enum NextOpening {
+    At(Timestamp),
+    /// The search has ended at this time, and has found none before.
+    NotBefore(Timestamp),
+    Never,
+}
+
+impl NextOpening {
+    fn earliest(&self) -> Option<Timestamp> {
+        match self {
+            NextOpening::At(at) | NextOpening::NotBefore(at) => Some(*at),
+            NextOpening::Never => None,
+        }
+    }
 }
 
 /// Checks a schedule. The error message contains the path of the field.
@@ -84,20 +101,17 @@ fn last_closing<'a>(rules: &[Rules<'a>], at: Timestamp) -> Option<Closing<'a>> {
     rules.iter().filter_map(|rules| rules.closing(at)).max_by_key(Closing::end)
 }
 
-/// Returns the first time at which all schedules permit a run, or `None` if the search finds none.
-fn next_opening(rules: &[Rules<'_>], closing: &Closing<'_>, now: Timestamp) -> Option<Timestamp> {
-    let horizon = now.checked_add(HORIZON).ok()?;
-    let mut at = closing.until?;
-    for _ in 0..MAX_JUMPS {
-        if at > horizon {
-            return None;
-        }
-        match last_closing(rules, at) {
-            Some(next) => at = next.until?,
-            None => return Some(at),
+/// Returns the first time at which all schedules permit a run. `closing` is the current closing.
+fn next_opening(rules: &[Rules<'_>], closing: &Closing<'_>) -> NextOpening {
+    let Some(mut at) = closing.until else { return NextOpening::Never };
+    for _ in 0..MAX_CLOSINGS {
+        match last_closing(rules, at).map(|next| next.until) {
+            Some(Some(next)) => at = next,
+            Some(None) => return NextOpening::Never,
+            None => return NextOpening::At(at),
         }
     }
-    None
+    NextOpening::NotBefore(at)
 }
 
 /// Why a schedule permits no run.
@@ -116,8 +130,8 @@ impl Closing<'_> {
         self.until.unwrap_or(Timestamp::MAX)
     }
 
-    /// Describes the closing. `until` is the time at which all schedules permit a run.
-    fn describe(&self, until: Option<Timestamp>) -> String {
+    /// Describes the closing. `next` is the time at which all schedules permit a run.
+    fn describe(&self, next: &NextOpening) -> String {
         let origin = self.origin;
         let end = self.until.map(|end| format!(" until {}", display(end))).unwrap_or_default();
         let closing = match self.freeze {
@@ -127,10 +141,13 @@ impl Closing<'_> {
             },
             None => format!("outside the windows of {origin}{end}"),
         };
-        match until {
-            None => format!("{closing}; no run can start within a year"),
-            Some(until) if self.until != Some(until) => format!("{closing}; runs start again at {}", display(until)),
-            Some(_) => closing,
+        match next {
+            NextOpening::At(at) if self.until != Some(*at) => {
+                format!("{closing}; runs start again at {}", display(*at))
+            }
+            NextOpening::At(_) => closing,
+            NextOpening::NotBefore(at) => format!("{closing}; no run can start before {}", display(*at)),
+            NextOpening::Never => format!("{closing}; no run can start"),
         }
     }
 }

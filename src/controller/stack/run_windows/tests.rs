@@ -143,14 +143,14 @@ fn all_schedules_must_permit_a_run() {
         (
             vec![("spec.schedule", &weekdays), ("spec.schedule", &evening)],
             "2026-11-26T12:00:00Z",
-            "never",
-            "outside the windows of spec.schedule until 2026-11-26T20:00:00Z; no run can start within a year",
+            "2026-12-31T20:00:00Z",
+            "outside the windows of spec.schedule until 2026-11-26T20:00:00Z; no run can start before 2026-12-31T20:00:00Z",
         ),
         (
             vec![("spec.schedule", &years)],
             "2026-11-26T12:00:00Z",
-            "never",
-            "freeze until 2029-01-01T00:00:00Z (spec.schedule); no run can start within a year",
+            "2029-01-01T00:00:00Z",
+            "freeze until 2029-01-01T00:00:00Z (spec.schedule)",
         ),
     ];
     for (schedules, now, expected, message) in rows {
