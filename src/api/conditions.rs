@@ -50,7 +50,7 @@ pub mod stack_reason {
     /// A run is due, but no window is open, or a freeze prevents the run.
     pub const OUTSIDE_SCHEDULE: &str = "OutsideSchedule";
     /// Too many Stacks were deleted in a short time. The destroy of this Stack requires a confirmation by a user.
-    pub const DESTROY_PAUSED: &str = "DestroyPaused";
+    pub const DESTROY_UNCONFIRMED: &str = "DestroyUnconfirmed";
     /// A user canceled the run. The controller does not retry the run.
     pub const CANCELED: &str = "Canceled";
     /// The backend does not contain the Pulumi stack to destroy, although this Stack may have created resources in it.

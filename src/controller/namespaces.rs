@@ -34,8 +34,8 @@ pub struct RunSettings {
 impl RunSettings {
     fn of_namespace(namespace: &str, annotations: &BTreeMap<String, String>) -> Self {
         let value = |name: &str| annotations.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
-        let pause = value(ANNOTATION_PAUSE).filter(|value| *value != "false").map(|value| {
-            let reason = if value == "true" { String::new() } else { format!(": {value}") };
+        let pause = value(ANNOTATION_PAUSE).filter(|value| !value.eq_ignore_ascii_case("false")).map(|value| {
+            let reason = if value.eq_ignore_ascii_case("true") { String::new() } else { format!(": {value}") };
             format!(
                 "namespace {namespace} is paused{reason}; to resume, remove the annotation {ANNOTATION_PAUSE} of the namespace"
             )
@@ -191,7 +191,7 @@ mod tests {
         let rows = [
             (json!({}), None, None),
             (json!({"pulumi.com/pause": ""}), None, None),
-            (json!({"pulumi.com/pause": "false"}), None, None),
+            (json!({"pulumi.com/pause": "False"}), None, None),
             (json!({"pulumi.com/pause": "true"}), Some("namespace apps is paused; to resume, remove"), None),
             (json!({"pulumi.com/pause": " audit "}), Some("namespace apps is paused: audit; to resume, remove"), None),
             (json!({"pulumi.com/schedule": "windows: []"}), None, Some("windows: []")),

@@ -118,8 +118,8 @@ pub struct ApprovalPolicy {
     #[schemars(length(max = bounds::REFERENCES), inner(length(min = 1, max = bounds::WORD)))]
     pub protect: Vec<String>,
 
-    /// Whether the destroy before the deletion of the Stack also requires an approval. With `mode: OnRisk`, the destroy
-    /// always requires an approval. Has no effect with `mode: Never`. Default: `false`.
+    /// Whether the destroy before the deletion of the Stack also requires an approval, also with `mode: OnRisk`, whose
+    /// conditions do not apply to destroys. Has no effect with `mode: Never`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy: Option<bool>,
 }

@@ -181,7 +181,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
 
-    /// Whether to run `pulumi destroy` before the Stack is deleted. Default: `false`.
+    /// Whether to run `pulumi destroy` before the Stack is deleted. Default: `false`, or `true` if the Stack has expired (`ttl`,
+    /// `expiresAt`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_on_finalize: Option<bool>,
 
@@ -336,7 +337,8 @@ pub struct StackSpec {
 
     /// Time after the creation of the Stack, as a duration such as `72h`, after which the controller deletes the Stack and
     /// destroys its resources, unless `destroyOnFinalize` is `false`. The controller announces the deletion one hour ahead
-    /// with the condition `Expiring`. A suspended Stack does not expire. Default: the Stack does not expire.
+    /// with the condition `Expiring`. If this time has already passed when the field is set, the Stack is deleted an hour
+    /// later. A suspended Stack does not expire. `0s` has no effect. Default: the Stack does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub ttl: Option<String>,

@@ -39,7 +39,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if let Some(action) = annotations::cancel(observed).or_else(|| open_run(observed, now)) {
         return action;
     }
-    if let Some(action) = expiry::due(stack, now) {
+    if let Some(action) = expiry::due(stack, now).filter(|_| observed.run_settings.pause.is_none()) {
         return action;
     }
     if let Some(action) = handle_duplicate(observed) {

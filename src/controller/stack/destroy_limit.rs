@@ -94,7 +94,7 @@ pub fn awaiting_confirmation(stack: &Stack, exceeded: Option<&str>) -> Option<St
     }
     let conditions = stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let is_waiting = |kind: &str| {
-        conditions::find(conditions, kind).filter(|condition| condition.reason == stack_reason::DESTROY_PAUSED)
+        conditions::find(conditions, kind).filter(|condition| condition.reason == stack_reason::DESTROY_UNCONFIRMED)
     };
     let waiting = is_waiting(STALLED).or_else(|| is_waiting(READY));
     waiting.map(|condition| condition.message.clone()).or_else(|| exceeded.map(str::to_owned))
@@ -183,9 +183,9 @@ mod tests {
         let rows = [
             (None, "UpdateFailed", None, None),
             (None, "UpdateFailed", Some("exceeded"), Some("exceeded")),
-            (None, "DestroyPaused", None, Some("before")),
-            (Some("false"), "DestroyPaused", None, Some("before")),
-            (Some("true"), "DestroyPaused", Some("exceeded"), None),
+            (None, "DestroyUnconfirmed", None, Some("before")),
+            (Some("false"), "DestroyUnconfirmed", None, Some("before")),
+            (Some("true"), "DestroyUnconfirmed", Some("exceeded"), None),
         ];
         for (annotation, reason, exceeded, expected) in rows {
             let found = awaiting_confirmation(&with(annotation, reason), exceeded);

@@ -2,6 +2,7 @@
 //! expired Stack and destroys its resources.
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::api::conditions::{self, ConditionUpdate, EXPIRING, Status, expiry_reason};
@@ -30,21 +31,32 @@ fn pending(stack: &Stack) -> Option<Timestamp> {
     expires_at(stack).filter(|_| !is_inactive)
 }
 
+/// Returns when the controller deletes the Stack. A Stack whose time has already passed when its expiry is announced, because
+/// a user has changed the fields, is deleted an hour after the announcement.
+fn deletion_time(stack: &Stack, at: Timestamp, now: Timestamp) -> Timestamp {
+    let announced = announcement(stack).map_or(now, |condition| condition.last_transition_time.0);
+    match announced < at {
+        true => at,
+        false => announced.saturating_add(ANNOUNCEMENT).unwrap_or(Timestamp::MAX),
+    }
+}
+
 /// Returns the action for a Stack that expires within an hour or has expired. Returns `None` if nothing is due.
 pub fn due(stack: &Stack, now: Timestamp) -> Option<Action> {
     let at = pending(stack)?;
-    let left = at.duration_since(now);
+    let deletion = deletion_time(stack, at, now);
+    let left = deletion.duration_since(now);
     if !left.is_positive() {
         return Some(Action::Expire(format!("the Stack expired at {}", seconds(at))));
     }
-    let message = announcement(at);
-    let is_announced = condition_message(stack) == Some(message.as_str());
+    let message = announcement_message(stack, deletion);
+    let is_announced = announcement(stack).is_some_and(|condition| condition.message == message);
     (left <= ANNOUNCEMENT && !is_announced).then_some(Action::AnnounceExpiry(message))
 }
 
 /// Returns the time until [`due`] returns another action, at most a day.
 pub fn next_change(stack: &Stack, now: Timestamp) -> Option<SignedDuration> {
-    let left = pending(stack)?.duration_since(now);
+    let left = deletion_time(stack, pending(stack)?, now).duration_since(now);
     let until_announcement = left.saturating_sub(ANNOUNCEMENT);
     let wait = if until_announcement.is_positive() { until_announcement } else { left };
     wait.is_positive().then_some(wait.min(MAX_WAIT))
@@ -52,8 +64,7 @@ pub fn next_change(stack: &Stack, now: Timestamp) -> Option<SignedDuration> {
 
 /// Returns whether the controller has deleted the Stack because it expired.
 pub fn has_expired(stack: &Stack) -> bool {
-    let conditions = stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    conditions::find(conditions, EXPIRING).is_some_and(|expiring| expiring.reason == expiry_reason::EXPIRED)
+    announcement(stack).is_some_and(|expiring| expiring.reason == expiry_reason::EXPIRED)
 }
 
 /// Returns the status that announces the expiry.
@@ -88,16 +99,19 @@ pub fn keep(stack: &Stack, status: &mut StackStatus, now: Timestamp) {
     }
 }
 
-fn condition_message(stack: &Stack) -> Option<&str> {
-    let conditions = &stack.status.as_ref()?.conditions;
-    conditions::find(conditions, EXPIRING).map(|condition| condition.message.as_str())
+fn announcement(stack: &Stack) -> Option<&Condition> {
+    conditions::find(&stack.status.as_ref()?.conditions, EXPIRING)
 }
 
-fn announcement(at: Timestamp) -> String {
+fn announcement_message(stack: &Stack, deletion: Timestamp) -> String {
+    let resources = match stack.spec.destroy_on_finalize {
+        Some(false) => "keeps its resources",
+        Some(true) | None => "destroys its resources",
+    };
     format!(
-        "the Stack expires at {}, and the controller then deletes it and destroys its resources; to keep the Stack, change or remove \
-         spec.ttl and spec.expiresAt",
-        seconds(at)
+        "the Stack expires at {}, and the controller then deletes it and {resources}; to keep the Stack, change or remove spec.ttl and \
+         spec.expiresAt",
+        seconds(deletion)
     )
 }
 
@@ -127,29 +141,53 @@ mod tests {
         stack
     }
 
+    /// Returns the Stack with the announcement of its expiry at this time.
+    fn announced_at(mut stack: Stack, time: &str) -> Stack {
+        stack.status = Some(announced(&stack, "announced", time.parse().unwrap()));
+        stack
+    }
+
     #[test]
     fn a_stack_is_announced_and_expires_at_the_earlier_time() {
         let now: Timestamp = NOW.parse().unwrap();
-        // The spec, whether the expiry is announced, whether the Stack has expired, and the minutes until the next change.
+        // The spec, whether the expiry is announced, and the minutes until the next change.
         let rows = [
-            (json!({}), false, false, None),
-            (json!({"ttl": "24h"}), false, false, Some(11 * 60)),
-            (json!({"ttl": "9999999h"}), false, false, Some(24 * 60)),
-            (json!({"ttl": "13h"}), true, false, Some(60)),
-            (json!({"ttl": "12h30m"}), true, false, Some(30)),
-            (json!({"ttl": "12h"}), false, true, None),
-            (json!({"expiresAt": "2026-01-01T12:30:00Z"}), true, false, Some(30)),
-            (json!({"expiresAt": "2025-01-01T00:00:00Z"}), false, true, None),
-            (json!({"ttl": "24h", "expiresAt": "2026-01-01T11:00:00Z"}), false, true, None),
-            (json!({"ttl": "1h", "expiresAt": "2027-01-01T11:00:00Z"}), false, true, None),
-            (json!({"ttl": "1h", "suspend": true}), false, false, None),
+            (json!({}), false, None),
+            (json!({"ttl": "24h"}), false, Some(11 * 60)),
+            (json!({"ttl": "9999999h"}), false, Some(24 * 60)),
+            (json!({"ttl": "13h"}), true, Some(60)),
+            (json!({"ttl": "12h30m"}), true, Some(30)),
+            (json!({"expiresAt": "2026-01-01T12:30:00Z"}), true, Some(30)),
+            (json!({"ttl": "24h", "expiresAt": "2026-01-01T12:10:00Z"}), true, Some(10)),
+            (json!({"ttl": "1h", "suspend": true}), false, None),
+            // The time has passed without an announcement.
+            (json!({"ttl": "12h"}), true, Some(60)),
+            (json!({"expiresAt": "2025-01-01T00:00:00Z"}), true, Some(60)),
         ];
-        for (spec, announced, expired, minutes) in rows {
+        for (spec, announced, minutes) in rows {
             let stack = stack(&spec);
             let action = due(&stack, now);
             assert_eq!(matches!(action, Some(Action::AnnounceExpiry(_))), announced, "{spec}: {action:?}");
-            assert_eq!(matches!(action, Some(Action::Expire(_))), expired, "{spec}: {action:?}");
+            assert!(!matches!(action, Some(Action::Expire(_))), "{spec}: {action:?}");
             assert_eq!(next_change(&stack, now).map(|wait| wait.as_mins()), minutes, "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_stack_expires_on_time_but_not_within_an_hour_of_a_late_announcement() {
+        let now: Timestamp = NOW.parse().unwrap();
+        // The expiry, the announcement, and whether the Stack is deleted.
+        let rows = [
+            ("2026-01-01T12:00:00Z", "2026-01-01T11:00:00Z", true),
+            ("2026-01-01T12:00:00Z", "2026-01-01T11:55:00Z", true),
+            ("2026-01-01T12:00:01Z", "2026-01-01T11:55:00Z", false),
+            ("2025-01-01T00:00:00Z", "2026-01-01T11:00:00Z", true),
+            ("2025-01-01T00:00:00Z", "2026-01-01T11:00:01Z", false),
+        ];
+        for (expiry, announcement, expected) in rows {
+            let stack = announced_at(stack(&json!({"expiresAt": expiry})), announcement);
+            let action = due(&stack, now);
+            assert_eq!(matches!(action, Some(Action::Expire(_))), expected, "{expiry} {announcement}: {action:?}");
         }
     }
 
@@ -163,6 +201,9 @@ mod tests {
         assert_eq!(due(&stack, now), None);
         stack.spec.ttl = Some("12h40m".to_owned());
         assert!(matches!(due(&stack, now), Some(Action::AnnounceExpiry(_))));
+        stack.spec.destroy_on_finalize = Some(false);
+        let Some(Action::AnnounceExpiry(message)) = due(&stack, now) else { panic!("not announced") };
+        assert!(message.contains("deletes it and keeps its resources"), "{message}");
         stack.spec.ttl = Some("48h".to_owned());
         let mut status = stack.status.clone().unwrap();
         keep(&stack, &mut status, now);

@@ -59,10 +59,14 @@ pub fn run_if_due(
     match due {
         Due::Now(reason) => due_run(reason, PlanUse::None),
         Due::Done(again) => match drift::check(stack, kind, now) {
+            // A pause delays the check, and does not change the conditions.
+            Check::Now(_) if restriction(observed, UpdateKind::Preview, now).is_some() => {
+                settled_on(observed, resolved, in_store, kind, again)
+            }
             Check::Now(message) => {
                 let operation = UpdateKind::Refresh;
                 let check = DueRun { operation, message, refresh: false, plan: PlanUse::None };
-                permitted_run(observed, resolved, in_store, &check, now)
+                run(observed, resolved, in_store, &check, now)
             }
             Check::After(wait) => {
                 let again = again.map_or(wait, |again| again.min(wait));

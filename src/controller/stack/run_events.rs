@@ -113,13 +113,15 @@ fn outcome(stack: &Stack, last: &LastUpdate, planned: Option<&UpdatePlan>) -> Ve
         return vec![event(kind, reason, format!("{what}: {cause}"))];
     }
     let (key, value) = COMMIT_STATUS;
-    let done = event(EventKind::Normal, "StackCreated", succeeded(last)).with(key, value);
+    // The commit status of a plan is that of the run that executes the plan.
+    let is_plan = current.is_some_and(|current| current.save_plan == Some(true));
+    let done = (!is_plan).then(|| event(EventKind::Normal, "StackCreated", succeeded(last)).with(key, value));
     let failed_before = before
         .and_then(|status| status.last_update.as_ref())
         .is_some_and(|previous| previous.state.as_deref() == Some("failed"));
     let summary = summary(last, planned, failed_before);
     let summary = summary.map(|summary| event(EventKind::Normal, stack_reason::PROCESSING_COMPLETED, summary));
-    std::iter::once(done).chain(summary).collect()
+    done.into_iter().chain(summary).collect()
 }
 
 /// Returns whether both runs found the same lock. An event reports only the first of these runs. The message of a run

@@ -104,7 +104,7 @@ fn requeue_interval(state: &State, known: Option<Duration>, requeue_dependency: 
         | State::Canceled
         | State::AwaitingApproval(_)
         | State::PlanRejected(_)
-        | State::DestroyPaused(_)
+        | State::DestroyUnconfirmed(_)
         | State::Suspended
         | State::DeletionSuspended => None,
         State::Done | State::Failed | State::Invalid(_) | State::AwaitingPermission(..) => known,

@@ -149,7 +149,7 @@ pub async fn await_confirmation(
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    stall(stack, stack_reason::DESTROY_PAUSED, State::DestroyPaused, message, context, now).await
+    stall(stack, stack_reason::DESTROY_UNCONFIRMED, State::DestroyUnconfirmed, message, context, now).await
 }
 
 /// Reports that the pod cannot start.

@@ -64,7 +64,7 @@ async fn confirm_destroys(scene: &Scene, controller: &Controller) {
     let waiting = async |stack: &StackHandle<'_>| {
         stack
             .until("to wait for a confirmation", WaitLimit::Run, |stack| {
-                has_condition(stack, STALLED, "True", stack_reason::DESTROY_PAUSED)
+                has_condition(stack, STALLED, "True", stack_reason::DESTROY_UNCONFIRMED)
             })
             .await
     };

@@ -112,7 +112,11 @@ async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
     let main = scene.start(stack).await;
     main.until_applied(&commit).await;
     match expires {
-        true => main.change(json!({"spec": {"expiresAt": "2026-01-01T00:00:00Z"}})).await,
+        true => {
+            let end = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(5);
+            let end = end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            main.change(json!({"spec": {"expiresAt": end}})).await;
+        }
         false => main.delete().await,
     }
     main.until_gone().await;

@@ -185,3 +185,17 @@ fn the_summary_of_a_preview_lists_the_changed_resources_without_values() {
     let listed = many.lines().count() - 2;
     assert!(many.ends_with(&format!("\n- and {} more", 100 - listed)), "{many}");
 }
+
+#[test]
+fn a_plan_sets_no_commit_status() {
+    let planned = last("preview", "succeeded", &[("create", 1)]);
+    let with = |save_plan: Option<bool>| {
+        let mut stack = stack(None);
+        stack.status.as_mut().unwrap().current_update = Some(CurrentUpdate { save_plan, ..current() });
+        brief(&ended(&stack, &planned, None))
+    };
+    let summary = "Normal ProcessingCompleted: Preview: 1 to create";
+    assert_eq!(with(Some(true)), [summary]);
+    let done = "Normal StackCreated: Successfully previewed stack: 1 to create (commit status)";
+    assert_eq!(with(None), [done, summary]);
+}

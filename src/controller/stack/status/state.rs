@@ -57,7 +57,7 @@ pub enum State {
     /// A pause or a schedule prevents the run. Contains the reason and a message.
     AwaitingPermission(&'static str, String),
     /// The destroy waits for a confirmation, because too many Stacks were deleted.
-    DestroyPaused(String),
+    DestroyUnconfirmed(String),
     Invalid(String),
     Denied(String),
     Done,
@@ -120,7 +120,7 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
         | State::AwaitingApproval(_)
         | State::PlanRejected(_)
         | State::AwaitingPermission(..)
-        | State::DestroyPaused(_)
+        | State::DestroyUnconfirmed(_)
         | State::Invalid(_)
         | State::Denied(_)
         | State::Done
@@ -194,7 +194,7 @@ fn desired_conditions(state: &State, last: Option<&LastUpdate>, backoff: &StackB
         State::AwaitingApproval(message) => waiting(stack_reason::AWAITING_APPROVAL, message),
         State::PlanRejected(message) => stalled(stack_reason::PLAN_REJECTED, message, message),
         State::AwaitingPermission(reason, message) => waiting(reason, message),
-        State::DestroyPaused(message) => stalled(stack_reason::DESTROY_PAUSED, message, message),
+        State::DestroyUnconfirmed(message) => stalled(stack_reason::DESTROY_UNCONFIRMED, message, message),
         State::Invalid(message) => not_ready_stalled(stack_reason::SPEC_INVALID, message, message),
         State::Denied(message) => not_ready_stalled(stack_reason::ACCESS_DENIED, message, message),
         State::Done | State::Suspended => DesiredConditions {

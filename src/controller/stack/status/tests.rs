@@ -206,9 +206,9 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/OutsideSchedule", "Reconciling=True/OutsideSchedule"],
         ),
         (
-            State::DestroyPaused(text("the destroy waits for a confirmation")),
+            State::DestroyUnconfirmed(text("the destroy waits for a confirmation")),
             None,
-            &["Ready=False/DestroyPaused", "Stalled=True/DestroyPaused"],
+            &["Ready=False/DestroyUnconfirmed", "Stalled=True/DestroyUnconfirmed"],
         ),
         (
             State::Failed,

@@ -100,9 +100,13 @@ fn a_recorded_run_that_has_not_started_is_withdrawn() {
 fn an_expired_stack_is_deleted_after_its_open_run() {
     let expired = |mut stack: Stack| {
         stack.spec.expires_at = Some(Time(now()));
+        let announced = now() - SignedDuration::from_mins(1);
+        stack.status = Some(crate::controller::stack::expiry::announced(&stack, "announced", announced));
         stack
     };
     assert!(matches!(decide(&observed(expired(stack())), now()), Action::Expire(_)));
+    let during_pause = Observed { run_settings: paused(), ..observed(expired(stack())) };
+    assert!(!matches!(decide(&during_pause, now()), Action::Expire(_)));
     let running = open(Status::True, "Progressing");
     let running = Observed { stack: expired(running.stack.clone()), ..running };
     assert!(matches!(decide(&running, now()), Action::AwaitUpdate(_)));
