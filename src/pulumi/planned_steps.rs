@@ -24,6 +24,7 @@ const STACK_TYPE: &str = "pulumi:pulumi:Stack";
 const PROVIDER_TYPE: &str = "pulumi:providers:";
 /// Beginning of the names of the providers that the engine creates if a program specifies no provider.
 const DEFAULT_PROVIDER: &str = "default";
+const CREATE: &str = "create";
 const DELETE: &str = "delete";
 const REPLACE: &str = "replace";
 const UPDATE: &str = "update";
@@ -212,7 +213,12 @@ impl Deletions {
 /// such a provider as a resource.
 fn is_default_provider(step: &ResourceStep) -> bool {
     let name = step.urn.splitn(4, "::").nth(3).unwrap_or_default();
-    step.resource_type.starts_with(PROVIDER_TYPE) && name.starts_with(DEFAULT_PROVIDER)
+    let version = name.strip_prefix(DEFAULT_PROVIDER).unwrap_or("no");
+    let is_default =
+        version.strip_prefix('_').map_or(version.is_empty(), |rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    // A changed configuration of a provider, such as its region, is a change.
+    let is_by_use = step.operation == CREATE || step.operation == DELETE;
+    step.resource_type.starts_with(PROVIDER_TYPE) && is_default && is_by_use
 }
 
 fn size(step: &PlannedStep) -> usize {

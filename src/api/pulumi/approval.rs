@@ -115,7 +115,7 @@ pub struct ApprovalPolicy {
     /// a pattern, `*` matches any characters. A pattern that starts with `urn:` is compared with the URN, and any other
     /// pattern with the type. Default: none. Example: `["aws:rds/*", "urn:pulumi:prod::*::database"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = bounds::REFERENCES), inner(length(min = 1, max = bounds::WORD)))]
+    #[schemars(length(max = bounds::PATTERNS), inner(length(min = 1, max = bounds::WORD)))]
     pub protect: Vec<String>,
 
     /// Whether the destroy before the deletion of the Stack also requires an approval, also with `mode: OnRisk`, whose

@@ -33,7 +33,7 @@ pub struct DriftPolicy {
     /// Drift that is not reported and not corrected by itself. A resource is ignored if all its differences match a
     /// rule. Default: none. Example: `[{type: "aws:autoscaling/*", property: desiredCapacity}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = bounds::REFERENCES))]
+    #[schemars(length(max = bounds::PATTERNS))]
     pub ignore: Vec<DriftIgnoreRule>,
 }
 

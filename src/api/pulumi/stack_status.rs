@@ -180,6 +180,9 @@ pub struct RunInputs {
 pub struct CurrentUpdate {
     /// Name of the Update.
     pub name: String,
+    /// Digest of the spec of the Update. The controller ignores an Update with another spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_digest: Option<Digest>,
     #[serde(flatten)]
     pub inputs: RunInputs,
     /// Revision of the source.

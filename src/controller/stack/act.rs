@@ -22,7 +22,7 @@ use crate::controller::update::interrupted_run;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
-use crate::runtime::writes::WriteError;
+use crate::runtime::writes::{Created, WriteError};
 
 /// Event reason: the artifact lacks content of the Git repository, such as submodules or Git LFS files.
 const SOURCE_WARNING: &str = "SourceIncomplete";
@@ -44,6 +44,7 @@ pub async fn act(
             requeue(stack, &State::Working(message), Some(wait.unsigned_abs()), context, now).await
         }
         Action::AddFinalizer => add_finalizer(stack, context).await,
+        Action::DiscardUpdate(message) => discard_update(stack, message, context).await,
         Action::ForgetUpdate => next_step(stack, &status::without_current_update(stack), context).await,
         Action::CreateUpdate(current) => create_update(stack, &current, context, now).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
@@ -119,6 +120,8 @@ async fn start(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
+    let current =
+        &build_update::with_spec_digest(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
     let Some(written) = write(stack, &status::started(stack, current, now), context).await? else {
         return Err(ReconcileError::stalled("failed to record the run: the status did not change"));
     };
@@ -145,6 +148,15 @@ async fn expire(stack: &Stack, message: &str, context: &Context, now: Timestamp)
     failpoint::hit("stack-expired");
     context.writer.delete_if_unchanged(recorded.as_ref().unwrap_or(stack)).await?;
     Ok(Next::Rest(Some(WATCHED_RETRY)))
+}
+
+/// Removes the recorded run from the status, because its Update is not the Update that the controller creates. The run is
+/// then recorded again with another name.
+async fn discard_update(stack: &Stack, message: String, context: &Context) -> Result<Next, ReconcileError> {
+    let next = next_step(stack, &status::without_current_update(stack), context).await?;
+    let event = Event::new(stack, EventKind::Warning, "UpdateDiscarded", message);
+    context.events.publish(with_last_revision(stack, event));
+    Ok(next)
 }
 
 /// Deletes the Update unless its run has started. An annotation is set before the deletion, because a deletion without
@@ -206,11 +218,16 @@ async fn create_update(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let update = build_update::update(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
-    if let Err(error) = context.writer.create(&update).await {
-        return write_rejected(stack, error, context, now).await;
-    }
+    let created = match context.writer.create(&update).await {
+        Ok(created) => created,
+        Err(error) => return write_rejected(stack, error, context, now).await,
+    };
     failpoint::hit("stack-update-created");
-    Ok(Next::Rest(Some(WATCHED_RETRY)))
+    Ok(match created {
+        Created::New(_) => Next::Rest(Some(WATCHED_RETRY)),
+        // A previous reconciliation or another client has created the Update.
+        Created::Existing(_) => Next::Again(Box::new(stack.clone())),
+    })
 }
 
 async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {

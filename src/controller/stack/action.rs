@@ -29,6 +29,9 @@ pub enum Action {
     CreateUpdate(CurrentUpdate),
     /// Removes the recorded run from the status, because its inputs changed before its Update was created.
     ForgetUpdate,
+    /// Removes the recorded run from the status, because its Update has another spec. A user has created the Update in advance
+    /// or has changed it. Contains a message.
+    DiscardUpdate(String),
     /// Deletes an Update whose run has not started, because its inputs have changed or the run can no longer start.
     /// Contains the reason.
     RevokeUpdate(String),
@@ -105,6 +108,7 @@ impl Action {
             Action::WaitForDependents(..) => "WaitForDependents",
             Action::CreateUpdate(_) => "CreateUpdate",
             Action::ForgetUpdate => "ForgetUpdate",
+            Action::DiscardUpdate(_) => "DiscardUpdate",
             Action::RevokeUpdate(_) => "RevokeUpdate",
             Action::AwaitUpdate(_) => "AwaitUpdate",
             Action::ReportUnknownOutcome(_) => "ReportUnknownOutcome",

@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use crate::api::auto::{PlanReference, Update, UpdateKind, UpdateSpec};
 use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
 use crate::api::{bounds, names};
+use crate::artifact::Digest;
 use crate::controller::merge;
 use crate::controller::stack::approval::is_of_destroy;
 use crate::controller::stack::build_workspace::StackSpecError;
@@ -12,6 +13,26 @@ use crate::controller::stack::drift;
 use crate::controller::stack::identity;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
+
+/// Returns the recorded run with the digest of the spec of its Update.
+///
+/// # Errors
+///
+/// Returns an error if `updateTemplate` is invalid or too large.
+pub fn with_spec_digest(stack: &Stack, current: &CurrentUpdate) -> Result<CurrentUpdate, StackSpecError> {
+    let update = update(stack, current)?;
+    Ok(CurrentUpdate { spec_digest: Some(spec_digest(&update)), ..current.clone() })
+}
+
+/// Returns whether an Update has the spec of the recorded run. Users can create an Update with the name of the next run, and
+/// change the spec of an Update. Runs that earlier versions or the Pulumi Kubernetes Operator have recorded have no digest.
+pub fn is_recorded(update: &Update, current: &CurrentUpdate) -> bool {
+    current.spec_digest.as_ref().is_none_or(|recorded| *recorded == spec_digest(update))
+}
+
+fn spec_digest(update: &Update) -> Digest {
+    Digest::of(&serde_json::to_vec(&update.spec).unwrap_or_default())
+}
 
 /// Returns the Update of the recorded run `current`. Both finalizers are set when the Update is created, so that it
 /// exists until the run has ended and the status of the Stack contains the result.

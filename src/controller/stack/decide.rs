@@ -18,7 +18,7 @@ use crate::controller::stack::restrictions::restriction;
 use crate::controller::stack::run::{self, artifact_of, describe_run, queued_message, run_kind};
 use crate::controller::stack::schedule::Due;
 use crate::controller::stack::workspace_state::in_place;
-use crate::controller::stack::{annotations, build_workspace, deletion, identity, pko_migration};
+use crate::controller::stack::{annotations, build_update, build_workspace, deletion, identity, pko_migration};
 use crate::controller::stack::{approval, drift, expiry};
 use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
@@ -97,6 +97,12 @@ fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
             false => Action::ForgetUpdate,
         });
     };
+    if !build_update::is_recorded(update, current) {
+        return Some(Action::DiscardUpdate(format!(
+            "Update {} is ignored, because a user has created it in advance or has changed its spec; the run is repeated",
+            current.name
+        )));
+    }
     if update.is_complete() {
         return Some(Action::RecordResult);
     }

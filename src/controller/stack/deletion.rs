@@ -81,7 +81,8 @@ pub fn awaited_confirmation(observed: &Observed) -> Option<String> {
 /// Returns the Pulumi stack whose resources remain because `spec.preview` is set. The resources are not destroyed,
 /// because another Stack may now manage the Pulumi stack.
 pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
-    let is_kept = stack.spec.destroy_on_finalize.unwrap_or_default() && stack.spec.preview.unwrap_or_default();
+    let destroys = stack.spec.destroy_on_finalize.unwrap_or_else(|| expiry::has_expired(stack));
+    let is_kept = destroys && stack.spec.preview.unwrap_or_default();
     is_kept.then(|| identity::recorded(stack)).flatten()
 }
 

@@ -21,6 +21,8 @@ mod cron;
 
 /// Minimum time between a run or a drift check and the next drift check.
 const MIN_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
+/// Maximum number of rules for ignored drift.
+const MAX_RULES: usize = bounds::PATTERNS as usize;
 /// Maximum number of drifted resources in the status of a Stack.
 const MAX_RESOURCES: usize = 50;
 /// Maximum number of drifted resources in a message.
@@ -90,6 +92,7 @@ pub fn check_schedule(stack: &Stack) -> Result<(), String> {
         run_windows::check("spec.schedule", schedule)?;
     }
     let Some(policy) = &stack.spec.drift else { return Ok(()) };
+    check_rules(&policy.ignore)?;
     if policy.interval.is_none() && policy.schedule.is_none() {
         return Err("invalid spec.drift: no time of the drift checks; set interval or schedule".to_owned());
     }
@@ -97,6 +100,20 @@ pub fn check_schedule(stack: &Stack) -> Result<(), String> {
         return Err(format!("invalid spec.drift.interval: {interval:?} is not a duration such as 1h30m or 45s"));
     }
     policy.schedule.as_ref().map_or(Ok(()), cron::check)
+}
+
+/// Checks the rules for ignored drift. The API server checks only the objects of the version v1.
+fn check_rules(rules: &[DriftIgnoreRule]) -> Result<(), String> {
+    if rules.len() > MAX_RULES {
+        return Err(format!("invalid spec.drift.ignore: {} rules; at most {MAX_RULES} are permitted", rules.len()));
+    }
+    for (index, rule) in rules.iter().enumerate() {
+        for (field, pattern) in [("type", &rule.kind), ("urn", &rule.urn), ("property", &rule.property)] {
+            let Some(pattern) = pattern else { continue };
+            pattern::check(&format!("spec.drift.ignore[{index}].{field}"), pattern)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether a run must correct the drift that the last drift check found.
@@ -201,6 +218,7 @@ fn set_condition(
 /// Returns the drift in the result of a check, without ignored differences.
 fn found(policy: Option<&DriftPolicy>, plan: &UpdatePlan) -> StackDrift {
     let rules = policy.map(|policy| policy.ignore.as_slice()).unwrap_or_default();
+    let rules = rules.get(..MAX_RULES).unwrap_or(rules);
     let listed = plan.resources.len();
     let drifted: Vec<PlannedResource> =
         plan.resources.iter().filter_map(|resource| remaining(rules, resource)).collect();

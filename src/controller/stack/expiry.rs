@@ -104,10 +104,8 @@ fn announcement(stack: &Stack) -> Option<&Condition> {
 }
 
 fn announcement_message(stack: &Stack, deletion: Timestamp) -> String {
-    let resources = match stack.spec.destroy_on_finalize {
-        Some(false) => "keeps its resources",
-        Some(true) | None => "destroys its resources",
-    };
+    let keeps = stack.spec.destroy_on_finalize == Some(false) || stack.spec.preview.unwrap_or_default();
+    let resources = if keeps { "keeps its resources" } else { "destroys its resources" };
     format!(
         "the Stack expires at {}, and the controller then deletes it and {resources}; to keep the Stack, change or remove spec.ttl and \
          spec.expiresAt",

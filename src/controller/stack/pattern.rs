@@ -1,7 +1,29 @@
 //! Patterns in the spec of a Stack, in which `*` matches any characters.
 
-/// Returns whether a text matches a pattern.
+/// Maximum number of `*` in a pattern, which limits the time of a comparison.
+const MAX_ASTERISKS: usize = 8;
+/// Maximum length of a pattern, in bytes.
+const MAX_LENGTH: usize = 4096;
+
+/// Returns the error message if a pattern is too expensive. `field` is the path of the pattern.
+pub fn check(field: &str, pattern: &str) -> Result<(), String> {
+    match is_valid(pattern) {
+        true => Ok(()),
+        false => Err(format!(
+            "invalid {field}: a pattern has at most {MAX_ASTERISKS} asterisks and {MAX_LENGTH} bytes; shorten the pattern"
+        )),
+    }
+}
+
+pub fn is_valid(pattern: &str) -> bool {
+    pattern.len() <= MAX_LENGTH && pattern.matches('*').count() <= MAX_ASTERISKS
+}
+
+/// Returns whether a text matches a valid pattern. No text matches an invalid pattern.
 pub fn matches(pattern: &str, text: &str) -> bool {
+    if !is_valid(pattern) {
+        return false;
+    }
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = text.strip_prefix(first) else { return false };
@@ -30,6 +52,8 @@ mod tests {
             ("*", "", true),
             ("a*a", "a", false),
             ("**", "x", true),
+            ("*a*a*a*a*a*a*a*", "aaaaaaa", true),
+            ("*a*a*a*a*a*a*a*a*", "aaaaaaaa", false),
         ] {
             assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
         }

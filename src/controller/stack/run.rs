@@ -140,6 +140,7 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
     let attempt = stack.status.as_ref().and_then(|s| s.attempts).unwrap_or_default() + 1;
     CurrentUpdate {
         name: names::update(&stack.name_any(), &stack.uid().unwrap_or_default(), attempt),
+        spec_digest: None,
         inputs,
         commit: Some(revision),
         origin_revision: resolved.origin_revision.clone(),

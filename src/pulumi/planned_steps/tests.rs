@@ -52,6 +52,9 @@ fn changes_are_listed_once_with_deletions_and_replacements_first() {
         observe(&mut run, operation, "pulumi:pulumi:Stack", "web-dev", none.clone());
         observe(&mut run, operation, "pulumi:providers:aws", "default_6_1_0", none.clone());
     }
+    observe(&mut run, "create", "pulumi:providers:aws", "default", none.clone());
+    observe(&mut run, "create", "pulumi:providers:aws", "default-mine", none.clone());
+    observe(&mut run, "create", "pulumi:providers:aws", "default_mine", none.clone());
     observe(&mut run, "update", "pulumi:providers:aws", "explicit", json!({"diffs": ["region"]}));
     let expected = [
         "delete deleted",
@@ -63,6 +66,9 @@ fn changes_are_listed_once_with_deletions_and_replacements_first() {
         "update coarse size",
         "update empty size",
         "import imported",
+        "update default_6_1_0",
+        "create default-mine",
+        "create default_mine",
         "update explicit region",
     ];
     assert_eq!(steps(&run), expected);

@@ -89,7 +89,8 @@ fn protected(policy: &ApprovalPolicy, changes: PlannedChanges<'_>) -> Option<Str
         !HARMLESS.contains(&resource.operation.as_str())
             && policy.protect.iter().any(|pattern| {
                 let text = if pattern.starts_with("urn:") { &resource.urn } else { resource.kind() };
-                pattern::matches(pattern, text)
+                // A pattern that is too expensive protects all resources.
+                !pattern::is_valid(pattern) || pattern::matches(pattern, text)
             })
     };
     let affected: Vec<&PlannedResource> = changes.resources.resources.iter().filter(is_affected).collect();

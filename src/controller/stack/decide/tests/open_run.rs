@@ -141,3 +141,29 @@ fn the_message_contains_why_a_run_waits() {
     };
     assert!(message.starts_with("running up of revision main@sha1:a"), "{message}");
 }
+
+#[test]
+fn an_update_with_another_spec_than_the_recorded_one_is_discarded() {
+    let mut recorded = stack();
+    let current = current_update(&observed(recorded.clone()), &resolved(), &up());
+    let current = build_update::with_spec_digest(&recorded, &current).expect("valid");
+    let created = build_update::update(&recorded, &current).expect("valid");
+    recorded.status.as_mut().expect("value is set").current_update = Some(current);
+    let ready = Some(workspace(&stack(), Status::True, "Succeeded"));
+    let with = |update: &Update| {
+        let observed = Observed { workspace: ready.clone(), ..observed(recorded.clone()) };
+        decide(&Observed { update: Some(update.clone()), ..observed }, now())
+    };
+    assert!(matches!(with(&created), Action::AwaitUpdate(_)));
+    let mut planted = created.clone();
+    planted.spec.kind = UpdateKind::Preview;
+    assert!(matches!(with(&planted), Action::DiscardUpdate(_)));
+    let mut conditions = Vec::new();
+    let condition = ConditionUpdate { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
+    conditions::set(&mut conditions, &condition, 1, now());
+    planted.status = Some(UpdateStatus { conditions, ..UpdateStatus::default() });
+    assert!(matches!(with(&planted), Action::DiscardUpdate(_)), "its result is not recorded");
+    let mut done = created;
+    done.status = planted.status;
+    assert_eq!(with(&done), Action::RecordResult);
+}
