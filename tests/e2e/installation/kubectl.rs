@@ -22,7 +22,7 @@ impl Installer for Kubectl {
         let build = project_path("deploy/manifests/build").display().to_string();
         let folder = self.folder.path().display().to_string();
         run_program(&build, &["--image", image, "--output", &folder], "").await;
-        kubectl(&["apply", "--filename", &self.install_yaml()], "").await;
+        kubectl(&["apply", "--server-side", "--filename", &self.install_yaml()], "").await;
     }
 
     async fn remove(&self) {
