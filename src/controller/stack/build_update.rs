@@ -30,8 +30,11 @@ pub fn is_recorded(update: &Update, current: &CurrentUpdate) -> bool {
     current.spec_digest.as_ref().is_none_or(|recorded| *recorded == spec_digest(update))
 }
 
+/// Returns the digest of the spec of an Update, without the time at which the run became due. The API server rounds this time,
+/// and it affects only the position in the queue.
 fn spec_digest(update: &Update) -> Digest {
-    Digest::of(&serde_json::to_vec(&update.spec).unwrap_or_default())
+    let spec = UpdateSpec { pending_since: None, ..update.spec.clone() };
+    Digest::of(&serde_json::to_vec(&spec).unwrap_or_default())
 }
 
 /// Returns the Update of the recorded run `current`. Both finalizers are set when the Update is created, so that it

@@ -155,6 +155,9 @@ fn an_update_with_another_spec_than_the_recorded_one_is_discarded() {
         decide(&Observed { update: Some(update.clone()), ..observed }, now())
     };
     assert!(matches!(with(&created), Action::AwaitUpdate(_)));
+    let mut rounded = created.clone();
+    rounded.spec.pending_since = Some(Time(now()));
+    assert!(matches!(with(&rounded), Action::AwaitUpdate(_)));
     let mut planted = created.clone();
     planted.spec.kind = UpdateKind::Preview;
     assert!(matches!(with(&planted), Action::DiscardUpdate(_)));
