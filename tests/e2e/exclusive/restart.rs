@@ -113,7 +113,7 @@ async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
     main.until_applied(&commit).await;
     match expires {
         true => {
-            let end = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(5);
+            let end = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(15);
             let end = end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
             main.change(json!({"spec": {"expiresAt": end}})).await;
         }
