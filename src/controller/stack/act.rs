@@ -17,6 +17,7 @@ use crate::controller::stack::observed::Observed;
 use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
+use crate::controller::stack::waiting::stall;
 use crate::controller::stack::{build_update, deletion, expiry, fetch, ownership, pko_migration, waiting};
 use crate::controller::update::interrupted_run;
 use crate::runtime::events::{Event, EventKind};
@@ -67,12 +68,12 @@ pub async fn act(
             requeue(stack, &State::SourceUnavailable(message), retry, context, now).await
         }
         Action::SourceStalled(message) => requeue(stack, &State::SourceStalled(message), None, context, now).await,
-        Action::Conflict(message) => waiting::conflict(stack, message, context, now).await,
+        Action::Conflict(message) => stall(stack, waiting::CONFLICT, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
         Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
         Action::ApplyWorkspace(desired, message) => apply_workspace(observed, &desired, message, context, now).await,
         Action::WaitForWorkspace(message) => requeue(stack, &State::Working(message), None, context, now).await,
-        Action::WorkspaceFailed(message) => waiting::workspace_failed(stack, message, context, now).await,
+        Action::WorkspaceFailed(message) => stall(stack, waiting::WORKSPACE_FAILED, message, context, now).await,
         Action::VersionTooLow(message) => requeue(stack, &State::VersionTooLow(message), None, context, now).await,
         Action::Start(current) => Box::pin(start(observed, &current, context, now)).await,
         Action::WaitForDependencies(message, stale) => {
@@ -82,9 +83,9 @@ pub async fn act(
         // another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
         Action::AwaitApproval(message) => waiting::await_approval(stack, message, context, now).await,
-        Action::ReportRejection(message) => waiting::report_rejection(stack, message, context, now).await,
+        Action::ReportRejection(message) => stall(stack, waiting::PLAN_REJECTED, message, context, now).await,
         Action::AwaitPermission(held) => waiting::await_permission(stack, held, context, now).await,
-        Action::AwaitConfirmation(message) => waiting::await_confirmation(stack, message, context, now).await,
+        Action::AwaitConfirmation(message) => stall(stack, waiting::DESTROY_UNCONFIRMED, message, context, now).await,
         Action::AnnounceExpiry(message) => waiting::announce_expiry(stack, &message, context, now).await,
         Action::Expire(message) => expire(stack, &message, context, now).await,
         Action::RecordBaseline(first) => next_step(stack, &status::with_first_inputs(stack, &first), context).await,
@@ -223,11 +224,14 @@ async fn create_update(
         Err(error) => return write_rejected(stack, error, context, now).await,
     };
     failpoint::hit("stack-update-created");
-    Ok(match created {
-        Created::New(_) => Next::Rest(Some(WATCHED_RETRY)),
+    match created {
+        Created::New(created) => match build_update::with_admitted_spec(current, &created) {
+            None => Ok(Next::Rest(Some(WATCHED_RETRY))),
+            Some(admitted) => next_step(stack, &status::with_current_update(stack, admitted), context).await,
+        },
         // A previous reconciliation or another client has created the Update.
-        Created::Existing(_) => Next::Again(Box::new(stack.clone())),
-    })
+        Created::Existing(_) => Ok(Next::Again(Box::new(stack.clone()))),
+    }
 }
 
 async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {

@@ -30,6 +30,12 @@ pub fn is_recorded(update: &Update, current: &CurrentUpdate) -> bool {
     current.spec_digest.as_ref().is_none_or(|recorded| *recorded == spec_digest(update))
 }
 
+/// Returns the record of the run with the digest of the created Update, if an admission webhook has changed the spec.
+pub fn with_admitted_spec(current: &CurrentUpdate, created: &Update) -> Option<CurrentUpdate> {
+    (!is_recorded(created, current))
+        .then(|| CurrentUpdate { spec_digest: Some(spec_digest(created)), ..current.clone() })
+}
+
 /// Returns the digest of the spec of an Update, without the time at which the run became due. The API server rounds this time,
 /// and it affects only the position in the queue.
 fn spec_digest(update: &Update) -> Digest {

@@ -56,6 +56,11 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
     status
 }
 
+/// Returns the status with another record of the open run.
+pub fn with_current_update(stack: &Stack, current: CurrentUpdate) -> StackStatus {
+    StackStatus { current_update: Some(current), ..stack.status.clone().unwrap_or_default() }
+}
+
 /// Returns the status without the recorded run. The Update of this run was not created.
 pub fn without_current_update(stack: &Stack) -> StackStatus {
     StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }

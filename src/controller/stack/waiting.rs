@@ -42,11 +42,22 @@ pub async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp
     requeue(stack, &State::Denied(message), None, context, now).await
 }
 
+/// Reason of an event, and the state of the Stack.
+pub type Stall = (&'static str, fn(String) -> State);
+
+/// Another Stack manages the same Pulumi stack.
+pub const CONFLICT: Stall = (run_events::CONFLICT, State::Conflict);
+/// The pod cannot start.
+pub const WORKSPACE_FAILED: Stall = (stack_reason::WORKSPACE_FAILED, State::WorkspaceFailed);
+/// A user rejected the plan.
+pub const PLAN_REJECTED: Stall = (stack_reason::PLAN_REJECTED, State::PlanRejected);
+/// The destroy waits for a confirmation by a user.
+pub const DESTROY_UNCONFIRMED: Stall = (stack_reason::DESTROY_UNCONFIRMED, State::DestroyUnconfirmed);
+
 /// Writes the state to the conditions. Publishes an event, unless the condition `Stalled` already contains the message.
-async fn stall(
+pub async fn stall(
     stack: &Stack,
-    reason: &'static str,
-    state: fn(String) -> State,
+    (reason, state): Stall,
     message: String,
     context: &Context,
     now: Timestamp,
@@ -130,44 +141,4 @@ pub async fn wait_for_dependencies(
         context.writer.annotate(&other, &request_annotation).await?;
     }
     requeue(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
-}
-
-/// Reports that another Stack manages the same Pulumi stack.
-pub async fn conflict(
-    stack: &Stack,
-    message: String,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    stall(stack, run_events::CONFLICT, State::Conflict, message, context, now).await
-}
-
-/// Reports that the destroy waits for a confirmation by a user.
-pub async fn await_confirmation(
-    stack: &Stack,
-    message: String,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    stall(stack, stack_reason::DESTROY_UNCONFIRMED, State::DestroyUnconfirmed, message, context, now).await
-}
-
-/// Reports that the pod cannot start.
-pub async fn workspace_failed(
-    stack: &Stack,
-    message: String,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    stall(stack, stack_reason::WORKSPACE_FAILED, State::WorkspaceFailed, message, context, now).await
-}
-
-/// Reports that a user rejected the plan.
-pub async fn report_rejection(
-    stack: &Stack,
-    message: String,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    stall(stack, stack_reason::PLAN_REJECTED, State::PlanRejected, message, context, now).await
 }

@@ -142,6 +142,10 @@ fn the_message_contains_why_a_run_waits() {
     assert!(message.starts_with("running up of revision main@sha1:a"), "{message}");
 }
 
+fn recorded_run(stack: &Stack) -> &crate::api::pulumi::CurrentUpdate {
+    stack.status.as_ref().and_then(|status| status.current_update.as_ref()).expect("a recorded run")
+}
+
 #[test]
 fn an_update_with_another_spec_than_the_recorded_one_is_discarded() {
     let mut recorded = stack();
@@ -158,9 +162,13 @@ fn an_update_with_another_spec_than_the_recorded_one_is_discarded() {
     let mut rounded = created.clone();
     rounded.spec.pending_since = Some(Time(now()));
     assert!(matches!(with(&rounded), Action::AwaitUpdate(_)));
+    assert_eq!(build_update::with_admitted_spec(recorded_run(&recorded), &created), None);
     let mut planted = created.clone();
     planted.spec.kind = UpdateKind::Preview;
     assert!(matches!(with(&planted), Action::DiscardUpdate(_)));
+    let admitted =
+        build_update::with_admitted_spec(recorded_run(&recorded), &planted).expect("a webhook changed the spec");
+    assert!(build_update::is_recorded(&planted, &admitted));
     let mut conditions = Vec::new();
     let condition = ConditionUpdate { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
     conditions::set(&mut conditions, &condition, 1, now());
