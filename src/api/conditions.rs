@@ -214,6 +214,11 @@ pub fn set(conditions: &mut Vec<Condition>, update: &ConditionUpdate<'_>, genera
     }
 }
 
+/// Formats a time for messages, in UTC and in seconds.
+pub fn time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 /// Removes the condition of the type `kind`, if present.
 pub fn remove(conditions: &mut Vec<Condition>, kind: &str) {
     conditions.retain(|c| c.type_ != kind);

@@ -47,7 +47,7 @@ pub fn due(stack: &Stack, now: Timestamp) -> Option<Action> {
     let deletion = deletion_time(stack, at, now);
     let left = deletion.duration_since(now);
     if !left.is_positive() {
-        return Some(Action::Expire(format!("the Stack expired at {}", seconds(at))));
+        return Some(Action::Expire(format!("the Stack expired at {}", conditions::time(at))));
     }
     let message = announcement_message(stack, deletion);
     let is_announced = announcement(stack).is_some_and(|condition| condition.message == message);
@@ -109,12 +109,8 @@ fn announcement_message(stack: &Stack, deletion: Timestamp) -> String {
     format!(
         "the Stack expires at {}, and the controller then deletes it and {resources}; to keep the Stack, change or remove spec.ttl and \
          spec.expiresAt",
-        seconds(deletion)
+        conditions::time(deletion)
     )
-}
-
-fn seconds(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 
+use crate::api::conditions::time;
 use crate::api::pulumi::{Freeze, RunSchedule, RunWindow, Weekday};
 
 /// Maximum size of the annotation of a namespace, in bytes.
@@ -133,7 +134,7 @@ impl Closing<'_> {
     /// Describes the closing. `next` is the time at which all schedules permit a run.
     fn describe(&self, next: &NextOpening) -> String {
         let origin = self.origin;
-        let end = self.until.map(|end| format!(" until {}", display(end))).unwrap_or_default();
+        let end = self.until.map(|end| format!(" until {}", time(end))).unwrap_or_default();
         let closing = match self.freeze {
             Some(freeze) => match freeze.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty()) {
                 Some(reason) => format!("freeze{end}: {reason} ({origin})"),
@@ -143,10 +144,10 @@ impl Closing<'_> {
         };
         match next {
             NextOpening::At(at) if self.until != Some(*at) => {
-                format!("{closing}; runs start again at {}", display(*at))
+                format!("{closing}; runs start again at {}", time(*at))
             }
             NextOpening::At(_) => closing,
-            NextOpening::NotBefore(at) => format!("{closing}; no run can start before {}", display(*at)),
+            NextOpening::NotBefore(at) => format!("{closing}; no run can start before {}", time(*at)),
             NextOpening::Never => format!("{closing}; no run can start"),
         }
     }
@@ -272,10 +273,6 @@ fn weekday(date: Date) -> Weekday {
         civil::Weekday::Saturday => Weekday::Sat,
         civil::Weekday::Sunday => Weekday::Sun,
     }
-}
-
-fn display(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Structure of the annotation: a [`RunSchedule`] that rejects unknown fields. In the custom resource, the API server

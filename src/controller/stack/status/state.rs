@@ -247,7 +247,7 @@ fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> D
 fn next_retry(last: Option<&LastUpdate>, backoff: &StackBackoff) -> String {
     let end = last.and_then(|last| Some((last.last_resync_time.as_ref()?.0, backoff.delay_after(last))));
     match end.and_then(|(end, pause)| end.checked_add(pause).ok()) {
-        Some(time) => format!("next retry at {}", time.strftime("%Y-%m-%dT%H:%M:%SZ")),
+        Some(time) => format!("next retry at {}", conditions::time(time)),
         None => "retrying".to_owned(),
     }
 }
