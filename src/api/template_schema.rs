@@ -1,11 +1,14 @@
 //! Schemas of templates, which are merged into generated objects with the semantics of `kubectl patch --type=strategic`.
 //!
-//! A template has the fields of its object, with three differences: no field is required, `null` deletes a field, and
-//! objects can contain directives, such as `$patch`.
+//! A template has the fields of its object, with two differences: no field is required, and `null` deletes a field.
 //!
 //! The API server removes fields that a schema does not contain, and warns about them. This applies to the fields of
 //! this API. Objects of the Kubernetes API keep such fields, because a newer Kubernetes version can support them. The
 //! controller reports the unknown fields of these objects after a dry run.
+//!
+//! Directives, such as `$patch`, are therefore possible only in objects of the Kubernetes API. The schemas must not
+//! name directives: a client-side `kubectl apply` and Helm upgrade a CustomResourceDefinition with a strategic merge
+//! patch, in which a property `$patch` is an instruction and deletes the properties beside it.
 
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -145,10 +148,6 @@ fn object_template(spec: &JSONSchemaProps, not_supported: &[&str], example: &str
         }
     }
     relax(&mut spec);
-    // The controller accepts the other directives only below the spec.
-    if let Some(Value::Object(fields)) = spec.get_mut("properties") {
-        fields.retain(|name, _| !OBJECT_DIRECTIVES.contains(&name.as_str()));
-    }
     make_nullable(&mut spec);
     let ignored = "No effect. Permitted for compatibility with the Pulumi Kubernetes Operator.";
     json!({
@@ -201,8 +200,6 @@ fn relax(schema: &mut Value) {
             relax(property);
             make_nullable(property);
         }
-        let directives = directives(properties);
-        properties.extend(directives);
     }
     if let Some(values) = schema.get_mut("additionalProperties") {
         relax(values);
@@ -221,48 +218,6 @@ fn make_nullable(schema: &mut Value) {
         let words: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
         schema.insert("pattern".to_owned(), json!(format!("^({})$", words.join("|"))));
     }
-}
-
-/// Directives of a strategic merge patch that apply to a complete object.
-const OBJECT_DIRECTIVES: [&str; 2] = ["$patch", "$retainKeys"];
-
-/// Returns the directives of a strategic merge patch for an object with these properties.
-fn directives(properties: &Map<String, Value>) -> Map<String, Value> {
-    let list = |description: String, items: Value| {
-        json!({
-            "description": description,
-            "type": "array",
-            "items": items,
-            "maxItems": bounds::ENTRIES,
-            "nullable": true,
-        })
-    };
-    let patch = json!({
-        "description": "Directive of the merge: `merge`, `replace` or `delete`. Default: `merge`.",
-        "type": "string",
-        "enum": ["merge", "replace", "delete"],
-    });
-    let name = json!({"type": "string", "maxLength": bounds::KEY});
-    let retain = list(
-        "Directive of the merge: names of the fields to retain. The merge deletes all other fields. Default: all \
-        fields. Example: `[name]`."
-            .to_owned(),
-        name,
-    );
-    let mut directives: Map<String, Value> =
-        OBJECT_DIRECTIVES.into_iter().map(str::to_owned).zip([patch, retain]).collect();
-    let any = || json!({PRESERVE_UNKNOWN_FIELDS: true});
-    let has_type = |found: Option<&Value>, expected: &str| found.and_then(Value::as_str) == Some(expected);
-    for (name, property) in properties.iter().filter(|(_, property)| has_type(property.get("type"), "array")) {
-        let order = format!("Directive of the merge: order of the items of `{name}`. Default: unset. Example: `[]`.");
-        directives.insert(format!("$setElementOrder/{name}"), list(order, any()));
-        if !has_type(property.pointer("/items/type"), "object") {
-            let delete =
-                format!("Directive of the merge: items to delete from `{name}`. Default: none. Example: `[]`.");
-            directives.insert(format!("$deleteFromPrimitiveList/{name}"), list(delete, any()));
-        }
-    }
-    directives
 }
 
 /// Returns the schema of a type of the Kubernetes API in a template. The schema contains no limits, because the

@@ -76,7 +76,7 @@ impl Template {
             Some(Value::Object(fields)) => fields,
             Some(_) => return Err(TemplateError::NotAnObject { field: format!("{}.{section}", self.name) }),
         };
-        match fields.keys().find(|field| !supported.contains(&plain_name(field))) {
+        match fields.keys().find(|field| !supported.contains(&field.as_str())) {
             Some(field) => Err(TemplateError::Unsupported { field: format!("{}.{section}.{field}", self.name) }),
             None => Ok(()),
         }
@@ -90,15 +90,6 @@ impl Template {
     fn invalid(&self) -> impl Fn(serde_json::Error) -> TemplateError + use<> {
         let template = self.name;
         move |error| TemplateError::Invalid { template, error }
-    }
-}
-
-/// Returns the name of the field to which a directive such as `$setElementOrder/env` refers. For other fields, returns
-/// the name of the field itself.
-fn plain_name(field: &str) -> &str {
-    match field.strip_prefix('$').and_then(|directive| directive.split_once('/')) {
-        Some((_, field)) => field,
-        None => field,
     }
 }
 

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::PostParams;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{Poll, Scene, WaitLimit, api_call, kubectl, run, wait_until};
 
@@ -20,6 +21,42 @@ fn the_crds_can_be_applied_with_plain_kubectl_apply() {
             assert!(out.contains(definition), "{definition} is applied: {out}");
         }
     });
+}
+
+/// Client-side apply upgrades a CustomResourceDefinition with a strategic merge patch, as Helm does.
+#[test]
+fn a_client_side_apply_upgrades_a_crd_without_losing_fields() {
+    run("upgrade-crd", async |scene| {
+        let name = "upgradedstacks.example.com";
+        let mut definition = renamed_stack_definition(name);
+        let apply = async |definition: &Value| {
+            kubectl(&["apply", "--server-side=false", "--filename", "-"], &definition.to_string()).await;
+            let definitions: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
+            let applied = api_call(format!("reading {name}"), definitions.get(name)).await;
+            serde_json::to_value(&applied.spec.versions).expect("valid JSON")
+        };
+        let new = apply(&definition).await;
+        let field = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/workspaceTemplate";
+        definition.pointer_mut(field).expect("the field")["description"] = json!("Changed.");
+        let upgraded = apply(&definition).await;
+        kubectl(&["delete", "customresourcedefinition", name], "").await;
+        let mut expected = json!({"spec": {"versions": new}});
+        expected.pointer_mut(field).expect("the field")["description"] = json!("Changed.");
+        assert!(upgraded == expected["spec"]["versions"], "the upgrade changes other fields: {upgraded}");
+    });
+}
+
+/// Returns the definition of a Stack under another name, so that the test does not change the installed definition.
+fn renamed_stack_definition(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/crd/pulumi.com_stacks.yaml");
+    let text = std::fs::read_to_string(&path).expect("readable definition");
+    let mut definition: Value = serde_saphyr::from_str(&text).expect("valid YAML");
+    let (plural, group) = name.split_once('.').expect("a name with a group");
+    definition["metadata"] = json!({"name": name});
+    definition["spec"]["group"] = json!(group);
+    definition["spec"]["names"] = json!({"kind": "UpgradedStack", "plural": plural});
+    definition["spec"]["conversion"] = json!({"strategy": "None"});
+    definition
 }
 
 /// The built-in roles `view` and `edit` include the kinds of the project.
