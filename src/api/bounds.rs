@@ -38,6 +38,12 @@ pub const PENDING_CREATES: u32 = 100;
 pub const PLANNED_RESOURCES: u32 = 200;
 /// Maximum number of properties of a changed resource in a status.
 pub const PLANNED_PROPERTIES: u32 = 20;
+/// Maximum number of policy packs of a Stack, and of the policy packs that the controller adds to all Stacks.
+pub const POLICY_PACKS: u32 = 10;
+/// Maximum number of policy packs of a Workspace.
+pub const WORKSPACE_POLICY_PACKS: u32 = 2 * POLICY_PACKS;
+/// Maximum number of policy violations in a status.
+pub const POLICY_VIOLATIONS: u32 = 20;
 /// Maximum number of history entries in a status.
 pub const HISTORY: u32 = 16;
 
@@ -64,5 +70,7 @@ pub const PATH: u32 = 4096;
 
 /// Maximum size of `workspaceTemplate` and `podTemplate`, encoded as JSON, in bytes.
 pub const TEMPLATE_BYTES: usize = 256 * 1024;
+/// Maximum size of the configuration of a policy pack, encoded as JSON, in bytes.
+pub const POLICY_CONFIG_BYTES: usize = 64 * 1024;
 /// Maximum size of `updateTemplate`, `serviceTemplate` and `resources`, encoded as JSON, in bytes.
 pub const SMALL_TEMPLATE_BYTES: usize = 64 * 1024;

@@ -145,6 +145,8 @@ pub mod update_reason {
     /// The run deviated from its approved plan, or the plan is not available. The run may have made changes that are part
     /// of the plan.
     pub const PLAN_VIOLATED: &str = "PlanViolated";
+    /// The run violated a mandatory policy. An `up` may have changed resources before the violation.
+    pub const POLICY_VIOLATION: &str = "PolicyViolation";
     /// The run waits for the end of a Pulumi command that a user runs in the pod.
     pub const INTERACTIVE_SESSION: &str = "InteractiveSession";
     /// The spec is invalid. The run did not start.

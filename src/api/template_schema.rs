@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::api::bounds;
 
 /// Fields of a Workspace that `workspaceTemplate` does not support, because the Stack sets them.
-const SET_IN_WORKSPACE: [&str; 2] = ["artifact", "pulumiCloudOIDC"];
+const SET_IN_WORKSPACE: [&str; 3] = ["artifact", "policyPacks", "pulumiCloudOIDC"];
 
 /// Fields of an Update that `updateTemplate` does not support, because the Stack sets them.
 const SET_IN_UPDATE: [&str; 11] = [
@@ -37,6 +37,10 @@ const SET_IN_UPDATE: [&str; 11] = [
     "type",
     "workspaceName",
 ];
+
+/// Fields of a Stack whose schema in the older version contains no fields.
+const SHORTENED: [&str; 8] =
+    ["drift", "gitAuth", "plan", "podTemplate", "policyPacks", "policyViolations", "schedule", "updateTemplate"];
 
 /// Start of the description of a field that the controller rejects.
 pub const NOT_SUPPORTED: &str = "Not supported";
@@ -110,9 +114,8 @@ pub fn shorten(schema: &mut JSONSchemaProps) {
     schema.description = None;
     for (name, property) in schema.properties.iter_mut().flatten() {
         shorten(property);
-        if matches!(name.as_str(), "podTemplate" | "updateTemplate" | "plan" | "drift" | "schedule" | "gitAuth") {
-            property.properties = None;
-            property.x_kubernetes_preserve_unknown_fields = Some(true);
+        if SHORTENED.contains(&name.as_str()) {
+            remove_fields(property);
         }
     }
     let items = schema.items.iter_mut().filter_map(|items| match items {
@@ -124,6 +127,15 @@ pub fn shorten(schema: &mut JSONSchemaProps) {
         JSONSchemaPropsOrBool::Bool(_) => None,
     });
     items.chain(values).for_each(|schema| shorten(schema));
+}
+
+/// Removes the fields of an object, or of the objects in a list. The schema accepts all fields.
+fn remove_fields(schema: &mut JSONSchemaProps) {
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        return remove_fields(items);
+    }
+    schema.properties = None;
+    schema.x_kubernetes_preserve_unknown_fields = Some(true);
 }
 
 /// Converts a schema that consists of the keywords in this file and of schemas that are already valid.

@@ -12,6 +12,6 @@ pub use update::{LockRecovery, PendingCreates, Update, UpdateKind, UpdateSpec};
 pub use update_status::{RunBinding, RunProgress, RunProject, TerminationEvidence, UpdatePhase, UpdateStatus};
 pub use workspace::{
     ArtifactReference, ConfigItem, ConfigValueFrom, FluxArtifact, GitHubAppKeys, GitRepository, GitRepositoryAuth,
-    KeyReference, LocalDirectory, ProjectInfo, SecretKeySelector, Workspace, WorkspaceSpec, WorkspaceStack,
-    WorkspaceStatus,
+    KeyReference, LocalDirectory, ProjectInfo, SecretKeySelector, Workspace, WorkspacePolicyPack, WorkspaceSpec,
+    WorkspaceStack, WorkspaceStatus,
 };

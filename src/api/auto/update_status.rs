@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::auto::{ArtifactReference, UpdatePlan};
+use crate::api::pulumi::PolicyViolations;
 use crate::api::{bounds, schema};
 
 /// Observed state of an Update.
@@ -91,6 +92,11 @@ pub struct UpdateStatus {
     /// Example: `{fileDigest: "sha256:…", resourceCount: 3}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<UpdatePlan>,
+
+    /// Violations of policies that the run reported. Absent if there were none.
+    /// Example: `{mandatory: 1, advisory: 0}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_violations: Option<PolicyViolations>,
 
     /// Last lines of the output of the CLI, truncated and without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -127,6 +127,27 @@ pub struct WorkspaceSpec {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[schemars(length(max = bounds::REFERENCES))]
     pub stacks: Vec<WorkspaceStack>,
+
+    /// Policy packs that the runs of the types `up` and `preview` enforce. A Stack sets this field in its Workspace.
+    /// Default: none. Example: `[{name: house, artifact: {digest: "sha256:…"}}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::WORKSPACE_POLICY_PACKS))]
+    pub policy_packs: Vec<WorkspacePolicyPack>,
+}
+
+/// Policy pack and its configuration.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkspacePolicyPack {
+    /// Unique name of the policy pack in the Workspace.
+    #[schemars(length(min = 1, max = bounds::PATH))]
+    pub name: String,
+    /// Artifact that contains the policy pack. Example: `{digest: "sha256:…", dir: policies}`.
+    pub artifact: ArtifactReference,
+    /// Configuration by policy. Default: none. Example: `{allowed-regions: {regions: [eu-central-1]}}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::map_of_any")]
+    pub config: BTreeMap<String, Value>,
 }
 
 /// Reference to an artifact by its digest, and the directory of the Pulumi project in the artifact.
@@ -137,9 +158,11 @@ pub struct ArtifactReference {
     pub digest: Digest,
     /// Revision of the source, such as `main@sha1:…`. Default: empty.
     #[serde(default)]
+    #[schemars(length(max = bounds::REVISION))]
     pub revision: String,
     /// Directory of the Pulumi project, relative to the root of the archive. Default: the root of the archive.
     #[serde(default)]
+    #[schemars(length(max = bounds::PATH))]
     pub dir: String,
 }
 

@@ -39,12 +39,14 @@ fn every_crd_follows_flux_conventions() {
 /// Fields that accept any JSON value. The controller checks the size of templates when it reads them. The size of the
 /// other fields is limited only by the maximum size of an object in the API server. A `workspaceTemplate` has the fields
 /// of a Workspace.
-const ANY_JSON: [&str; 9] = [
+const ANY_JSON: [&str; 11] = [
     "Stack.spec.config{}",
+    "Stack.spec.policyPacks[].config{}",
     "Stack.spec.updateTemplate.status",
     "Stack.spec.workspaceTemplate.status",
     "Stack.status.outputs{}",
     "Workspace.spec.podTemplate",
+    "Workspace.spec.policyPacks[].config{}",
     "Workspace.spec.resources",
     "Workspace.spec.env[]",
     "Workspace.spec.envFrom[]",

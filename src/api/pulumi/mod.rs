@@ -3,6 +3,7 @@
 mod approval;
 mod cloud_oidc;
 mod drift;
+mod policy;
 mod program;
 mod receiver;
 mod references;
@@ -15,6 +16,7 @@ pub use approval::{
 };
 pub use cloud_oidc::PulumiCloudOidc;
 pub use drift::{DriftIgnoreRule, DriftMode, DriftPolicy, StackDrift};
+pub use policy::{EnforcementLevel, PolicyPack, PolicyViolation, PolicyViolations};
 pub use program::{
     Configuration, CustomTimeouts, Plugin, Plugins, Program, ProgramArtifact, ProgramDefinition, ProgramResource,
     ProgramSpec, ProgramStatus, PulumiRequirements, ResourceGetter, ResourceOptions,

@@ -35,20 +35,22 @@ pub struct SourceReference {
     /// and reads the source in the version that the API server prefers. Required, except for the Flux kinds
     /// `GitRepository`, `OCIRepository`, `Bucket` and `ExternalArtifact`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::WORD))]
     pub api_version: Option<String>,
 
     /// Kind of the source: `GitRepository`, `OCIRepository`, `Bucket`, `ExternalArtifact`, or another kind of the group
     /// in `apiVersion`.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = bounds::WORD))]
     pub kind: String,
 
     /// Name of the source.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = bounds::NAME))]
     pub name: String,
 
     /// Namespace of the source. Default: the namespace of the Stack. Another namespace requires the flag
     /// `--no-cross-namespace-refs=false` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,
 }
 

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::api::auto::LockRecovery;
 use crate::api::pulumi::{
-    ApprovalPolicy, ConfigReference, DriftPolicy, FluxSource, GitAuth, GitReference, ProgramReference, PulumiCloudOidc,
-    ResourceRef, RunSchedule, StackStatus,
+    ApprovalPolicy, ConfigReference, DriftPolicy, FluxSource, GitAuth, GitReference, PolicyPack, ProgramReference,
+    PulumiCloudOidc, ResourceRef, RunSchedule, StackStatus,
 };
 use crate::api::{bounds, schema};
 
@@ -352,6 +352,12 @@ pub struct StackSpec {
     /// required. Example: `{mode: OnRisk, approvers: 2}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalPolicy>,
+
+    /// Policy packs that updates and previews enforce. The controller can add packs to all Stacks. Default: none.
+    /// Example: `[{name: house, sourceRef: {kind: OCIRepository, name: policies}}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::POLICY_PACKS))]
+    pub policy_packs: Vec<PolicyPack>,
 
     /// Template with `metadata` and `spec` that is merged into the Update of each run, with the semantics of
     /// `kubectl patch --type=strategic`. The `spec` contains fields of an Update, such as `ttlAfterCompleted`,

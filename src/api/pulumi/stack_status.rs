@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::auto::{PendingCreates, PreviewOf, RunProject, SourceMetadata, UpdateKind};
-use crate::api::pulumi::{ApprovedPlan, PulumiStack, StackDrift, StackPlan};
+use crate::api::pulumi::{ApprovedPlan, PolicyViolations, PulumiStack, StackDrift, StackPlan};
 use crate::api::{bounds, schema};
 use crate::artifact::Digest;
 
@@ -118,6 +118,11 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<StackDrift>,
 
+    /// Policy violations of the last run that evaluated policies. Absent if there were none.
+    /// Example: `{mandatory: 1, advisory: 0}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_violations: Option<PolicyViolations>,
+
     /// Pulumi project of the last run. If no source is available, a destroy uses only the name of this project and the
     /// state of the Pulumi stack. Example: `{name: web, runtime: nodejs}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,6 +177,10 @@ pub struct RunInputs {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
+    /// Hash of each policy pack and its configuration, by name. Example: `{house: 3f2a…}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::WORKSPACE_POLICY_PACKS))]
+    pub policy_inputs: BTreeMap<String, String>,
 }
 
 /// Open run of a Stack and its inputs.
