@@ -51,6 +51,9 @@ pub enum EventKind {
     ResourceFailed(ResourceStep),
     /// Message of the engine, a provider or the program.
     Diagnostic(Diagnostic),
+    /// Violation of a policy. The engine reports a violation only in this event, even if the violation makes the run
+    /// fail.
+    PolicyViolation(PolicyViolation),
     /// Result of the run, which the engine reports.
     Summary(Summary),
     /// Message of the engine itself, for example after it received a signal.
@@ -88,6 +91,33 @@ pub struct Diagnostic {
     pub message: String,
     /// Whether the CLI shows the message only during the run.
     pub ephemeral: bool,
+}
+
+/// Violation of a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PolicyViolation {
+    /// Name of the policy pack, as set by its program.
+    pub pack: String,
+    /// Version of the policy pack. Can be empty.
+    pub version: String,
+    /// Name of the policy.
+    pub policy: String,
+    /// Whether the violation makes the run fail.
+    pub is_mandatory: bool,
+    /// URN of the resource. Empty if the violation does not concern a resource.
+    pub urn: String,
+    /// Text of the violation, without colors, at most 16 KiB.
+    pub message: String,
+}
+
+impl PolicyViolation {
+    /// Converts the violation to a diagnostic.
+    pub fn diagnostic(&self) -> Diagnostic {
+        let policy = format!("{} of {} {}", self.policy, self.pack, self.version);
+        let message = format!("violates the policy {}: {}", policy.trim_end(), self.message);
+        let severity = if self.is_mandatory { "error" } else { "warning" };
+        Diagnostic { severity: severity.to_owned(), urn: self.urn.clone(), message, ephemeral: false }
+    }
 }
 
 /// Progress of a plugin download or installation.
@@ -293,7 +323,7 @@ fn kind(read: Line, line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<Even
             ephemeral: event.ephemeral,
         })
     } else if let Some(violation) = read.policy_event {
-        EventKind::Diagnostic(policy_diagnostic(&violation, redact))
+        EventKind::PolicyViolation(policy_violation(violation, redact))
     } else if let Some(result) = read.summary_event {
         EventKind::Summary(Summary {
             duration_seconds: result.duration_seconds,
@@ -314,15 +344,16 @@ fn kind(read: Line, line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<Even
     })
 }
 
-/// Converts a policy violation to a diagnostic. The engine reports a violation only in this event, even if the
-/// violation makes the run fail.
-fn policy_diagnostic(violation: &Violation, redact: &dyn Fn(&str) -> String) -> Diagnostic {
-    let Violation { message, resource_urn, policy_name, policy_pack_name, policy_pack_version, .. } = violation;
-    let policy = format!("{policy_name} of {policy_pack_name} {policy_pack_version}");
-    let text = format!("violates the policy {}: {message}", policy.trim_end());
-    let severity = if violation.enforcement_level == "mandatory" { "error" } else { "warning" };
-    let message = clean(&text, redact);
-    Diagnostic { severity: severity.to_owned(), urn: resource_urn.clone(), message, ephemeral: false }
+fn policy_violation(violation: Violation, redact: &dyn Fn(&str) -> String) -> PolicyViolation {
+    let clean = |text: &str| clean(text, redact);
+    PolicyViolation {
+        pack: clean(&violation.policy_pack_name),
+        version: clean(&violation.policy_pack_version),
+        policy: clean(&violation.policy_name),
+        is_mandatory: violation.enforcement_level == "mandatory",
+        urn: violation.resource_urn,
+        message: clean(&violation.message),
+    }
 }
 
 fn resource_step(step: Step) -> ResourceStep {

@@ -43,6 +43,8 @@ pub enum FailureKind {
     Canceled,
     /// The run deviated from its plan.
     PlanViolated,
+    /// The run violated a mandatory policy.
+    PolicyViolated,
     /// A signal killed the CLI.
     Killed { signal: i32 },
     /// The program, a provider or the CLI failed.
@@ -118,6 +120,9 @@ fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
     }
     if reports_missing_stack(stderr) || (code == EXIT_NO_STACK && !run.began()) {
         return FailureKind::StackMissing;
+    }
+    if run.violations().mandatory() > 0 {
+        return FailureKind::PolicyViolated;
     }
     FailureKind::Failed
 }

@@ -22,3 +22,4 @@ pub mod settings;
 pub mod stack_name;
 pub mod state;
 pub mod vcs;
+pub mod violations;

@@ -6,6 +6,7 @@ use super::events::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
 use super::planned_steps::{HashedSet, PlannedSteps};
 use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
+use crate::pulumi::violations::Violations;
 
 /// Maximum total size of the stored errors in bytes: one half for the first errors, the other half for the last errors.
 const MAX_ERRORS: usize = 16 * 1024;
@@ -44,6 +45,7 @@ pub struct RunSummary {
     planned: PlannedSteps,
     /// The URNs of all resources for which the engine has reported a step.
     seen: HashedSet,
+    violations: Violations,
     first_errors: Vec<Diagnostic>,
     first_errors_full: bool,
     last_errors: Tail,
@@ -67,6 +69,10 @@ impl RunSummary {
             }
             EventKind::ResourceFailed(step) => self.end_operation(step),
             EventKind::Diagnostic(diagnostic) if !diagnostic.ephemeral => self.observe_diagnostic(diagnostic),
+            EventKind::PolicyViolation(violation) => {
+                self.observe_diagnostic(&violation.diagnostic());
+                self.violations.observe(violation);
+            }
             EventKind::Summary(summary) => {
                 let mut summary = summary.clone();
                 while summary.resource_changes.len() > MAXIMUM_OPERATIONS {
@@ -183,6 +189,11 @@ impl RunSummary {
     /// Returns the resources that the run changes.
     pub fn planned(&self) -> &PlannedSteps {
         &self.planned
+    }
+
+    /// Returns the violations of policies.
+    pub fn violations(&self) -> &Violations {
+        &self.violations
     }
 
     /// Returns whether the engine may have reported a step of a resource.

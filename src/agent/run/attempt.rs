@@ -18,7 +18,7 @@ use crate::agent::output::{self, EventLog, Tail};
 use crate::agent::processes::{self, RunProcesses};
 use crate::pulumi::active_update::ActiveUpdate;
 use crate::pulumi::arguments::OperationKind;
-use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep};
+use crate::pulumi::events::{Diagnostic, EngineEvent, EventKind, ResourceStep};
 use crate::pulumi::failure::exit::Exit;
 use crate::pulumi::failure::{self, Failure, FailureKind};
 use crate::pulumi::planned_steps::PlannedSteps;
@@ -278,18 +278,24 @@ impl<'a> Events<'a> {
             EventKind::ResourcePre(begun) => step(begun, StepState::Begun),
             EventKind::ResourceOutputs(done) => step(done, StepState::Done),
             EventKind::ResourceFailed(failed) => step(failed, StepState::Failed),
-            EventKind::Diagnostic(diagnostic) if is_kept(diagnostic) => {
-                Some(progress::Event::Diagnostic(proto::Diagnostic {
-                    severity: diagnostic.severity.clone(),
-                    urn: first_bytes(&diagnostic.urn, MAX_URN),
-                    message: first_bytes(&diagnostic.message, MAX_DIAGNOSTIC),
-                }))
-            }
+            EventKind::Diagnostic(diagnostic) => reported(diagnostic),
+            EventKind::PolicyViolation(violation) => reported(&violation.diagnostic()),
             _ => None,
         }
     }
 }
 
-fn is_kept(diagnostic: &crate::pulumi::events::Diagnostic) -> bool {
+/// Returns the progress event for an error or a warning.
+fn reported(diagnostic: &Diagnostic) -> Option<progress::Event> {
+    is_kept(diagnostic).then(|| {
+        progress::Event::Diagnostic(proto::Diagnostic {
+            severity: diagnostic.severity.clone(),
+            urn: first_bytes(&diagnostic.urn, MAX_URN),
+            message: first_bytes(&diagnostic.message, MAX_DIAGNOSTIC),
+        })
+    })
+}
+
+fn is_kept(diagnostic: &Diagnostic) -> bool {
     !diagnostic.ephemeral && matches!(diagnostic.severity.as_str(), "warning" | "error")
 }

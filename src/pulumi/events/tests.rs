@@ -43,6 +43,20 @@ fn each_kind_of_event_is_parsed() {
             EventKind::Summary(Summary { duration_seconds: 2, ..Summary::default() }),
         ),
         (json!({"policyLoadEvent": {}}), EventKind::Other),
+        (
+            json!({"policyEvent": {
+                "resourceUrn": "urn:a", "message": "<{%fg 13%}>public<{%reset%}>\n", "color": "raw", "policyName": "no-public",
+                "policyPackName": "house", "policyPackVersion": "1.2.0", "enforcementLevel": "advisory",
+            }}),
+            EventKind::PolicyViolation(PolicyViolation {
+                pack: "house".into(),
+                version: "1.2.0".into(),
+                policy: "no-public".into(),
+                is_mandatory: false,
+                urn: "urn:a".into(),
+                message: "public".into(),
+            }),
+        ),
         (json!({"somethingNew": [1, 2]}), EventKind::Other),
     ];
     for (line, expected) in table {

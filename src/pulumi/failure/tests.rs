@@ -161,6 +161,10 @@ fn failure_messages_include_advice_and_the_source_location() {
         "enforcementLevel": "mandatory",
     }})
     .to_string();
+    let failed_run = summary_of(&format!("{violation}\n"));
+    assert_eq!(classify(exited(1), "", "", &failed_run).kind, FailureKind::PolicyViolated);
+    let advisory = summary_of(&format!("{}\n", violation.replace("mandatory", "advisory")));
+    assert_eq!(classify(exited(1), "", "", &advisory).kind, FailureKind::Failed);
     let remark = violation.replace("mandatory", "advisory").replace("No bucket", "Hardly any bucket");
     let violated = message_of(&[&remark, &violation, &failed]);
     let words = "aws:s3/bucket:Bucket logs: violates the policy no-public of house 1.2.0: No bucket is public.\nMake it private.\n(";

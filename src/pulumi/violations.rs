@@ -1,0 +1,109 @@
+//! The policy violations of a run, with a limited size: a policy can be violated by each of 100,000 resources.
+
+use super::events::PolicyViolation;
+use super::planned_steps::HashedSet;
+use crate::pulumi::console;
+
+/// Maximum number of violations in the list.
+pub const MAX_VIOLATIONS: usize = 50;
+/// Maximum length of a message in bytes.
+const MAX_MESSAGE: usize = 1024;
+/// Maximum length of a name or a version in bytes.
+const MAX_WORD: usize = 256;
+/// Maximum length of a URN in bytes.
+const MAX_URN: usize = 4 * 1024;
+
+/// Collects the violations of policies. The engine can report the same violation repeatedly.
+#[derive(Clone, Debug, Default)]
+pub struct Violations {
+    mandatory: Vec<PolicyViolation>,
+    advisory: Vec<PolicyViolation>,
+    mandatory_count: usize,
+    advisory_count: usize,
+    /// All violations that were reported.
+    known: HashedSet,
+}
+
+impl Violations {
+    /// Adds a violation. If the list is full, a mandatory violation replaces the last advisory violation.
+    pub(super) fn observe(&mut self, violation: &PolicyViolation) {
+        if !self.known.insert(violation) {
+            return;
+        }
+        let (list, count) = match violation.is_mandatory {
+            true => (&mut self.mandatory, &mut self.mandatory_count),
+            false => (&mut self.advisory, &mut self.advisory_count),
+        };
+        *count += 1;
+        if list.len() < MAX_VIOLATIONS {
+            list.push(bounded(violation));
+        }
+        self.advisory.truncate(MAX_VIOLATIONS.saturating_sub(self.mandatory.len()));
+    }
+
+    /// Returns the number of violations of mandatory policies.
+    pub fn mandatory(&self) -> usize {
+        self.mandatory_count
+    }
+
+    /// Returns the number of violations of advisory policies.
+    pub fn advisory(&self) -> usize {
+        self.advisory_count
+    }
+
+    /// Returns the first violations, mandatory ones first.
+    pub fn list(&self) -> impl Iterator<Item = &PolicyViolation> {
+        self.mandatory.iter().chain(&self.advisory)
+    }
+}
+
+fn bounded(violation: &PolicyViolation) -> PolicyViolation {
+    PolicyViolation {
+        pack: console::shorten(&violation.pack, MAX_WORD),
+        version: console::shorten(&violation.version, MAX_WORD),
+        policy: console::shorten(&violation.policy, MAX_WORD),
+        is_mandatory: violation.is_mandatory,
+        urn: console::shorten(&violation.urn, MAX_URN),
+        message: console::shorten(&violation.message, MAX_MESSAGE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn violation(number: usize, is_mandatory: bool) -> PolicyViolation {
+        PolicyViolation { policy: format!("p{number}"), is_mandatory, ..PolicyViolation::default() }
+    }
+
+    fn names(violations: &Violations) -> Vec<&str> {
+        violations.list().map(|violation| violation.policy.as_str()).collect()
+    }
+
+    #[test]
+    fn mandatory_violations_come_first_and_repeated_violations_count_once() {
+        let mut violations = Violations::default();
+        for (number, is_mandatory) in [(1, false), (2, true), (1, false), (3, true), (2, true)] {
+            violations.observe(&violation(number, is_mandatory));
+        }
+        assert_eq!(names(&violations), ["p2", "p3", "p1"]);
+        assert_eq!((violations.mandatory(), violations.advisory()), (2, 1));
+    }
+
+    #[test]
+    fn the_number_and_the_length_of_violations_are_limited() {
+        let mut violations = Violations::default();
+        (0..1000).for_each(|number| violations.observe(&violation(number, false)));
+        (0..30).for_each(|number| violations.observe(&violation(number, true)));
+        assert_eq!((violations.mandatory(), violations.advisory()), (30, 1000));
+        assert_eq!(violations.list().filter(|violation| violation.is_mandatory).count(), 30);
+        assert_eq!(violations.list().count(), MAX_VIOLATIONS);
+        let long = "x".repeat(100_000);
+        let (pack, version, policy) = (long.clone(), long.clone(), long.clone());
+        let huge = PolicyViolation { pack, version, policy, is_mandatory: true, urn: long.clone(), message: long };
+        let mut violations = Violations::default();
+        violations.observe(&huge);
+        let sizes = violations.list().map(|kept| kept.pack.len() + kept.urn.len() + kept.message.len());
+        assert!(sizes.sum::<usize>() < 8 * 1024);
+    }
+}
