@@ -31,6 +31,13 @@ const MAX_STEPS_SIZE: usize = 256 * 1024;
 /// Maximum number of property paths of a planned step, and the maximum length of each path in bytes.
 const MAX_PATHS: usize = 20;
 const MAX_PATH: usize = 256;
+/// Maximum number of policy packs in a status reply.
+const MAX_POLICY_PACKS: usize = 40;
+/// Maximum length of the progress and of the error of a policy pack in bytes.
+const MAX_PACK_TEXT: usize = 2 * 1024;
+/// Maximum number of policy violations in a result, and the maximum length of each message in bytes.
+const MAX_VIOLATIONS: usize = 50;
+const MAX_VIOLATION: usize = 1024;
 /// Latest valid time in milliseconds since 1970: the start of the year 2100. The Kubernetes API rejects
 /// times in the distant future.
 const LATEST: i64 = 4_102_444_800_000;
@@ -58,6 +65,12 @@ pub(super) fn truncate_status(reply: &mut StatusReply, requested: &[String]) {
         candidate.artifact.iter_mut().for_each(truncate_artifact);
         cut(&mut candidate.doing, MAX_TEXT);
         cut(&mut candidate.failure, MAX_TEXT);
+    }
+    reply.policy_packs.truncate(MAX_POLICY_PACKS);
+    for pack in &mut reply.policy_packs {
+        pack.artifact.iter_mut().for_each(truncate_artifact);
+        cut(&mut pack.doing, MAX_PACK_TEXT);
+        cut(&mut pack.failure, MAX_PACK_TEXT);
     }
     if let Some(session) = &mut reply.interactive_session {
         cut(&mut session.command, MAX_LINE);
@@ -103,6 +116,7 @@ fn truncate_progress(progress: &mut Progress) {
 fn truncate_result(result: &mut Result) {
     reject_large_plan(result);
     truncate_steps(result);
+    truncate_violations(result);
     cut(&mut result.message, MAX_TEXT);
     clear_invalid_time(&mut result.started);
     clear_invalid_time(&mut result.ended);
@@ -158,6 +172,26 @@ fn truncate_steps(result: &mut Result) {
     result.planned_steps.shrink_to_fit();
     let listed = u32::try_from(result.planned_steps.len()).unwrap_or(u32::MAX);
     result.planned_step_count = result.planned_step_count.max(listed);
+}
+
+/// Truncates the policy violations, and corrects their numbers.
+fn truncate_violations(result: &mut Result) {
+    result.policy_violations.truncate(MAX_VIOLATIONS);
+    for violation in &mut result.policy_violations {
+        [&mut violation.pack, &mut violation.version, &mut violation.policy]
+            .into_iter()
+            .for_each(|word| cut_line(word, 2 * MAX_WORD));
+        cut_line(&mut violation.urn, MAX_LINE);
+        cut(&mut violation.message, MAX_VIOLATION);
+    }
+    result.policy_violations.shrink_to_fit();
+    let listed = |mandatory: bool| {
+        let listed = result.policy_violations.iter().filter(|violation| violation.mandatory == mandatory).count();
+        u32::try_from(listed).unwrap_or(u32::MAX)
+    };
+    let (mandatory, advisory) = (listed(true), listed(false));
+    result.mandatory_violation_count = result.mandatory_violation_count.max(mandatory);
+    result.advisory_violation_count = result.advisory_violation_count.max(advisory);
 }
 
 fn step_size(step: &PlannedStep) -> usize {
@@ -228,6 +262,8 @@ mod tests {
     #[test]
     fn every_field_of_a_hostile_status_is_bounded() {
         let place = || Some(Artifact { digest: long(), directory: long() });
+        let pack =
+            proto::PolicyPackState { artifact: place(), installed: false, doing: long_line(), failure: long_line() };
         let directories = (0..1000).map(|number| (format!("/mnt/{number}"), long()));
         let mut reply = StatusReply {
             agent_version: long(),
@@ -244,9 +280,11 @@ mod tests {
             project_name: long(),
             protocol_version: 1,
             mounted_inputs: directories.chain([("/mnt/requested".to_owned(), "word".to_owned())]).collect(),
+            policy_packs: vec![pack; 100],
         };
         truncate_status(&mut reply, &["/mnt/requested".to_owned(), "/mnt/7".to_owned()]);
-        assert!(reply.encoded_len() < 40 * 1024, "{} bytes", reply.encoded_len());
+        assert_eq!(reply.policy_packs.len(), MAX_POLICY_PACKS);
+        assert!(reply.encoded_len() < 400 * 1024, "{} bytes", reply.encoded_len());
         assert_eq!(
             reply.mounted_inputs.into_iter().collect::<Vec<_>>(),
             [("/mnt/requested".to_owned(), "word".to_owned())]
@@ -298,6 +336,27 @@ mod tests {
         reply = proto::Result { planned_steps: vec![step("urn"); 250], planned_step_count: 250, ..reply };
         truncate_result(&mut reply);
         assert_eq!((reply.planned_steps.len(), reply.planned_step_count), (MAX_STEPS, 250));
+    }
+
+    #[test]
+    fn policy_violations_are_bounded_and_counted() {
+        let violation = |text: &str, mandatory| proto::PolicyViolation {
+            pack: text.to_owned(),
+            version: text.to_owned(),
+            policy: text.to_owned(),
+            mandatory,
+            urn: text.to_owned(),
+            message: text.to_owned(),
+        };
+        let violations = [vec![violation("a\n\u{1b}b", true)], vec![violation(&long_line(), false); 100]].concat();
+        let mut reply =
+            proto::Result { policy_violations: violations, advisory_violation_count: 300, ..proto::Result::default() };
+        truncate_result(&mut reply);
+        assert_eq!((reply.policy_violations.len(), reply.mandatory_violation_count), (MAX_VIOLATIONS, 1));
+        assert_eq!(reply.advisory_violation_count, 300);
+        let first = &reply.policy_violations[0];
+        assert_eq!((first.policy.as_str(), first.message.as_str()), ("a  b", "a\n b"));
+        assert!(reply.encoded_len() < MAX_VIOLATIONS * 8 * 1024, "{} bytes", reply.encoded_len());
     }
 
     #[test]

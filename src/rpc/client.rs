@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use futures::Stream;
+use futures::{FutureExt, Stream};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -29,11 +29,11 @@ use crate::telemetry::chain;
 
 /// Timeout of the connection setup, including TLS.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of all calls except `Run` and `PutSource`.
+/// Timeout of all calls except `Run`, `PutSource` and `PutPolicyPack`.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a call to `Run`.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout of a call to `PutSource`, in which the agent receives, verifies and unpacks a source.
+/// Timeout of a call to `PutSource` or `PutPolicyPack`, in which the agent receives, verifies and unpacks an archive.
 pub const PUT_SOURCE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Interval of keepalive pings on a connection without traffic. [`KEEPALIVE_TIMEOUT`] limits the wait for the response.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
@@ -61,6 +61,13 @@ const MIN_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20)
 pub(super) struct Rate {
     pub bytes: u64,
     pub within: Duration,
+}
+
+/// Content of a stream of chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delivery {
+    Source,
+    PolicyPack,
 }
 
 /// Progress of a source stream. Cheap to clone. All clones refer to the same stream.
@@ -343,12 +350,43 @@ impl AgentClient {
     where
         R: AsyncRead + Send + Unpin + 'static,
     {
-        let call = "PutSource";
+        self.put(Delivery::Source, header, reader, sending, min_rate).await
+    }
+
+    /// Sends a policy pack. When the call returns, the agent is installing the pack, and [`AgentClient::status`] reports
+    /// the progress. A repeated call with the same digest and directory has no further effect.
+    pub async fn put_policy_pack<R>(
+        &self,
+        header: proto::SourceHeader,
+        reader: R,
+        sending: &Sending,
+    ) -> Result<proto::PutSourceReply, RpcError>
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+    {
+        self.put(Delivery::PolicyPack, header, reader, sending, MIN_RATE).await
+    }
+
+    async fn put<R>(
+        &self,
+        delivery: Delivery,
+        header: proto::SourceHeader,
+        reader: R,
+        sending: &Sending,
+        min_rate: Rate,
+    ) -> Result<proto::PutSourceReply, RpcError>
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+    {
         let broken = Arc::new(Mutex::new(None));
         let messages = source_messages(header, reader, broken.clone(), sending.clone());
         let mut calls = self.calls.clone();
+        let (call, request) = match delivery {
+            Delivery::Source => ("PutSource", async move { calls.put_source(messages).await }.boxed()),
+            Delivery::PolicyPack => ("PutPolicyPack", async move { calls.put_policy_pack(messages).await }.boxed()),
+        };
         let reply = tokio::select! {
-            reply = unary(&self.close_reason, call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)) => reply,
+            reply = unary(&self.close_reason, call, PUT_SOURCE_TIMEOUT, request) => reply,
             error = sending.too_slow(call, min_rate) => Err(error),
         };
         let broken = broken.lock().ok().and_then(|mut error| error.take());

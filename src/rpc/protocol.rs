@@ -6,7 +6,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::rpc::proto::{ConfigItem, OperationKind, PreviewOf, RunOptions, RunRequest, Settings};
+use crate::rpc::proto::{ConfigItem, OperationKind, PolicyPack, PreviewOf, RunOptions, RunRequest, Settings};
 
 /// Protocol version of this agent. If a new field of a run request changes the behavior of a run, increase the version,
 /// and return it from [`required_version`] for requests that contain the field.
@@ -21,7 +21,12 @@ use crate::rpc::proto::{ConfigItem, OperationKind, PreviewOf, RunOptions, RunReq
 /// with the organization of the applied stack.
 ///
 /// Version 6: a preview saves its plan or previews another operation, and a run follows a plan.
-pub const PROTOCOL_VERSION: u32 = 6;
+///
+/// Version 7: the agent installs policy packs, and a run enforces them.
+pub const PROTOCOL_VERSION: u32 = 7;
+/// Minimum protocol version of an agent that supports policy packs. An older agent would reject the digest of the
+/// settings.
+pub const POLICY_PACK_VERSION: u32 = 7;
 /// Minimum protocol version of an agent that supports plans. An older agent would run without the plan, and would preview
 /// an `up` instead of another operation.
 const PLAN_VERSION: u32 = 6;
@@ -35,6 +40,9 @@ pub const MOUNT_WAIT_VERSION: u32 = 3;
 
 /// Returns the minimum protocol version of an agent for this run.
 pub fn required_version(request: &RunRequest) -> u32 {
+    if request.settings.as_ref().is_some_and(|settings| !settings.policy_packs.is_empty()) {
+        return POLICY_PACK_VERSION;
+    }
     let previews_another = |options: &RunOptions| options.preview_of() != PreviewOf::Up;
     if !request.plan.is_empty() || request.options.as_ref().is_some_and(|o| o.save_plan || previews_another(o)) {
         return PLAN_VERSION;
@@ -81,6 +89,10 @@ pub fn settings_digest(settings: &Settings) -> String {
     }
     for environment in &settings.environments {
         add(&mut hasher, &format!("environment {environment}"));
+    }
+    for PolicyPack { name, artifact, config } in &settings.policy_packs {
+        let (digest, directory) = artifact.as_ref().map_or(("", ""), |of| (of.digest.as_str(), of.directory.as_str()));
+        add(&mut hasher, &format!("policy pack {:?}", (name, digest, directory, config)));
     }
     format!("sha256:{}", hex::encode(hasher.finalize()))
 }

@@ -153,7 +153,7 @@ async fn a_run_uses_the_new_value_after_the_hash_of_the_inputs_has_changed() {
         .await;
     let run = async || {
         let item = ConfigItem { key: "greeting".into(), file: files[0].clone(), ..ConfigItem::default() };
-        let settings = Settings { stack: "dev".into(), config: vec![item], environments: Vec::new() };
+        let settings = Settings { stack: "dev".into(), config: vec![item], ..Settings::default() };
         let request = workspace.request(&[]).await;
         let request = RunRequest { settings_digest: settings_digest(&settings), settings: Some(settings), ..request };
         let result = workspace.run_to_end(&request).await;

@@ -31,7 +31,7 @@ fn secret(value: &str) -> ConfigItem {
 
 /// Returns a request with these options and a secret configuration value.
 async fn request(workspace: &Workspace, kind: OperationKind, options: RunOptions, key: &str) -> proto::RunRequest {
-    let settings = proto::Settings { stack: "dev".into(), config: vec![secret(key)], environments: Vec::new() };
+    let settings = proto::Settings { stack: "dev".into(), config: vec![secret(key)], ..Default::default() };
     let request = workspace.request(&[]).await;
     let (settings_digest, settings) = (settings_digest(&settings), Some(settings));
     proto::RunRequest { kind: kind.into(), options: Some(options), settings_digest, settings, ..request }

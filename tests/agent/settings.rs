@@ -34,7 +34,7 @@ fn at_path(item: ConfigItem) -> ConfigItem {
 
 async fn request(workspace: &Workspace, config: &[ConfigItem], environments: &[&str]) -> proto::RunRequest {
     let environments = environments.iter().map(|name| (*name).to_owned()).collect();
-    let settings = proto::Settings { stack: "dev".into(), config: config.to_vec(), environments };
+    let settings = proto::Settings { stack: "dev".into(), config: config.to_vec(), environments, ..Default::default() };
     let request = workspace.request(&[]).await;
     proto::RunRequest { settings_digest: settings_digest(&settings), settings: Some(settings), ..request }
 }

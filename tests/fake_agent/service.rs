@@ -111,6 +111,15 @@ impl Agent for Service {
         self.message_filter(&request)?.pass("PutSourceReply", proto::PutSourceReply { unchanged }).map(Response::new)
     }
 
+    async fn put_policy_pack(
+        &self,
+        mut request: Request<Streaming<proto::PutSourceRequest>>,
+    ) -> Result<Response<proto::PutSourceReply>, Status> {
+        let artifact = receive(request.get_mut()).await?;
+        let unchanged = self.with(&request, |workspace| Ok(workspace.put_policy_pack(artifact)))?;
+        self.message_filter(&request)?.pass("PutSourceReply", proto::PutSourceReply { unchanged }).map(Response::new)
+    }
+
     async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
         let filter = self.message_filter(&request)?;
         let received = filter.pass("RunRequest", request.get_ref().clone())?;

@@ -61,6 +61,7 @@ pub(super) struct Workspace {
     pod_uid: String,
     start_id: String,
     artifact: Option<proto::Artifact>,
+    policy_packs: Vec<proto::Artifact>,
     settings_digest: String,
     draining: bool,
     operations: VecDeque<Arc<Operation>>,
@@ -139,6 +140,7 @@ impl Workspace {
             pod_uid: pod_uid.to_owned(),
             start_id: format!("{:016x}", fastrand::u64(..)),
             artifact: None,
+            policy_packs: Vec::new(),
             settings_digest: String::new(),
             draining: false,
             operations: VecDeque::new(),
@@ -146,6 +148,11 @@ impl Workspace {
     }
 
     pub(super) fn status(&self) -> proto::StatusReply {
+        let pack = |artifact: &proto::Artifact| proto::PolicyPackState {
+            artifact: Some(artifact.clone()),
+            installed: true,
+            ..proto::PolicyPackState::default()
+        };
         proto::StatusReply {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             pulumi_version: "v3.200.0".to_owned(),
@@ -161,6 +168,7 @@ impl Workspace {
             mounted_inputs: std::collections::HashMap::new(),
             project_name: "stand-in".to_owned(),
             protocol_version: PROTOCOL_VERSION,
+            policy_packs: self.policy_packs.iter().map(pack).collect(),
         }
     }
 
@@ -179,6 +187,15 @@ impl Workspace {
         }
         self.artifact = Some(artifact);
         Ok(false)
+    }
+
+    /// Installs a policy pack. Returns true if the pack was already installed.
+    pub(super) fn put_policy_pack(&mut self, artifact: proto::Artifact) -> bool {
+        let is_installed = self.policy_packs.contains(&artifact);
+        if !is_installed {
+            self.policy_packs.push(artifact);
+        }
+        is_installed
     }
 
     /// Starts a run. Returns true if the run was already known. Rejects a request whose preconditions do not match this

@@ -243,6 +243,7 @@ impl Run {
             // A preview leaves no pending operations, because it does not change resources.
             interrupted: !self.parameters.kind.is_preview() && attempt.is_interrupted(),
             engine_began: attempt.summary.began(),
+            violations: attempt.summary.violations().clone(),
             ..operation_result.with_last_output(&attempt.stdout, &attempt.stderr)
         };
         OperationResult { permalink: attempt.permalink, ..operation_result }

@@ -6,10 +6,12 @@ use crate::agent::journal;
 use crate::agent::output::{self, Tail};
 use crate::agent::redactor::Redactor;
 use crate::pulumi::console;
+use crate::pulumi::events::PolicyViolation;
 use crate::pulumi::failure::FailureKind;
 use crate::pulumi::failure::lock::Lock;
 use crate::pulumi::outputs::Output;
 use crate::pulumi::planned_steps::{PlannedStep, PlannedSteps};
+use crate::pulumi::violations::Violations;
 use crate::rpc::proto;
 
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
@@ -49,6 +51,7 @@ pub(super) struct OperationResult {
     pub(super) planned_steps: Vec<PlannedStep>,
     /// Number of resources that a preview would change.
     pub(super) planned_step_count: usize,
+    pub(super) violations: Violations,
     /// Whether the engine has started. When the engine starts, it resolves earlier pending creates.
     pub(super) engine_began: bool,
 }
@@ -146,7 +149,10 @@ impl OperationResult {
             config_inputs: String::new(),
             plan: self.plan,
             planned_steps: self.planned_steps.iter().map(|step| planned_step(step, redactor)).collect(),
-            planned_step_count: u32::try_from(self.planned_step_count).unwrap_or(u32::MAX),
+            planned_step_count: number(self.planned_step_count),
+            policy_violations: self.violations.list().map(|violation| policy_violation(violation, redactor)).collect(),
+            mandatory_violation_count: number(self.violations.mandatory()),
+            advisory_violation_count: number(self.violations.advisory()),
         }
     }
 }
@@ -164,6 +170,7 @@ pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome 
         FailureKind::InvalidAccessToken => proto::Outcome::InvalidAccessToken,
         FailureKind::BackendUnavailable => proto::Outcome::BackendUnavailable,
         FailureKind::PlanViolated => proto::Outcome::PlanViolated,
+        FailureKind::PolicyViolated => proto::Outcome::PolicyViolated,
         FailureKind::StackMissing | FailureKind::Failed => proto::Outcome::Failed,
     }
 }
@@ -187,6 +194,23 @@ fn planned_step(step: &PlannedStep, redactor: &Redactor) -> proto::PlannedStep {
         urn: clean(&step.urn),
         operation: clean(&step.operation),
         properties: step.properties.iter().map(|path| clean(&redactor.redact(path))).collect(),
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Converts a policy violation. The event log has redacted its texts except the URN.
+fn policy_violation(violation: &PolicyViolation, redactor: &Redactor) -> proto::PolicyViolation {
+    let clean = |text: &str| redactor.redact(text).replace(|c: char| c.is_control() && c != '\n', " ");
+    proto::PolicyViolation {
+        pack: clean(&violation.pack),
+        version: clean(&violation.version),
+        policy: clean(&violation.policy),
+        mandatory: violation.is_mandatory,
+        urn: clean(&violation.urn),
+        message: clean(&console::remove_request_ids(&violation.message)),
     }
 }
 
@@ -274,6 +298,7 @@ mod tests {
     fn the_outcome_depends_on_the_kind_of_failure_and_on_cancellation() {
         use proto::Outcome::{
             BackendUnavailable, Canceled, Conflict, Failed, Interrupted, InvalidAccessToken, PlanViolated,
+            PolicyViolated,
         };
         for (kind, alone, canceled) in [
             (FailureKind::Killed { signal: 9 }, Interrupted, Interrupted),
@@ -284,6 +309,7 @@ mod tests {
             (FailureKind::BackendUnavailable, BackendUnavailable, Canceled),
             (FailureKind::StackMissing, Failed, Canceled),
             (FailureKind::PlanViolated, PlanViolated, Canceled),
+            (FailureKind::PolicyViolated, PolicyViolated, Canceled),
             (FailureKind::Failed, Failed, Canceled),
         ] {
             assert_eq!((outcome(&kind, false), outcome(&kind, true)), (alone, canceled), "{kind:?}");

@@ -215,7 +215,7 @@ impl Mount {
     fn read(&self, item: proto::ConfigItem) -> Result<(Value, Vec<String>), String> {
         let mut environment = Environment::default();
         environment.variables.insert("SET".into(), "[1]".into());
-        let expected = proto::Settings { stack: "dev".into(), config: vec![item], environments: Vec::new() };
+        let expected = proto::Settings { stack: "dev".into(), config: vec![item], ..Default::default() };
         let entries = resolve_config(&self.layout, &mut environment, &expected).map_err(|error| error.to_string())?;
         let hidden = environment.secrets.iter().map(|secret| secret.to_string()).collect();
         Ok((entries[0].value.clone(), hidden))

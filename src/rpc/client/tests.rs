@@ -81,6 +81,14 @@ impl Agent for FakeAgent {
         if whole { Ok(Response::new(Default::default())) } else { Err(Status::invalid_argument("too short")) }
     }
 
+    async fn put_policy_pack(
+        &self,
+        request: Request<Streaming<proto::PutSourceRequest>>,
+    ) -> Result<Response<proto::PutSourceReply>, Status> {
+        self.record_call("put a policy pack".to_owned());
+        self.put_source(request).await
+    }
+
     async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
         self.record_call(format!("run {}", request.into_inner().id));
         match &self.refusal {

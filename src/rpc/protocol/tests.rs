@@ -1,5 +1,5 @@
 use super::*;
-use crate::rpc::proto::{OidcLogin, PulumiStack, Settings};
+use crate::rpc::proto::{Artifact, OidcLogin, PulumiStack, Settings};
 
 #[test]
 fn requests_with_newer_features_require_a_newer_agent() {
@@ -48,6 +48,9 @@ fn requests_with_newer_features_require_a_newer_agent() {
     for (name, request) in rows {
         assert_eq!(required_version(&request), 1, "{name}");
     }
+    let settings = Settings { policy_packs: vec![PolicyPack::default()], ..Settings::default() };
+    let with_packs = RunRequest { settings: Some(settings), ..plain.clone() };
+    assert_eq!(required_version(&with_packs), 7, "older agents have no policy packs");
     let saves = RunOptions { save_plan: true, ..RunOptions::default() };
     let previews_refresh = RunOptions { preview_of: PreviewOf::Refresh.into(), ..RunOptions::default() };
     for options in [saves, previews_refresh] {
@@ -70,7 +73,7 @@ fn settings(stack: &str, config: &[(&str, &str)]) -> Settings {
         value: (*value).into(),
         ..ConfigItem::default()
     });
-    Settings { stack: stack.into(), config: config.collect(), environments: Vec::new() }
+    Settings { stack: stack.into(), config: config.collect(), ..Settings::default() }
 }
 
 #[test]
@@ -108,7 +111,19 @@ fn every_difference_in_content_changes_the_settings_digest() {
         Settings { environments, ..settings("dev", &[]) }
     };
     let imports = [imports(&["a"]), imports(&["b"]), imports(&["a", "b"]), imports(&["b", "a"])];
-    let all: Vec<Settings> = all.into_iter().chain(others.map(with)).chain(imports).collect();
+    let pack = |name: &str, digest: &str, directory: &str, config: &str| {
+        let artifact = Some(Artifact { digest: digest.to_owned(), directory: directory.to_owned() });
+        let pack = PolicyPack { name: name.to_owned(), artifact, config: config.to_owned() };
+        Settings { policy_packs: vec![pack], ..settings("dev", &[]) }
+    };
+    let packs = [
+        pack("a", "", "", ""),
+        pack("", "a", "", ""),
+        pack("", "", "a", ""),
+        pack("", "", "", "a"),
+        pack("", "", "", ""),
+    ];
+    let all: Vec<Settings> = all.into_iter().chain(others.map(with)).chain(imports).chain(packs).collect();
     let digests: std::collections::BTreeSet<String> = all.iter().map(settings_digest).collect();
     assert_eq!(digests.len(), all.len());
 }

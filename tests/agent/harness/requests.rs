@@ -60,7 +60,7 @@ impl Workspace {
         let settings = proto::Settings {
             stack: "dev".into(),
             config: config.iter().map(item).collect(),
-            environments: Vec::new(),
+            ..proto::Settings::default()
         };
         let id = uuid::Uuid::new_v4().to_string();
         let value = |name: &str, value: String| variable(name, Source::Value(value));
