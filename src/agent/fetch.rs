@@ -156,6 +156,13 @@ impl Agent for Fetch {
         Ok(Response::new(proto::PutSourceReply { unchanged }))
     }
 
+    async fn put_policy_pack(
+        &self,
+        _request: Request<Streaming<proto::PutSourceRequest>>,
+    ) -> Result<Response<proto::PutSourceReply>, Status> {
+        Err(not_started())
+    }
+
     async fn run(&self, _request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
         Err(not_started())
     }

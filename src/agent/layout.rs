@@ -107,6 +107,11 @@ impl Layout {
         self.root.join("previous")
     }
 
+    /// Returns the directory of the policy packs, which contains one directory per pack.
+    pub fn policy_packs(&self) -> PathBuf {
+        self.root.join("policies")
+    }
+
     /// Returns the file that records the current source: see [`super::source`].
     pub fn source_record(&self) -> PathBuf {
         self.root.join("source.json")
@@ -139,7 +144,7 @@ impl Layout {
 
     /// Creates the directories that the agent needs when it starts.
     pub fn create(&self) -> io::Result<()> {
-        for directory in [self.staging(), self.operations(), self.settings()] {
+        for directory in [self.staging(), self.operations(), self.settings(), self.policy_packs()] {
             std::fs::create_dir_all(directory)?;
         }
         Ok(())

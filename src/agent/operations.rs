@@ -17,7 +17,7 @@ use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request
 use super::layout::Layout;
 use super::processes::{self, RunProcesses};
 use super::refusal::Refusal;
-use super::run::{LastLogin, Login, OperationRequest, Run};
+use super::run::{LastLogin, Login, OperationRequest, Run, RunPolicies};
 use super::run_metadata;
 use super::settings::{self, Settings};
 use super::source::{CurrentSource, Source};
@@ -152,6 +152,8 @@ impl Operations {
         if let Some(source) = &request.source {
             run_metadata::add_variables(&mut environment, source);
         }
+        let directory_of = |artifact: &proto::Artifact| self.source.policy_pack_directory(artifact);
+        let policies = RunPolicies::new(parameters.kind, &desired.policy_packs, directory_of, &mut environment)?;
         let tags = run_metadata::stack_tags(&self.layout, &environment, &request.stack_tags);
         if let Some(session) = interactive_session::find(&self.layout)? {
             return Ok(Admission::Held(interactive_session::describe(&session)));
@@ -172,6 +174,7 @@ impl Operations {
             journal,
             record,
             parameters,
+            policies,
             stack: desired.stack.clone(),
             desired,
             config,

@@ -59,6 +59,7 @@ impl Agent for Service {
             mounted_inputs: hashes.directories,
             project_name: operations.source.project_name(),
             protocol_version: PROTOCOL_VERSION,
+            policy_packs: operations.source.policy_pack_states(),
         }))
     }
 
@@ -72,6 +73,19 @@ impl Agent for Service {
         let putting = self.operations.tasks.spawn(async move { source.put(parts).await });
         let unchanged =
             putting.await.map_err(|error| Status::internal(format!("failed to install the source: {error}")))??;
+        Ok(Response::new(proto::PutSourceReply { unchanged }))
+    }
+
+    async fn put_policy_pack(
+        &self,
+        request: Request<Streaming<proto::PutSourceRequest>>,
+    ) -> Result<Response<proto::PutSourceReply>, Status> {
+        let parts = request.into_inner();
+        let source = self.operations.source.clone();
+        let putting = self.operations.tasks.spawn(async move { source.put_policy_pack(parts).await });
+        let unchanged = putting
+            .await
+            .map_err(|error| Status::internal(format!("failed to receive the policy pack: {error}")))??;
         Ok(Response::new(proto::PutSourceReply { unchanged }))
     }
 

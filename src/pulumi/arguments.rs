@@ -2,7 +2,7 @@
 //! as a flag.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use OperationKind::{Destroy, DriftCheck, Preview, PreviewDestroy, PreviewRefresh, Refresh, Up};
 
@@ -83,6 +83,18 @@ pub struct Options<'a> {
     pub run_program: bool,
     /// Verbosity of the logs that the CLI and its plugins write to standard error. 0 disables the logs.
     pub log_level: u32,
+    /// Policy packs that the operation enforces.
+    pub policy_packs: &'a [PolicyPack],
+}
+
+/// Policy pack on the command line. The paths must not contain commas or quotation marks, because the CLI parses them as
+/// comma-separated lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyPack {
+    /// Directory that contains `PulumiPolicy.yaml`.
+    pub directory: PathBuf,
+    /// JSON file with the configuration. The CLI requires either one file for each policy pack, or no files.
+    pub config: PathBuf,
 }
 
 /// The commands that support an option.
@@ -101,6 +113,7 @@ impl Commands {
     const RUN_PROGRAM: Self = Self(&[Destroy, PreviewDestroy, Refresh, PreviewRefresh]);
     const PLAN: Self = Self(&[Up]);
     const SAVE_PLAN: Self = Self(&[Preview]);
+    const POLICY_PACK: Self = Self(&[Up, Preview]);
 
     fn have(self, kind: OperationKind) -> bool {
         self.0.contains(&kind)
@@ -122,6 +135,10 @@ impl Options<'_> {
         let logging =
             verbose.map(|level| ["--logtostderr".into(), "--logflow".into(), flag("--verbose", &level.to_string())]);
         let targets = self.targets.iter().filter(|_| Commands::TARGET.have(kind));
+        let packs = self.policy_packs.iter().filter(|_| Commands::POLICY_PACK.have(kind));
+        let packs = packs.flat_map(|PolicyPack { directory, config }| {
+            [file_flag("--policy-pack", directory), file_flag("--policy-pack-config", config)]
+        });
         let replaced = self.replace.iter().filter(|_| Commands::REPLACE.have(kind));
         switches
             .map(|(switch, ..)| switch.into())
@@ -129,6 +146,7 @@ impl Options<'_> {
             .chain(parallel.map(|number| flag("--parallel", &number.to_string())))
             .chain(targets.map(|urn| flag("--target", urn)))
             .chain(replaced.map(|urn| flag("--replace", urn)))
+            .chain(packs)
             .collect()
     }
 }

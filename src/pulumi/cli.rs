@@ -21,8 +21,12 @@ pub const USER: &str = "USER";
 
 /// Prefix of environment variables, each of which sets a flag of the CLI.
 const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
-/// Variables with this prefix that users may set. They select policy packs, which the controller does not configure.
-const KEPT_OPTIONS: [&str; 2] = ["PULUMI_OPTION_POLICY_PACK", "PULUMI_OPTION_POLICY_PACK_CONFIG"];
+/// Variable with which users select policy packs in their source, as a comma-separated list of directories.
+pub const POLICY_PACK: &str = "PULUMI_OPTION_POLICY_PACK";
+/// Variable with the configuration files of the policy packs in [`POLICY_PACK`], as a comma-separated list.
+pub const POLICY_PACK_CONFIG: &str = "PULUMI_OPTION_POLICY_PACK_CONFIG";
+/// Variables with this prefix that users may set.
+const KEPT_OPTIONS: [&str; 2] = [POLICY_PACK, POLICY_PACK_CONFIG];
 
 /// Returns the environment variables for every CLI call. Callers set these variables last, so that they override the
 /// variables of the user.

@@ -46,20 +46,20 @@ pub enum InstallError {
     Stopped,
 }
 
-/// Runs `pulumi install` in the current project and copies the output to the log of the pod.
+/// Runs `pulumi install` in the directory of a project or of a policy pack, and copies the output to the log of the pod.
 ///
 /// The installation runs at the final path of the project, because virtual environments and links to local packages
 /// contain absolute paths.
 pub async fn install(
     layout: &Layout,
+    directory: &Path,
     desired: &[EnvironmentVariable],
     stop: &CancellationToken,
 ) -> Result<(), InstallError> {
     let environment = environment::build(layout, desired)?;
-    let directory = layout.program();
     let call = Call {
         arguments: arguments::install(),
-        directory: &directory,
+        directory,
         environment: &environment.variables,
         operation: &operation(layout),
         limit: INSTALL_TIMEOUT,

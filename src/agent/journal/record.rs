@@ -140,6 +140,11 @@ impl JournalRecord {
         self.directory.join(PLAN)
     }
 
+    /// Returns the path of the file with the configuration of a policy pack.
+    pub fn policy_config(&self, number: usize) -> PathBuf {
+        self.directory.join(format!("policy-{number}.json"))
+    }
+
     pub fn result(&self) -> Option<Arc<proto::Result>> {
         self.state.borrow().result.clone()
     }

@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 
 use super::login::{self, Login, LoginError, Period, login_error};
 use super::plan_error::PlanError;
+use super::policies::RunPolicies;
 use super::request::OperationRequest;
 use crate::agent::cancellation::{CancelRequest, Cause, Liveness};
 use crate::agent::command::{Call, CallError, CliVersion, Ended, Stdout};
@@ -43,6 +44,7 @@ pub struct Run {
     pub journal: Arc<Journal>,
     pub record: Arc<JournalRecord>,
     pub parameters: OperationRequest,
+    pub policies: RunPolicies,
     pub desired: proto::Settings,
     /// Name of the stack for the CLI. In Pulumi Cloud, it can contain an organization that the settings do not contain.
     pub stack: String,
@@ -240,6 +242,8 @@ pub(super) enum AttemptError {
     Wait(io::Error),
     #[error("failed to prepare the event log: {0}")]
     EventLog(io::Error),
+    #[error("failed to write the configuration of the policy packs: {0}")]
+    PolicyPacks(io::Error),
 }
 
 #[derive(Debug, thiserror::Error)]

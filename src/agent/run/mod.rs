@@ -6,6 +6,7 @@ mod login;
 mod operation_result;
 mod plan;
 mod plan_error;
+mod policies;
 mod recovery;
 mod request;
 mod stack;
@@ -18,7 +19,7 @@ use super::environment;
 use super::memory;
 use super::settings::Desired;
 use crate::pulumi::active_update::ActiveUpdate;
-use crate::pulumi::arguments::{self, OperationKind};
+use crate::pulumi::arguments::{self, OperationKind, Options};
 use crate::pulumi::outputs::{self, Output, OutputsError};
 use crate::pulumi::project::Project;
 use crate::pulumi::stack_name::Qualified;
@@ -33,6 +34,7 @@ use recovery::Holder;
 
 pub use context::Run;
 pub use login::{LastLogin, Login};
+pub use policies::RunPolicies;
 pub use request::OperationRequest;
 
 #[derive(Debug, thiserror::Error)]
@@ -221,6 +223,7 @@ impl Run {
         self.log_in(Period::Call).await?;
         let request = self.record.request();
         let (event_log, plan_file) = (self.record.event_log(), self.record.plan_file());
+        let policy_packs = self.policies.write(&self.record).map_err(AttemptError::PolicyPacks)?;
         let operation = arguments::Operation {
             kind,
             stack: &self.stack,
@@ -229,7 +232,7 @@ impl Run {
             message: Some(request.message.as_str()).filter(|message| !message.is_empty()),
             plan: self.parameters.follows_cli_plan().then_some(plan_file.as_path()),
             save_plan: self.parameters.saves_cli_plan().then_some(plan_file.as_path()),
-            options: self.parameters.options(),
+            options: Options { policy_packs: &policy_packs, ..self.parameters.options() },
         };
         attempt::run(self, kind, arguments::arguments(&operation)).await
     }

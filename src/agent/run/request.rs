@@ -101,6 +101,7 @@ impl OperationRequest {
             remove: options.remove,
             run_program: options.run_program,
             log_level: options.log_level,
+            policy_packs: &[],
         }
     }
 }

@@ -28,7 +28,7 @@ const MOUNT_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Cause of a failed attempt.
 #[derive(Debug, thiserror::Error)]
-enum AttemptError {
+pub(super) enum AttemptError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error(transparent)]
@@ -190,7 +190,7 @@ impl Source {
         swap::install_tree(&self.layout, trial, &desired.directory)
             .map_err(Refusal::system("failed to replace the source"))?;
         if needs_install && self.installs {
-            self.install(candidate).await?;
+            self.install(candidate, &self.layout.program()).await?;
         }
         let installed = match delivery.plan.as_ref().filter(|_| self.installs) {
             Some(plan) if needs_install => self.installed(plan, desired).await?,
@@ -257,7 +257,7 @@ impl Source {
             Some(_) => None,
             None => self.plan(&self.layout.source(), desired, project).await?,
         };
-        self.install(candidate).await?;
+        self.install(candidate, &self.layout.program()).await?;
         let installed = match plan {
             Some(plan) => self.installed(&plan, desired).await?,
             None => None,
@@ -272,8 +272,8 @@ impl Source {
     }
 
     /// Waits until the Secrets and ConfigMaps of the environment are mounted, and installs the dependencies of the
-    /// current source.
-    async fn install(&self, candidate: &Candidate) -> Result<(), AttemptError> {
+    /// project or policy pack in `directory`.
+    pub(super) async fn install(&self, candidate: &Candidate, directory: &Path) -> Result<(), AttemptError> {
         let Desired { environment, required_directories, .. } = &candidate.desired;
         if mounts::wait(&self.layout, required_directories, Duration::ZERO).await.is_err() {
             candidate.report("waiting for the Secrets and ConfigMaps of its environment to be mounted");
@@ -283,7 +283,7 @@ impl Source {
             () = candidate.cancel.cancelled() => return Err(AttemptError::Stopped),
         }
         candidate.report("installing its dependencies");
-        install::install(&self.layout, environment, &candidate.cancel).await?;
+        install::install(&self.layout, directory, environment, &candidate.cancel).await?;
         self.sync_caches();
         Ok(())
     }

@@ -4,9 +4,12 @@
 //! [`in_pod`] handles a source that is already in the pod. For all other sources, [`receive`] receives and unpacks the
 //! archive, and [`attempt`] installs the unpacked tree with the steps of [`swap`], which records them on disk. A source
 //! that is not yet installed is a candidate: see [`state`].
+//!
+//! [`policy_packs`] installs policy packs next to the source.
 
 mod attempt;
 mod in_pod;
+mod policy_packs;
 mod receive;
 mod state;
 mod swap;
@@ -54,6 +57,7 @@ impl Source {
         std::fs::create_dir_all(&staging)
             .map_err(Refusal::system(format!("failed to create {}", staging.display())))?;
         let version = CliVersion::new(layout.clone(), TaskTracker::new());
+        let policy_packs = Mutex::new(policy_packs::recover(&layout, &boot_id));
         let state = Mutex::new(State { current_source, candidate: None });
         Ok(Source {
             layout,
@@ -61,6 +65,8 @@ impl Source {
             settings,
             boot_id,
             state,
+            policy_packs,
+            policy_delivery: tokio::sync::Mutex::default(),
             stop,
             tasks: TaskTracker::new(),
             version,

@@ -11,7 +11,7 @@ use tonic::Status;
 use super::state::Desired;
 use crate::agent::durable;
 use crate::agent::refusal::Refusal;
-use crate::artifact::{self, Hasher, UnpackError};
+use crate::artifact::{self, Directory, Hasher, UnpackError};
 use crate::pulumi::project::{Project, ProjectError};
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::proto::{PutSourceRequest, SourceHeader};
@@ -101,33 +101,55 @@ pub(super) async fn archive(parts: &mut impl Parts, desired: &Desired, to: &Path
     Ok(())
 }
 
+/// Names of the file that describes a policy pack.
+const POLICY_FILES: [&str; 3] = ["PulumiPolicy.yaml", "PulumiPolicy.yml", "PulumiPolicy.json"];
+
 /// Unpacks an archive into a new directory and returns its project. Syncs all files to the disk: a power loss can empty
 /// an unsynced file, and an empty file can be a valid program without resources.
 pub(super) async fn unpack(archive: &Path, tree: &Path, desired: &Desired) -> Result<Project, Refusal> {
-    let (archive, tree, desired) = (archive.to_owned(), tree.to_owned(), desired.clone());
-    tokio::task::spawn_blocking(move || unpack_blocking(&archive, &tree, &desired))
-        .await
-        .map_err(|error| Refusal::system("failed to unpack the source")(std::io::Error::other(error)))?
+    unpack_with(archive, tree, desired, read_project).await
 }
 
-fn unpack_blocking(
+/// Unpacks the archive of a policy pack into a new directory, in the same way as [`unpack`].
+pub(super) async fn unpack_policy_pack(archive: &Path, tree: &Path, desired: &Desired) -> Result<(), Refusal> {
+    unpack_with(archive, tree, desired, check_policy_pack).await
+}
+
+async fn unpack_with<T: Send + 'static>(
     archive: &Path,
     tree: &Path,
-    Desired { directory, limits, .. }: &Desired,
-) -> Result<Project, Refusal> {
+    desired: &Desired,
+    read: fn(&Path, &Directory) -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    let (archive, tree, desired) = (archive.to_owned(), tree.to_owned(), desired.clone());
+    tokio::task::spawn_blocking(move || {
+        unpack_blocking(&archive, &tree, &desired)?;
+        let content = read(&tree, &desired.directory)?;
+        durable::sync_tree(&tree).map_err(Refusal::system("failed to sync the source to disk"))?;
+        Ok(content)
+    })
+    .await
+    .map_err(|error| Refusal::system("failed to unpack the source")(std::io::Error::other(error)))?
+}
+
+fn unpack_blocking(archive: &Path, tree: &Path, Desired { directory, limits, .. }: &Desired) -> Result<(), Refusal> {
     let open = || File::open(archive).map_err(Refusal::system("failed to read the source"));
     artifact::survey(open()?, limits).map_err(refusal)?;
     std::fs::create_dir(tree).map_err(Refusal::system("failed to create the source directory"))?;
     artifact::unpack(open()?, tree, limits).map_err(refusal)?;
-    let place = directory.under(tree);
-    if !place.is_dir() {
+    if !directory.under(tree).is_dir() {
         return Err(Refusal::Invalid(format!(
             "directory {:?} not found in the source; its root contains: {}",
             directory.as_str(),
             list(tree)
         )));
     }
-    let project = Project::read(&place).map_err(|error| match error {
+    Ok(())
+}
+
+fn read_project(tree: &Path, directory: &Directory) -> Result<Project, Refusal> {
+    let place = directory.under(tree);
+    Project::read(&place).map_err(|error| match error {
         ProjectError::Missing { .. } => Refusal::Invalid(format!(
             "no Pulumi.yaml found in directory {:?} of the source; it contains: {}",
             directory.as_str(),
@@ -135,9 +157,19 @@ fn unpack_blocking(
         )),
         // Removes the path of the tree from the message, because the path differs in each attempt.
         other => Refusal::Invalid(format!("invalid project in the source: {}", other.relative_to(tree))),
-    })?;
-    durable::sync_tree(tree).map_err(Refusal::system("failed to sync the source to disk"))?;
-    Ok(project)
+    })
+}
+
+fn check_policy_pack(tree: &Path, directory: &Directory) -> Result<(), Refusal> {
+    let place = directory.under(tree);
+    if POLICY_FILES.iter().any(|name| place.join(name).is_file()) {
+        return Ok(());
+    }
+    Err(Refusal::Invalid(format!(
+        "no PulumiPolicy.yaml found in directory {:?} of the policy pack; it contains: {}",
+        directory.as_str(),
+        list(&place)
+    )))
 }
 
 /// Converts an I/O error into [`Refusal::system`], and an invalid archive into [`Refusal::Invalid`].

@@ -1,6 +1,7 @@
 //! Manages the current source and the candidate, which is the requested source that is not yet installed. Also manages
 //! the progress and the cancellation of the candidate.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +35,10 @@ pub struct Source {
     pub(super) settings: Arc<Settings>,
     pub(super) boot_id: String,
     pub(super) state: Mutex<State>,
+    /// Policy packs that the agent has received, by the name of their directory.
+    pub(super) policy_packs: Mutex<PolicyPacks>,
+    /// Serializes the calls that deliver policy packs, because each of them needs space for an archive.
+    pub(super) policy_delivery: tokio::sync::Mutex<()>,
     /// Cancels the candidate when the agent shuts down.
     pub(super) stop: CancellationToken,
     /// Tasks that install sources.
@@ -50,7 +55,21 @@ pub(super) struct State {
     pub(super) candidate: Option<Arc<Candidate>>,
 }
 
+/// Policy packs by the name of their directory.
+pub(super) type PolicyPacks = BTreeMap<String, PolicyPack>;
+
+/// A policy pack that the agent has received.
+pub(super) struct PolicyPack {
+    pub(super) artifact: proto::Artifact,
+    /// Installation of the pack. `None` if the pack is installed.
+    pub(super) candidate: Option<Arc<Candidate>>,
+}
+
 impl Source {
+    pub(super) fn policy_packs(&self) -> MutexGuard<'_, PolicyPacks> {
+        self.policy_packs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

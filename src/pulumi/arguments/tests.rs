@@ -52,6 +52,22 @@ fn only_an_up_follows_a_plan_and_only_its_preview_saves_one() {
 }
 
 #[test]
+fn only_an_up_and_its_preview_enforce_policy_packs() {
+    let pack = |number: u32| PolicyPack {
+        directory: format!("/share/policies/{number}").into(),
+        config: format!("/share/config-{number}.json").into(),
+    };
+    let packs = [pack(1), pack(2)];
+    for kind in [Up, Destroy, Preview, PreviewDestroy, PreviewRefresh, Refresh, DriftCheck] {
+        let options = Options { policy_packs: &packs, ..Options::default() };
+        let arguments = line(&arguments(&Operation { options, ..operation(kind) }));
+        let expected = "--policy-pack=/share/policies/1 --policy-pack-config=/share/config-1.json \
+                        --policy-pack=/share/policies/2 --policy-pack-config=/share/config-2.json ";
+        assert_eq!(arguments.contains(expected), matches!(kind, Up | Preview), "{arguments}");
+    }
+}
+
+#[test]
 fn each_command_has_only_the_options_that_it_supports() {
     let urns = ["urn:a".to_owned(), "urn:*,b".to_owned()];
     let options = Options {

@@ -1,0 +1,201 @@
+//! The policy packs of a run: the installed packs that the controller requests, and the packs in the source of a user that
+//! environment variables select.
+
+use std::io;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use crate::agent::durable;
+use crate::agent::environment::Environment;
+use crate::agent::journal::JournalRecord;
+use crate::agent::refusal::Refusal;
+use crate::pulumi::arguments::{OperationKind, PolicyPack};
+use crate::pulumi::cli;
+use crate::rpc::proto;
+
+/// Maximum number of policy packs in a request.
+const MAX_PACKS: usize = 20;
+/// Content of the configuration file of a pack without configuration.
+const EMPTY: &str = "{}";
+
+/// The policy packs that a run enforces. Empty if the controller requests no packs: the CLI itself then reads the
+/// variables of the user.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunPolicies(Vec<Pack>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pack {
+    directory: PathBuf,
+    config: Config,
+}
+
+/// Configuration of a policy pack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Config {
+    /// JSON text that the agent writes to a file.
+    Text(String),
+    /// File in the source of the user.
+    File(PathBuf),
+}
+
+impl RunPolicies {
+    /// Returns the policy packs of an operation. `directory_of` returns the directory of an installed pack.
+    ///
+    /// Moves the packs of the user from the environment to the result. The CLI would append them to the packs on its
+    /// command line, and fail because they have no configuration files.
+    pub fn new(
+        kind: OperationKind,
+        requested: &[proto::PolicyPack],
+        directory_of: impl Fn(&proto::Artifact) -> Option<PathBuf>,
+        environment: &mut Environment,
+    ) -> Result<Self, Refusal> {
+        if requested.is_empty() || !kind.is_forward() {
+            return Ok(RunPolicies::default());
+        }
+        if requested.len() > MAX_PACKS {
+            return Err(Refusal::Invalid(format!("a run can have at most {MAX_PACKS} policy packs")));
+        }
+        let installed = requested.iter().map(|pack| {
+            let artifact = pack.artifact.clone().unwrap_or_default();
+            let directory = directory_of(&artifact).ok_or_else(|| {
+                Refusal::Precondition(format!("policy pack {} ({}) is not installed", pack.name, artifact.digest))
+            })?;
+            Ok(Pack { directory, config: Config::Text(config(pack)?) })
+        });
+        let mut packs = installed.collect::<Result<Vec<_>, Refusal>>()?;
+        packs.extend(packs_of_user(environment)?);
+        for variable in [cli::POLICY_PACK, cli::POLICY_PACK_CONFIG] {
+            environment.variables.remove(std::ffi::OsStr::new(variable));
+        }
+        Ok(RunPolicies(packs))
+    }
+
+    /// Writes the configuration files, and returns the packs for the command line.
+    pub fn write(&self, record: &JournalRecord) -> io::Result<Vec<PolicyPack>> {
+        let written = self.0.iter().enumerate().map(|(number, Pack { directory, config })| {
+            let config = match config {
+                Config::File(file) => file.clone(),
+                Config::Text(text) => {
+                    let file = record.policy_config(number);
+                    durable::write_atomically(&file, text.as_bytes())?;
+                    file
+                }
+            };
+            Ok(PolicyPack { directory: directory.clone(), config })
+        });
+        written.collect()
+    }
+}
+
+/// Returns the configuration of a pack, which must be a JSON object.
+fn config(pack: &proto::PolicyPack) -> Result<String, Refusal> {
+    if pack.config.is_empty() {
+        return Ok(EMPTY.to_owned());
+    }
+    match serde_json::from_str::<Map<String, Value>>(&pack.config) {
+        Ok(_) => Ok(pack.config.clone()),
+        Err(_) => {
+            Err(Refusal::Invalid(format!("the configuration of policy pack {} must be a JSON object", pack.name)))
+        }
+    }
+}
+
+/// Returns the packs that the variables of the user select.
+fn packs_of_user(environment: &Environment) -> Result<Vec<Pack>, Refusal> {
+    let list = |variable: &str| -> Vec<PathBuf> {
+        environment.get(variable).map(|list| list.split(',').map(PathBuf::from).collect()).unwrap_or_default()
+    };
+    let (directories, configs) = (list(cli::POLICY_PACK), list(cli::POLICY_PACK_CONFIG));
+    if !configs.is_empty() && configs.len() != directories.len() {
+        return Err(Refusal::Invalid(format!(
+            "{} must contain one file for each policy pack in {}",
+            cli::POLICY_PACK_CONFIG,
+            cli::POLICY_PACK
+        )));
+    }
+    let configs = configs.into_iter().map(Config::File).map(Some).chain(std::iter::repeat(None));
+    let pack = |(directory, config): (PathBuf, Option<Config>)| {
+        let config = config.unwrap_or_else(|| Config::Text(EMPTY.to_owned()));
+        Pack { directory, config }
+    };
+    Ok(directories.into_iter().zip(configs).map(pack).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requested(digest: &str, config: &str) -> proto::PolicyPack {
+        let artifact = Some(proto::Artifact { digest: digest.to_owned(), directory: String::new() });
+        proto::PolicyPack { name: "house".to_owned(), artifact, config: config.to_owned() }
+    }
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        let mut environment = Environment::default();
+        for (name, value) in variables {
+            environment.variables.insert(name.into(), value.into());
+        }
+        environment
+    }
+
+    fn found(
+        kind: OperationKind,
+        packs: &[proto::PolicyPack],
+        variables: &[(&str, &str)],
+    ) -> Result<(Vec<(String, Config)>, usize), String> {
+        let mut environment = environment(variables);
+        let directory_of = |artifact: &proto::Artifact| {
+            (artifact.digest != "missing").then(|| PathBuf::from(format!("/policies/{}", artifact.digest)))
+        };
+        let policies =
+            RunPolicies::new(kind, packs, directory_of, &mut environment).map_err(|error| error.to_string())?;
+        let packs = policies.0.into_iter().map(|pack| (pack.directory.display().to_string(), pack.config));
+        Ok((packs.collect(), environment.variables.len()))
+    }
+
+    fn text(text: &str) -> Config {
+        Config::Text(text.to_owned())
+    }
+
+    #[test]
+    fn an_up_and_its_preview_enforce_all_packs() {
+        let packs = [requested("a", ""), requested("b", "{\"all\":\"advisory\"}")];
+        let expected =
+            vec![("/policies/a".to_owned(), text("{}")), ("/policies/b".to_owned(), text("{\"all\":\"advisory\"}"))];
+        for kind in [OperationKind::Up, OperationKind::Preview] {
+            assert_eq!(found(kind, &packs, &[]), Ok((expected.clone(), 0)));
+        }
+        let missing = [requested("missing", "")];
+        for kind in [OperationKind::Destroy, OperationKind::Refresh, OperationKind::PreviewDestroy] {
+            assert_eq!(found(kind, &missing, &[]), Ok((vec![], 0)), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_packs_of_the_user_follow_the_requested_packs() {
+        let packs = [requested("a", "")];
+        let variables = [(cli::POLICY_PACK, "policy,other"), (cli::POLICY_PACK_CONFIG, "one.json,two.json")];
+        let expected = vec![
+            ("/policies/a".to_owned(), text("{}")),
+            ("policy".to_owned(), Config::File("one.json".into())),
+            ("other".to_owned(), Config::File("two.json".into())),
+        ];
+        assert_eq!(found(OperationKind::Up, &packs, &variables), Ok((expected, 0)));
+        let expected = vec![("/policies/a".to_owned(), text("{}")), ("policy".to_owned(), text("{}"))];
+        assert_eq!(found(OperationKind::Up, &packs, &[(cli::POLICY_PACK, "policy")]), Ok((expected, 0)));
+        assert_eq!(found(OperationKind::Up, &[], &variables), Ok((vec![], 2)), "the CLI reads the variables");
+    }
+
+    #[test]
+    fn packs_that_cannot_be_enforced_reject_the_run() {
+        let up = |packs: &[proto::PolicyPack], variables: &[(&str, &str)]| {
+            found(OperationKind::Up, packs, variables).expect_err("should be rejected")
+        };
+        assert!(up(&[requested("missing", "")], &[]).contains("house (missing) is not installed"));
+        assert!(up(&[requested("a", "[1]")], &[]).contains("must be a JSON object"));
+        assert!(up(&vec![requested("a", ""); 21], &[]).contains("at most 20"));
+        let variables = [(cli::POLICY_PACK, "policy,other"), (cli::POLICY_PACK_CONFIG, "one.json")];
+        assert!(up(&[requested("a", "")], &variables).contains("one file for each policy pack"));
+    }
+}
