@@ -152,8 +152,7 @@ impl Operations {
         if let Some(source) = &request.source {
             run_metadata::add_variables(&mut environment, source);
         }
-        let directory_of = |artifact: &proto::Artifact| self.source.policy_pack_directory(artifact);
-        let policies = RunPolicies::new(parameters.kind, &desired.policy_packs, directory_of, &mut environment)?;
+        let policies = self.policies(&parameters, &desired, &mut environment)?;
         let tags = run_metadata::stack_tags(&self.layout, &environment, &request.stack_tags);
         if let Some(session) = interactive_session::find(&self.layout)? {
             return Ok(Admission::Held(interactive_session::describe(&session)));
@@ -192,6 +191,16 @@ impl Operations {
         .with_organization();
         self.tasks.spawn(self.clone().finish(run, guard, token));
         Ok(Admission::Begun)
+    }
+
+    fn policies(
+        &self,
+        parameters: &OperationRequest,
+        desired: &proto::Settings,
+        environment: &mut Environment,
+    ) -> Result<RunPolicies, Refusal> {
+        let directory_of = |artifact: &proto::Artifact| self.source.policy_pack_directory(artifact);
+        RunPolicies::new(parameters.kind, &desired.policy_packs, directory_of, environment)
     }
 
     /// Returns whether an operation is in the journal. Returns an error if the operation in the journal differs from

@@ -56,7 +56,7 @@ impl RunPolicies {
         if requested.len() > MAX_PACKS {
             return Err(Refusal::Invalid(format!("a run can have at most {MAX_PACKS} policy packs")));
         }
-        let installed = requested.iter().map(|pack| {
+        let installed = requested.iter().map(|pack| -> Result<Pack, Refusal> {
             let artifact = pack.artifact.clone().unwrap_or_default();
             let directory = directory_of(&artifact).ok_or_else(|| {
                 Refusal::Precondition(format!("policy pack {} ({}) is not installed", pack.name, artifact.digest))
@@ -73,7 +73,7 @@ impl RunPolicies {
 
     /// Writes the configuration files, and returns the packs for the command line.
     pub fn write(&self, record: &JournalRecord) -> io::Result<Vec<PolicyPack>> {
-        let written = self.0.iter().enumerate().map(|(number, Pack { directory, config })| {
+        let written = self.0.iter().enumerate().map(|(number, Pack { directory, config })| -> io::Result<PolicyPack> {
             let config = match config {
                 Config::File(file) => file.clone(),
                 Config::Text(text) => {

@@ -129,6 +129,7 @@ impl Source {
         if let Some(was_in_place) = self.known(&desired).await? {
             return Ok(was_in_place);
         }
+        self.stop_policy_packs().await?;
         let guard = self.workspace_lock.lock_for_source()?;
         // Another call may have installed the source while this call received it.
         if let Some(was_in_place) = self.known(&desired).await? {

@@ -78,6 +78,17 @@ impl Source {
         Ok(false)
     }
 
+    /// Stops the installations of policy packs, because they would delay the source. The controller sends these packs
+    /// again after the source is installed.
+    pub(super) async fn stop_policy_packs(&self) -> Result<(), Refusal> {
+        let candidates: Vec<Arc<Candidate>> =
+            self.policy_packs().values().filter_map(|pack| pack.candidate.clone()).collect();
+        for candidate in candidates {
+            candidate.supersede().await?;
+        }
+        Ok(())
+    }
+
     /// Returns the states of the policy packs.
     pub fn policy_pack_states(&self) -> Vec<proto::PolicyPackState> {
         let state = |pack: &PolicyPack| {

@@ -242,8 +242,15 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         return next_step(stack, &status, context).await;
     }
-    let planned = update.status.as_ref().and_then(|status| status.plan.as_ref());
-    let events = status.last_update.as_ref().map(|last| run_events::ended(stack, last, planned)).unwrap_or_default();
+    let result = update.status.as_ref();
+    let planned = result.and_then(|result| result.plan.as_ref());
+    let violations = result.and_then(|result| result.policy_violations.as_ref());
+    let mut events = status
+        .last_update
+        .as_ref()
+        .map(|last| run_events::ended(stack, last, planned, violations))
+        .unwrap_or_default();
+    events.extend(run_events::policy_violations(stack, &status));
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;
     events.into_iter().for_each(|event| context.events.publish(event));

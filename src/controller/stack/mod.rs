@@ -27,6 +27,8 @@ mod observed;
 mod ownership;
 mod pattern;
 mod pko_migration;
+mod policy_packs;
+mod policy_report;
 mod prerequisites;
 mod reconcile;
 mod restrictions;

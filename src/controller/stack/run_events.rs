@@ -2,9 +2,9 @@
 
 use crate::api::auto::{PlannedResource, UpdateKind, UpdatePlan};
 use crate::api::conditions::{self, drift_reason, stack_reason, update_reason};
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, PolicyViolations, PulumiStack, Stack, StackStatus};
 use crate::controller::stack::run::RunCandidate;
-use crate::controller::stack::{drift, identity, schedule, status};
+use crate::controller::stack::{drift, identity, policy_report, schedule, status};
 use crate::runtime::events::{Event, EventKind};
 
 /// Key of the revision in the metadata of an event. As in Flux, metadata keys start with the API group of the object.
@@ -19,6 +19,10 @@ pub const CONFLICT: &str = "StackUpdateConflictDetected";
 /// Maximum length of the list of resources in the summary of a preview, in bytes. The message of an event has at most 1024
 /// bytes.
 const MAX_PLANNED_LIST: usize = 800;
+/// Maximum length of this list if policy violations follow, and maximum length of the list of violations, in bytes.
+const MAX_SHORT_LIST: usize = 400;
+/// Maximum length of the list of violations in the event about them, in bytes.
+const MAX_VIOLATION_LIST: usize = 900;
 /// Event metadata with which notification-controller updates the commit status but sends no chat message.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
@@ -74,19 +78,43 @@ pub fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
     is_new.then(|| with_revisions(event, status.last_applied_revision.as_deref(), None))
 }
 
+/// Returns the event about the policy violations of a run, if they differ from those of the previous run.
+pub fn policy_violations(stack: &Stack, status: &StackStatus) -> Option<Event> {
+    let found = status.policy_violations.as_ref()?;
+    let before = stack.status.as_ref();
+    if before.and_then(|before| before.policy_violations.as_ref()) == Some(found) {
+        return None;
+    }
+    let message = policy_report::markdown(found, MAX_VIOLATION_LIST);
+    let event = Event::new(stack, EventKind::Warning, update_reason::POLICY_VIOLATION, message);
+    let current = before.and_then(|before| before.current_update.as_ref());
+    let revision = current.and_then(|current| current.commit.as_deref());
+    Some(with_revisions(event, revision, current.and_then(|current| current.origin_revision.as_deref())))
+}
+
 /// Returns the events for the end of a run. `stack` is the Stack before its status contains the result, and `planned` are the
-/// changes that a preview has reported.
-pub fn ended(stack: &Stack, last: &LastUpdate, planned: Option<&UpdatePlan>) -> Vec<Event> {
+/// changes that a preview has reported, with the policy violations.
+pub fn ended(
+    stack: &Stack,
+    last: &LastUpdate,
+    planned: Option<&UpdatePlan>,
+    violations: Option<&PolicyViolations>,
+) -> Vec<Event> {
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
     // If the backend URL is in a Secret, only the agent reads it. A change of the backend is then detected only after
     // the run.
     let orphaned = current
         .zip(last.pulumi_stack.as_ref())
         .and_then(|(current, next)| resources_remain(stack, current, next, current.pulumi_stack.as_ref()));
-    outcome(stack, last, planned).into_iter().chain(orphaned).collect()
+    outcome(stack, last, planned, violations).into_iter().chain(orphaned).collect()
 }
 
-fn outcome(stack: &Stack, last: &LastUpdate, planned: Option<&UpdatePlan>) -> Vec<Event> {
+fn outcome(
+    stack: &Stack,
+    last: &LastUpdate,
+    planned: Option<&UpdatePlan>,
+    violations: Option<&PolicyViolations>,
+) -> Vec<Event> {
     let before = stack.status.as_ref();
     let current = before.and_then(|status| status.current_update.as_ref());
     // The revision in `last` can have the format of the Pulumi Kubernetes Operator, so the revision is read from
@@ -119,7 +147,7 @@ fn outcome(stack: &Stack, last: &LastUpdate, planned: Option<&UpdatePlan>) -> Ve
     let failed_before = before
         .and_then(|status| status.last_update.as_ref())
         .is_some_and(|previous| previous.state.as_deref() == Some("failed"));
-    let summary = summary(last, planned, failed_before);
+    let summary = summary(last, planned, violations, failed_before);
     let summary = summary.map(|summary| event(EventKind::Normal, stack_reason::PROCESSING_COMPLETED, summary));
     done.into_iter().chain(summary).collect()
 }
@@ -166,10 +194,18 @@ fn succeeded(last: &LastUpdate) -> String {
 
 /// Returns the message of the notification about a successful run, which Flux Alerts send to chats and pull requests.
 /// Returns `None` unless the run is a preview, has changed resources, or follows a failure.
-fn summary(last: &LastUpdate, planned: Option<&UpdatePlan>, failed_before: bool) -> Option<String> {
+fn summary(
+    last: &LastUpdate,
+    planned: Option<&UpdatePlan>,
+    violations: Option<&PolicyViolations>,
+    failed_before: bool,
+) -> Option<String> {
     let changed = if is_kind(last, UpdateKind::Preview) {
-        let resources = planned.map(planned_resources).unwrap_or_default();
-        Some(format!("Preview: {}{resources}", status::changes(last)))
+        let most = if violations.is_some() { MAX_SHORT_LIST } else { MAX_PLANNED_LIST };
+        let resources = planned.map(|planned| planned_resources(planned, most)).unwrap_or_default();
+        let violations = violations.map(|violations| policy_report::markdown(violations, MAX_SHORT_LIST));
+        let violations = violations.map(|text| format!("\n\n{text}")).unwrap_or_default();
+        Some(format!("Preview: {}{resources}{violations}", status::changes(last)))
     } else {
         changed(last)
     };
@@ -181,8 +217,8 @@ fn summary(last: &LastUpdate, planned: Option<&UpdatePlan>, failed_before: bool)
 }
 
 /// Returns the changed resources of a preview as a list in Markdown, because Flux posts the message as a comment on a pull
-/// request. The list contains no values, which can be secret.
-fn planned_resources(plan: &UpdatePlan) -> String {
+/// request. The list has at most `most` bytes, and contains no values, which can be secret.
+fn planned_resources(plan: &UpdatePlan, most: usize) -> String {
     let line = |resource: &PlannedResource| {
         let properties = match resource.properties.as_slice() {
             [] => String::new(),
@@ -193,7 +229,7 @@ fn planned_resources(plan: &UpdatePlan) -> String {
     let mut text = String::new();
     let mut listed = 0;
     for line in plan.resources.iter().map(line) {
-        if text.len() + line.len() > MAX_PLANNED_LIST {
+        if text.len() + line.len() > most {
             break;
         }
         text.push_str(&line);

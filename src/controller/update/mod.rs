@@ -17,6 +17,7 @@ mod outputs;
 mod planned_changes;
 mod plans;
 mod pod_termination;
+mod policy_violations;
 mod progress;
 mod queue;
 mod request;

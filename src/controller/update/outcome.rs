@@ -8,10 +8,10 @@ use serde::Deserialize;
 
 use crate::api::auto::{RunProject, TerminationEvidence, UpdatePlan};
 use crate::api::conditions::{self, update_reason};
-use crate::api::pulumi::PulumiStack;
+use crate::api::pulumi::{PolicyViolations, PulumiStack};
 use crate::api::{bounds, names};
 use crate::controller;
-use crate::controller::update::planned_changes;
+use crate::controller::update::{planned_changes, policy_violations};
 use crate::controller::update::request::TimeoutSource;
 use crate::pulumi::backend;
 use crate::rpc::proto;
@@ -51,6 +51,8 @@ pub struct RunOutcome {
     pub config_inputs: Option<String>,
     /// Changes that a preview reports.
     pub plan: Option<UpdatePlan>,
+    /// Violations of policies. `None` if there are none.
+    pub policy_violations: Option<PolicyViolations>,
     /// Compressed plan file of a preview. Empty if the run saved no plan.
     pub plan_file: Vec<u8>,
 }
@@ -87,6 +89,7 @@ impl RunOutcome {
             backend: None,
             config_inputs: None,
             plan: None,
+            policy_violations: None,
             plan_file: Vec::new(),
         }
     }
@@ -110,6 +113,7 @@ impl RunOutcome {
             backend: backend::without_credentials(&one_line(&result.backend)),
             config_inputs: Some(one_line(&result.config_inputs)).filter(|word| !word.is_empty()),
             plan: planned_changes::changes(result),
+            policy_violations: policy_violations::violations(result),
             plan_file: result.plan.clone(),
         };
         match result.outcome() {
@@ -298,6 +302,7 @@ fn failure(outcome: proto::Outcome) -> Option<&'static str> {
         proto::Outcome::PendingCreates => Some(update_reason::PENDING_CREATES),
         proto::Outcome::StackNotFound => Some(update_reason::STACK_NOT_FOUND),
         proto::Outcome::PlanViolated => Some(update_reason::PLAN_VIOLATED),
+        proto::Outcome::PolicyViolated => Some(update_reason::POLICY_VIOLATION),
     }
 }
 

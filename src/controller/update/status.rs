@@ -112,6 +112,7 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status.config_inputs = outcome.config_inputs.clone();
     status.changes = outcome.changes.clone();
     status.plan = outcome.plan.clone();
+    status.policy_violations = outcome.policy_violations.clone();
     status.last_output = outcome.last_output.clone();
     status.pending_creates = outcome.pending_creates.clone();
     status.interrupted = outcome.interrupted.then_some(true);
@@ -141,6 +142,7 @@ pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &s
         permalink: None,
         last_output: None,
         pending_creates: Vec::new(),
+        policy_violations: None,
         project: None,
         ..outcome.clone()
     };

@@ -54,6 +54,7 @@ impl Act<'_> {
             Action::RemovePodFinalizer => self.remove_pod_finalizer(&namespace, &name).await?,
             Action::Fetch => return self.fetch().await,
             Action::PutSource { artifact } => return Box::pin(self.put_source(&artifact)).await,
+            Action::PutPolicyPack { pack } => return Box::pin(self.put_policy_pack(&pack)).await,
             Action::DeleteStatefulSet => {
                 writer.delete::<StatefulSet>(&namespace, &object, None).await?;
                 self.context.memory.forget(&namespace, &object);

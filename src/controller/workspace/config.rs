@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::policy_packs;
 use super::spec_error::SpecError;
 use crate::api::auto::{ConfigItem, ConfigValueFrom, WorkspaceSpec};
 use crate::api::names::{CONFIG_MAPS_DIRECTORY, SECRETS_DIRECTORY};
@@ -71,13 +72,14 @@ pub fn config_files(spec: &WorkspaceSpec) -> BTreeSet<String> {
 }
 
 /// Returns the complete settings of a Pulumi stack. For a stack that the spec does not define, the settings contain
-/// only the name.
+/// only the name and the policy packs.
 pub fn settings(spec: &WorkspaceSpec, stack: &str) -> Result<proto::Settings, SpecError> {
+    let policy_packs = policy_packs::of_run(spec)?;
     let Some(found) = spec.stacks.iter().find(|found| found.name == stack) else {
-        return Ok(proto::Settings { stack: stack.to_owned(), ..proto::Settings::default() });
+        return Ok(proto::Settings { stack: stack.to_owned(), policy_packs, ..proto::Settings::default() });
     };
     let config = found.config.iter().map(item).collect::<Result<_, _>>()?;
-    Ok(proto::Settings { stack: stack.to_owned(), config, environments: found.environment.clone() })
+    Ok(proto::Settings { stack: stack.to_owned(), config, environments: found.environment.clone(), policy_packs })
 }
 
 /// Validates the configuration of all Pulumi stacks.

@@ -8,6 +8,7 @@ use kube::ResourceExt;
 use super::observe::{Agent, DesiredState, Observed};
 use super::parts::PartState;
 use super::pod_state::PodState;
+use super::policy_packs::DesiredPack;
 use super::report::Report;
 use super::source::DesiredSource;
 use crate::api::auto::ArtifactReference;
@@ -52,6 +53,10 @@ pub(super) enum Action {
     /// Send the source to the agent.
     PutSource {
         artifact: ArtifactReference,
+    },
+    /// Send a policy pack to the agent.
+    PutPolicyPack {
+        pack: DesiredPack,
     },
     DeleteStatefulSet,
     DeleteService,
@@ -192,7 +197,9 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
     // desired source must therefore be sent again. During a run, this is not necessary, because the agent does not
     // replace the source.
     if observed.in_place().is_some_and(|found| is_desired(&found)) && (candidate.is_none() || run.is_some()) {
-        return Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref().unwrap_or(desired)));
+        return policy_packs(observed, now).unwrap_or_else(|| {
+            Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref().unwrap_or(desired)))
+        });
     }
     if let Some(run) = run {
         return Action::Report(Report::source_waits_for_run(desired, &run));
@@ -201,6 +208,26 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
         return Action::Report(Report::source_waits_for_session(desired, session));
     }
     deliver(observed, source)
+}
+
+/// Selects the action for the policy packs of a pod with the requested source. Returns `None` if all packs are installed.
+/// The packs are delivered one after another, and installed after the source.
+fn policy_packs(observed: &Observed, now: Timestamp) -> Option<Action> {
+    let packs = observed.desired.as_ref().map(|desired| desired.policy_packs.as_slice()).unwrap_or_default();
+    let run = observed.open_run();
+    let mut report = None;
+    for pack in packs {
+        match (observed.policy_pack(pack), &run) {
+            (Some(state), _) if state.installed => {}
+            (Some(state), _) => {
+                report.get_or_insert_with(|| Report::pack_progress(&pack.name, state, installing_for(observed, now)));
+            }
+            (None, Some(run)) => return Some(Action::Report(Report::pack_waits_for_run(&pack.name, run))),
+            (None, None) if pack.is_stored => return Some(Action::PutPolicyPack { pack: pack.clone() }),
+            (None, None) => return Some(Action::Report(Report::pack_missing(&pack.name))),
+        }
+    }
+    report.map(Action::Report)
 }
 
 /// Selects the action that delivers the source to the agent or, if the store does not contain the bytes, fetches them.

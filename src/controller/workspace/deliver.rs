@@ -10,6 +10,7 @@ use tokio::io::AsyncRead;
 use super::act::{Act, Step};
 use super::environment::{references, run_environment};
 use super::observe::DesiredState;
+use super::policy_packs::DesiredPack;
 use super::report::Report;
 use super::status;
 use crate::api::auto::{ArtifactReference, Workspace};
@@ -90,6 +91,7 @@ impl Act<'_> {
             most_bytes: limits.download_bytes,
             most_unpacked_bytes: limits.unpacked_bytes,
             required_directories,
+            policy_packs: Vec::new(),
         };
         let sending = Sending::default();
         let mut put = std::pin::pin!(holding(slot, &sending, agent.put_source(header, bytes, &sending)));
@@ -111,6 +113,56 @@ impl Act<'_> {
             }
             Err(error) => self.source_failed(artifact, error, written).await,
         }
+    }
+
+    /// Sends a policy pack to the agent, which installs the pack in the background.
+    pub(super) async fn put_policy_pack(&self, pack: &DesiredPack) -> Result<Step, ReconcileError> {
+        let (Some(agent), Ok(desired)) = (self.agent, &self.observed.desired) else {
+            return Ok(Step::Again);
+        };
+        let required_directories = match Box::pin(self.required_directories()).await? {
+            Ok(directories) => directories,
+            Err(waits) => return self.report(&Report::pack_reference_not_found(&pack.name, &waits)).await,
+        };
+        let Some(pinned) = self.open_artifact(&pack.artifact).await? else {
+            return self.report(&Report::pack_missing(&pack.name)).await;
+        };
+        let file = pinned.file().map_err(ReconcileError::transient)?;
+        let namespace = self.observed.workspace.namespace().unwrap_or_default();
+        let slot = self.context.memory.streams().acquire(&namespace).await.map_err(ReconcileError::transient)?;
+        let limits = &self.context.artifact_limits;
+        let header = SourceHeader {
+            artifact: Some(pack.to_proto()),
+            size: pinned.size(),
+            environment: run_environment(&self.observed.workspace.spec).map_err(ReconcileError::transient)?,
+            most_bytes: limits.download_bytes,
+            most_unpacked_bytes: limits.unpacked_bytes,
+            required_directories,
+            policy_packs: desired.policy_packs.iter().map(DesiredPack::to_proto).collect(),
+        };
+        let sending = Sending::default();
+        let put = agent.put_policy_pack(header, tokio::fs::File::from_std(file), &sending);
+        match holding(slot, &sending, put).await {
+            Ok(_) => {
+                tracing::info!(pack = pack.name, "policy pack sent to the agent");
+                Ok(Step::Again)
+            }
+            Err(error) => self.pack_failed(pack, error).await,
+        }
+    }
+
+    /// Reports a failed delivery of a policy pack.
+    async fn pack_failed(&self, pack: &DesiredPack, error: RpcError) -> Result<Step, ReconcileError> {
+        if error.is_unavailable() && !error.is_timeout() {
+            return self.report(&Report::unreachable(&error.to_string())).await;
+        }
+        let report = match error.is_timeout() {
+            true => Report::unreachable(&error.to_string()),
+            false => Report::pack_refused(&pack.name, &error.message),
+        };
+        self.report(&report).await?;
+        // Returning the error delays the retries with backoff, as for a source.
+        Err(ReconcileError::transient(error))
     }
 
     /// Returns the mounted directories that the installation requires. If objects are missing, returns a message about

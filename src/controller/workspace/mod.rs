@@ -22,6 +22,7 @@ mod pod;
 mod pod_security;
 mod pod_settings;
 mod pod_state;
+mod policy_packs;
 mod pulumi_cloud;
 mod render;
 mod report;

@@ -12,6 +12,7 @@ use super::context::Context;
 use super::metadata::is_ours;
 use super::parts::{PartState, parts};
 use super::pod_state::{self, PodState, StartEvent};
+use super::policy_packs::{self, DesiredPack};
 use super::render::{Rendered, render};
 use super::source::DesiredSource;
 use super::spec_error::SpecError;
@@ -21,7 +22,7 @@ use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
 use crate::controller::update::{UpdateGroup, required_protocol_version};
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
-use crate::rpc::proto::{Artifact, Candidate, InteractiveSession, StatusReply, StatusRequest};
+use crate::rpc::proto::{Artifact, Candidate, InteractiveSession, PolicyPackState, StatusReply, StatusRequest};
 use crate::runtime::failpoint;
 use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
@@ -59,6 +60,7 @@ pub(super) struct Observed {
 pub(super) struct DesiredState {
     pub rendered: Rendered,
     pub source: DesiredSource,
+    pub policy_packs: Vec<DesiredPack>,
 }
 
 /// Update with a run that is bound to a pod and whose end is not recorded.
@@ -120,6 +122,15 @@ impl Observed {
             return None;
         };
         reply.artifact.as_ref().and_then(reference)
+    }
+
+    /// Returns the state of a policy pack, or `None` if the agent has not received the pack.
+    pub(super) fn policy_pack(&self, pack: &DesiredPack) -> Option<&PolicyPackState> {
+        let Agent::Responded(reply) = &self.agent else {
+            return None;
+        };
+        let artifact = Some(pack.to_proto());
+        reply.policy_packs.iter().find(|state| state.artifact == artifact)
     }
 
     /// Returns the source that the agent is installing, and the state of its installation.
@@ -197,7 +208,9 @@ pub(super) async fn observe(
         pod: state,
         start_event,
         open_runs,
-        is_agent_too_old: is_agent_too_old(&agent) || lacks_required_protocol(&agent, &workspace, &updates),
+        is_agent_too_old: is_agent_too_old(&agent)
+            || lacks_policy_packs(&agent, &workspace)
+            || lacks_required_protocol(&agent, &workspace, &updates),
         agent,
         artifact_stored: desired.as_ref().is_ok_and(|desired| is_stored(desired, namespace, context)),
         desired,
@@ -218,11 +231,18 @@ fn desired(
     let invalid = |error: SpecError| Unavailable::Invalid(error.to_string());
     let rendered = render(name, namespace, workspace, &context.pods).map_err(invalid)?;
     let source = source::desired(&workspace.spec).map_err(invalid)?;
-    Ok(DesiredState { rendered, source: DesiredSource { origin: origin.or(source.origin), ..source } })
+    let is_stored = |artifact: &ArtifactReference| context.artifacts.is_granted(&artifact.digest, namespace);
+    let policy_packs = policy_packs::desired(&workspace.spec, is_stored).map_err(invalid)?;
+    Ok(DesiredState { rendered, source: DesiredSource { origin: origin.or(source.origin), ..source }, policy_packs })
 }
 
 fn is_agent_too_old(agent: &Agent) -> bool {
     matches!(agent, Agent::Responded(reply) if is_too_old(&reply.agent_version, failpoint::version()))
+}
+
+/// Returns whether the agent cannot install the policy packs of the Workspace.
+fn lacks_policy_packs(agent: &Agent, workspace: &Workspace) -> bool {
+    matches!(agent, Agent::Responded(reply) if policy_packs::exceed(&workspace.spec, reply.protocol_version))
 }
 
 /// Returns whether a pending Update of the Workspace requires a newer agent.

@@ -10,7 +10,7 @@ use crate::api::conditions::workspace_reason as reason;
 use crate::artifact::{FetchError, InPod};
 use crate::config::AGENT_STATUS_INTERVAL;
 use crate::pulumi::cli;
-use crate::rpc::proto::{Candidate, InteractiveSession};
+use crate::rpc::proto::{Candidate, InteractiveSession, PolicyPackState};
 use crate::source::Unavailable;
 
 /// Requeue interval of states that normally end with a watch event. The requeue is needed only if the event is lost.
@@ -218,6 +218,40 @@ impl Report {
         }
         let message = format!("failed to install the dependencies of source {name}, retrying: {}", candidate.failure);
         Self::failing(reason::INSTALLATION_FAILED, message, POLL_INTERVAL)
+    }
+
+    /// Reports that the bytes of a policy pack are missing. The Stack that requests the pack fetches them.
+    pub(super) fn pack_missing(pack: &str) -> Self {
+        let message = format!("waiting for policy pack {pack} to be fetched");
+        Self::failing(reason::ARTIFACT_UNAVAILABLE, message, FALLBACK_INTERVAL)
+    }
+
+    pub(super) fn pack_waits_for_run(pack: &str, run: &str) -> Self {
+        let message = format!("waiting for run {run} to end before installing policy pack {pack}");
+        Self::working(reason::INSTALLING, message, FALLBACK_INTERVAL)
+    }
+
+    /// Reports the progress of the installation of a policy pack after `elapsed`.
+    pub(super) fn pack_progress(pack: &str, state: &PolicyPackState, elapsed: Duration) -> Self {
+        if !state.failure.is_empty() {
+            let message =
+                format!("failed to install the dependencies of policy pack {pack}, retrying: {}", state.failure);
+            return Self::failing(reason::INSTALLATION_FAILED, message, POLL_INTERVAL);
+        }
+        let (shortest, longest) = INSTALL_POLL_INTERVALS;
+        let again = (elapsed / INSTALL_POLL_DIVISOR).clamp(shortest, longest);
+        Self::working(reason::INSTALLING, format!("installing policy pack {pack}: {}", state.doing), again)
+    }
+
+    pub(super) fn pack_refused(pack: &str, message: &str) -> Self {
+        let message = format!("agent rejected policy pack {pack}: {message}");
+        Self::failing(reason::ARTIFACT_REFUSED, message, FALLBACK_INTERVAL)
+    }
+
+    /// Reports missing objects that the installation of a policy pack requires.
+    pub(super) fn pack_reference_not_found(pack: &str, waits: &str) -> Self {
+        let message = format!("{waits}; required to install policy pack {pack}");
+        Self::failing(reason::REFERENCE_NOT_FOUND, message, FALLBACK_INTERVAL)
     }
 
     pub(super) fn artifact_refused(artifact: &ArtifactReference, message: &str) -> Self {

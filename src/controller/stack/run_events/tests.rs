@@ -87,7 +87,7 @@ fn the_events_of_an_ended_run_depend_on_its_result() {
         ),
     ];
     for (name, before, last, expected) in rows {
-        let events = ended(&stack(before), &last, None);
+        let events = ended(&stack(before), &last, None, None);
         assert_eq!(brief(&events), expected, "{name}");
         for event in &events {
             let revisions = [REVISION, ORIGIN_REVISION].map(|key| event.metadata.get(key).map(String::as_str));
@@ -117,7 +117,7 @@ fn a_lock_conflict_is_reported_once() {
         ..last("up", "failed", &[])
     };
     let conflict_events =
-        |before: Option<LastUpdate>, holder: &str| brief(&ended(&stack(before), &locked(holder), None));
+        |before: Option<LastUpdate>, holder: &str| brief(&ended(&stack(before), &locked(holder), None, None));
     let alice = ["Warning StackUpdateConflictDetected: Update conflict: the stack is locked by alice"];
     assert_eq!(conflict_events(None, "alice"), alice);
     assert_eq!(conflict_events(Some(last("up", "failed", &[])), "alice"), alice);
@@ -147,7 +147,7 @@ fn orphaned_resources_are_reported_when_the_change_is_first_detected() {
     };
     let ended_in = |recorded: Option<&str>, backend: &str| {
         let last = LastUpdate { pulumi_stack: Some(of(Some(backend))), ..last("up", "failed", &[]) };
-        brief(&ended(&with(recorded), &last, None)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
+        brief(&ended(&with(recorded), &last, None, None)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
     };
     let events = begun(Some("s3://b")).expect("an orphan event");
     assert!(
@@ -174,7 +174,7 @@ fn the_summary_of_a_preview_lists_the_changed_resources_without_values() {
     let text = |resources: Vec<PlannedResource>| {
         let resource_count = i64::try_from(resources.len()).unwrap();
         let plan = UpdatePlan { resources, resource_count, ..UpdatePlan::default() };
-        ended(&stack(None), &preview, Some(&plan)).pop().unwrap().message
+        ended(&stack(None), &preview, Some(&plan), None).pop().unwrap().message
     };
     let few = vec![resource("create", "logs", &[]), resource("update", "site", &["tags.owner", "acl"])];
     let expected = "Preview: 1 to create, 1 to update\n- create aws:s3/bucket:Bucket logs\n- update aws:s3/bucket:Bucket site \
@@ -192,10 +192,58 @@ fn a_plan_sets_no_commit_status() {
     let with = |save_plan: Option<bool>| {
         let mut stack = stack(None);
         stack.status.as_mut().unwrap().current_update = Some(CurrentUpdate { save_plan, ..current() });
-        brief(&ended(&stack, &planned, None))
+        brief(&ended(&stack, &planned, None, None))
     };
     let summary = "Normal ProcessingCompleted: Preview: 1 to create";
     assert_eq!(with(Some(true)), [summary]);
     let done = "Normal StackCreated: Successfully previewed stack: 1 to create (commit status)";
     assert_eq!(with(None), [done, summary]);
+}
+
+fn violations(policies: usize) -> PolicyViolations {
+    let violation = |number: usize| PolicyViolation {
+        pack: "house".to_owned(),
+        policy: format!("policy-{number}"),
+        urn: "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs".to_owned(),
+        message: "No bucket is public.".to_owned(),
+        ..PolicyViolation::default()
+    };
+    let mandatory = i64::try_from(policies).unwrap();
+    PolicyViolations { mandatory, advisory: 0, violations: (0..policies).map(violation).collect() }
+}
+
+#[test]
+fn the_summary_of_a_preview_lists_policy_violations() {
+    let preview = last("preview", "succeeded", &[("create", 100)]);
+    let resource = |number: usize| PlannedResource {
+        urn: format!("urn:pulumi:dev::web::aws:s3/bucket:Bucket::bucket-{number}"),
+        operation: "create".to_owned(),
+        properties: Vec::new(),
+    };
+    let plan =
+        UpdatePlan { resources: (0..100).map(resource).collect(), resource_count: 100, ..UpdatePlan::default() };
+    let text = |plan: Option<&UpdatePlan>, policies: usize| {
+        ended(&stack(None), &preview, plan, Some(&violations(policies))).pop().unwrap().message
+    };
+    let expected = "Preview: 100 to create\n\n1 mandatory policy violation:\n- mandatory `policy-0` of house \
+                    aws:s3/bucket:Bucket logs: No bucket is public.";
+    assert_eq!(text(None, 1), expected);
+    let long = text(Some(&plan), 20);
+    assert!(long.len() <= 1024 && long.contains("more\n\n20 mandatory policy violations:\n- "), "{long}");
+}
+
+#[test]
+fn a_changed_set_of_policy_violations_is_reported_once() {
+    let reported = |before: Option<PolicyViolations>, after: Option<PolicyViolations>| {
+        let mut stack = stack(None);
+        stack.status.get_or_insert_default().policy_violations = before;
+        let status = StackStatus { policy_violations: after, ..StackStatus::default() };
+        policy_violations(&stack, &status).map(|event| brief(&[event]))
+    };
+    let expected = "Warning PolicyViolation: 1 mandatory policy violation:\n- mandatory `policy-0` of house \
+                    aws:s3/bucket:Bucket logs: No bucket is public.";
+    assert_eq!(reported(None, Some(violations(1))), Some(vec![expected.to_owned()]));
+    assert_eq!(reported(Some(violations(1)), Some(violations(1))), None);
+    assert!(reported(Some(violations(1)), Some(violations(2))).is_some());
+    assert_eq!(reported(Some(violations(1)), None), None);
 }

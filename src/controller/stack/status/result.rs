@@ -11,7 +11,9 @@ use serde_json::Value;
 
 use crate::api::auto::{PendingCreates, Update, UpdateKind, UpdateStatus};
 use crate::api::conditions::{self, stack_reason, update_reason};
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, RunInputs, Snapshot, Stack, StackStatus};
+use crate::api::pulumi::{
+    CurrentUpdate, LastUpdate, PolicyViolations, PulumiStack, RunInputs, Snapshot, Stack, StackStatus,
+};
 use crate::api::{bounds, duration, names};
 use crate::artifact::Revision;
 use crate::controller::stack::backoff::StackBackoff;
@@ -69,6 +71,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
             status.outputs = masked_outputs(outputs);
         }
     }
+    status.policy_violations = policy_violations(status.policy_violations.take(), &last, result.policy_violations.clone());
     status.plan = approval::after_run(stack, &current, update, &last, now);
     add_snapshot(&mut status.history, &current, &result, outcome(&last), now);
     drift::record_correction(stack, &mut status, &current, &last, now);
@@ -86,6 +89,21 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
     }
     status
+}
+
+/// Returns the policy violations after a run. A failed run without violations, and a run that evaluates no policies, may
+/// not have evaluated all resources, so they keep the previous violations. A destroy removes the resources.
+fn policy_violations(
+    before: Option<PolicyViolations>,
+    last: &LastUpdate,
+    reported: Option<PolicyViolations>,
+) -> Option<PolicyViolations> {
+    let evaluates = |kind: &UpdateKind| last.kind.as_deref() == Some(kind.as_str());
+    match (reported, last.reason.is_none()) {
+        (Some(reported), _) => Some(reported),
+        (None, true) if [UpdateKind::Up, UpdateKind::Preview, UpdateKind::Destroy].iter().any(evaluates) => None,
+        (None, _) => before,
+    }
 }
 
 /// Returns the status after a drift check. The record of the last run does not change.
@@ -358,6 +376,28 @@ mod tests {
         assert!(masked_outputs(None).is_empty());
         let many = (0..2000).map(|number| (format!("o{number}"), ByteString(b"1".to_vec()))).collect();
         assert_eq!(masked_outputs(Some(&Secret { data: Some(many), ..Secret::default() })).len(), MAX_OUTPUTS);
+    }
+
+    #[test]
+    fn violations_are_kept_until_a_run_has_evaluated_all_policies() {
+        let violations = |mandatory| Some(PolicyViolations { mandatory, ..PolicyViolations::default() });
+        let last = |kind: &str, reason: Option<&str>| LastUpdate {
+            kind: Some(kind.to_owned()),
+            reason: reason.map(str::to_owned),
+            ..LastUpdate::default()
+        };
+        let rows = [
+            (last("up", None), None, None),
+            (last("preview", None), None, None),
+            (last("destroy", None), None, None),
+            (last("refresh", None), None, violations(1)),
+            (last("up", Some("UpdateConflict")), None, violations(1)),
+            (last("up", Some("PolicyViolation")), violations(2), violations(2)),
+            (last("up", None), violations(3), violations(3)),
+        ];
+        for (last, reported, expected) in rows {
+            assert_eq!(policy_violations(violations(1), &last, reported), expected, "{last:?}");
+        }
     }
 
     fn at(second: i64) -> Timestamp {

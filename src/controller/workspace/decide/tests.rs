@@ -3,6 +3,7 @@
 mod apply_conflicts;
 mod deletion;
 mod pko;
+mod policy_packs;
 mod source;
 
 use crate::artifact::Digest;
@@ -60,7 +61,7 @@ fn at_rest() -> Observed {
     let source = DesiredSource { artifact: reference("new"), origin: None };
     Observed {
         workspace,
-        desired: Ok(DesiredState { rendered, source }),
+        desired: Ok(DesiredState { rendered, source, policy_packs: Vec::new() }),
         service: PartState::Current,
         tls: PartState::Current,
         budget: PartState::Current,

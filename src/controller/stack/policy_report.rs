@@ -1,0 +1,104 @@
+//! Texts about policy violations for events. All functions are pure.
+
+use crate::api::auto::PlannedResource;
+use crate::api::pulumi::{PolicyViolation, PolicyViolations};
+
+/// Maximum length of the text of a violation in a list, in bytes.
+const MAX_TEXT: usize = 200;
+
+/// Returns the number of violations, such as `1 mandatory and 2 advisory policy violations`.
+pub fn summary(violations: &PolicyViolations) -> String {
+    let noun = if violations.count() == 1 { "policy violation" } else { "policy violations" };
+    match (violations.mandatory, violations.advisory) {
+        (mandatory, 0) => format!("{mandatory} mandatory {noun}"),
+        (0, advisory) => format!("{advisory} advisory {noun}"),
+        (mandatory, advisory) => format!("{mandatory} mandatory and {advisory} advisory {noun}"),
+    }
+}
+
+/// Returns the number of violations and a list in Markdown, because Flux posts the text as a comment on a pull request. The
+/// list has at most `most` bytes.
+pub fn markdown(violations: &PolicyViolations, most: usize) -> String {
+    let mut list = String::new();
+    let mut listed = 0;
+    for line in violations.violations.iter().map(line) {
+        if list.len() + line.len() > most {
+            break;
+        }
+        list.push_str(&line);
+        listed += 1;
+    }
+    let more = violations.count().saturating_sub(listed);
+    let more = if more > 0 { format!("\n- and {more} more") } else { String::new() };
+    format!("{}:{list}{more}", summary(violations))
+}
+
+fn line(violation: &PolicyViolation) -> String {
+    let PolicyViolation { enforcement_level, pack, version, policy, urn, message } = violation;
+    let resource = PlannedResource { urn: urn.clone(), ..PlannedResource::default() };
+    let resource = match urn.is_empty() {
+        true => String::new(),
+        false => format!(" {} {}", resource.kind(), resource.name()),
+    };
+    let pack = format!("{pack} {version}");
+    let text = message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let end = text.floor_char_boundary(MAX_TEXT);
+    let text = text.get(..end).unwrap_or_default();
+    format!("\n- {} `{policy}` of {}{resource}: {text}", enforcement_level.as_str(), pack.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pulumi::EnforcementLevel;
+
+    fn violation(enforcement_level: EnforcementLevel, urn: &str, message: &str) -> PolicyViolation {
+        PolicyViolation {
+            enforcement_level,
+            pack: "house".to_owned(),
+            version: "1.2.0".to_owned(),
+            policy: "no-public".to_owned(),
+            urn: urn.to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_summary_counts_mandatory_and_advisory_violations() {
+        let rows = [
+            (1, 0, "1 mandatory policy violation"),
+            (0, 2, "2 advisory policy violations"),
+            (1, 2, "1 mandatory and 2 advisory policy violations"),
+        ];
+        for (mandatory, advisory, expected) in rows {
+            let violations = PolicyViolations { mandatory, advisory, violations: Vec::new() };
+            assert_eq!(summary(&violations), expected);
+        }
+    }
+
+    #[test]
+    fn the_list_has_one_line_per_violation() {
+        let bucket = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs";
+        let violations = PolicyViolations {
+            mandatory: 1,
+            advisory: 1,
+            violations: vec![
+                violation(EnforcementLevel::Mandatory, bucket, "No bucket is public.\nMake it private."),
+                violation(EnforcementLevel::Advisory, "", "\nThe stack is large."),
+            ],
+        };
+        let expected = "1 mandatory and 1 advisory policy violations:\n\
+                        - mandatory `no-public` of house 1.2.0 aws:s3/bucket:Bucket logs: No bucket is public.\n\
+                        - advisory `no-public` of house 1.2.0: The stack is large.";
+        assert_eq!(markdown(&violations, 500), expected);
+    }
+
+    #[test]
+    fn a_long_list_is_truncated() {
+        let long = violation(EnforcementLevel::Mandatory, "urn", &"ä".repeat(500));
+        let violations = PolicyViolations { mandatory: 30, advisory: 0, violations: vec![long; 20] };
+        let text = markdown(&violations, 600);
+        assert!(text.len() < 700 && text.ends_with("\n- and 28 more"), "{text}");
+        assert!(markdown(&violations, 0).ends_with(":\n- and 30 more"));
+    }
+}
