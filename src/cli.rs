@@ -173,6 +173,11 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', default_value = "GitRepository", value_name = "KINDS")]
     pub same_revision_kinds: Vec<String>,
 
+    /// Policy packs that the updates and previews of all Stacks enforce. The directory defaults to the root of the artifact.
+    /// `KIND` is a source kind of Flux, or `KIND.GROUP` another kind.
+    #[arg(long, value_delimiter = ',', value_name = "KIND/NAMESPACE/NAME[:DIR]")]
+    pub policy_packs: Vec<String>,
+
     /// Requeue interval for unmet dependencies and unavailable sources.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub requeue_dependency: String,

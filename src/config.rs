@@ -1,5 +1,6 @@
 //! Validated settings of the manager, and fixed limits.
 
+mod policy_packs;
 mod selector;
 
 use std::fmt::Display;
@@ -17,6 +18,8 @@ use crate::api::names;
 use crate::artifact;
 use crate::cli::ManagerFlags;
 use crate::telemetry::logging::{LogEncoding, LogLevel};
+
+pub use policy_packs::ClusterPolicyPack;
 
 /// Timeout of a request to the API server.
 pub const API_TIMEOUT: Duration = Duration::from_secs(30);
@@ -115,6 +118,8 @@ pub struct ManagerConfig {
     pub no_cross_namespace_refs: bool,
     /// Source kinds whose artifacts have the same content if they have the same revision, even if their digests differ.
     pub same_revision_kinds: Vec<String>,
+    /// Policy packs that the controller adds to all Stacks.
+    pub policy_packs: Vec<ClusterPolicyPack>,
     /// Requeue interval for unmet dependencies and unavailable sources.
     pub requeue_dependency: Duration,
     /// Minimum and maximum delay after a failed reconciliation.
@@ -170,12 +175,11 @@ impl ManagerConfig {
         require_at_least("storage-size", MIN_STORAGE_SIZE, flags.storage_size)?;
         let artifact_limits = artifact_limits(&flags)?;
         let watch_namespace = watch_namespace(&flags)?;
-        let retry_delays = retry_delays(&flags)?;
         let leader_election = flags.enable_leader_election.then(|| leader_election(&flags)).transpose()?;
         let artifact_hosts = flags.artifact_hosts.iter().filter(|host| !host.trim().is_empty());
         Ok(ManagerConfig {
             leader_election,
-            retry_delays,
+            retry_delays: retry_delays(&flags)?,
             max_destroys: max_destroys(&flags)?,
             watched_inputs: watched_inputs(&flags)?,
             metrics_address: address("metrics-addr", &flags.metrics_addr)?,
@@ -188,6 +192,7 @@ impl ManagerConfig {
             allowed_service_accounts: accounts(flags.allowed_service_accounts)?,
             default_access_token_secret: access_token_secret(flags.default_access_token_secret)?,
             restrict_workspace_pods: flags.restrict_workspace_pods,
+            policy_packs: cluster_policy_packs(&flags.policy_packs)?,
             requeue_dependency: requeue_dependency(&flags.requeue_dependency)?,
             no_cross_namespace_refs: flags.no_cross_namespace_refs,
             same_revision_kinds: flags.same_revision_kinds.into_iter().filter(|kind| !kind.trim().is_empty()).collect(),
@@ -250,6 +255,12 @@ fn accounts(given: Vec<String>) -> Result<Vec<String>, ConfigError> {
         ))),
     };
     trimmed.map(check).collect()
+}
+
+/// Returns the policy packs that the controller adds to all Stacks.
+fn cluster_policy_packs(values: &[String]) -> Result<Vec<ClusterPolicyPack>, ConfigError> {
+    policy_packs::parse(values)
+        .map_err(|(value, why)| ConfigError(format!("invalid policy pack {value:?} in --policy-packs: {why}")))
 }
 
 /// Validates the name of the default Secret. Returns `None` if the name is empty.

@@ -68,6 +68,18 @@ fn pods_have_a_default_service_account_only_if_configured() {
 }
 
 #[test]
+fn policy_packs_of_the_cluster_are_a_comma_separated_list() {
+    let of = |value: &str| with(&format!("--policy-packs={value}")).map(|config| config.policy_packs.len());
+    assert_eq!(config(&NEEDED).unwrap().policy_packs, []);
+    assert_eq!(of("GitRepository/flux-system/a:house,OCIRepository/flux-system/b"), Ok(2));
+    let error = of("house").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "invalid policy pack \"house\" in --policy-packs: must be KIND/NAMESPACE/NAME or KIND/NAMESPACE/NAME:DIR"
+    );
+}
+
+#[test]
 fn the_cluster_name_is_a_valid_value_of_a_tag() {
     let of = |name: &str| with(&format!("--cluster-name={name}")).map(|config| config.cluster_name);
     assert_eq!(config(&NEEDED).unwrap().cluster_name, "");

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::{Program, Stack, StackReceiver};
 use crate::artifact::{Fetcher, Store};
-use crate::config::{ManagerConfig, RECONCILE_TIMEOUT};
+use crate::config::{ClusterPolicyPack, ManagerConfig, RECONCILE_TIMEOUT};
 use crate::controller::namespaces::{NamespaceWatch, Namespaces};
 use crate::controller::references::{self, References};
 use crate::controller::{authority, program, receiver, stack, update, workspace};
@@ -29,7 +29,7 @@ use crate::runtime::reconcile::ReconcileRunner;
 use crate::runtime::run_limiter::{Limits, RunLimiter};
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
-use crate::source::flux::{Sources, parse_kind};
+use crate::source::flux::{Reference, Sources, parse_kind};
 use crate::source::git::{self, Git};
 use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
@@ -133,6 +133,14 @@ fn stacks_of(
 fn stacks_in(stacks: &reflector::Store<Stack>, namespace: &str) -> Vec<ObjectRef<Stack>> {
     let is_in_namespace = |stack: &&Arc<Stack>| stack.metadata.namespace.as_deref() == Some(namespace);
     stacks.state().iter().filter(is_in_namespace).map(|stack| ObjectRef::from_obj(&**stack)).collect()
+}
+
+/// Returns a policy pack of the cluster in the format of the Stack controller.
+fn cluster_pack(pack: &ClusterPolicyPack) -> stack::ClusterPack {
+    let (name, namespace) = (pack.name.clone(), pack.namespace.clone());
+    let (kind, directory) = (parse_kind(&pack.kind), pack.directory.clone());
+    let source = Reference { kind, name: pack.source.clone(), namespace: Some(namespace.clone()), directory };
+    stack::ClusterPack { name, namespace, source }
 }
 
 /// Settings and components for building the controllers.
@@ -252,6 +260,7 @@ impl Wiring<'_> {
             default_service_account: config.default_service_account.clone(),
             scope: parts.scope.clone(),
             no_cross_namespace_refs,
+            cluster_policy_packs: config.policy_packs.iter().map(cluster_pack).collect(),
             same_revision_kinds: config.same_revision_kinds.iter().map(|kind| parse_kind(kind)).collect(),
             requeue_dependency: config.requeue_dependency,
             requeue_workspace,

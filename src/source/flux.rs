@@ -50,25 +50,27 @@ impl Reference {
     /// Validates the source reference of a Stack. Ignores the version in `apiVersion`, because the controller reads the
     /// source in the preferred version of the API server.
     pub fn parse(source: &FluxSource) -> Result<Self, Unavailable> {
-        let reference = &source.source_ref;
+        Self::of_field("spec.fluxSource", &source.source_ref, source.dir.as_deref())
+    }
+
+    /// Validates a reference to a source and the directory in its artifact. `field` is the path of the field that
+    /// contains them, for error messages.
+    pub fn of_field(field: &str, reference: &SourceReference, dir: Option<&str>) -> Result<Self, Unavailable> {
         let group = match reference.api_version.as_deref() {
-            Some(api_version) => parse_group(api_version)?,
+            Some(api_version) => parse_group(field, api_version)?,
             None if KINDS.contains(&reference.kind.as_str()) => GROUP,
             None => {
                 return Err(Unavailable::Invalid(format!(
-                    "invalid spec.fluxSource.sourceRef.kind {:?}: must be one of {} unless spec.fluxSource.sourceRef.apiVersion \
-                     is set",
+                    "invalid {field}.sourceRef.kind {:?}: must be one of {} unless {field}.sourceRef.apiVersion is set",
                     reference.kind,
                     KINDS.join(", "),
                 )));
             }
         };
-        let directory = source
-            .dir
-            .as_deref()
+        let directory = dir
             .unwrap_or_default()
             .parse()
-            .map_err(|error| Unavailable::Invalid(format!("invalid spec.fluxSource.dir: {error}")))?;
+            .map_err(|error| Unavailable::Invalid(format!("invalid {field}.dir: {error}")))?;
         let namespace = reference.namespace.clone().filter(|namespace| !namespace.is_empty());
         Ok(Reference {
             kind: GroupKind::new(group, &reference.kind),
@@ -80,11 +82,11 @@ impl Reference {
 }
 
 /// Returns the group in an `apiVersion`. Rejects the core group, which contains no sources.
-fn parse_group(api_version: &str) -> Result<&str, Unavailable> {
+fn parse_group<'a>(field: &str, api_version: &'a str) -> Result<&'a str, Unavailable> {
     match api_version.split_once('/') {
         Some((group, version)) if !group.is_empty() && !version.is_empty() && !version.contains('/') => Ok(group),
         _ => Err(Unavailable::Invalid(format!(
-            "invalid spec.fluxSource.sourceRef.apiVersion {api_version:?}: must have the form GROUP/VERSION, such as {GROUP}/v1"
+            "invalid {field}.sourceRef.apiVersion {api_version:?}: must have the form GROUP/VERSION, such as {GROUP}/v1"
         ))),
     }
 }

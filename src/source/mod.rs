@@ -70,17 +70,18 @@ fn in_template(error: inline::InlineSourceError) -> Unavailable {
     Unavailable::Invalid(format!("spec.workspaceTemplate.spec: {error}"))
 }
 
-/// Returns the kind, namespace and name of each source object of a Stack in the namespace `own`. A spec with two source
-/// objects is invalid. The function then returns both objects, so that a change of either object reconciles the Stack.
+/// Returns the kind, namespace and name of each source object of a Stack in the namespace `own`, including the sources of
+/// its policy packs. A spec with two sources of the program is invalid. The function then returns both objects, so that a change of either object reconciles the Stack.
 pub fn named_objects(spec: &StackSpec, own: &str) -> Vec<(GroupKind, (String, String))> {
-    let flux = spec.flux_source.as_ref().map(|source| &source.source_ref);
-    let flux = flux.and_then(|source| {
+    let flux = spec.flux_source.iter().map(|source| &source.source_ref);
+    let flux = flux.chain(spec.policy_packs.iter().map(|pack| &pack.source_ref));
+    let flux = flux.filter_map(|source| {
         let namespace = within(source.namespace.as_deref(), own).to_owned();
         Some((flux::kind_of(source)?, (namespace, source.name.clone())))
     });
     let program = spec.program_ref.as_ref();
     let program = program.map(|reference| (program::kind(), (own.to_owned(), reference.name.clone())));
-    flux.into_iter().chain(program).collect()
+    flux.chain(program).collect()
 }
 
 /// Returns `namespace`, or `own` if `namespace` is missing or empty.

@@ -71,6 +71,7 @@ pub async fn act(
         Action::Conflict(message) => stall(stack, waiting::CONFLICT, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
         Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
+        Action::FetchPolicyPack(pack) => fetch::fetch_policy_pack(observed, &pack, context, now).await,
         Action::ApplyWorkspace(desired, message) => apply_workspace(observed, &desired, message, context, now).await,
         Action::WaitForWorkspace(message) => requeue(stack, &State::Working(message), None, context, now).await,
         Action::WorkspaceFailed(message) => stall(stack, waiting::WORKSPACE_FAILED, message, context, now).await,
@@ -245,11 +246,8 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let result = update.status.as_ref();
     let planned = result.and_then(|result| result.plan.as_ref());
     let violations = result.and_then(|result| result.policy_violations.as_ref());
-    let mut events = status
-        .last_update
-        .as_ref()
-        .map(|last| run_events::ended(stack, last, planned, violations))
-        .unwrap_or_default();
+    let mut events =
+        status.last_update.as_ref().map(|last| run_events::ended(stack, last, planned, violations)).unwrap_or_default();
     events.extend(run_events::policy_violations(stack, &status));
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;

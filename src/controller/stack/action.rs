@@ -7,6 +7,7 @@ use jiff::SignedDuration;
 
 use crate::api::auto::Workspace;
 use crate::api::pulumi::{CurrentUpdate, StackStatus};
+use crate::controller::stack::policy_packs::ResolvedPack;
 use crate::controller::stack::prerequisites::Stale;
 use crate::controller::stack::restrictions::Held;
 use crate::source::Resolved;
@@ -78,6 +79,7 @@ pub enum Action {
     /// Deletes the Stack, because it has expired. Contains a message.
     Expire(String),
     Fetch(Resolved),
+    FetchPolicyPack(Box<ResolvedPack>),
     ApplyWorkspace(Box<Workspace>, String),
     WaitForWorkspace(String),
     /// Reports that the pod cannot start.
@@ -132,6 +134,7 @@ impl Action {
             Action::AnnounceExpiry(_) => "AnnounceExpiry",
             Action::Expire(_) => "Expire",
             Action::Fetch(_) => "Fetch",
+            Action::FetchPolicyPack(_) => "FetchPolicyPack",
             Action::ApplyWorkspace(..) => "ApplyWorkspace",
             Action::WaitForWorkspace(_) => "WaitForWorkspace",
             Action::WorkspaceFailed(_) => "WorkspaceFailed",

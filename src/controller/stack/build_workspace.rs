@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::api::auto::{
-    ArtifactReference, ConfigItem, ConfigValueFrom, KeyReference, Workspace, WorkspaceSpec, WorkspaceStack,
+    ArtifactReference, ConfigItem, ConfigValueFrom, KeyReference, Workspace, WorkspacePolicyPack, WorkspaceSpec,
+    WorkspaceStack,
 };
 use crate::api::names::ACCESS_TOKEN_KEY;
 use crate::api::pulumi::{ConfigMapSelector, ConfigReference, ResourceRef, SecretSelector, Stack, StackSpec};
@@ -45,8 +46,18 @@ pub enum StackSpecError {
     Metadata(&'static str),
 }
 
-/// Returns the desired Workspace of a Stack with this artifact, for server-side apply.
+/// Returns the desired Workspace of a Stack with this artifact and without policy packs, for server-side apply.
+#[cfg(test)]
 pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspace, StackSpecError> {
+    with_policy_packs(stack, artifact, Vec::new())
+}
+
+/// Returns the desired Workspace of a Stack with this artifact and these policy packs, for server-side apply.
+pub fn with_policy_packs(
+    stack: &Stack,
+    artifact: &ArtifactReference,
+    policy_packs: Vec<WorkspacePolicyPack>,
+) -> Result<Workspace, StackSpecError> {
     let spec = WorkspaceSpec {
         service_account_name: Some(stack.spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned())),
         env: environment(stack)?,
@@ -61,6 +72,7 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
             config: config(stack)?,
             environment: stack.spec.environment.clone(),
         }],
+        policy_packs,
         ..WorkspaceSpec::default()
     };
     let generated = Workspace::new(&stack.name_any(), spec);

@@ -16,6 +16,7 @@ use crate::controller::stack::approval::Approvals;
 use crate::controller::stack::dependents::{Dependents, Stacks};
 use crate::controller::stack::destroy_limit::DestroyLimit;
 use crate::controller::stack::duplicate_stacks::DuplicateStacks;
+use crate::controller::stack::policy_packs::ClusterPack;
 use crate::controller::stack::prerequisites::evaluator::Evaluator;
 use crate::controller::stack::source_watches::SourceWatches;
 use crate::controller::stack::workspace_state::MutatedWorkspaces;
@@ -74,6 +75,8 @@ pub struct Context {
     pub scope: Scope,
     /// Whether references of Stacks to objects in other namespaces are forbidden.
     pub no_cross_namespace_refs: bool,
+    /// Policy packs that the controller adds to all Stacks.
+    pub cluster_policy_packs: Arc<[ClusterPack]>,
     /// Kinds of sources for which the same revision means the same content, even if the digests differ.
     pub same_revision_kinds: Arc<[GroupKind]>,
     /// Requeue interval for unmet dependencies and unavailable sources.

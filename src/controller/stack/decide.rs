@@ -18,7 +18,9 @@ use crate::controller::stack::restrictions::restriction;
 use crate::controller::stack::run::{self, artifact_of, describe_run, queued_message, run_kind};
 use crate::controller::stack::schedule::Due;
 use crate::controller::stack::workspace_state::in_place;
-use crate::controller::stack::{annotations, build_update, build_workspace, deletion, identity, pko_migration};
+use crate::controller::stack::{
+    annotations, build_update, build_workspace, deletion, identity, pko_migration, policy_packs,
+};
 use crate::controller::stack::{approval, drift, expiry};
 use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
@@ -56,19 +58,26 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
     if let Err(error) = build_workspace::check_address(stack).and_then(|()| build_workspace::check_oidc(stack)) {
         return Action::Invalid(error.to_string());
     }
-    let resolved = match &observed.source {
-        Some(Ok(resolved)) => resolved,
-        Some(Err(Unavailable::Invalid(message))) => return Action::Invalid(message.clone()),
-        Some(Err(Unavailable::Denied(message))) => return Action::Denied(message.clone()),
-        Some(Err(Unavailable::NotYet(message))) => return Action::WaitForSource(message.clone(), None),
-        Some(Err(Unavailable::Stalled(message))) => return stalled_source(&observed.stack, message, now),
-        Some(Err(Unavailable::Resolving(message))) => return Action::AwaitSource(message.clone()),
-        None => return Action::WaitForSource("the source was not resolved".to_owned(), None),
+    let resolved = match (&observed.source, &observed.policy_packs) {
+        (Some(Ok(resolved)), Ok(_)) => resolved,
+        (Some(Err(why)), _) | (Some(Ok(_)), Err(why)) => return unavailable(stack, why, now),
+        (None, _) => return Action::WaitForSource("the source was not resolved".to_owned(), None),
     };
     let action = run_if_due(observed, resolved, observed.in_store, run_kind(&observed.stack), now);
     match run::baseline(observed) {
         Some(first) if matches!(action, Action::Settled(_)) => Action::RecordBaseline(first),
         _ => action,
+    }
+}
+
+/// Returns the action if the artifact of the source or of a policy pack is not available.
+fn unavailable(stack: &Stack, why: &Unavailable, now: Timestamp) -> Action {
+    match why {
+        Unavailable::Invalid(message) => Action::Invalid(message.clone()),
+        Unavailable::Denied(message) => Action::Denied(message.clone()),
+        Unavailable::NotYet(message) => Action::WaitForSource(message.clone(), None),
+        Unavailable::Stalled(message) => stalled_source(stack, message, now),
+        Unavailable::Resolving(message) => Action::AwaitSource(message.clone()),
     }
 }
 
@@ -193,11 +202,19 @@ fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> O
         }
         () if drift::is_superseded(observed, current) => Some("another run is due"),
         () if has_newer_source && !approval::is_of_destroy(current) => Some("the source has a newer revision"),
+        () if has_changed_pack(observed, current) => Some("a policy pack has changed"),
         () if approval::is_of_destroy(current) && deletion::has_another_source(observed, current) => {
             Some("its source is no longer available")
         }
         () => None,
     }
+}
+
+/// Returns whether a policy pack has changed since the run was recorded.
+fn has_changed_pack(observed: &Observed, current: &CurrentUpdate) -> bool {
+    let is_destroy = current.kind == UpdateKind::Destroy || approval::is_of_destroy(current);
+    let now = observed.policy_packs.as_deref().map(policy_packs::inputs).unwrap_or_default();
+    !is_destroy && policy_packs::changed(&current.inputs.policy_inputs, &now).is_some()
 }
 
 /// Returns whether the artifact of the source differs from the artifact of the run. If the pod contains the artifact of

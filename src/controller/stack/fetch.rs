@@ -10,6 +10,7 @@ use crate::api::pulumi::Stack;
 use crate::artifact::FetchError;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
+use crate::controller::stack::policy_packs::ResolvedPack;
 use crate::controller::stack::run_events;
 use crate::controller::stack::status::State;
 use crate::controller::stack::step::{Next, WATCHED_RETRY, requeue};
@@ -39,12 +40,37 @@ pub(super) async fn fetch(
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    let stack = &observed.stack;
-    let namespace = stack.namespace().unwrap_or_default();
-    let what = match resolved.revision.as_str() {
+    fetch_named(observed, resolved, &describe(resolved), context, now).await
+}
+
+/// Fetches the artifact of a policy pack, in the same way as [`fetch`].
+pub(super) async fn fetch_policy_pack(
+    observed: &Observed,
+    pack: &ResolvedPack,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let what = format!("policy pack {}: {}", pack.name, describe(&pack.resolved));
+    fetch_named(observed, &pack.resolved, &what, context, now).await
+}
+
+fn describe(resolved: &Resolved) -> String {
+    match resolved.revision.as_str() {
         "" => resolved.digest.to_string(),
         revision => format!("revision {revision}"),
-    };
+    }
+}
+
+/// Fetches an artifact. `what` describes the artifact in messages.
+async fn fetch_named(
+    observed: &Observed,
+    resolved: &Resolved,
+    what: &str,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let stack = &observed.stack;
+    let namespace = stack.namespace().unwrap_or_default();
     let fetched = match &resolved.origin {
         Origin::Url(url) => context.fetcher.fetch(url, &resolved.digest, &namespace).await,
         Origin::Made(bytes) => context.fetcher.keep(bytes, &resolved.digest, &namespace).await,

@@ -9,14 +9,15 @@ use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::annotations;
 use crate::controller::stack::approval::{self, Gate};
 use crate::controller::stack::backoff::StackBackoff;
+use crate::controller::stack::build_workspace::StackSpecError;
 use crate::controller::stack::drift::{self, Check};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::{self, DependencyState};
 use crate::controller::stack::restrictions::{Restriction, restriction};
-use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_update, describe_run, reference};
+use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_update, describe_run, reference, run_kind};
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
-use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, status};
+use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, policy_packs, status};
 use crate::source::Resolved;
 
 /// Returns the next step towards a run if a run is due. Otherwise, returns the action for a Stack without a due run.
@@ -95,11 +96,21 @@ pub fn adopt_pko_workspace(observed: &Observed, resolved: &Resolved, in_store: b
 }
 
 fn replace_workspace(observed: &Observed, resolved: &Resolved, in_store: bool) -> Action {
-    match build_workspace::workspace(&observed.stack, &reference(resolved)) {
+    match desired_workspace(observed, resolved, run_kind(&observed.stack)) {
         Err(error) => Action::Invalid(error.to_string()),
         Ok(_) if !in_store => Action::Fetch(resolved.clone()),
         Ok(desired) => Action::ReplaceWorkspace(Box::new(desired)),
     }
+}
+
+/// Returns the Workspace for a run of this operation.
+fn desired_workspace(
+    observed: &Observed,
+    resolved: &Resolved,
+    operation: UpdateKind,
+) -> Result<Workspace, StackSpecError> {
+    let packs = policy_packs::artifacts(observed.policy_packs_of(operation));
+    build_workspace::with_policy_packs(&observed.stack, &reference(resolved), packs)
 }
 
 /// Returns the action that delivers and records an archive with the same content as the archive of the last run. Such
@@ -149,12 +160,15 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     if let Some(action) = blocked_by_dependencies(observed, &resolved.revision, kind, now) {
         return action;
     }
-    let desired = match build_workspace::workspace(stack, &artifact) {
+    let desired = match desired_workspace(observed, resolved, kind) {
         Ok(desired) => desired,
         Err(error) => return Action::Invalid(error.to_string()),
     };
     if !in_store && observed.workspace.as_ref().is_none_or(|workspace| needs_bytes(workspace, &artifact)) {
         return Action::Fetch(resolved.clone());
+    }
+    if let Some(pack) = policy_packs::to_fetch(observed.policy_packs_of(kind), observed.workspace.as_ref()) {
+        return Action::FetchPolicyPack(Box::new(pack.clone()));
     }
     let step = describe_run(due_run.kind(), &resolved.revision);
     if let Some(other) = observed.workspace.as_ref().filter(|workspace| !ownership::owns(stack, workspace)) {
@@ -228,9 +242,16 @@ fn settled_on(
     if stays && !in_store && observed.workspace.as_ref().is_some_and(lacks_its_source) {
         return Action::Fetch(resolved.clone());
     }
+    let lacks_bytes = |w: &Workspace| matches!(readiness(w), Readiness::LacksSource(_));
+    if stays
+        && observed.workspace.as_ref().is_some_and(lacks_bytes)
+        && let Some(pack) = policy_packs::to_fetch(observed.policy_packs_of(kind), observed.workspace.as_ref())
+    {
+        return Action::FetchPolicyPack(Box::new(pack.clone()));
+    }
     let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));
     let stuck = observed.workspace.as_ref().filter(requests_another).filter(refused);
-    match stuck.and_then(|_| build_workspace::workspace(&observed.stack, &reference(resolved)).ok()) {
+    match stuck.and_then(|_| desired_workspace(observed, resolved, kind).ok()) {
         Some(desired) => {
             let step = describe_run(kind, &resolved.revision);
             Action::ApplyWorkspace(Box::new(desired), format!("restoring the source of the last {step}"))

@@ -19,12 +19,14 @@ use crate::controller::stack::annotations::requests;
 use crate::controller::stack::approval;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::{Deletion, Observed};
+use crate::controller::stack::policy_packs::{self, ResolvedPack};
 use crate::controller::stack::prerequisites::{self, Dependency, Rule};
 use crate::controller::stack::workspace_state::{from_reference, last_in_place};
 use crate::controller::stack::{deletion, pko_migration, run};
 use crate::controller::update::is_outputs_of;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::ReadError;
+use crate::source::flux::Reference;
 use crate::source::git::{KnownArtifact, Lookup};
 use crate::source::{self, Resolved, Unavailable};
 
@@ -46,6 +48,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     let source = observe_source(&stack, update.as_ref(), workspace.as_ref(), context).await;
     let is_at_hand = |digest| InPod::of(digest).is_some() || context.store.is_granted(digest, &namespace);
     let in_store = matches!(&source, Some(Ok(resolved)) if is_at_hand(&resolved.digest));
+    let policy_packs = observe_policy_packs(&stack, update.as_ref(), workspace.as_ref(), context).await;
     let updates = context.updates_of(&namespace, &name);
     let deletion = observe_deletion(&stack, workspace.as_ref(), context);
     let mut dependencies = Vec::new();
@@ -75,6 +78,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         stack,
         source,
         in_store,
+        policy_packs,
         is_workspace_mutated: workspace.as_ref().is_some_and(|found| context.mutated_workspaces.contains(found)),
         workspace,
         update,
@@ -103,6 +107,30 @@ async fn observe_source(
         context.git.forget(&(stack.namespace().unwrap_or_default(), stack.name_any()));
     }
     None
+}
+
+/// Resolves the policy packs of the Stack, if this step requires the source.
+async fn observe_policy_packs(
+    stack: &Stack,
+    update: Option<&Update>,
+    workspace: Option<&Workspace>,
+    context: &Context,
+) -> Result<Vec<ResolvedPack>, Unavailable> {
+    if stack.metadata.deletion_timestamp.is_some() || !needs_source(stack, update, workspace) {
+        return Ok(Vec::new());
+    }
+    let (cluster, own_only) = (&context.cluster_policy_packs, context.no_cross_namespace_refs);
+    let requested = policy_packs::requested(stack, cluster, own_only)?;
+    let own = stack.namespace().unwrap_or_default();
+    let own = own.as_str();
+    let resolving = requested.into_iter().map(|pack| async move {
+        let found = resolve_object(&pack.namespace, &pack.source, context).await;
+        let resolved = found.map_err(|why| policy_packs::named(&pack.name, why))?;
+        let in_store = context.store.is_granted(&resolved.digest, own);
+        Ok::<_, Unavailable>(ResolvedPack { name: pack.name, resolved, config: pack.config, in_store })
+    });
+    // The number of policy packs is limited.
+    futures::future::try_join_all(resolving).await
 }
 
 /// Returns the pauses and the schedule outside the Stack. They do not affect a run that has started.
@@ -242,9 +270,14 @@ async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailab
              --no-cross-namespace-refs is set"
         )));
     }
-    let found = context.sources.find(namespace, &reference).await?;
+    resolve_object(namespace, &reference, context).await
+}
+
+/// Resolves a source object, and ensures that its kind is watched.
+async fn resolve_object(namespace: &str, reference: &Reference, context: &Context) -> Result<Resolved, Unavailable> {
+    let found = context.sources.find(namespace, reference).await?;
     context.source_watches.keep(&found.resource)?;
-    let mut resolved = found.artifact(reference.directory)?;
+    let mut resolved = found.artifact(reference.directory.clone())?;
     resolved.content_id = resolved.content_id.filter(|_| context.same_revision_kinds.contains(&reference.kind));
     Ok(resolved)
 }

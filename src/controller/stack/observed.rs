@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 
-use crate::api::auto::{Update, Workspace};
+use crate::api::auto::{Update, UpdateKind, Workspace};
 use crate::api::pulumi::Stack;
 use crate::controller::namespaces::RunSettings;
 use crate::controller::stack::approval::ObservedPlan;
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
+use crate::controller::stack::policy_packs::ResolvedPack;
 use crate::controller::stack::prerequisites::Dependency;
 use crate::source::{Resolved, Unavailable};
 
@@ -21,6 +22,8 @@ pub struct Observed {
     pub source: Option<Result<Resolved, Unavailable>>,
     /// Whether the store or the pod contains the bytes of the resolved artifact.
     pub in_store: bool,
+    /// Policy packs, or the reason why one of them is not available. Empty if this step requires no source.
+    pub policy_packs: Result<Vec<ResolvedPack>, Unavailable>,
     pub workspace: Option<Workspace>,
     /// Whether an admission webhook or policy changed the Workspace when it was last applied, and the Workspace has not
     /// changed since.
@@ -54,6 +57,17 @@ pub struct Observed {
     pub deletion: Option<Deletion>,
 }
 
+impl Observed {
+    /// Returns the policy packs that the Workspace requires for a run of this operation. A destroy evaluates no policies,
+    /// so it does not wait for policy packs.
+    pub fn policy_packs_of(&self, operation: UpdateKind) -> &[ResolvedPack] {
+        match (operation, &self.policy_packs) {
+            (UpdateKind::Destroy, _) | (_, Err(_)) => &[],
+            (_, Ok(packs)) => packs,
+        }
+    }
+}
+
 #[cfg(test)]
 impl Observed {
     /// Returns an observed state that contains only the Stack.
@@ -62,6 +76,7 @@ impl Observed {
             stack,
             source: None,
             in_store: false,
+            policy_packs: Ok(Vec::new()),
             workspace: None,
             is_workspace_mutated: false,
             update: None,

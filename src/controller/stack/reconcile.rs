@@ -1,5 +1,6 @@
 //! Stack controller: its watches, and its reconcile loop (observe, decide, act).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::{Stream, TryStreamExt};
@@ -11,12 +12,13 @@ use kube::{Resource, ResourceExt};
 
 use crate::api::auto::{Update, UpdatePhase, Workspace};
 use crate::api::conditions;
-use crate::api::pulumi::{Approval, Stack, StackSpec};
+use crate::api::pulumi::{Approval, PolicyPack, Stack, StackSpec};
 use crate::controller::stack::act::act;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::decide::decide;
 use crate::controller::stack::dependents::StackGroup;
 use crate::controller::stack::observe::observe;
+use crate::controller::stack::policy_packs::{self, ClusterPack};
 use crate::controller::stack::step::Next;
 use crate::controller::stack::{deletion, expiry, ownership, prerequisites};
 use crate::runtime::backoff::ObjectKey;
@@ -85,10 +87,11 @@ pub async fn controller(
 ) {
     let duplicates = context.duplicates.clone();
     let destroy_limit = context.destroy_limit.clone();
+    let cluster_policy_packs = context.cluster_policy_packs.clone();
     let record = move |stack: &mut Stack| {
         duplicates.record(stack);
         destroy_limit.record(stack, deletion::has_to_destroy(stack));
-        strip_unused_fields(stack);
+        strip_unused_fields(stack, &cluster_policy_packs);
     };
     let dependents = context.dependents.clone();
     let seen = move |event: &Event<Stack>| dependents.handle(event);
@@ -146,11 +149,15 @@ fn workspace_state(workspace: &Workspace) -> String {
     format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
 }
 
-/// Removes all fields from a Stack except its source, its dependencies, and the status fields that its dependents
-/// require.
-fn strip_unused_fields(stack: &mut Stack) {
-    let StackSpec { flux_source, program_ref, prerequisites, depends_on, .. } = std::mem::take(&mut stack.spec);
-    stack.spec = StackSpec { flux_source, program_ref, prerequisites, depends_on, ..StackSpec::default() };
+/// Removes all fields from a Stack except its sources, its dependencies, and the status fields that its dependents
+/// require. Adds the sources of the policy packs of the cluster, so that their changes requeue the Stack.
+fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
+    let StackSpec { flux_source, program_ref, prerequisites, depends_on, policy_packs, .. } =
+        std::mem::take(&mut stack.spec);
+    let without_config = |pack: PolicyPack| PolicyPack { config: BTreeMap::new(), ..pack };
+    let policy_packs = policy_packs.into_iter().map(without_config).chain(policy_packs::in_spec(cluster)).collect();
+    stack.spec =
+        StackSpec { flux_source, program_ref, prerequisites, depends_on, policy_packs, ..StackSpec::default() };
     stack.status = stack.status.take().map(prerequisites::part_of_status);
 }
 

@@ -13,8 +13,8 @@ use crate::api::pulumi::{ApprovedPlan, CurrentUpdate, LastUpdate, RunInputs, Sta
 use crate::api::resolve::Decision;
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations::{self, force_and_reset_requests, requests};
-use crate::controller::stack::identity;
 use crate::controller::stack::observed::Observed;
+use crate::controller::stack::{identity, policy_packs};
 use crate::source::Resolved;
 
 /// Describes a run for messages, such as `up of revision main@sha1:…`. A source in the pod has no revision.
@@ -128,6 +128,7 @@ impl RunCandidate {
             paths_digest: resolved.selection().map(str::to_owned),
             config_inputs: config_inputs(observed),
             mounted_inputs: mounted_inputs(observed),
+            policy_inputs: observed.policy_packs.as_deref().map(policy_packs::inputs).unwrap_or_default(),
         };
         Self { revision: resolved.revision.clone(), inputs }
     }
@@ -216,7 +217,7 @@ pub fn changed_objects<'a>(stack: &Stack, workspace: Option<&'a Workspace>) -> V
         .collect()
 }
 
-/// Returns the message for the Update if a Secret or ConfigMap has changed since the last run. An object without a
+/// Returns the message for the Update if a Secret, a ConfigMap or a policy pack has changed since the last run. An object without a
 /// recorded hash counts as unchanged.
 pub fn changed_input(last: &LastUpdate, inputs: &RunInputs) -> Option<String> {
     let has_read = |now: &String| last.run_config_inputs.as_ref() == Some(now);
@@ -226,8 +227,9 @@ pub fn changed_input(last: &LastUpdate, inputs: &RunInputs) -> Option<String> {
     }
     let differs =
         |object: &str, word: &str| last.inputs.mounted_inputs.get(object).is_some_and(|before| before != word);
-    let (object, _) = inputs.mounted_inputs.iter().find(|(object, word)| differs(object, word))?;
-    Some(format!("{} has changed", object.replacen('/', " ", 1)))
+    let object = inputs.mounted_inputs.iter().find(|(object, word)| differs(object, word));
+    let object = object.map(|(object, _)| format!("{} has changed", object.replacen('/', " ", 1)));
+    object.or_else(|| policy_packs::changed(&last.inputs.policy_inputs, &inputs.policy_inputs))
 }
 
 /// Returns the hashes that are missing from the record of the last run. Returns `None` if no hash is missing or no run

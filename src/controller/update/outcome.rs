@@ -11,8 +11,8 @@ use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::{PolicyViolations, PulumiStack};
 use crate::api::{bounds, names};
 use crate::controller;
-use crate::controller::update::{planned_changes, policy_violations};
 use crate::controller::update::request::TimeoutSource;
+use crate::controller::update::{planned_changes, policy_violations};
 use crate::pulumi::backend;
 use crate::rpc::proto;
 

@@ -107,6 +107,7 @@ mod caches {
             updates,
             watched: None,
             interval_jitter: 0,
+            cluster_policy_packs: Arc::default(),
             same_revision_kinds: Arc::default(),
             default_service_account: None,
             no_cross_namespace_refs: true,

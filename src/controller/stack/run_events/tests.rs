@@ -1,8 +1,7 @@
 //! Tests of the events about runs.
 
 use super::*;
-use crate::api::pulumi::RunInputs;
-use crate::api::pulumi::{StackSpec, StackStatus};
+use crate::api::pulumi::{PolicyViolation, RunInputs, StackSpec, StackStatus};
 use crate::artifact::Digest;
 
 fn stack(before: Option<LastUpdate>) -> Stack {
@@ -147,7 +146,10 @@ fn orphaned_resources_are_reported_when_the_change_is_first_detected() {
     };
     let ended_in = |recorded: Option<&str>, backend: &str| {
         let last = LastUpdate { pulumi_stack: Some(of(Some(backend))), ..last("up", "failed", &[]) };
-        brief(&ended(&with(recorded), &last, None, None)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
+        brief(&ended(&with(recorded), &last, None, None))
+            .into_iter()
+            .filter(|line| line.contains(RESOURCES_ORPHANED))
+            .count()
     };
     let events = begun(Some("s3://b")).expect("an orphan event");
     assert!(
@@ -220,8 +222,7 @@ fn the_summary_of_a_preview_lists_policy_violations() {
         operation: "create".to_owned(),
         properties: Vec::new(),
     };
-    let plan =
-        UpdatePlan { resources: (0..100).map(resource).collect(), resource_count: 100, ..UpdatePlan::default() };
+    let plan = UpdatePlan { resources: (0..100).map(resource).collect(), resource_count: 100, ..UpdatePlan::default() };
     let text = |plan: Option<&UpdatePlan>, policies: usize| {
         ended(&stack(None), &preview, plan, Some(&violations(policies))).pop().unwrap().message
     };

@@ -71,7 +71,8 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
             status.outputs = masked_outputs(outputs);
         }
     }
-    status.policy_violations = policy_violations(status.policy_violations.take(), &last, result.policy_violations.clone());
+    status.policy_violations =
+        policy_violations(status.policy_violations.take(), &last, result.policy_violations.clone());
     status.plan = approval::after_run(stack, &current, update, &last, now);
     add_snapshot(&mut status.history, &current, &result, outcome(&last), now);
     drift::record_correction(stack, &mut status, &current, &last, now);

@@ -1,0 +1,169 @@
+//! Policy packs of a Stack: the packs in its spec, and the packs that the controller adds to all Stacks. All functions are
+//! pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::api::auto::{ArtifactReference, Workspace, WorkspacePolicyPack};
+use crate::api::bounds;
+use crate::api::pulumi::{PolicyPack, SourceReference, Stack};
+use crate::controller::stack::workspace_state::{Readiness, readiness};
+use crate::source::flux::Reference;
+use crate::source::{Resolved, Unavailable, within};
+
+/// Key of the configuration of a policy pack that applies to all its policies.
+const ALL: &str = "all";
+/// Characters that the CLI interprets in the list of the directories of policy packs.
+const SEPARATORS: [char; 2] = [',', '"'];
+
+/// Policy pack that the controller adds to all Stacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterPack {
+    /// Name that no policy pack in the spec of a Stack can have.
+    pub name: String,
+    /// Namespace of the source.
+    pub namespace: String,
+    pub source: Reference,
+}
+
+/// Policy pack that a Stack requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestedPack {
+    pub name: String,
+    /// Namespace of the source.
+    pub namespace: String,
+    pub source: Reference,
+    pub config: BTreeMap<String, Value>,
+}
+
+/// Policy pack whose source is resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResolvedPack {
+    pub name: String,
+    pub resolved: Resolved,
+    pub config: BTreeMap<String, Value>,
+    /// Whether the store contains the bytes of the artifact.
+    pub in_store: bool,
+}
+
+/// Returns the policy packs of a Stack: first those of the cluster, which the Stack cannot change. `own_only` is set if
+/// references to other namespaces are not allowed.
+pub fn requested(stack: &Stack, cluster: &[ClusterPack], own_only: bool) -> Result<Vec<RequestedPack>, Unavailable> {
+    let of_cluster = cluster.iter().map(|ClusterPack { name, namespace, source }| {
+        let (name, namespace, source) = (name.clone(), namespace.clone(), source.clone());
+        Ok(RequestedPack { name, namespace, source, config: BTreeMap::new() })
+    });
+    let own = stack.namespace().unwrap_or_default();
+    let mut names = BTreeSet::new();
+    let of_stack = stack.spec.policy_packs.iter().map(|pack| match names.insert(&pack.name) {
+        true => of_spec(pack, &own, own_only),
+        false => Err(Unavailable::Invalid(format!("invalid spec.policyPacks: duplicate name {:?}", pack.name))),
+    });
+    of_cluster.chain(of_stack).collect()
+}
+
+fn of_spec(pack: &PolicyPack, own: &str, own_only: bool) -> Result<RequestedPack, Unavailable> {
+    let field = format!("spec.policyPacks[{}]", pack.name);
+    let source = Reference::of_field(&field, &pack.source_ref, pack.dir.as_deref())?;
+    let directory = source.directory.as_str();
+    if directory.contains(SEPARATORS) {
+        return Err(Unavailable::Invalid(format!(
+            "invalid {field}.dir: {directory:?} must not contain commas or quotation marks"
+        )));
+    }
+    let bytes = json!(pack.config).to_string().len();
+    if bytes > bounds::POLICY_CONFIG_BYTES {
+        let most = bounds::POLICY_CONFIG_BYTES;
+        return Err(Unavailable::Invalid(format!(
+            "{field}.config must be at most {most} bytes as JSON, but has {bytes}"
+        )));
+    }
+    let namespace = within(source.namespace.as_deref(), own).to_owned();
+    if namespace != own && own_only {
+        let (kind, name) = (&source.kind.kind, &source.name);
+        return Err(Unavailable::Denied(format!(
+            "{field}.sourceRef: {kind} {namespace}/{name} is in another namespace, and --no-cross-namespace-refs is set"
+        )));
+    }
+    let mut config = pack.config.clone();
+    if let Some(level) = pack.enforcement_level {
+        config.insert(ALL.to_owned(), Value::from(level.as_str()));
+    }
+    Ok(RequestedPack { name: pack.name.clone(), namespace, source, config })
+}
+
+/// Returns the packs of the cluster in the format of the spec of a Stack, so that an index of Stacks by their sources
+/// contains their sources.
+pub fn in_spec(cluster: &[ClusterPack]) -> impl Iterator<Item = PolicyPack> {
+    cluster.iter().map(|pack| PolicyPack {
+        name: pack.name.clone(),
+        source_ref: SourceReference {
+            // `kind_of` reads only the group.
+            api_version: Some(format!("{}/v1", pack.source.kind.group)),
+            kind: pack.source.kind.kind.clone(),
+            name: pack.source.name.clone(),
+            namespace: Some(pack.namespace.clone()),
+        },
+        ..PolicyPack::default()
+    })
+}
+
+/// Adds the name of a policy pack to the reason why its artifact is not available.
+pub fn named(name: &str, why: Unavailable) -> Unavailable {
+    let with = |message: String| format!("policy pack {name}: {message}");
+    match why {
+        Unavailable::NotYet(message) => Unavailable::NotYet(with(message)),
+        Unavailable::Stalled(message) => Unavailable::Stalled(with(message)),
+        Unavailable::Invalid(message) => Unavailable::Invalid(with(message)),
+        Unavailable::Denied(message) => Unavailable::Denied(with(message)),
+        Unavailable::Resolving(message) => Unavailable::Resolving(with(message)),
+    }
+}
+
+/// Returns the policy packs in the spec of the Workspace.
+pub fn artifacts(packs: &[ResolvedPack]) -> Vec<WorkspacePolicyPack> {
+    let artifact = |pack: &ResolvedPack| WorkspacePolicyPack {
+        name: pack.name.clone(),
+        artifact: ArtifactReference {
+            digest: pack.resolved.digest.clone(),
+            revision: pack.resolved.revision.clone(),
+            dir: pack.resolved.directory.as_str().to_owned(),
+        },
+        config: pack.config.clone(),
+    };
+    packs.iter().map(artifact).collect()
+}
+
+/// Returns the first policy pack whose bytes the pod requires and the store lacks.
+pub fn to_fetch<'a>(packs: &'a [ResolvedPack], workspace: Option<&Workspace>) -> Option<&'a ResolvedPack> {
+    let is_installed = |workspace: &Workspace| {
+        workspace.spec.policy_packs == artifacts(packs) && matches!(readiness(workspace), Readiness::Ready)
+    };
+    packs.iter().find(|pack| !pack.in_store).filter(|_| !workspace.is_some_and(is_installed))
+}
+
+/// Returns the hash of each policy pack and its configuration, by name.
+pub fn inputs(packs: &[ResolvedPack]) -> BTreeMap<String, String> {
+    let hash = |pack: &ResolvedPack| {
+        let Resolved { digest, directory, content_id, .. } = &pack.resolved;
+        let content = content_id.clone().unwrap_or_else(|| digest.to_string());
+        hex::encode(Sha256::digest(json!([content, directory.as_str(), pack.config]).to_string()))
+    };
+    packs.iter().map(|pack| (pack.name.clone(), hash(pack))).collect()
+}
+
+/// Returns the message for the Update if a policy pack has changed or was added since the last run. A removed pack starts
+/// no run.
+pub fn changed(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Option<String> {
+    now.iter().find_map(|(name, hash)| match before.get(name) {
+        Some(before) if before == hash => None,
+        Some(_) => Some(format!("Policy pack {name} has changed")),
+        None => Some(format!("Policy pack {name} was added")),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Tests of the policy packs of a Stack.
+
+use super::*;
+use crate::api::pulumi::{EnforcementLevel, StackSpec};
+use crate::artifact::{Digest, Directory};
+use crate::source::Origin;
+use crate::source::flux::GROUP;
+use crate::source::kinds::GroupKind;
+
+fn pack(name: &str) -> PolicyPack {
+    let source_ref =
+        SourceReference { kind: "Bucket".to_owned(), name: "policies".to_owned(), ..SourceReference::default() };
+    PolicyPack { name: name.to_owned(), source_ref, ..PolicyPack::default() }
+}
+
+fn stack(policy_packs: Vec<PolicyPack>) -> Stack {
+    let mut stack = Stack::new("web", StackSpec { policy_packs, ..StackSpec::default() });
+    stack.metadata.namespace = Some("apps".to_owned());
+    stack
+}
+
+fn cluster() -> ClusterPack {
+    let kind = GroupKind::new(GROUP, "OCIRepository");
+    let source = Reference { kind, name: "house".to_owned(), namespace: None, directory: Directory::root() };
+    ClusterPack { name: "cluster/house".to_owned(), namespace: "flux-system".to_owned(), source }
+}
+
+fn resolved(name: &str, content: &str) -> ResolvedPack {
+    let resolved = Resolved {
+        origin: Origin::Url("http://source/a.tar.gz".to_owned()),
+        revision: "main@sha1:1".to_owned(),
+        origin_revision: None,
+        metadata: None,
+        digest: Digest::of(content.as_bytes()),
+        directory: Directory::root(),
+        content_id: None,
+    };
+    ResolvedPack { name: name.to_owned(), resolved, config: BTreeMap::new(), in_store: true }
+}
+
+#[test]
+fn a_stack_has_the_packs_of_the_cluster_and_of_its_spec() {
+    let config = [("no-public".to_owned(), json!("advisory"))].into();
+    let leveled = PolicyPack { enforcement_level: Some(EnforcementLevel::Advisory), config, ..pack("own") };
+    let packs = requested(&stack(vec![leveled]), &[cluster()], true).expect("valid packs");
+    let found: Vec<_> = packs.iter().map(|pack| (pack.name.as_str(), pack.namespace.as_str())).collect();
+    assert_eq!(found, [("cluster/house", "flux-system"), ("own", "apps")]);
+    assert_eq!(packs[0].config, BTreeMap::new());
+    assert_eq!(json!(packs[1].config), json!({"all": "advisory", "no-public": "advisory"}));
+}
+
+#[test]
+fn invalid_packs_are_errors_that_name_the_field() {
+    let with_dir = |dir: &str| PolicyPack { dir: Some(dir.to_owned()), ..pack("own") };
+    let elsewhere = |kind: &str, namespace: Option<&str>| {
+        let mut pack = pack("own");
+        pack.source_ref.kind = kind.to_owned();
+        pack.source_ref.namespace = namespace.map(str::to_owned);
+        pack
+    };
+    let large = PolicyPack { config: [("a".to_owned(), json!("x".repeat(70_000)))].into(), ..pack("own") };
+    let rows = [
+        (vec![pack("own"), pack("own")], "spec.policyPacks: duplicate name \"own\""),
+        (vec![with_dir("../a")], "spec.policyPacks[own].dir"),
+        (vec![with_dir("a,b")], "must not contain commas"),
+        (vec![large], "spec.policyPacks[own].config must be at most 65536 bytes"),
+        (vec![elsewhere("Other", None)], "invalid spec.policyPacks[own].sourceRef.kind \"Other\""),
+        (vec![elsewhere("Bucket", Some("other"))], "Bucket other/policies is in another namespace"),
+    ];
+    for (packs, expected) in rows {
+        let error = requested(&stack(packs), &[], true).expect_err(expected).to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let other = stack(vec![elsewhere("Bucket", Some("other"))]);
+    assert_eq!(requested(&other, &[], false).map(|packs| packs.len()), Ok(1), "references are allowed");
+}
+
+#[test]
+fn a_changed_or_added_pack_starts_a_run_and_a_removed_pack_does_not() {
+    let configured = ResolvedPack { config: [("all".to_owned(), json!("advisory"))].into(), ..resolved("a", "1") };
+    let repacked = |content: &str| {
+        let mut pack = resolved("a", content);
+        pack.resolved.content_id = Some("id".to_owned());
+        pack
+    };
+    let rows = [
+        (vec![resolved("a", "1")], vec![resolved("a", "1")], None),
+        (vec![resolved("a", "1")], vec![resolved("a", "2")], Some("Policy pack a has changed")),
+        (vec![resolved("a", "1")], vec![configured], Some("Policy pack a has changed")),
+        (vec![resolved("a", "1")], vec![resolved("a", "1"), resolved("b", "1")], Some("Policy pack b was added")),
+        (vec![resolved("a", "1")], vec![], None),
+        (vec![repacked("1")], vec![repacked("2")], None),
+    ];
+    for (before, now, expected) in rows {
+        assert_eq!(changed(&inputs(&before), &inputs(&now)).as_deref(), expected);
+    }
+}
+
+#[test]
+fn the_packs_of_a_pod_that_is_not_ready_are_fetched() {
+    let packs = [resolved("a", "1"), ResolvedPack { in_store: false, ..resolved("b", "1") }];
+    assert_eq!(to_fetch(&packs, None).map(|pack| pack.name.as_str()), Some("b"));
+    assert_eq!(to_fetch(&packs[..1], None), None);
+    let mut workspace = Workspace::new("web", crate::api::auto::WorkspaceSpec::default());
+    workspace.spec.policy_packs = artifacts(&packs);
+    let condition = json!({
+        "type": "Ready", "status": "True", "reason": "Succeeded", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    workspace.status = serde_json::from_value(json!({"conditions": [condition]})).expect("a valid status");
+    assert_eq!(to_fetch(&packs, Some(&workspace)), None, "the pod already contains the packs");
+    workspace.spec.policy_packs.pop();
+    assert!(to_fetch(&packs, Some(&workspace)).is_some());
+}
+
+#[test]
+fn the_packs_of_the_cluster_are_sources_of_each_stack() {
+    let mut stack = stack(vec![pack("own")]);
+    stack.spec.policy_packs.extend(in_spec(&[cluster()]));
+    let keys = crate::source::named_objects(&stack.spec, "apps");
+    let expected = [
+        (GroupKind::new(GROUP, "Bucket"), ("apps".to_owned(), "policies".to_owned())),
+        (GroupKind::new(GROUP, "OCIRepository"), ("flux-system".to_owned(), "house".to_owned())),
+    ];
+    assert_eq!(keys, expected);
+}
+
+#[test]
+fn the_reason_for_a_missing_artifact_names_the_pack() {
+    let why = named("own", Unavailable::Stalled("Bucket apps/policies does not exist".to_owned()));
+    assert_eq!(why, Unavailable::Stalled("policy pack own: Bucket apps/policies does not exist".to_owned()));
+}
