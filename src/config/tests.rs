@@ -73,10 +73,8 @@ fn policy_packs_of_the_cluster_are_a_comma_separated_list() {
     assert_eq!(config(&NEEDED).unwrap().policy_packs, []);
     assert_eq!(of("GitRepository/flux-system/a:house,OCIRepository/flux-system/b"), Ok(2));
     let error = of("house").unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "invalid policy pack \"house\" in --policy-packs: must be KIND/NAMESPACE/NAME or KIND/NAMESPACE/NAME:DIR"
-    );
+    let format = "must be KIND/NAMESPACE/NAME or KIND/NAMESPACE/NAME:DIR";
+    assert_eq!(error, format!("invalid policy pack \"house\" in --policy-packs: {format}"));
 }
 
 #[test]

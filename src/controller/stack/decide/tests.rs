@@ -2,6 +2,7 @@
 
 mod inputs;
 mod open_run;
+mod policy_packs;
 mod repacked;
 mod restrictions;
 mod source;
@@ -14,8 +15,7 @@ use crate::api::auto::{
     WorkspaceStatus,
 };
 use crate::api::conditions::{ConditionUpdate, PROGRESSING, Status};
-use crate::api::pulumi::RunInputs;
-use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus, WorkspaceReclaimPolicy};
+use crate::api::pulumi::{LastUpdate, PulumiStack, RunInputs, StackSpec, StackStatus, WorkspaceReclaimPolicy};
 use crate::artifact::Digest;
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::observed::Deletion;
