@@ -246,9 +246,10 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let result = update.status.as_ref();
     let planned = result.and_then(|result| result.plan.as_ref());
     let violations = result.and_then(|result| result.policy_violations.as_ref());
-    let mut events =
-        status.last_update.as_ref().map(|last| run_events::ended(stack, last, planned, violations)).unwrap_or_default();
-    events.extend(run_events::policy_violations(stack, &status));
+    let ended = status.last_update.as_ref().map(|last| run_events::ended(stack, last, planned, violations));
+    // A comment on a pull request contains the last event, which is the result of the run with the violations.
+    let events = run_events::policy_violations(stack, &status).into_iter().chain(ended.unwrap_or_default());
+    let events: Vec<Event> = events.collect();
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;
     events.into_iter().for_each(|event| context.events.publish(event));
