@@ -23,6 +23,7 @@ mod locks;
 mod login;
 mod pending;
 mod plans;
+mod policy_packs;
 mod power_loss;
 mod processes;
 mod registry;

@@ -18,6 +18,23 @@ impl Workspace {
         Ok(self.connect().await.put_source(header, std::io::Cursor::new(archive), &Sending::default()).await?.unchanged)
     }
 
+    /// Sends a policy pack. `required` are all policy packs that the workspace requires.
+    pub async fn put_policy_pack(
+        &self,
+        artifact: &proto::Artifact,
+        archive: Vec<u8>,
+        required: &[&proto::Artifact],
+    ) -> Result<bool, RpcError> {
+        let header = proto::SourceHeader {
+            artifact: Some(artifact.clone()),
+            size: archive.len() as u64,
+            policy_packs: required.iter().map(|artifact| (*artifact).clone()).collect(),
+            ..proto::SourceHeader::default()
+        };
+        let (agent, sending) = (self.connect().await, Sending::default());
+        Ok(agent.put_policy_pack(header, std::io::Cursor::new(archive), &sending).await?.unchanged)
+    }
+
     /// Sends a source with these files and waits until the source is installed or the first attempt has failed.
     pub async fn deliver(&self, files: &[(&str, &str)]) -> Result<proto::Artifact, String> {
         let (artifact, archive) = archive(files);
