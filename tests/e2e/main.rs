@@ -50,6 +50,7 @@ mod notifications;
 mod outputs;
 mod pauses;
 mod pod_failures;
+mod policies;
 mod prerequisites;
 mod preview;
 mod programs;

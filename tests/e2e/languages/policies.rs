@@ -1,11 +1,12 @@
-//! Tests policy packs in TypeScript and Python that are part of the source, and a policy pack that an organization of
-//! Pulumi Cloud requires. Pulumi does not support policy packs in Go.
+//! Tests policy packs in TypeScript and Python that have their own source or are part of the source of the program, and a
+//! policy pack that an organization of Pulumi Cloud requires. Pulumi does not support policy packs in Go.
 
+use pulumi_controller::api::pulumi::{EnforcementLevel, PolicyPack, PolicyViolations, SourceReference, Stack};
 use serde_json::{Value, json};
 
 use super::{destroy, first_outputs, npm, outputs_of, program_files, replaced, set_environment, stack};
 use super::{until_message, with_languages};
-use crate::harness::{File, Scene, run};
+use crate::harness::{File, Scene, WaitLimit, is_done, run};
 use crate::pulumi_cloud::cloud_with_token;
 use crate::runs_parts::exec;
 
@@ -82,6 +83,78 @@ fn a_python_policy_pack_of_the_organization_prevents_a_forbidden_resource() {
         files.push(File { path: "policy/requirements.txt".to_owned(), content: "pulumi-policy==1.21.0\n".to_owned() });
         let install = "python3 -m venv venv && venv/bin/pip install --requirement requirements.txt";
         check_required(scene, &files, "__main__.py", install).await;
+    });
+}
+
+/// Splits the files into those of the program and those of the policy pack in the directory `policy`.
+fn split(files: Vec<File>) -> (Vec<File>, Vec<File>) {
+    let (pack, program): (Vec<File>, Vec<File>) = files.into_iter().partition(|file| file.path.starts_with("policy/"));
+    let moved = |file: File| File { path: file.path.replacen("policy/", "", 1), ..file };
+    (program, pack.into_iter().map(moved).collect())
+}
+
+fn violations(stack: &Stack) -> Option<PolicyViolations> {
+    stack.status.as_ref()?.policy_violations.clone()
+}
+
+/// Enforces a policy pack from its own source: first as advisory, then as mandatory, and then in a new version that allows
+/// the value. `path` is the program of the policy pack.
+async fn check_source(scene: &Scene, files: Vec<File>, path: &str) {
+    let (program, pack) = split(files);
+    let (source, policies) = (scene.source("app").await, scene.source("policies").await);
+    policies.push(&pack).await;
+    let first = source.push(&program).await;
+    let source_ref =
+        SourceReference { kind: "GitRepository".to_owned(), name: "policies".to_owned(), ..SourceReference::default() };
+    let pack_of_stack = PolicyPack {
+        name: "values".to_owned(),
+        source_ref,
+        enforcement_level: Some(EnforcementLevel::Advisory),
+        ..PolicyPack::default()
+    };
+    let mut stack = stack(scene, &source);
+    stack.spec.policy_packs = vec![pack_of_stack.clone()];
+    let main = scene.start(stack).await;
+    assert_eq!(first_outputs(&main, &first).await, json!({"value": "forbidden"}));
+    let found = violations(&main.get().await).expect("an advisory violation");
+    assert_eq!((found.mandatory, found.advisory), (0, 1));
+    assert_eq!((found.violations[0].policy.as_str(), found.violations[0].pack.as_str()), ("allowed-values", "values"));
+    main.until_event("PolicyViolation").await;
+
+    let mandatory = PolicyPack { enforcement_level: None, ..pack_of_stack };
+    main.change(json!({"spec": {"policyPacks": [mandatory]}})).await;
+    let (failed, message) = until_message(&main, "allowed-values").await;
+    assert!(message.contains("the value is forbidden"), "{message}");
+    let last = failed.status.as_ref().and_then(|status| status.last_update.as_ref()).expect("a run");
+    assert_eq!(last.reason.as_deref(), Some("PolicyViolation"));
+    assert_eq!(violations(&failed).map(|found| (found.mandatory, found.advisory)), Some((1, 0)));
+
+    policies.push(&replaced(&pack, path, "\"forbidden\"", "\"rejected\"")).await;
+    let allows = |stack: &Stack| is_done(stack) && violations(stack).is_none();
+    main.until("to apply the new version of the policy pack", WaitLimit::Compilation, allows).await;
+    let causes: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
+    assert!(causes.iter().any(|cause| cause == "Policy pack values has changed"), "{causes:?}");
+    destroy(&main).await;
+}
+
+#[test]
+fn a_typescript_policy_pack_from_its_own_source_is_enforced() {
+    run("policy-source-ts", async |scene| {
+        let program = npm("npm-extended");
+        let dependencies = program.iter().find(|file| file.path == "package.json").expect("package.json");
+        let mut files = [program.clone(), program_files("policy-typescript")].concat();
+        set_content(&mut files, "policy/package.json", |pack| with_dependencies(pack, &dependencies.content));
+        check_source(scene, files, "index.ts").await;
+    });
+}
+
+#[test]
+fn a_python_policy_pack_from_its_own_source_is_enforced() {
+    run("policy-source-py", async |scene| {
+        let mut files = program_files("policy-python");
+        set_content(&mut files, "policy/PulumiPolicy.yaml", |pack| pack.replace("../venv", "venv"));
+        files.push(File { path: "policy/requirements.txt".to_owned(), content: "pulumi-policy==1.21.0\n".to_owned() });
+        check_source(scene, files, "__main__.py").await;
     });
 }
 
