@@ -9,6 +9,7 @@ mod hostile_agents;
 mod leader;
 mod many_stacks;
 mod overlays;
+mod policies;
 mod restart;
 mod run_slots;
 mod takeover;
