@@ -262,8 +262,9 @@ mod tests {
     #[test]
     fn every_field_of_a_hostile_status_is_bounded() {
         let place = || Some(Artifact { digest: long(), directory: long() });
+        let line = || Some(Artifact { digest: long_line(), directory: long_line() });
         let pack =
-            proto::PolicyPackState { artifact: place(), installed: false, doing: long_line(), failure: long_line() };
+            proto::PolicyPackState { artifact: line(), installed: false, doing: long_line(), failure: long_line() };
         let directories = (0..1000).map(|number| (format!("/mnt/{number}"), long()));
         let mut reply = StatusReply {
             agent_version: long(),

@@ -1,30 +1,29 @@
 //! Client with which the controller calls agents. Each call has a timeout, and the size of each reply is limited.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use futures::{FutureExt, Stream};
+use futures::FutureExt;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::watch;
+use tokio::io::AsyncRead;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::byte_rate::NamespaceRates;
 pub use super::client_tls::ClientIdentityError;
 use super::client_tls::{self, CloseReason};
+pub use super::sending::Sending;
+use super::sending::{Rate, source_messages};
 use super::unary_channel::UnaryChannel;
 use crate::rpc::bounds;
 use crate::rpc::identity::Issued;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_client::AgentClient as Calls;
-use crate::rpc::proto::put_source_request::Part;
 use crate::telemetry::chain;
 
 /// Timeout of the connection setup, including TLS.
@@ -38,8 +37,6 @@ pub const PUT_SOURCE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Interval of keepalive pings on a connection without traffic. [`KEEPALIVE_TIMEOUT`] limits the wait for the response.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Size of a chunk of a source in bytes.
-const CHUNK: usize = 256 * 1024;
 /// Maximum size of a reply in bytes. Results, which contain the outputs, have another limit.
 const MAX_REPLY: usize = 1024 * 1024;
 /// Maximum size of a result in bytes. The outputs are stored in a Secret, which holds at most 1 MiB.
@@ -56,63 +53,11 @@ const MAX_MESSAGE: usize = 8 * 1024;
 /// for a long time.
 const MIN_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20) };
 
-/// Number of bytes in a period.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
-    pub bytes: u64,
-    pub within: Duration,
-}
-
 /// Content of a stream of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Delivery {
     Source,
     PolicyPack,
-}
-
-/// Progress of a source stream. Cheap to clone. All clones refer to the same stream.
-#[derive(Clone, Debug, Default)]
-pub struct Sending(Arc<watch::Sender<Sent>>);
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Sent {
-    bytes: u64,
-    is_complete: bool,
-}
-
-impl Sending {
-    /// Waits until the connection has accepted all bytes.
-    pub async fn done(&self) {
-        // The wait cannot fail, because `self` owns the sender.
-        let _ = self.0.subscribe().wait_for(|sent| sent.is_complete).await;
-    }
-
-    /// Waits until the stream is slower than `rate`, and then returns an error. Never returns if the complete stream is
-    /// sent.
-    async fn too_slow(&self, call: &'static str, rate: Rate) -> RpcError {
-        loop {
-            let before = self.0.borrow().bytes;
-            tokio::time::sleep(rate.within).await;
-            let sent = *self.0.borrow();
-            if sent.is_complete {
-                std::future::pending::<()>().await;
-            }
-            let received = sent.bytes.saturating_sub(before);
-            if received < rate.bytes {
-                let seconds = rate.within.as_secs();
-                let message =
-                    format!("the agent received {received} bytes in {seconds} s; the minimum is {} bytes", rate.bytes);
-                return RpcError::new(call, Code::DeadlineExceeded, &message);
-            }
-        }
-    }
-
-    fn record(&self, bytes: usize) {
-        self.0.send_modify(|sent| match bytes {
-            0 => sent.is_complete = true,
-            bytes => sent.bytes += bytes as u64,
-        });
-    }
 }
 
 /// Value of [`RpcError::call`] if the connection failed before a call.
@@ -387,7 +332,7 @@ impl AgentClient {
         };
         let reply = tokio::select! {
             reply = unary(&self.close_reason, call, PUT_SOURCE_TIMEOUT, request) => reply,
-            error = sending.too_slow(call, min_rate) => Err(error),
+            error = too_slow(sending, call, min_rate) => Err(error),
         };
         let broken = broken.lock().ok().and_then(|mut error| error.take());
         match broken {
@@ -466,41 +411,12 @@ async fn unary<T>(
     }
 }
 
-/// Returns the header, followed by the chunks. The next chunk is read only when the connection can send it. If the
-/// reader fails, the stream ends early, and the agent rejects the source. `broken` then contains the error.
-fn source_messages<R>(
-    header: proto::SourceHeader,
-    reader: R,
-    broken: Arc<Mutex<Option<io::Error>>>,
-    sending: Sending,
-) -> impl Stream<Item = proto::PutSourceRequest> + Send + 'static
-where
-    R: AsyncRead + Send + Unpin + 'static,
-{
-    let message = |part| proto::PutSourceRequest { part: Some(part) };
-    let first = futures::stream::iter([message(Part::Header(header))]);
-    let chunks = futures::stream::unfold((reader, broken, sending), move |(mut reader, broken, sending)| async move {
-        match read_chunk(&mut reader).await {
-            Ok(chunk) => {
-                sending.record(chunk.len());
-                let more = (!chunk.is_empty()).then_some(chunk)?;
-                Some((message(Part::Chunk(more)), (reader, broken, sending)))
-            }
-            Err(error) => {
-                if let Ok(mut slot) = broken.lock() {
-                    *slot = Some(error);
-                }
-                None
-            }
-        }
-    });
-    futures::StreamExt::chain(first, chunks)
-}
-
-async fn read_chunk(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
-    let mut chunk = Vec::with_capacity(CHUNK);
-    reader.take(CHUNK as u64).read_to_end(&mut chunk).await?;
-    Ok(chunk)
+/// Waits until a stream is slower than `rate`, and then returns an error. Never returns if the complete stream is sent.
+async fn too_slow(sending: &Sending, call: &'static str, rate: Rate) -> RpcError {
+    let received = sending.until_slower(rate).await;
+    let seconds = rate.within.as_secs();
+    let message = format!("the agent received {received} bytes in {seconds} s; the minimum is {} bytes", rate.bytes);
+    RpcError::new(call, Code::DeadlineExceeded, &message)
 }
 
 #[cfg(test)]

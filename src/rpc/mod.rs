@@ -23,5 +23,6 @@ pub mod proto {
     tonic::include_proto!("pulumi.controller.agent.v1");
 }
 pub mod protocol;
+mod sending;
 pub mod server_tls;
 mod unary_channel;
