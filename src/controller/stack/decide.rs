@@ -232,14 +232,17 @@ fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentU
     !(is_of_run(resolved) || (is_same_selection || is_repacked) && is_placed)
 }
 
-/// Returns `Action::Fetch` if a new pod needs the artifact of the run and the store no longer contains it.
+/// Returns the action that fetches the artifact of the run, or a policy pack, if a new pod needs it and the store no longer
+/// contains it.
 fn fetch_missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
     let placed = observed.workspace.as_ref().and_then(in_place).is_some();
     let is_desired = |resolved: &&Resolved| Some(&resolved.digest) == current.inputs.digest.as_ref();
     let source = observed.source.as_ref().and_then(|source| source.as_ref().ok());
     let missing = source.filter(|_| !observed.in_store).filter(is_desired);
     let missing = missing.or_else(|| deletion::project_to_store(observed).filter(is_desired));
-    missing.filter(|_| !placed).cloned().map(Action::Fetch)
+    let pack = policy_packs::lacking(observed.policy_packs_of(current.kind), observed.workspace.as_ref());
+    let pack = pack.map(|pack| Action::FetchPolicyPack(Box::new(pack.clone())));
+    missing.filter(|_| !placed).cloned().map(Action::Fetch).or(pack)
 }
 
 /// Returns whether a recorded run without an Update still matches the Stack and the artifact in the spec of the

@@ -242,11 +242,8 @@ fn settled_on(
     if stays && !in_store && observed.workspace.as_ref().is_some_and(lacks_its_source) {
         return Action::Fetch(resolved.clone());
     }
-    let lacks_bytes = |w: &Workspace| matches!(readiness(w), Readiness::LacksSource(_));
-    if stays
-        && observed.workspace.as_ref().is_some_and(lacks_bytes)
-        && let Some(pack) = policy_packs::to_fetch(observed.policy_packs_of(kind), observed.workspace.as_ref())
-    {
+    let lacking = policy_packs::lacking(observed.policy_packs_of(kind), observed.workspace.as_ref());
+    if let Some(pack) = lacking.filter(|_| stays) {
         return Action::FetchPolicyPack(Box::new(pack.clone()));
     }
     let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));

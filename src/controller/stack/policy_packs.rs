@@ -145,6 +145,12 @@ pub fn to_fetch<'a>(packs: &'a [ResolvedPack], workspace: Option<&Workspace>) ->
     packs.iter().find(|pack| !pack.in_store).filter(|_| !workspace.is_some_and(is_installed))
 }
 
+/// Returns the first policy pack whose bytes the store lacks, if the pod waits for bytes.
+pub fn lacking<'a>(packs: &'a [ResolvedPack], workspace: Option<&Workspace>) -> Option<&'a ResolvedPack> {
+    let waits = workspace.is_some_and(|workspace| matches!(readiness(workspace), Readiness::LacksSource(_)));
+    packs.iter().find(|pack| !pack.in_store).filter(|_| waits)
+}
+
 /// Returns the hash of each policy pack and its configuration, by name.
 pub fn inputs(packs: &[ResolvedPack]) -> BTreeMap<String, String> {
     let hash = |pack: &ResolvedPack| {
