@@ -1,5 +1,5 @@
-//! The policy packs of a run: the installed packs that the controller requests, and the packs in the source of a user that
-//! environment variables select.
+//! The policy packs of a run: the installed packs that the controller requests, and the packs in the source of the
+//! program that environment variables select.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Policy packs. The name of the directory of a pack is derived from its archive and from the directory in the archive, so
-//! a pack is never replaced: the agent installs another pack next to it, and removes the packs that the workspace no
+//! Policy packs. The name of the directory of a pack is derived from its archive and from the directory in the archive,
+//! so a pack is never replaced: the agent installs another pack next to it, and removes the packs that the workspace no
 //! longer requires. An installed pack is kept until then, also if the container restarts.
 
 use std::collections::BTreeSet;

@@ -217,8 +217,8 @@ pub fn changed_objects<'a>(stack: &Stack, workspace: Option<&'a Workspace>) -> V
         .collect()
 }
 
-/// Returns the message for the Update if a Secret, a ConfigMap or a policy pack has changed since the last run. An object without a
-/// recorded hash counts as unchanged.
+/// Returns the message for the Update if a Secret, a ConfigMap or a policy pack has changed since the last run. An object
+/// without a recorded hash counts as unchanged.
 pub fn changed_input(last: &LastUpdate, inputs: &RunInputs) -> Option<String> {
     let has_read = |now: &String| last.run_config_inputs.as_ref() == Some(now);
     if matches!((&last.inputs.config_inputs, &inputs.config_inputs), (Some(before), Some(now)) if before != now && !has_read(now))
