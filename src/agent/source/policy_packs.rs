@@ -50,6 +50,27 @@ struct Delivery {
     tree: PathBuf,
 }
 
+/// Ends the installation of a pack, even after a panic. A pack that is not installed is removed from the state, and the
+/// controller sends it again.
+struct End<'a> {
+    source: &'a Source,
+    name: &'a str,
+    candidate: &'a Candidate,
+    is_installed: bool,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let mut packs = self.source.policy_packs();
+        match packs.get_mut(self.name) {
+            Some(pack) if self.is_installed => pack.candidate = None,
+            _ => drop(packs.remove(self.name)),
+        }
+        drop(packs);
+        self.candidate.ended.cancel();
+    }
+}
+
 impl Source {
     /// Receives a policy pack, and installs it in the background. Returns whether the pack was already installed.
     pub async fn put_policy_pack(self: &Arc<Self>, mut parts: impl Parts) -> Result<bool, Refusal> {
@@ -155,14 +176,14 @@ impl Source {
     async fn install_policy_pack(self: Arc<Self>, name: String, candidate: Arc<Candidate>, delivery: Delivery) {
         let mut attempts = 0;
         let mut guard = candidate.enter(&self.workspace_lock).await;
-        let mut is_installed = false;
+        let mut end = End { source: &self, name: &name, candidate: &candidate, is_installed: false };
         while let Some(current) = guard {
             let tried = self.try_policy_pack(&name, &candidate, &delivery, attempts).await;
             drop(current);
             attempts += 1;
             guard = match tried {
                 Ok(()) => {
-                    is_installed = true;
+                    end.is_installed = true;
                     None
                 }
                 Err(AttemptError::Stopped | AttemptError::Install(InstallError::Stopped)) => None,
@@ -173,16 +194,12 @@ impl Source {
                 }
             };
         }
-        if is_installed {
+        if end.is_installed {
             tracing::info!(digest = %candidate.desired.digest, "policy pack installed");
-            if let Some(pack) = self.policy_packs().get_mut(&name) {
-                pack.candidate = None;
-            }
         } else {
-            self.policy_packs().remove(&name);
             remove(self.layout.policy_packs().join(&name)).await;
         }
-        candidate.ended.cancel();
+        drop(end);
         remove(delivery.staging).await;
     }
 

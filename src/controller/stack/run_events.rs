@@ -138,6 +138,9 @@ fn outcome(
             _ if last.canceled_by_user.unwrap_or_default() => (EventKind::Normal, CANCELED, "Canceled the update"),
             _ => (EventKind::Warning, "StackUpdateFailure", "Failed to update stack"),
         };
+        let violations = violations.filter(|_| last.reason.as_deref() == Some(update_reason::POLICY_VIOLATION));
+        let violations = violations.map(|violations| policy_report::markdown(violations, MAX_VIOLATION_LIST));
+        let cause = violations.as_deref().unwrap_or(cause);
         return vec![event(kind, reason, format!("{what}: {cause}"))];
     }
     let (key, value) = COMMIT_STATUS;

@@ -234,6 +234,17 @@ fn the_summary_of_a_preview_lists_policy_violations() {
 }
 
 #[test]
+fn the_event_about_a_failed_run_lists_policy_violations() {
+    let failed = LastUpdate { reason: Some("PolicyViolation".to_owned()), ..last("preview", "failed", &[]) };
+    let text = |last: &LastUpdate| brief(&ended(&stack(None), last, None, Some(&violations(1))));
+    let expected = "Warning StackUpdateFailure: Failed to update stack: 1 mandatory policy violation:\n- mandatory `policy-0` of \
+                    house aws:s3/bucket:Bucket logs: No bucket is public.";
+    assert_eq!(text(&failed), [expected]);
+    let other = LastUpdate { reason: Some("UpdateFailed".to_owned()), ..failed };
+    assert_eq!(text(&other), ["Warning StackUpdateFailure: Failed to update stack: boom"]);
+}
+
+#[test]
 fn a_changed_set_of_policy_violations_is_reported_once() {
     let reported = |before: Option<PolicyViolations>, after: Option<PolicyViolations>| {
         let mut stack = stack(None);
