@@ -41,7 +41,9 @@ fn line(violation: &PolicyViolation) -> String {
         false => format!(" {} {}", resource.kind(), resource.name()),
     };
     let pack = format!("{pack} {version}");
-    let text = message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    // The first line is the description of the policy, and the other lines describe the violation.
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let text = lines.join(" ");
     let end = text.floor_char_boundary(MAX_TEXT);
     let text = text.get(..end).unwrap_or_default();
     format!("\n- {} `{policy}` of {}{resource}: {text}", enforcement_level.as_str(), pack.trim_end())
@@ -88,7 +90,7 @@ mod tests {
             ],
         };
         let expected = "1 mandatory and 1 advisory policy violations:\n\
-                        - mandatory `no-public` of house 1.2.0 aws:s3/bucket:Bucket logs: No bucket is public.\n\
+                        - mandatory `no-public` of house 1.2.0 aws:s3/bucket:Bucket logs: No bucket is public. Make it private.\n\
                         - advisory `no-public` of house 1.2.0: The stack is large.";
         assert_eq!(markdown(&violations, 500), expected);
     }
