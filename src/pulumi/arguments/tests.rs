@@ -80,6 +80,7 @@ fn each_command_has_only_the_options_that_it_supports() {
         remove: true,
         run_program: true,
         log_level: 3,
+        policy_packs: &[],
     };
     let targets = "--logtostderr --logflow --verbose=3 --parallel=3 --target=urn:a --target=urn:*,b";
     for (kind, expected) in [

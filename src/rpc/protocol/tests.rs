@@ -1,9 +1,9 @@
 use super::*;
 use crate::rpc::proto::{Artifact, OidcLogin, PulumiStack, Settings};
 
-#[test]
-fn requests_with_newer_features_require_a_newer_agent() {
-    let plain = RunRequest {
+/// Returns a request without newer features.
+fn plain_request() -> RunRequest {
+    RunRequest {
         kind: OperationKind::Up.into(),
         settings: Some(Settings {
             config: vec![ConfigItem { key: "a".to_owned(), value: "1".to_owned(), ..ConfigItem::default() }],
@@ -12,7 +12,12 @@ fn requests_with_newer_features_require_a_newer_agent() {
         options: Some(RunOptions::default()),
         lock_recovery: true,
         ..RunRequest::default()
-    };
+    }
+}
+
+#[test]
+fn requests_with_newer_features_require_a_newer_agent() {
+    let plain = plain_request();
     assert_eq!(required_version(&plain), 0);
     let config = |item| Some(Settings { config: vec![item], ..Settings::default() });
     let rows = [

@@ -56,8 +56,8 @@ mod caches {
     use std::time::Duration;
 
     use futures::channel::mpsc;
-    use serde_json::json;
 
+    use crate::api::pulumi::StackSpec;
     use crate::controller::namespaces::Namespaces;
     use crate::controller::stack::destroy_limit::DestroyLimit;
     use crate::controller::stack::{
@@ -114,10 +114,9 @@ mod caches {
             requeue_dependency: Duration::from_secs(30),
             requeue_workspace,
         });
-        let stack: Stack = serde_json::from_value(json!({
-            "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"namespace": "apps", "name": "web"}, "spec": {"stack": "dev"},
-        }))
-        .unwrap();
+        let spec = StackSpec { stack: "dev".to_owned(), ..StackSpec::default() };
+        let mut stack = Stack::new("web", spec);
+        stack.metadata.namespace = Some("apps".to_owned());
         let stack = Arc::new(stack);
         for missing in ["Stack, Update", "Update"] {
             let error =
