@@ -45,3 +45,31 @@ fn a_drift_check_reports_drift_and_a_correction_reverts_it() {
         main.until("to have no drift result", WaitLimit::Run, |stack| condition(stack, DRIFTED).is_none()).await;
     });
 }
+
+#[test]
+fn a_drift_check_that_expects_no_changes_previews_the_program() {
+    run("drift-program", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("drift").step("step", json!({"value": "one"}));
+        let first = source.push(&program.files()).await;
+        let mut stack = scene.stack("main", &source);
+        let drift = json!({"interval": "1m", "expectNoChanges": true});
+        stack.spec.drift = serde_json::from_value(drift).expect("drift settings");
+        // With this variable, the provider reports that the resource does not exist.
+        let literal = Some(LiteralRef { value: "step".to_owned() });
+        let gone = ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
+        stack.spec.env_refs.insert("PROVIDER_GONE".to_owned(), gone);
+        let main = scene.start(stack).await;
+        main.until_applied(&first).await;
+        let drifted = main
+            .until("to report drift", WaitLimit::Run, |stack| {
+                has_condition(stack, DRIFTED, "True", drift_reason::DRIFT_DETECTED)
+            })
+            .await;
+        let message = condition(&drifted, DRIFTED).expect("Drifted condition").message.clone();
+        // A preview of a refresh would report a deletion.
+        let expected = "1 resource(s) differ from the state and the program: create urn:pulumi:";
+        assert!(message.starts_with(expected), "{message}");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "a check changes nothing");
+    });
+}

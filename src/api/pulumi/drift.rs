@@ -26,6 +26,12 @@ pub struct DriftPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<DriftSchedule>,
 
+    /// Whether a drift check also reports the changes that the program would make. The check then runs
+    /// `pulumi preview --refresh` instead of `pulumi refresh --preview-only`, and evaluates `policyPacks`.
+    /// Default: `false`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect_no_changes: Option<bool>,
+
     /// Reaction to drift: `Detect` or `Correct`. Default: `Detect`.
     #[serde(default)]
     pub mode: DriftMode,

@@ -2,7 +2,7 @@
 
 use kube::ResourceExt;
 
-use crate::api::auto::{PlanReference, Update, UpdateKind, UpdateSpec};
+use crate::api::auto::{PlanReference, PreviewOf, Update, UpdateKind, UpdateSpec};
 use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
 use crate::api::{bounds, names};
 use crate::artifact::Digest;
@@ -52,7 +52,9 @@ fn spec_digest(update: &Update) -> Digest {
 pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpecError> {
     let is_destroy = is_of_destroy(current);
     let is_check = drift::is_check(current);
-    let refresh = current.refresh.or(stack.spec.refresh).filter(|_| !is_destroy && !is_check);
+    // The preview of a refresh has no such option.
+    let refreshes_state = |_: &bool| !is_destroy && current.preview_of != Some(PreviewOf::Refresh);
+    let refresh = current.refresh.or(stack.spec.refresh).filter(refreshes_state);
     let refreshes = refresh.unwrap_or_default();
     let expects_no_drift =
         refreshes && current.refresh.is_none() && stack.spec.expect_no_refresh_changes.unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Drift checks: previews of a refresh, which run at an interval or at the times of a schedule while no other run is due.
+//! Drift checks: previews of a refresh, and optionally of the program, which run at an interval or at the times of a
+//! schedule while no other run is due.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -13,7 +14,7 @@ use crate::controller::stack::backoff;
 use crate::controller::stack::drift::cron::Cron;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::pattern;
-use crate::controller::stack::run::RunCandidate;
+use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate};
 use crate::controller::stack::run_windows;
 use crate::controller::stack::schedule::{self, Due};
 
@@ -40,7 +41,24 @@ pub enum Check {
 
 /// Returns whether the recorded run is a drift check.
 pub fn is_check(current: &CurrentUpdate) -> bool {
-    current.preview_of == Some(PreviewOf::Refresh)
+    is_check_of(current.preview_of, current.save_plan)
+}
+
+/// Returns whether a run of a Stack with these options is a drift check. The other previews with `preview_of` save a
+/// plan.
+pub fn is_check_of(preview_of: Option<PreviewOf>, save_plan: Option<bool>) -> bool {
+    preview_of.is_some() && !save_plan.unwrap_or_default()
+}
+
+/// Returns the drift check of a Stack as a run.
+pub fn due_run(stack: &Stack, message: String) -> DueRun {
+    let refresh = expects_no_changes(stack);
+    DueRun { operation: UpdateKind::Refresh, message, refresh, plan: PlanUse::None }
+}
+
+/// Returns whether a drift check also reports the changes of the program.
+fn expects_no_changes(stack: &Stack) -> bool {
+    stack.spec.drift.as_ref().and_then(|policy| policy.expect_no_changes).unwrap_or_default()
 }
 
 /// Returns when the next drift check of a Stack is due whose last run succeeded. `kind` is the kind of its runs. Invalid
@@ -165,10 +183,11 @@ pub fn record(stack: &Stack, status: &mut StackStatus, update: &Update, now: Tim
         None => found(stack.spec.drift.as_ref(), &result.plan.unwrap_or_default()),
     };
     let drift = StackDrift { last_checked: Some(Time(now)), update_name, ..drift };
+    let expected = if expects_no_changes(stack) { "the state and the program" } else { "the state" };
     let (value, reason, message) = match &drift.message {
         Some(message) => (Status::Unknown, drift_reason::CHECK_FAILED, format!("the drift check failed: {message}")),
-        None if drift.count > 0 => (Status::True, drift_reason::DRIFT_DETECTED, summary(&drift)),
-        None => (Status::False, drift_reason::NO_DRIFT, "the resources match the state".to_owned()),
+        None if drift.count > 0 => (Status::True, drift_reason::DRIFT_DETECTED, summary(&drift, expected)),
+        None => (Status::False, drift_reason::NO_DRIFT, format!("the resources match {expected}")),
     };
     set_condition(&mut status.conditions, stack, value, reason, &message, now);
     status.drift = Some(drift);
@@ -247,7 +266,8 @@ fn remaining(rules: &[DriftIgnoreRule], resource: &PlannedResource) -> Option<Pl
     (!is_update || !properties.is_empty()).then(|| PlannedResource { properties, ..resource.clone() })
 }
 
-fn summary(drift: &StackDrift) -> String {
+/// Returns the message about drift. `expected` is what the resources differ from.
+fn summary(drift: &StackDrift, expected: &str) -> String {
     let resource = |resource: &PlannedResource| match resource.properties.as_slice() {
         [] => format!("{} {}", resource.operation, resource.urn),
         properties => format!("{} {} ({})", resource.operation, resource.urn, properties.join(", ")),
@@ -256,7 +276,7 @@ fn summary(drift: &StackDrift) -> String {
     let listed = i64::try_from(drift.resources.len().min(MAX_LISTED)).unwrap_or_default();
     let more = drift.count.saturating_sub(listed);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{} resource(s) differ from the state: {named}{more}", drift.count)
+    format!("{} resource(s) differ from {expected}: {named}{more}", drift.count)
 }
 
 #[cfg(test)]

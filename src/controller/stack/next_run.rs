@@ -64,11 +64,7 @@ pub fn run_if_due(
             Check::Now(_) if restriction(observed, UpdateKind::Preview, now).is_some() => {
                 settled_on(observed, resolved, in_store, kind, again)
             }
-            Check::Now(message) => {
-                let operation = UpdateKind::Refresh;
-                let check = DueRun { operation, message, refresh: false, plan: PlanUse::None };
-                run(observed, resolved, in_store, &check, now)
-            }
+            Check::Now(message) => run(observed, resolved, in_store, &drift::due_run(stack, message), now),
             Check::After(wait) => {
                 let again = again.map_or(wait, |again| again.min(wait));
                 settled_on(observed, resolved, in_store, kind, Some(again))

@@ -11,7 +11,7 @@ use kube::core::SelectorExt;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::api::auto::{PreviewOf, Update, Workspace};
+use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::InPod;
 use crate::controller::namespaces::RunSettings;
@@ -22,7 +22,7 @@ use crate::controller::stack::observed::{Deletion, Observed};
 use crate::controller::stack::policy_packs::{self, ResolvedPack};
 use crate::controller::stack::prerequisites::{self, Dependency, Rule};
 use crate::controller::stack::workspace_state::{from_reference, last_in_place};
-use crate::controller::stack::{deletion, pko_migration, run};
+use crate::controller::stack::{deletion, drift, pko_migration, run};
 use crate::controller::update::is_outputs_of;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::ReadError;
@@ -318,7 +318,7 @@ fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Works
     // it ends.
     let has_started = |u: &Update| u.status.as_ref().is_some_and(|status| status.run.is_some());
     // A newer source ends a drift check.
-    let is_check = |u: &Update| u.spec.preview_of == Some(PreviewOf::Refresh);
+    let is_check = |u: &Update| drift::is_check_of(u.spec.preview_of, u.spec.save_plan);
     if update.is_some_and(|u| u.is_complete() || has_started(u) && !is_check(u)) {
         return false;
     }

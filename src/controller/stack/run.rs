@@ -164,7 +164,8 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
 /// Returns the operation whose changes the run previews.
 fn preview_of(run: &DueRun) -> Option<PreviewOf> {
     match (run.operation, &run.plan) {
-        (UpdateKind::Refresh, _) => Some(PreviewOf::Refresh),
+        // A drift check that refreshes the state also previews the changes of the program.
+        (UpdateKind::Refresh, _) => Some(if run.refresh { PreviewOf::Up } else { PreviewOf::Refresh }),
         (UpdateKind::Destroy, PlanUse::Save) => Some(PreviewOf::Destroy),
         (_, PlanUse::Save) => Some(PreviewOf::Up),
         (_, PlanUse::None | PlanUse::Execute(_)) => None,

@@ -4,6 +4,8 @@ use super::*;
 use crate::api::auto::{UpdateSpec, UpdateStatus};
 use crate::api::pulumi::StackSpec;
 use crate::artifact::{Digest, Directory};
+use crate::controller::stack::build_update;
+use crate::controller::stack::run::current_update;
 use crate::source::{Origin, Resolved};
 
 fn at(second: i64) -> Timestamp {
@@ -20,6 +22,18 @@ fn stack(drift: Value, status: StackStatus) -> Stack {
 
 fn checked(count: i64, second: i64) -> StackDrift {
     StackDrift { last_checked: Some(Time(at(second))), count, ..StackDrift::default() }
+}
+
+fn artifact(content: &[u8]) -> Resolved {
+    Resolved {
+        revision: "main@sha1:a".to_owned(),
+        origin_revision: None,
+        metadata: None,
+        content_id: None,
+        digest: Digest::of(content),
+        directory: Directory::root(),
+        origin: Origin::Made(content.to_vec().into()),
+    }
 }
 
 fn ran(second: i64) -> LastUpdate {
@@ -260,20 +274,28 @@ fn only_a_successful_update_with_a_refresh_corrects_drift() {
 }
 
 #[test]
+fn a_check_that_expects_no_changes_previews_the_program_with_a_refresh() {
+    let plain = json!({"interval": "1h"});
+    let strict = json!({"interval": "1h", "expectNoChanges": true});
+    for (policy, preview_of, refresh) in [(plain, PreviewOf::Refresh, None), (strict, PreviewOf::Up, Some(true))] {
+        let stack = stack(policy, StackStatus::default());
+        let run = due_run(&stack, "Drift check".to_owned());
+        let current = current_update(&Observed::of(stack.clone()), &artifact(b"a"), &run);
+        assert_eq!((current.kind, current.preview_of), (UpdateKind::Preview, Some(preview_of)));
+        assert!(is_check(&current));
+        let update = build_update::update(&stack, &current).expect("valid");
+        assert_eq!((update.spec.preview_of, update.spec.refresh), (Some(preview_of), refresh));
+    }
+    assert!(!is_check_of(Some(PreviewOf::Up), Some(true)), "a plan");
+    assert!(!is_check_of(None, None), "another run");
+}
+
+#[test]
 fn a_changed_spec_source_or_request_ends_a_drift_check() {
     let check = CurrentUpdate {
         inputs: crate::api::pulumi::RunInputs { generation: 3, ..Default::default() },
         preview_of: Some(PreviewOf::Refresh),
         ..CurrentUpdate::default()
-    };
-    let artifact = |content: &[u8]| Resolved {
-        revision: "main@sha1:a".to_owned(),
-        origin_revision: None,
-        metadata: None,
-        content_id: None,
-        digest: Digest::of(content),
-        directory: Directory::root(),
-        origin: Origin::Made(content.to_vec().into()),
     };
     let observed = |content: &[u8]| {
         let inputs =
