@@ -24,7 +24,7 @@ async fn start<'a>(scene: &'a Scene, source: &Source<'_>, approval: Value) -> St
 }
 
 /// Waits until the Stack waits for the approval of a plan of this commit. Returns the plan.
-async fn until_awaiting(stack: &StackHandle<'_>, commit: &Commit) -> StackPlan {
+pub async fn until_awaiting(stack: &StackHandle<'_>, commit: &Commit) -> StackPlan {
     until_awaiting_after(stack, commit, None).await
 }
 
@@ -63,13 +63,13 @@ async fn decide_as(scene: &Scene, plan: &StackPlan, decision: &str, user: &str) 
 }
 
 /// Permits a user to approve plans in the namespace of the scene.
-async fn permit(scene: &Scene, user: &str) {
+pub async fn permit(scene: &Scene, user: &str) {
     let role = "--clusterrole=pulumi-controller-approver";
     let user_option = format!("--user={user}");
     kubectl(&["--namespace", &scene.namespace, "create", "rolebinding", user, role, &user_option], "").await;
 }
 
-async fn approve(scene: &Scene, plan: &StackPlan, user: &str) -> String {
+pub async fn approve(scene: &Scene, plan: &StackPlan, user: &str) -> String {
     decide_as(scene, plan, "Approve", user).await.expect("the user may approve plans").trim().to_owned()
 }
 

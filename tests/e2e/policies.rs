@@ -61,7 +61,7 @@ fn an_invalid_policy_pack_is_reported_with_its_field() {
         let main = scene.start(stack).await;
         main.until("to report the reference to another namespace", WaitLimit::Reaction, |stack| {
             has_condition(stack, READY, "False", stack_reason::ACCESS_DENIED)
-                || message(stack).contains("spec.policyPacks[house].sourceRef")
+                && message(stack).contains("spec.policyPacks[house].sourceRef")
         })
         .await;
     });

@@ -36,7 +36,8 @@ pub struct PolicyPack {
     pub enforcement_level: Option<EnforcementLevel>,
 }
 
-/// Enforcement level of a policy: `advisory` or `mandatory`.
+/// Enforcement level of all policies without a level in `config`: `advisory` or `mandatory`. Default: the levels in the
+/// policy pack.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum EnforcementLevel {

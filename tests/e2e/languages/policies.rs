@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{destroy, first_outputs, npm, outputs_of, program_files, replaced, set_environment, stack};
 use super::{until_message, with_languages};
+use crate::approvals::{approve, permit, until_awaiting};
 use crate::harness::{File, Scene, WaitLimit, is_done, run};
 use crate::pulumi_cloud::cloud_with_token;
 use crate::runs_parts::exec;
@@ -67,11 +68,7 @@ async fn check_required(scene: &Scene, files: &[File], path: &str, install: &str
 #[test]
 fn a_typescript_policy_pack_of_the_organization_prevents_a_forbidden_resource() {
     run("policy-cloud-ts", async |scene| {
-        let program = npm("npm-extended");
-        let dependencies = program.iter().find(|file| file.path == "package.json").expect("package.json");
-        let mut files = [program.clone(), program_files("policy-typescript")].concat();
-        set_content(&mut files, "policy/package.json", |pack| with_dependencies(pack, &dependencies.content));
-        check_required(scene, &files, "index.ts", "npm install --no-audit --no-fund").await;
+        check_required(scene, &typescript_files(), "index.ts", "npm install --no-audit --no-fund").await;
     });
 }
 
@@ -93,6 +90,13 @@ fn split(files: Vec<File>) -> (Vec<File>, Vec<File>) {
     (program, pack.into_iter().map(moved).collect())
 }
 
+/// Returns the policy pack with the GitRepository `policies` as its source.
+fn pack_of_stack(enforcement_level: Option<EnforcementLevel>) -> PolicyPack {
+    let source_ref =
+        SourceReference { kind: "GitRepository".to_owned(), name: "policies".to_owned(), ..SourceReference::default() };
+    PolicyPack { name: "values".to_owned(), source_ref, enforcement_level, ..PolicyPack::default() }
+}
+
 fn violations(stack: &Stack) -> Option<PolicyViolations> {
     stack.status.as_ref()?.policy_violations.clone()
 }
@@ -104,16 +108,8 @@ async fn check_source(scene: &Scene, files: Vec<File>, path: &str) {
     let (source, policies) = (scene.source("app").await, scene.source("policies").await);
     policies.push(&pack).await;
     let first = source.push(&program).await;
-    let source_ref =
-        SourceReference { kind: "GitRepository".to_owned(), name: "policies".to_owned(), ..SourceReference::default() };
-    let pack_of_stack = PolicyPack {
-        name: "values".to_owned(),
-        source_ref,
-        enforcement_level: Some(EnforcementLevel::Advisory),
-        ..PolicyPack::default()
-    };
     let mut stack = stack(scene, &source);
-    stack.spec.policy_packs = vec![pack_of_stack.clone()];
+    stack.spec.policy_packs = vec![pack_of_stack(Some(EnforcementLevel::Advisory))];
     let main = scene.start(stack).await;
     assert_eq!(first_outputs(&main, &first).await, json!({"value": "forbidden"}));
     let found = violations(&main.get().await).expect("an advisory violation");
@@ -121,8 +117,7 @@ async fn check_source(scene: &Scene, files: Vec<File>, path: &str) {
     assert_eq!((found.violations[0].policy.as_str(), found.violations[0].pack.as_str()), ("allowed-values", "values"));
     main.until_event("PolicyViolation").await;
 
-    let mandatory = PolicyPack { enforcement_level: None, ..pack_of_stack };
-    main.change(json!({"spec": {"policyPacks": [mandatory]}})).await;
+    main.change(json!({"spec": {"policyPacks": [pack_of_stack(None)]}})).await;
     let (failed, message) = until_message(&main, "allowed-values").await;
     assert!(message.contains("the value is forbidden"), "{message}");
     let last = failed.status.as_ref().and_then(|status| status.last_update.as_ref()).expect("a run");
@@ -137,14 +132,41 @@ async fn check_source(scene: &Scene, files: Vec<File>, path: &str) {
     destroy(&main).await;
 }
 
+/// Returns a program and its policy pack in TypeScript.
+fn typescript_files() -> Vec<File> {
+    let program = npm("npm-extended");
+    let dependencies = program.iter().find(|file| file.path == "package.json").expect("package.json");
+    let mut files = [program.clone(), program_files("policy-typescript")].concat();
+    set_content(&mut files, "policy/package.json", |pack| with_dependencies(pack, &dependencies.content));
+    files
+}
+
 #[test]
 fn a_typescript_policy_pack_from_its_own_source_is_enforced() {
-    run("policy-source-ts", async |scene| {
-        let program = npm("npm-extended");
-        let dependencies = program.iter().find(|file| file.path == "package.json").expect("package.json");
-        let mut files = [program.clone(), program_files("policy-typescript")].concat();
-        set_content(&mut files, "policy/package.json", |pack| with_dependencies(pack, &dependencies.content));
-        check_source(scene, files, "index.ts").await;
+    run("policy-source-ts", async |scene| check_source(scene, typescript_files(), "index.ts").await);
+}
+
+#[test]
+fn a_plan_and_its_execution_evaluate_the_policy_packs() {
+    run("policy-plan", async |scene| {
+        permit(scene, "alice").await;
+        let (program, pack) = split(typescript_files());
+        let (source, policies) = (scene.source("app").await, scene.source("policies").await);
+        policies.push(&pack).await;
+        source.push(&program).await;
+        let mut stack = stack(scene, &source);
+        stack.spec.policy_packs = vec![pack_of_stack(Some(EnforcementLevel::Mandatory))];
+        stack.spec.approval = serde_json::from_value(json!({"mode": "Always"})).expect("approval settings");
+        let main = scene.start(stack).await;
+        let (_, message) = until_message(&main, "allowed-values").await;
+        assert!(message.contains("the value is forbidden"), "the preview of a plan fails: {message}");
+
+        let allowed = source.push(&replaced(&program, "index.ts", "\"forbidden\"", "\"allowed\"")).await;
+        let plan = until_awaiting(&main, &allowed).await;
+        approve(scene, &plan, "alice").await;
+        assert_eq!(outputs_of(&main, &allowed).await, json!({"value": "allowed"}));
+        let last = main.get().await.status.and_then(|status| status.last_update).expect("a run");
+        assert!(last.plan.is_some() && last.inputs.policy_inputs.contains_key("values"), "{last:?}");
     });
 }
 
