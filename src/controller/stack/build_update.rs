@@ -9,7 +9,6 @@ use crate::artifact::Digest;
 use crate::controller::merge;
 use crate::controller::stack::approval::is_of_destroy;
 use crate::controller::stack::build_workspace::StackSpecError;
-use crate::controller::stack::drift;
 use crate::controller::stack::identity;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
@@ -51,7 +50,6 @@ fn spec_digest(update: &Update) -> Digest {
 /// Returns an error if `updateTemplate` is invalid or too large.
 pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpecError> {
     let is_destroy = is_of_destroy(current);
-    let is_check = drift::is_check(current);
     // The preview of a refresh has no such option.
     let refreshes_state = |_: &bool| !is_destroy && current.preview_of != Some(PreviewOf::Refresh);
     let refresh = current.refresh.or(stack.spec.refresh).filter(refreshes_state);
