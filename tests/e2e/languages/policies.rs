@@ -75,11 +75,8 @@ fn a_typescript_policy_pack_of_the_organization_prevents_a_forbidden_resource() 
 #[test]
 fn a_python_policy_pack_of_the_organization_prevents_a_forbidden_resource() {
     run("policy-cloud-py", async |scene| {
-        let mut files = program_files("policy-python");
-        set_content(&mut files, "policy/PulumiPolicy.yaml", |pack| pack.replace("../venv", "venv"));
-        files.push(File { path: "policy/requirements.txt".to_owned(), content: "pulumi-policy==1.21.0\n".to_owned() });
         let install = "python3 -m venv venv && venv/bin/pip install --requirement requirements.txt";
-        check_required(scene, &files, "__main__.py", install).await;
+        check_required(scene, &python_files(), "__main__.py", install).await;
     });
 }
 
@@ -141,43 +138,54 @@ fn typescript_files() -> Vec<File> {
     files
 }
 
+/// Returns a program and its policy pack in Python.
+fn python_files() -> Vec<File> {
+    let mut files = program_files("policy-python");
+    set_content(&mut files, "policy/PulumiPolicy.yaml", |pack| pack.replace("../venv", "venv"));
+    files.push(File { path: "policy/requirements.txt".to_owned(), content: "pulumi-policy==1.21.0\n".to_owned() });
+    files
+}
+
 #[test]
 fn a_typescript_policy_pack_from_its_own_source_is_enforced() {
     run("policy-source-ts", async |scene| check_source(scene, typescript_files(), "index.ts").await);
 }
 
-#[test]
-fn a_plan_and_its_execution_evaluate_the_policy_packs() {
-    run("policy-plan", async |scene| {
-        permit(scene, "alice").await;
-        let (program, pack) = split(typescript_files());
-        let (source, policies) = (scene.source("app").await, scene.source("policies").await);
-        policies.push(&pack).await;
-        source.push(&program).await;
-        let mut stack = stack(scene, &source);
-        stack.spec.policy_packs = vec![pack_of_stack(Some(EnforcementLevel::Mandatory))];
-        stack.spec.approval = serde_json::from_value(json!({"mode": "Always"})).expect("approval settings");
-        let main = scene.start(stack).await;
-        let (_, message) = until_message(&main, "allowed-values").await;
-        assert!(message.contains("the value is forbidden"), "the preview of a plan fails: {message}");
+/// Plans a forbidden value, which fails, and then approves a plan with an allowed value. `path` is the program.
+async fn check_plan(scene: &Scene, files: Vec<File>, path: &str) {
+    permit(scene, "alice").await;
+    let (program, pack) = split(files);
+    let (source, policies) = (scene.source("app").await, scene.source("policies").await);
+    policies.push(&pack).await;
+    source.push(&program).await;
+    let mut stack = stack(scene, &source);
+    stack.spec.policy_packs = vec![pack_of_stack(Some(EnforcementLevel::Mandatory))];
+    stack.spec.approval = serde_json::from_value(json!({"mode": "Always"})).expect("approval settings");
+    let main = scene.start(stack).await;
+    let (_, message) = until_message(&main, "allowed-values").await;
+    assert!(message.contains("the value is forbidden"), "the preview of a plan fails: {message}");
 
-        let allowed = source.push(&replaced(&program, "index.ts", "\"forbidden\"", "\"allowed\"")).await;
-        let plan = until_awaiting(&main, &allowed).await;
-        approve(scene, &plan, "alice").await;
-        assert_eq!(outputs_of(&main, &allowed).await, json!({"value": "allowed"}));
-        let last = main.get().await.status.and_then(|status| status.last_update).expect("a run");
-        assert!(last.plan.is_some() && last.inputs.policy_inputs.contains_key("values"), "{last:?}");
-    });
+    let allowed = source.push(&replaced(&program, path, "\"forbidden\"", "\"allowed\"")).await;
+    let plan = until_awaiting(&main, &allowed).await;
+    approve(scene, &plan, "alice").await;
+    assert_eq!(outputs_of(&main, &allowed).await, json!({"value": "allowed"}));
+    let last = main.get().await.status.and_then(|status| status.last_update).expect("a run");
+    assert!(last.plan.is_some() && last.inputs.policy_inputs.contains_key("values"), "{last:?}");
+}
+
+#[test]
+fn a_plan_in_typescript_is_made_and_executed_with_the_policy_packs() {
+    run("policy-plan-ts", async |scene| check_plan(scene, typescript_files(), "index.ts").await);
+}
+
+#[test]
+fn a_plan_in_python_is_made_and_executed_with_the_policy_packs() {
+    run("policy-plan-py", async |scene| check_plan(scene, python_files(), "__main__.py").await);
 }
 
 #[test]
 fn a_python_policy_pack_from_its_own_source_is_enforced() {
-    run("policy-source-py", async |scene| {
-        let mut files = program_files("policy-python");
-        set_content(&mut files, "policy/PulumiPolicy.yaml", |pack| pack.replace("../venv", "venv"));
-        files.push(File { path: "policy/requirements.txt".to_owned(), content: "pulumi-policy==1.21.0\n".to_owned() });
-        check_source(scene, files, "__main__.py").await;
-    });
+    run("policy-source-py", async |scene| check_source(scene, python_files(), "__main__.py").await);
 }
 
 fn set_content(files: &mut [File], path: &str, change: impl FnOnce(&str) -> String) {
