@@ -1,7 +1,7 @@
 //! Tests policy packs from their own sources, without a language runtime for policies. The tests in `languages` run policy
 //! packs in TypeScript and Python.
 
-use pulumi_controller::api::conditions::{READY, stack_reason};
+use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::{PolicyPack, SourceReference, Stack};
 use serde_json::json;
 
@@ -60,7 +60,7 @@ fn an_invalid_policy_pack_is_reported_with_its_field() {
         stack.spec.policy_packs = vec![elsewhere];
         let main = scene.start(stack).await;
         main.until("to report the reference to another namespace", WaitLimit::Reaction, |stack| {
-            has_condition(stack, READY, "False", stack_reason::ACCESS_DENIED)
+            has_condition(stack, STALLED, "True", stack_reason::ACCESS_DENIED)
                 && message(stack).contains("spec.policyPacks[house].sourceRef")
         })
         .await;
