@@ -5,13 +5,14 @@ use std::fs;
 use pulumi_controller::rpc::proto::{self, Outcome, RunRequest};
 use pulumi_controller::rpc::protocol::settings_digest;
 
-use crate::harness::{Workspace, archive};
+use crate::harness::{Workspace, archive, signal};
 
 const PROGRAM: &str = "name: example\nruntime: yaml\n";
 const PACK: &str = "name: house\nruntime: nodejs\n";
 
 /// Records the installations of policy packs and the arguments of an `up`, which reports a mandatory and an advisory
-/// violation. An installation fails if the pack contains the file `broken`.
+/// violation. An installation fails if the pack contains the file `broken`, and does not end if the pack contains the
+/// file `endless`, unless `endless` is in the home directory, too.
 const CLI: &str = r#"for argument in "$@"; do
     case "$argument" in --event-log=*) log=${argument#--event-log=};; esac
 done
@@ -20,7 +21,8 @@ case "$*" in
     [ -f PulumiPolicy.yaml ] || exit 0
     pwd >> "$HOME/installs"
     [ ! -f broken ] || { echo 'no such package: left-pad' >&2; exit 1; }
-    mkdir -p node_modules;;
+    mkdir -p node_modules
+    while [ -f endless ] && [ ! -f "$HOME/endless" ]; do sleep 0.1; done;;
 *" up "*)
     printf '%s\n' "$@" > "$HOME/up"
     violation='{"sequence":1,"timestamp":1,"policyEvent":{"resourceUrn":"urn:pulumi:dev::example::a:b:C::d","message":"LEVEL text",
@@ -87,6 +89,28 @@ async fn a_policy_pack_is_installed_once_and_kept_until_it_is_no_longer_required
     until_installed(&workspace, &third).await;
     assert_eq!(workspace.status().await.policy_packs.len(), 1);
     assert_eq!(fs::read_dir(workspace.path("share/policies")).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn killing_the_agent_during_the_installation_of_a_policy_pack_leaves_no_incomplete_pack() {
+    let mut workspace = Workspace::start_with(Some(CLI), &[]).await;
+    workspace.put(PROGRAM).await;
+    let (artifact, bytes) = pack("endless");
+    workspace.put_policy_pack(&artifact, bytes.clone(), &[]).await.unwrap();
+    workspace.until("the installation runs", |_| installs(&workspace).len() == 1).await;
+    signal(workspace.agent_pid(), "KILL");
+    workspace.wait_for_exit().await;
+    workspace.start_agent().await;
+    assert_eq!(workspace.status().await.policy_packs, []);
+    for directory in ["share/policies", "share/staging"] {
+        assert_eq!(fs::read_dir(workspace.path(directory)).unwrap().count(), 0, "{directory}");
+    }
+    let refusal = workspace.run(&request(&workspace, &artifact, "").await).await.unwrap_err();
+    assert!(refusal.is_precondition(), "{refusal}");
+
+    fs::write(workspace.path("home/endless"), "").unwrap();
+    workspace.put_policy_pack(&artifact, bytes, &[]).await.unwrap();
+    until_installed(&workspace, &artifact).await;
 }
 
 #[tokio::test]
