@@ -42,6 +42,8 @@ pub const PLANNED_PROPERTIES: u32 = 20;
 pub const POLICY_PACKS: u32 = 10;
 /// Maximum number of policy packs of a Workspace.
 pub const WORKSPACE_POLICY_PACKS: u32 = 2 * POLICY_PACKS;
+/// Maximum number of objects with the outputs of a Stack.
+pub const OUTPUT_OBJECTS: u32 = 10;
 /// Maximum number of policy violations in a status.
 pub const POLICY_VIOLATIONS: u32 = 20;
 /// Maximum number of history entries in a status.

@@ -12,6 +12,8 @@ pub const STALLED: &str = "Stalled";
 pub const DRIFTED: &str = "Drifted";
 /// Condition of a Stack with `spec.ttl` or `spec.expiresAt`: whether the Stack expires within an hour, or has expired.
 pub const EXPIRING: &str = "Expiring";
+/// Condition of a Stack with `spec.writeOutputsTo`: whether the outputs of the last successful update were written.
+pub const OUTPUTS_WRITTEN: &str = "OutputsWritten";
 pub const PROGRESSING: &str = "Progressing";
 pub const FAILED: &str = "Failed";
 pub const COMPLETE: &str = "Complete";
@@ -72,6 +74,12 @@ pub mod expiry_reason {
     pub const EXPIRES_SOON: &str = "ExpiresSoon";
     /// The controller deletes the Stack and destroys its resources.
     pub const EXPIRED: &str = "Expired";
+}
+
+/// Reasons of the condition `OutputsWritten` of a Stack, and of the event about a failure.
+pub mod outputs_reason {
+    pub const OUTPUTS_WRITTEN: &str = "OutputsWritten";
+    pub const OUTPUTS_NOT_WRITTEN: &str = "OutputsNotWritten";
 }
 
 /// Reasons of the conditions of a Program.

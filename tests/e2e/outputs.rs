@@ -1,13 +1,13 @@
 //! Tests outputs in the outputs Secret and in the status, and outputs that cannot be stored.
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
-use pulumi_controller::api::conditions::READY;
+use pulumi_controller::api::conditions::{OUTPUTS_WRITTEN, READY, outputs_reason};
 use pulumi_controller::api::names;
 use serde_json::{Value, json};
 
-use crate::harness::{Program, WaitLimit, api_call, condition, run};
+use crate::harness::{Poll, Program, WaitLimit, api_call, condition, has_condition, run, wait_until};
 
 #[test]
 fn each_run_has_an_outputs_secret_and_removed_outputs_are_dropped() {
@@ -53,6 +53,75 @@ fn each_run_has_an_outputs_secret_and_removed_outputs_are_dropped() {
             kept,
             "the outputs of the previous run are unchanged"
         );
+    });
+}
+
+/// Returns the values of a Secret.
+async fn secret_values(scene: &crate::harness::Scene, name: &str) -> Value {
+    let secret = api_call(format!("reading {name}"), scene.api::<Secret>().get(name)).await;
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, text(value.0))).collect()
+}
+
+#[test]
+fn outputs_are_written_to_objects_that_change_with_each_run_and_with_the_spec() {
+    run("outputs-objects", async |scene| {
+        let source = scene.source("app").await;
+        let program = |url: &str| {
+            Program::new("outputs")
+                .output("url", json!(url))
+                .output("ports", json!([80, 443]))
+                .output("token", json!({"fn::secret": "hunter22"}))
+        };
+        let first = source.push(&program("http://one").files()).await;
+        scene.create::<Secret>(json!({"metadata": {"name": "foreign"}, "stringData": {"url": "mine"}})).await;
+        let mut stack = scene.stack("main", &source);
+        let objects = json!([
+            {"kind": "Secret", "name": "database", "rename": {"url": "URL"}, "labels": {"team": "blue"}},
+            {"kind": "ConfigMap", "name": "settings"},
+            {"kind": "Secret", "name": "foreign", "keys": ["url"]},
+        ]);
+        stack.spec.write_outputs_to = serde_json::from_value(objects).expect("objects");
+        let main = scene.start(stack).await;
+        main.until_applied(&first).await;
+        let failed = main
+            .until("to report the Secret of another owner", WaitLimit::Run, |stack| {
+                has_condition(stack, OUTPUTS_WRITTEN, "False", outputs_reason::OUTPUTS_NOT_WRITTEN)
+            })
+            .await;
+        let message = condition(&failed, OUTPUTS_WRITTEN).map(|found| found.message.clone()).unwrap_or_default();
+        assert!(message.contains("Secret foreign exists and does not belong to this Stack"), "{message}");
+        main.until_event("OutputsNotWritten").await;
+        assert_eq!(secret_values(scene, "foreign").await, json!({"url": "mine"}));
+        let expected = json!({"URL": "http://one", "ports": "[80,443]", "token": "hunter22"});
+        assert_eq!(secret_values(scene, "database").await, expected);
+        let settings = api_call("reading settings", scene.api::<ConfigMap>().get("settings")).await;
+        assert_eq!(json!(settings.data), json!({"url": "http://one", "ports": "[80,443]"}));
+        assert_eq!(settings.labels().get("reconcile.fluxcd.io/watch").map(String::as_str), Some("Enabled"));
+
+        let second = source.push(&Program::new("outputs").output("url", json!("http://two")).files()).await;
+        main.until_applied(&second).await;
+        assert_eq!(secret_values(scene, "database").await, json!({"URL": "http://two"}), "removed outputs are removed");
+
+        let database = json!([{"kind": "Secret", "name": "database"}]);
+        main.change(json!({"spec": {"writeOutputsTo": database}})).await;
+        main.until("to have written all outputs", WaitLimit::Run, |stack| {
+            has_condition(stack, OUTPUTS_WRITTEN, "True", outputs_reason::OUTPUTS_WRITTEN)
+        })
+        .await;
+        assert_eq!(secret_values(scene, "database").await, json!({"url": "http://two"}));
+        let gone = api_call("reading settings", scene.api::<ConfigMap>().get_opt("settings")).await;
+        assert!(gone.is_none(), "an object that the spec no longer contains is deleted");
+        main.delete().await;
+        main.until_gone().await;
+        wait_until("the Secret is deleted with the Stack", WaitLimit::Reaction, async || {
+            match api_call("reading database", scene.api::<Secret>().get_opt("database")).await {
+                None => Poll::Found(()),
+                Some(_) => Poll::NotYet("the Secret exists".to_owned()),
+            }
+        })
+        .await;
+        assert_eq!(secret_values(scene, "foreign").await, json!({"url": "mine"}));
     });
 }
 

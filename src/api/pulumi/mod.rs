@@ -3,6 +3,7 @@
 mod approval;
 mod cloud_oidc;
 mod drift;
+mod output_objects;
 mod policy;
 mod program;
 mod receiver;
@@ -16,6 +17,7 @@ pub use approval::{
 };
 pub use cloud_oidc::PulumiCloudOidc;
 pub use drift::{DriftIgnoreRule, DriftMode, DriftPolicy, StackDrift};
+pub use output_objects::{OutputObject, OutputObjectKind, OutputObjectReference};
 pub use policy::{EnforcementLevel, PolicyPack, PolicyViolation, PolicyViolations};
 pub use program::{
     Configuration, CustomTimeouts, Plugin, Plugins, Program, ProgramArtifact, ProgramDefinition, ProgramResource,

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::api::auto::LockRecovery;
 use crate::api::pulumi::{
-    ApprovalPolicy, ConfigReference, DriftPolicy, FluxSource, GitAuth, GitReference, PolicyPack, ProgramReference,
-    PulumiCloudOidc, ResourceRef, RunSchedule, StackStatus,
+    ApprovalPolicy, ConfigReference, DriftPolicy, FluxSource, GitAuth, GitReference, OutputObject, PolicyPack,
+    ProgramReference, PulumiCloudOidc, ResourceRef, RunSchedule, StackStatus,
 };
 use crate::api::{bounds, schema};
 
@@ -358,6 +358,13 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::POLICY_PACKS))]
     pub policy_packs: Vec<PolicyPack>,
+
+    /// Secrets and ConfigMaps to which the controller writes the outputs after each successful update. The objects belong
+    /// to the Stack and are deleted with it. Default: none.
+    /// Example: `[{kind: Secret, name: database, keys: [url, password]}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::OUTPUT_OBJECTS))]
+    pub write_outputs_to: Vec<OutputObject>,
 
     /// Template with `metadata` and `spec` that is merged into the Update of each run, with the semantics of
     /// `kubectl patch --type=strategic`. The `spec` contains fields of an Update, such as `ttlAfterCompleted`,

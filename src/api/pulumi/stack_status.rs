@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::auto::{PendingCreates, PreviewOf, RunProject, SourceMetadata, UpdateKind};
-use crate::api::pulumi::{ApprovedPlan, PolicyViolations, PulumiStack, StackDrift, StackPlan};
+use crate::api::pulumi::{ApprovedPlan, OutputObjectReference, PolicyViolations, PulumiStack, StackDrift, StackPlan};
 use crate::api::{bounds, schema};
 use crate::artifact::Digest;
 
@@ -117,6 +117,12 @@ pub struct StackStatus {
     /// Example: `{updateName: web-3, count: 1}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<StackDrift>,
+
+    /// Objects that `spec.writeOutputsTo` has created. Absent if there are none.
+    /// Example: `[{kind: Secret, name: database}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCES))]
+    pub written_outputs: Vec<OutputObjectReference>,
 
     /// Policy violations of the last run that evaluated policies. Absent if there were none.
     /// Example: `{mandatory: 1, advisory: 0}`.

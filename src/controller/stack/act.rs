@@ -18,7 +18,9 @@ use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
 use crate::controller::stack::waiting::stall;
-use crate::controller::stack::{build_update, deletion, expiry, fetch, ownership, pko_migration, waiting};
+use crate::controller::stack::{
+    build_update, deletion, expiry, fetch, output_objects, ownership, pko_migration, waiting, write_outputs,
+};
 use crate::controller::update::interrupted_run;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
@@ -239,6 +241,7 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let stack = &observed.stack;
     let Some(update) = &observed.update else { return Ok(Next::Rest(None)) };
     let status = status::with_result(stack, update, observed.outputs.as_ref(), now);
+    let status = write_outputs::write(observed, update, status, context, now).await?;
     run_events::drift(stack, &status).into_iter().for_each(|event| context.events.publish(event));
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         return next_step(stack, &status, context).await;
@@ -250,9 +253,10 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     // A comment on a pull request contains the last event, which is the result of the run with the violations.
     let events = run_events::policy_violations(stack, &status).into_iter().chain(ended.unwrap_or_default());
     let events: Vec<Event> = events.collect();
+    let not_written = output_objects::event(stack, &status);
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;
-    events.into_iter().for_each(|event| context.events.publish(event));
+    events.into_iter().chain(not_written).for_each(|event| context.events.publish(event));
     if update.status.as_ref().is_some_and(|status| status.outputs_unavailable == Some(true)) {
         let why = status.last_update.as_ref().and_then(|last| last.message.as_deref());
         let why = why.unwrap_or("the outputs of the run are not available");

@@ -24,6 +24,7 @@ mod identity;
 mod next_run;
 mod observe;
 mod observed;
+mod output_objects;
 mod ownership;
 mod pattern;
 mod pko_migration;
@@ -41,6 +42,7 @@ mod status;
 mod step;
 mod waiting;
 mod workspace_state;
+mod write_outputs;
 
 pub use approval::{Approvals, approvals, unapproved_run};
 pub use context::{Context, StackCache};

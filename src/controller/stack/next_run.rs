@@ -17,7 +17,9 @@ use crate::controller::stack::restrictions::{Restriction, restriction};
 use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_update, describe_run, reference, run_kind};
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
-use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, policy_packs, status};
+use crate::controller::stack::{
+    build_update, build_workspace, output_objects, ownership, pko_migration, policy_packs, status,
+};
 use crate::source::Resolved;
 
 /// Returns the next step towards a run if a run is due. Otherwise, returns the action for a Stack without a due run.
@@ -150,7 +152,7 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     if let Err(error) = build_workspace::check_times(stack).and_then(|()| run()) {
         return Action::Invalid(error.to_string());
     }
-    if let Err(message) = drift::check_schedule(stack) {
+    if let Err(message) = drift::check_schedule(stack).and_then(|()| output_objects::check(stack)) {
         return Action::Invalid(message);
     }
     if let Some(action) = blocked_by_dependencies(observed, &resolved.revision, kind, now) {

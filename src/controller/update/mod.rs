@@ -27,7 +27,7 @@ pub mod status;
 pub use attachments::Attachments;
 pub use context::Context;
 pub use controller::{Feeds, controller, reconcile};
-pub use outputs::is_of as is_outputs_of;
+pub use outputs::{is_of as is_outputs_of, key as output_key};
 #[cfg(test)]
 pub(crate) use queue::run_in;
 pub use queue::{UpdateGroup, Updates, updates};

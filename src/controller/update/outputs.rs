@@ -102,7 +102,7 @@ pub(super) fn owned_secret(update: &Update, name: &str, annotations: &Value, dat
 }
 
 /// Returns the key in the Secret for the name of an output.
-fn key(name: &str) -> String {
+pub fn key(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
 }
 

@@ -13,7 +13,7 @@ use crate::api::{columns, names};
 use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::describe_run;
-use crate::controller::stack::{drift, expiry};
+use crate::controller::stack::{drift, expiry, output_objects};
 
 /// Advice for a Stack whose last run is not retried.
 const RESUME_ADVICE: &str = "The Stack runs again when the spec or the source changes, or when the annotation \
@@ -84,6 +84,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
         }
         set_conditions(&mut status.conditions, &desired, generation, now);
         drift::keep(stack, &mut status);
+        output_objects::keep(stack, &mut status);
         expiry::keep(stack, &mut status, now);
     }
     if *state == State::Abandoned {

@@ -1,0 +1,68 @@
+//! Objects to which the controller writes the outputs of a Stack.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::bounds;
+
+/// Secret or ConfigMap that contains outputs of the last successful update.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputObject {
+    /// Kind of the object: `Secret` or `ConfigMap`. A ConfigMap contains no secret outputs.
+    pub kind: OutputObjectKind,
+    /// Name of the object in the namespace of the Stack. An object that exists and does not belong to the Stack is not
+    /// changed.
+    #[schemars(length(min = 1, max = bounds::NAME))]
+    pub name: String,
+    /// Names of the outputs. Default: all outputs, and for a ConfigMap all outputs that are not secret.
+    /// Example: `[url, password]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::ENTRIES), inner(length(min = 1, max = bounds::KEY)))]
+    pub keys: Vec<String>,
+    /// Keys in the object by the name of the output. Default: the name of the output, in which `_` replaces characters
+    /// that a key cannot contain. Example: `{url: DATABASE_URL}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::ENTRIES))]
+    pub rename: BTreeMap<String, String>,
+    /// Whether strings are written without quotation marks. With `false`, all values are written as JSON. Default:
+    /// `true`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw: Option<bool>,
+    /// Labels of the object, in addition to the labels of the controller and to `reconcile.fluxcd.io/watch: Enabled`,
+    /// which this field can replace. Default: none. Example: `{team: blue}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Kind of an object with outputs: `Secret` or `ConfigMap`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OutputObjectKind {
+    #[default]
+    Secret,
+    ConfigMap,
+}
+
+impl OutputObjectKind {
+    /// Returns the name of the kind.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OutputObjectKind::Secret => "Secret",
+            OutputObjectKind::ConfigMap => "ConfigMap",
+        }
+    }
+}
+
+/// Object with outputs that the controller has written.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputObjectReference {
+    /// Kind of the object: `Secret` or `ConfigMap`.
+    pub kind: OutputObjectKind,
+    /// Name of the object.
+    #[schemars(length(max = bounds::NAME))]
+    pub name: String,
+}
