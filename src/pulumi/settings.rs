@@ -32,7 +32,7 @@ pub enum SettingsError {
     #[error("invalid config key {key:?}: {reason}")]
     Key { key: String, reason: String },
     #[error(
-        "config key {key:?} contains an object whose only key is \"secure\", which the CLI treats as an encrypted value: rename this key"
+        "config key {key:?} contains an object whose only key is \"secure\"; the CLI treats such an object as an encrypted value: rename the key \"secure\""
     )]
     Secure { key: String },
     #[error("failed to write the settings file of the stack: {reason}")]

@@ -69,11 +69,28 @@ impl PulumiCloudOidc {
             duration::seconds(text).is_some_and(|seconds| (MIN_EXPIRATION..=MAX_EXPIRATION).contains(&seconds))
         };
         let rules = [
-            ("organization", is_name(&self.organization), "must be the name of an organization"),
-            ("team", is_optional_name(&self.team), "must be the name of a team"),
-            ("user", is_optional_name(&self.user), "must be the login name of a user"),
+            (
+                "organization",
+                is_name(&self.organization),
+                "must be the name of an organization, which is not empty and has no whitespace or control characters",
+            ),
+            (
+                "team",
+                is_optional_name(&self.team),
+                "must be the name of a team, which is not empty and has no whitespace or control characters",
+            ),
+            (
+                "user",
+                is_optional_name(&self.user),
+                "must be the login name of a user, which is not empty and has no whitespace or control characters",
+            ),
             ("user", self.team.is_none() || self.user.is_none(), "must not be set together with team"),
-            ("audience", is_optional_name(&self.audience), "must be an audience such as urn:pulumi:org:acme"),
+            (
+                "audience",
+                is_optional_name(&self.audience),
+                "must be an audience, which is not empty and has no whitespace or control characters, for example \
+                 urn:pulumi:org:acme",
+            ),
             (
                 "expiration",
                 self.expiration.as_ref().is_none_or(is_expiration),

@@ -214,8 +214,8 @@ impl<'a> Window<'a> {
         };
         Ok(Window {
             days: &window.days,
-            start: start.ok_or_else(|| ("start", format!("{:?} is not a time such as 08:00", window.start)))?,
-            end: end.ok_or_else(|| ("end", format!("{:?} is not a time such as 17:00 or 24:00", window.end)))?,
+            start: start.ok_or_else(|| ("start", not_a_time(&window.start, "23:59")))?,
+            end: end.ok_or_else(|| ("end", not_a_time(&window.end, "24:00")))?,
             zone: time_zone(window.time_zone.as_deref()).map_err(|what| ("timeZone", what))?,
         })
     }
@@ -238,6 +238,11 @@ impl<'a> Window<'a> {
         let start = instant(&self.zone, date.to_datetime(self.start))?;
         Some((start, instant(&self.zone, end.to_datetime(self.end))?))
     }
+}
+
+/// Returns the error for a text that is not a valid time of day. `last` is the last valid time.
+fn not_a_time(text: &str, last: &str) -> String {
+    format!("{text:?} is not a time in the format HH:MM, from 00:00 to {last}")
 }
 
 /// Parses a time of day in the format `HH:MM`.

@@ -301,8 +301,8 @@ fn errors_contain_config_keys_that_the_cli_would_misread() {
         (json!({"a": 1, "web:a": 2}), "invalid config key \"web:a\": set twice, with and without its namespace"),
         (
             json!({"a": [{"secure": "x"}]}),
-            "config key \"a\" contains an object whose only key is \"secure\", which the CLI treats as an encrypted value: \
-             rename this key",
+            "config key \"a\" contains an object whose only key is \"secure\"; the CLI treats such an object as an \
+             encrypted value: rename the key \"secure\"",
         ),
     ];
     for (values, expected) in table {

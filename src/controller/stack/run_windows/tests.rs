@@ -173,19 +173,19 @@ fn an_invalid_schedule_is_an_error_with_the_path_of_the_field() {
         ),
         (
             window(&json!({"start": "8:00", "end": "17:00"})),
-            "invalid spec.schedule.windows[0].start: \"8:00\" is not a time such as 08:00",
+            "invalid spec.schedule.windows[0].start: \"8:00\" is not a time in the format HH:MM, from 00:00 to 23:59",
         ),
         (
             window(&json!({"start": "24:00", "end": "17:00"})),
-            "invalid spec.schedule.windows[0].start: \"24:00\" is not a time such as 08:00",
+            "invalid spec.schedule.windows[0].start: \"24:00\" is not a time in the format HH:MM, from 00:00 to 23:59",
         ),
         (
             window(&json!({"start": "08:00", "end": "17:60"})),
-            "invalid spec.schedule.windows[0].end: \"17:60\" is not a time such as 17:00 or 24:00",
+            "invalid spec.schedule.windows[0].end: \"17:60\" is not a time in the format HH:MM, from 00:00 to 24:00",
         ),
         (
             window(&json!({"start": "08:00", "end": "+7:00"})),
-            "invalid spec.schedule.windows[0].end: \"+7:00\" is not a time such as 17:00 or 24:00",
+            "invalid spec.schedule.windows[0].end: \"+7:00\" is not a time in the format HH:MM, from 00:00 to 24:00",
         ),
         (
             json!({"freezes": [{"from": "2026-12-23T00:00:00Z", "to": "2026-12-22T00:00:00Z"}]}),
@@ -200,8 +200,8 @@ fn an_invalid_schedule_is_an_error_with_the_path_of_the_field() {
     let of_namespace = schedule(&window(&json!({"start": "8", "end": "17:00"})));
     assert_eq!(
         result(&[(NAMESPACE, &of_namespace)], "2026-11-26T12:00:00Z"),
-        "invalid windows[0].start in the annotation pulumi.com/schedule of namespace apps: \"8\" is not a time such as \
-         08:00"
+        "invalid windows[0].start in the annotation pulumi.com/schedule of namespace apps: \"8\" is not a time in the format \
+         HH:MM, from 00:00 to 23:59"
     );
 }
 
