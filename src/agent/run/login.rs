@@ -164,7 +164,7 @@ impl Login {
         let last = lock(&self.last.0);
         let session =
             last.as_ref().filter(|session| session.account == self.account(url) && session.token == stored)?;
-        // An earlier run can have logged in.
+        // An earlier run may have logged in.
         self.hide(stored);
         Some(read(session))
     }

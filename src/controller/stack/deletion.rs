@@ -62,9 +62,10 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. The resources of an
-/// expired Stack are destroyed unless `spec.destroyOnFinalize` is `false`. Nothing is destroyed if no run of the Stack can have changed resources, or if a destroy has succeeded, because another Stack
-/// may manage the Pulumi stack in the spec.
+/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. The
+/// resources of an expired Stack are destroyed unless `spec.destroyOnFinalize` is `false`. The controller
+/// destroys resources only if a run of the Stack may have changed them, and only until a destroy has succeeded, because
+/// another Stack may manage the Pulumi stack in the spec.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_else(|| expiry::has_expired(stack))
