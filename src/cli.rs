@@ -116,7 +116,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "reconcile.fluxcd.io/watch=Enabled")]
     pub watch_configs_label_selector: String,
 
-    /// Comma-separated list of feature gates. With `DisableConfigWatchers=true`, changes of labeled Secrets and
+    /// Comma-separated list of feature gates. With `DisableConfigWatchers=true`, changes to labeled Secrets and
     /// ConfigMaps do not start runs.
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
     pub feature_gates: Vec<String>,

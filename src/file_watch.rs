@@ -1,4 +1,4 @@
-//! Detects changes of mounted files, such as TLS certificates, known hosts, and the keys of Secrets and ConfigMaps.
+//! Detects changes to mounted files, such as TLS certificates, known hosts, and the keys of Secrets and ConfigMaps.
 //!
 //! The kubelet replaces the files of a volume by a rename in the directory of the volume, so a watch on the directory
 //! detects each change. Network file systems do not report changes that other hosts make, so a cached value is valid

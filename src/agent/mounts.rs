@@ -138,7 +138,7 @@ impl InputHasher {
             Ok(Some(key)) if key.len() >= MIN_KEY => key,
             other => {
                 let found = other.map(|key| key.map(|key| key.len()));
-                tracing::warn!(file = %self.key_file.display(), ?found, "no valid hash key: changes of Secrets and ConfigMaps are not detected");
+                tracing::warn!(file = %self.key_file.display(), ?found, "no valid hash key: changes to Secrets and ConfigMaps are not detected");
                 return Hashes::default();
             }
         };

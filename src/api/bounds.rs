@@ -30,7 +30,7 @@ pub const REFERENCED_OBJECTS: u32 = WORKSPACE_ENV + WORKSPACE_ENV_FROM + WORKSPA
 pub const MOUNTED_INPUTS: u32 = ENTRIES;
 /// Maximum number of conditions of an object.
 pub const CONDITIONS: u32 = 16;
-/// Maximum number of types of operations, such as `create`, in the summary of the changes of a run.
+/// Maximum number of types of operations, such as `create`, in the summary of the changes that a run has made.
 pub const OPERATIONS: u32 = 64;
 /// Maximum number of pending creates in the status of an Update.
 pub const PENDING_CREATES: u32 = 100;

@@ -71,7 +71,7 @@ pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
 /// Annotation with the hash of the inputs of a workspace pod. A pod is outdated if its hash differs from the current
 /// hash.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
-/// Annotation of a workspace pod. A change of the annotation makes the kubelet update the mounted Secrets and
+/// Annotation of a workspace pod. A change to the annotation makes the kubelet update the mounted Secrets and
 /// ConfigMaps. The value is the time of the last such change.
 pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
 /// Annotation of an Update with the time at which the controller requested the cancellation of the run from the agent.

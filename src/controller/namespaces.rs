@@ -72,7 +72,7 @@ impl Namespaces {
         (Namespaces { reader, is_paused, cache: Some(cache) }, NamespaceWatch { writer })
     }
 
-    /// Returns whether a change of the annotations requeues the Stacks of the namespace.
+    /// Returns whether a change to the annotations requeues the Stacks of the namespace.
     pub fn is_watched(&self) -> bool {
         self.cache.is_some()
     }

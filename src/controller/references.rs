@@ -24,7 +24,7 @@ pub use poll::{Poll, Reference, ReferencedKind, Waiter};
 const MAX_CONCURRENT_READS: usize = 8;
 /// Maximum number of missing objects that a message lists.
 const MAX_LISTED: usize = 5;
-/// Maximum time in which the kubelet mounts a change of a Secret or ConfigMap. The kubelet syncs each pod about once a
+/// Maximum time in which the kubelet mounts a change to a Secret or ConfigMap. The kubelet syncs each pod about once a
 /// minute, and the entries of its cache are at most one minute old.
 const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
 /// Column of the `Table` representation of Secrets and ConfigMaps that contains the number of keys.

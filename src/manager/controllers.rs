@@ -324,7 +324,7 @@ impl Wiring<'_> {
         let (config, parts) = (self.config, self.parts);
         let (_, store) = reflector::store::<Workspace>();
         // The Workspace controller has a separate cache with only the required fields of Updates. The cache applies a
-        // change of an Update before the change enqueues the Workspace.
+        // change to an Update before the change enqueues the Workspace.
         let (updates, updates_writer) = update::updates();
         let (git, followers) = self.follow_git();
         let context = Arc::new(workspace::Context {

@@ -43,7 +43,7 @@ const UNCHANGED: [&str; 9] = [
 /// Operations that together replace a resource.
 const REPLACEMENT: [&str; 4] = [REPLACE, "create-replacement", "import-replacement", "delete-replaced"];
 
-/// The planned change of a resource.
+/// The planned change to a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedStep {
     pub urn: String,

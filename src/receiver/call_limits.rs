@@ -14,7 +14,7 @@ use crate::api::pulumi::{NoToken, ReceiverToken};
 /// Minimum interval between the events of a receiver. Prevents callers from flooding the API with events.
 pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Limits and state of the calls to a receiver. The state survives a change of the StackReceiver. The locks are held
+/// Limits and state of the calls to a receiver. The state survives a change to the StackReceiver. The locks are held
 /// only for short critical sections and never across an `.await`.
 #[derive(Debug)]
 pub struct CallLimits {

@@ -19,7 +19,7 @@ const MAX_TEXT: usize = 8 * 1024;
 const MAX_OUTPUT: usize = 64 * 1024;
 /// Maximum length in bytes of a URL.
 const MAX_LINK: usize = 2 * 1024;
-/// Maximum number of engine operations in the changes of a result. The engine has about twenty operations.
+/// Maximum number of engine operations in the changes in a result. The engine has about twenty operations.
 const MAX_OPERATIONS: usize = 32;
 /// Maximum number of pending creates and maximum number of lock holders in a result.
 const MAX_LISTED: usize = 50;

@@ -100,7 +100,7 @@ struct Files {
 }
 
 impl TlsAcceptor {
-    /// Reads `tls.crt`, `tls.key` and `ca.crt` from the directory. Later changes of the files apply to new connections.
+    /// Reads `tls.crt`, `tls.key` and `ca.crt` from the directory. Later changes to the files apply to new connections.
     pub fn from_directory(directory: impl Into<PathBuf>, watch: FileWatch) -> Result<Self, ServerTlsError> {
         let directory = directory.into();
         let files = read_files(&directory)?;

@@ -1,7 +1,7 @@
-//! Changes of watched objects that trigger a reconciliation.
+//! Changes to watched objects that trigger a reconciliation.
 //!
-//! For the kinds that the controller owns, changes of the spec, the finalizers, the deletion timestamp and the request
-//! annotations trigger a reconciliation. Changes of the status do not, because the controller writes the status itself.
+//! For the kinds that the controller owns, changes to the spec, the finalizers, the deletion timestamp and the request
+//! annotations trigger a reconciliation. Changes to the status do not, because the controller writes the status itself.
 //! For other kinds, such as pods, a filter compares the relevant state of each object.
 
 use std::collections::HashMap;

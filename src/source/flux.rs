@@ -240,7 +240,7 @@ pub fn parse_kind(text: &str) -> GroupKind {
 }
 
 /// Returns the checksum of the revision and a digest of the options that select files, such as `ignore` and included
-/// repositories. A change of these options changes the content of the artifact, but not its revision.
+/// repositories. A change to these options changes the content of the artifact, but not its revision.
 fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     let revision = Revision::parse(revision);
     let checksum = revision.checksum()?;

@@ -68,7 +68,7 @@ struct Table {
     missing: HashSet<GroupKind>,
 }
 
-/// A change of the served kinds. Each change is logged once.
+/// A change in the served kinds. Each change is logged once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KindChange {
     Missing,

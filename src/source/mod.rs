@@ -70,9 +70,9 @@ fn in_template(error: inline::InlineSourceError) -> Unavailable {
     Unavailable::Invalid(format!("spec.workspaceTemplate.spec: {error}"))
 }
 
-/// Returns the kind, namespace and name of each source object of a Stack in the namespace `own`, including the sources of
-/// its policy packs. A spec with two sources of the program is invalid. The function then returns both objects, so that a
-/// change of either object reconciles the Stack.
+/// Returns the kind, namespace and name of each source object of a Stack in the namespace `own`, including the sources
+/// of its policy packs. A spec with two sources of the program is invalid. The function then returns both objects, so
+/// that a change to either object reconciles the Stack.
 pub fn named_objects(spec: &StackSpec, own: &str) -> Vec<(GroupKind, (String, String))> {
     let flux = spec.flux_source.iter().map(|source| &source.source_ref);
     let flux = flux.chain(spec.policy_packs.iter().map(|pack| &pack.source_ref));

@@ -1,4 +1,4 @@
-//! Tests that the agent reports changes of mounted inputs.
+//! Tests that the agent reports changes to mounted inputs.
 
 use std::fs;
 use std::os::unix::fs::symlink;

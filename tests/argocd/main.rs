@@ -34,7 +34,7 @@ fn deleted<K: Resource + Clone>(object: &K) -> K {
     deleted
 }
 
-/// Returns the object after a change of its spec that the controller has not observed.
+/// Returns the object after a change to its spec that the controller has not observed.
 fn edited<K: Resource + Clone>(object: &K) -> K {
     let mut edited = object.clone();
     edited.meta_mut().generation = object.meta().generation.map(|generation| generation + 1);

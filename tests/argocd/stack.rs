@@ -152,7 +152,7 @@ fn a_suspended_stack_is_suspended_in_each_state() {
         stack.metadata.generation = Some(4);
         stack.status = Some(with_state(&stack, &State::Suspended, at(20)));
         assert_eq!(health(&stack).status, "Suspended", "{state:?}");
-        // The next change of the spec is not applied.
+        // The next change to the spec is not applied.
         stack.metadata.generation = Some(5);
         stack.status = Some(with_state(&stack, &State::Suspended, at(30)));
         let after = health(&stack);

@@ -24,7 +24,7 @@ const ROUNDS: usize = 8;
 const BUDGET: f64 = 1.0;
 /// Number of Stacks of the attacker.
 const ATTACKERS: usize = 10;
-/// Pause between two changes of all Stacks of the attacker.
+/// Pause between two changes to all Stacks of the attacker.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Duration of an attack before the measurement starts.
 const WARM_UP: Duration = Duration::from_secs(10);

@@ -82,7 +82,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     until_count("runs are attached", RUNS, TIMEOUT, async || (fake_agent.attached(), fake_agent.calls())).await;
     let second = prompt_source.push(&with_text("two").files()).await;
     prompt.until_applied(&second).await;
-    assert_eq!(runs.open(), RUNS, "a change of another Stack ran while all runs were open");
+    assert_eq!(runs.open(), RUNS, "a change to another Stack ran while all runs were open");
 
     let followed = fake_agent.attachments();
     controller.kill().await;

@@ -60,7 +60,7 @@ impl Policy {
         }
     }
 
-    /// Waits until a change of the policy takes effect. The API server applies such a change with a delay.
+    /// Waits until a change to the policy takes effect. The API server applies such a change with a delay.
     async fn until_enforced(&self, scene: &Scene, probe: &Value, is_enforced: impl Fn(Result<String, String>) -> bool) {
         let create =
             ["create", "--dry-run=server", "--output=json", "--namespace", &scene.namespace, "--filename", "-"];

@@ -24,7 +24,7 @@ const TEAM: &str = "team";
 #[test]
 fn no_object_is_written_while_no_input_changes() {
     run("at-rest", async |scene| {
-        // A change of the certificate authority would renew the certificates of all pods.
+        // A change to the certificate authority would renew the certificates of all pods.
         let _alone = AUTHORITY_LOCK.lock().await;
         let source = scene.source("app").await;
         let with_text = |text: &str| Program::new("at-rest").step("step", json!({"value": text})).files();

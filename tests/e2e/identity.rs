@@ -1,4 +1,4 @@
-//! Tests the authentication of agents, and changes of the certificate authority while Stacks run.
+//! Tests the authentication of agents, and changes to the certificate authority while Stacks run.
 //!
 //! All Stacks share one certificate authority. Tests that run in parallel therefore also prove that a change interrupts
 //! no run.

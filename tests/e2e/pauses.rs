@@ -129,7 +129,7 @@ fn an_expired_stack_is_announced_destroyed_and_deleted() {
             condition(stack, conditions::EXPIRING).is_none()
         })
         .await;
-        // The change of the spec starts a run. An expiry that is announced too late is an hour after the announcement.
+        // The change to the spec starts a run. An expiry that is announced too late is an hour after the announcement.
         main.until_applied(&first).await;
         let end = Timestamp::now() + SignedDuration::from_secs(15);
         main.change(json!({"spec": {"expiresAt": seconds(end)}})).await;

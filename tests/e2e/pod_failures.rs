@@ -9,7 +9,7 @@ use crate::harness::{
     Poll, Program, Scene, StackHandle, WaitLimit, condition, has_condition, is_stalled, run, wait_until,
 };
 
-/// A change of the workspace template that makes the Stack fail with a message that contains certain words.
+/// A change to the workspace template that makes the Stack fail with a message that contains certain words.
 struct Case<'a> {
     name: &'a str,
     /// Fields that are merged into the template of the Workspace's spec.

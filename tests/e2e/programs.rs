@@ -35,7 +35,7 @@ fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
             assert_eq!(stack.pod_and_restarts().await, pod, "the pod is not replaced");
         }
 
-        // A change of the labels does not change the program. The third Stack proves that the controller has observed
+        // A change to the labels does not change the program. The third Stack proves that the controller has observed
         // the label change without a new run.
         scene.patch::<ProgramObject>("app", json!({"metadata": {"labels": {"team": "a"}}})).await;
         scene.start(scene.stack_on_program("witness", "app")).await.until_revision("2").await;

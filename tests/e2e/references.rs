@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::harness::{Poll, Program, Scene, Source, StackHandle, WaitLimit, condition, is_done, once, run, wait_until};
 
 /// Maximum time in seconds from the creation of the last object to the start of the run. The goal is 5, but a busy
-/// machine needs more. Without a change of the pod, the kubelet retries only after 60 to 90 seconds.
+/// machine needs more. Without a change to the pod, the kubelet retries only after 60 to 90 seconds.
 const MAX_START_SECONDS: i64 = 15;
 
 /// Returns a Stack that reads the address of the provider log from a Secret and its region from a ConfigMap. Every run

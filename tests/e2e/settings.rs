@@ -1,4 +1,4 @@
-//! Tests changes of a Stack's settings that take effect without a new pod.
+//! Tests changes to a Stack's settings that take effect without a new pod.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::auto::Workspace;
@@ -195,7 +195,7 @@ fn rotating_a_config_input_starts_a_run_but_rotating_env_does_not() {
             Some("A Secret or ConfigMap referenced by the configuration has changed")
         );
 
-        // Changes of keys that no configuration references, in the same Secret and in another one.
+        // Changes to keys that no configuration references, in the same Secret and in another one.
         scene.patch::<Secret>("variable", json!({"stringData": {"UNUSED": "two"}})).await;
         scene.patch::<Secret>("keys", json!({"stringData": {"deep": "rotated"}})).await;
         trigger_input_sync(scene, &main).await;

@@ -1,4 +1,4 @@
-//! Detects incompatible changes of the protocol, because agents and controllers of different versions must
+//! Detects incompatible changes to the protocol, because agents and controllers of different versions must
 //! interoperate. This module contains only pure functions.
 
 use protox::prost_reflect::{

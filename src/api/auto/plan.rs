@@ -48,7 +48,7 @@ pub struct UpdatePlan {
     pub resource_count: i64,
 }
 
-/// Change of a resource that a preview reports.
+/// Change to a resource that a preview reports.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedResource {

@@ -26,7 +26,7 @@ pub struct DriftPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<DriftSchedule>,
 
-    /// Whether a drift check also reports the changes that the program would make. The check then runs
+    /// Whether a drift check also reports the changes that a run would make. The check then runs
     /// `pulumi preview --refresh` instead of `pulumi refresh --preview-only`, and evaluates `policyPacks`.
     /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

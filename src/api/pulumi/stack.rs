@@ -96,7 +96,7 @@ pub struct StackSpec {
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::PATH)))]
     pub paths: Vec<String>,
 
-    /// Reference to a Program in the namespace of the Stack. Each change of the Program starts a run. Default: none.
+    /// Reference to a Program in the namespace of the Stack. Each change to the Program starts a run. Default: none.
     /// Example: `{name: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_ref: Option<ProgramReference>,

@@ -170,7 +170,7 @@ pub struct RunInputs {
     /// identifier. Absent if the source kind does not support it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_id: Option<String>,
-    /// Digest of the files that match `spec.paths`. If this field is set, changes of other files do not start a run.
+    /// Digest of the files that match `spec.paths`. If this field is set, changes to other files do not start a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths_digest: Option<String>,
     /// Keyed hash of the configuration values from Secrets and ConfigMaps when the run was requested. Absent if
@@ -178,7 +178,7 @@ pub struct RunInputs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
     /// Keyed hash of each Secret and ConfigMap that the workspace pod mounts, by object. An object that the controller
-    /// does not watch keeps the hash of the previous run, so a change of the object starts no run.
+    /// does not watch keeps the hash of the previous run, so a change to the object starts no run.
     /// Example: `{Secret/aws: 3f2a…}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]

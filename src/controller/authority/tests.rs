@@ -1,4 +1,4 @@
-//! Tests of changes of the Secret by users and other processes. A fake API server stores the Secret.
+//! Tests of changes to the Secret by users and other processes. A fake API server stores the Secret.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

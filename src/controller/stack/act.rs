@@ -82,7 +82,7 @@ pub async fn act(
         Action::WaitForDependencies(message, stale) => {
             waiting::wait_for_dependencies(stack, message, &stale, context, now).await
         }
-        // No status is written, because the expression can read the status. A change of the status would require
+        // No status is written, because the expression can read the status. A change to the status would require
         // another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
         Action::AwaitApproval(message) => waiting::await_approval(stack, message, context, now).await,

@@ -162,7 +162,7 @@ fn running_message(what: &str, current: &CurrentUpdate, update: &Update, last: O
     if so_far == 0 {
         return format!("{word} {what} ({})", current.name);
     }
-    // The changes of a run include the stack resource, which the progress does not count.
+    // The changes that a run makes include the stack resource, which the progress does not count.
     let before = last.map_or(0, |last| last.changes.values().fold(0_i64, |sum, count| sum.saturating_add(*count)) - 1);
     format!("{word} {what} ({}): {done} of {} resources", current.name, so_far.max(before))
 }

@@ -56,7 +56,7 @@ pub fn due_run(stack: &Stack, message: String) -> DueRun {
     DueRun { operation: UpdateKind::Refresh, message, refresh, plan: PlanUse::None }
 }
 
-/// Returns whether a drift check also reports the changes of the program.
+/// Returns whether a drift check also reports the changes that a run would make.
 fn expects_no_changes(stack: &Stack) -> bool {
     stack.spec.drift.as_ref().and_then(|policy| policy.expect_no_changes).unwrap_or_default()
 }

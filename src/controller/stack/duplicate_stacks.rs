@@ -34,7 +34,7 @@ struct Claim {
     project: Option<String>,
     /// Whether the spec of the Stack contains the name of the project.
     names_project: bool,
-    /// Whether the project has been read from the Workspace. Later changes of the project are recorded when the Stack
+    /// Whether the project has been read from the Workspace. Later changes to the project are recorded when the Stack
     /// is reconciled.
     is_project_read: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.

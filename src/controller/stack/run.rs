@@ -1,5 +1,5 @@
-//! Type, artifact and inputs of a run, and changes of the inputs since the last run. The agent in the pod reports keyed
-//! hashes of the mounted Secrets and ConfigMaps. A change of such an object therefore triggers a run only after the
+//! Type, artifact and inputs of a run, and changes to the inputs since the last run. The agent in the pod reports keyed
+//! hashes of the mounted Secrets and ConfigMaps. A change to such an object therefore triggers a run only after the
 //! kubelet has mounted the change.
 
 use std::collections::BTreeMap;
@@ -164,7 +164,7 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
 /// Returns the operation whose changes the run previews.
 fn preview_of(run: &DueRun) -> Option<PreviewOf> {
     match (run.operation, &run.plan) {
-        // A drift check that refreshes the state also previews the changes of the program.
+        // A drift check that refreshes the state also previews the changes that a run would make.
         (UpdateKind::Refresh, _) => Some(if run.refresh { PreviewOf::Up } else { PreviewOf::Refresh }),
         (UpdateKind::Destroy, PlanUse::Save) => Some(PreviewOf::Destroy),
         (_, PlanUse::Save) => Some(PreviewOf::Up),
@@ -190,7 +190,7 @@ fn config_inputs(observed: &Observed) -> Option<String> {
 }
 
 /// Returns the hashes of the mounted objects. For an object that is not watched, returns the hash of the last run, if
-/// this hash is known. A change of such an object therefore triggers no run, unless the backend has rejected the access
+/// this hash is known. A change to such an object therefore triggers no run, unless the backend has rejected the access
 /// token of the last run: the changed object can contain a valid token.
 fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
     let last = last_update(&observed.stack);

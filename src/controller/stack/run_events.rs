@@ -101,8 +101,8 @@ pub fn ended(
     violations: Option<&PolicyViolations>,
 ) -> Vec<Event> {
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-    // If the backend URL is in a Secret, only the agent reads it. A change of the backend is then detected only after
-    // the run.
+    // If the backend URL is in a Secret, only the agent reads it. A change to the URL is then detected only after the
+    // run.
     let orphaned = current
         .zip(last.pulumi_stack.as_ref())
         .and_then(|(current, next)| resources_remain(stack, current, next, current.pulumi_stack.as_ref()));
@@ -242,7 +242,7 @@ fn planned_resources(plan: &UpdatePlan, most: usize) -> String {
     if more > 0 { format!("{text}\n- and {more} more") } else { text }
 }
 
-/// Returns the changes of a run, such as `2 created, 1 deleted`.
+/// Returns the changes that a run has made, such as `2 created, 1 deleted`.
 fn changed(last: &LastUpdate) -> Option<String> {
     let changes = last.changes.iter().filter(|(operation, count)| *operation != "same" && **count > 0);
     let changes: Vec<String> =

@@ -23,7 +23,7 @@ pub enum Due {
     After(SignedDuration),
     /// The Pulumi Kubernetes Operator stopped retrying the last run. Only a changed input triggers another run.
     FailedPermanently,
-    /// The last run could not start because the spec is invalid. Contains the error message. Only a change of the spec
+    /// The last run could not start because the spec is invalid. Contains the error message. Only a change to the spec
     /// resolves the error.
     Invalid(String),
     /// The last run requires a decision by a user. Contains the reason. Only a changed input or the annotation
@@ -86,7 +86,7 @@ pub fn due(
     }
 }
 
-/// Returns the message for the Update if a change of the Stack or of its annotations triggers a run.
+/// Returns the message for the Update if a change to the Stack or its annotations triggers a run.
 fn changed_request(last: &LastUpdate, inputs: &RunInputs, kind: UpdateKind) -> Option<String> {
     if kind == UpdateKind::Destroy && last.kind.as_deref() != Some(UpdateKind::Destroy.as_str()) {
         return Some("Stack marked for deletion".to_owned());

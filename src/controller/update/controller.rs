@@ -1,7 +1,7 @@
 //! Update controller: the watches that trigger a reconciliation, and the reconcile loop (observe, decide, act).
 //!
-//! A reconciliation is triggered by a change of the Update or of its Workspace, the end of the preceding Update, a
-//! report of the attached task, and a free run slot.
+//! A reconciliation is triggered by a change to the Update or its Workspace, the end of the preceding Update, a report
+//! of the attached task, and a free run slot.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -18,7 +18,7 @@ const MAX_RESOURCES: usize = 10_000;
 /// Maximum length of a text from the agent, in bytes.
 const MAX_FIELD_LENGTH: usize = 128;
 
-/// Urgency of a change of the progress.
+/// Urgency of a change in the progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressChange {
     None,

@@ -64,7 +64,7 @@ pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
 }
 
 /// Returns the files in mounted Secrets and ConfigMaps from which runs read the configuration of all Pulumi stacks. A
-/// change of such a file triggers a run. Environment variables and files in other volumes are not included.
+/// change to such a file triggers a run. Environment variables and files in other volumes are not included.
 pub fn config_files(spec: &WorkspaceSpec) -> BTreeSet<String> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     let keys = items.filter_map(|item| key_of(item.value_from.as_ref()?));

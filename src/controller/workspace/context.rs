@@ -138,7 +138,7 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
 
 /// Cache of Workspaces whose Service, certificate, PodDisruptionBudget and StatefulSet were recently found to be
 /// current, by namespace and name. From the start of its pod to the end of a run, a Workspace is reconciled about
-/// twelve times, mostly after changes of the pod.
+/// twelve times, mostly after changes to the pod.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
     /// The lock is held only for short critical sections and never across an `.await`.

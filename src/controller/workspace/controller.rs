@@ -1,6 +1,6 @@
 //! Workspace controller: the watches that trigger a reconciliation, and the reconcile loop (observe, decide, act).
 //!
-//! A reconciliation is triggered by a change of the Workspace, its pod, its StatefulSet, its runs or the CA, and by
+//! A reconciliation is triggered by a change to the Workspace, its pod, its StatefulSet, its runs or the CA, and by
 //! explicit requests.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -81,7 +81,7 @@ where
     start.run(strip_unused_fields, |_| (), triggers, reconcile, context).await;
 }
 
-/// Returns a stream with an item for each change of the CA, after which certificates must be issued again.
+/// Returns a stream with an item for each change to the CA, after which certificates must be issued again.
 fn authority_changes(
     authority: tokio::sync::watch::Receiver<Arc<Generations>>,
 ) -> impl Stream<Item = ()> + Send + 'static {

@@ -75,7 +75,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         return if has_finalizer { clean_up(observed, now) } else { Action::Ignore };
     }
     if field_managers::is_applied_by_operator(workspace) {
-        // The Stack of the Workspace takes over the Workspace. This change of the Workspace then triggers a
+        // The Stack of the Workspace takes over the Workspace. This change to the Workspace then triggers a
         // reconciliation.
         return Action::Ignore;
     }

@@ -1,5 +1,5 @@
 //! Watches Secrets and ConfigMaps with the watch label of Flux. A run reads only mounted values, and the kubelet
-//! updates mounts with a delay. After a change of an object, the controller therefore polls the agents of the
+//! updates mounts with a delay. After a change to an object, the controller therefore polls the agents of the
 //! Workspaces that mount the object at a short interval, until the agents report the change or a timeout expires. The
 //! watches receive only metadata. Without the permission to watch, the controller polls the agents at the normal
 //! interval.
@@ -109,7 +109,7 @@ impl InputWatch {
         }
     }
 
-    /// Records a change of an object and requeues the Workspaces that mount the object.
+    /// Records a change to an object and requeues the Workspaces that mount the object.
     async fn changed(&self, namespace: &str, object: &str) {
         let workspaces: Vec<ObjectRef<Workspace>> = {
             let mut mounts = self.lock();
@@ -142,7 +142,7 @@ impl InputWatch {
         known.objects = objects;
     }
 
-    /// Records that the changes of these objects have reached the pod.
+    /// Records that the changes to these objects have reached the pod.
     pub(super) fn mark_mounted<'a>(&self, namespace: &str, name: &str, objects: impl Iterator<Item = &'a String>) {
         if let Some(known) = self.lock().get_mut(&(namespace.to_owned(), name.to_owned())) {
             for object in objects {

@@ -41,9 +41,9 @@ pub enum State {
     Ready,
     /// An operation is in progress.
     Working,
-    /// A problem that can disappear without a change of the spec.
+    /// A problem that can disappear without a change to the spec.
     Failing,
-    /// A problem that only a change of the spec resolves.
+    /// A problem that only a change to the spec resolves.
     Stalled,
 }
 
@@ -259,7 +259,7 @@ impl Report {
         Self::failing(reason::ARTIFACT_REFUSED, message, FALLBACK_INTERVAL)
     }
 
-    /// Reports a source that cannot be fetched. If its URL is not allowed, only a change of the spec resolves the
+    /// Reports a source that cannot be fetched. If its URL is not allowed, only a change to the spec resolves the
     /// problem.
     pub(super) fn artifact_not_fetched(artifact: &ArtifactReference, error: &FetchError) -> Self {
         let message = format!("failed to fetch source {}: {error}", name(artifact));

@@ -11,7 +11,7 @@ pub(super) const MAX_NAME: usize = 42;
 /// Maximum termination grace period of a workspace pod, in seconds. A run can keep its run slot for this time after its timeout.
 pub(super) const MAX_GRACE_SECONDS: u64 = 4 * 60 * 60;
 
-/// Reason why no pod can be created from the spec of a Workspace. Only a change of the spec resolves the error.
+/// Reason why no pod can be created from the spec of a Workspace. Only a change to the spec resolves the error.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     #[error("invalid metadata.name: must be at most {MAX_NAME} characters long")]

@@ -1,4 +1,4 @@
-//! Builds the conditions of a Workspace and the events about changes of the conditions. No other module builds them.
+//! Builds the conditions of a Workspace and the events about changes in the conditions. No other module builds them.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;

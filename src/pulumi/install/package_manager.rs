@@ -1,5 +1,5 @@
 //! Types and functions for all package managers: the project and its files, the properties of an installation, and the
-//! detection of local dependencies. The files of a local dependency can change without a change of the lock file.
+//! detection of local dependencies. The files of a local dependency can change without a change to the lock file.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};

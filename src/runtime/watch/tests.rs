@@ -1,4 +1,4 @@
-//! Tests of the changes of watched objects that trigger a reconciliation.
+//! Tests of the changes to watched objects that trigger a reconciliation.
 
 use std::pin::pin;
 use std::sync::Arc;

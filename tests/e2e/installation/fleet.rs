@@ -120,8 +120,8 @@ impl<'a> Fleet<'a> {
     /// Removes the bootstrap objects without pruning, so that the applied objects, which include Flux, remain.
     pub async fn end(&self) {
         let api = self.api(&self.kustomization());
-        // Flux does not prune the objects of a suspended Kustomization. The Kustomization applies itself, so it would revert
-        // a change of `prune`.
+        // Flux does not prune the objects of a suspended Kustomization. The Kustomization applies itself, so it would
+        // revert a change to `prune`.
         let patch = Patch::Merge(json!({"spec": {"suspend": true}}));
         api_call("suspending the bootstrap", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
         let parameters = DeleteParams::default();

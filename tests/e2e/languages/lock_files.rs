@@ -1,4 +1,4 @@
-//! Tests changes of lock files. A changed lock file installs the new version of a package, and a change of the code
+//! Tests changes to lock files. A changed lock file installs the new version of a package, and a change to the code
 //! installs nothing.
 
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::harness::{File, Scene, run};
 
-/// Pushes a program with an older version of a package, then with a newer version, and then with a change of the code
+/// Pushes a program with an older version of a package, then with a newer version, and then with a change to the code
 /// only.
 async fn check(scene: &Scene, [older, newer]: [&[File]; 2], path: &str, [before, after]: [&str; 2]) {
     let source = scene.source("app").await;

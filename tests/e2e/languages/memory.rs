@@ -1,5 +1,5 @@
 //! Tests the memory limits that the documentation recommends for the `pulumi` container. With these limits, the
-//! installation and the first run of a program with few dependencies must succeed, and a run after a change of the
+//! installation and the first run of a program with few dependencies must succeed, and a run after a change to the
 //! code.
 
 use serde_json::json;

@@ -16,7 +16,7 @@ const HARMLESS: [&str; 4] = ["create", "read", "same", "import"];
 /// Maximum number of protected resources in a message.
 const MAX_LISTED: usize = 5;
 
-/// Changes of a plan.
+/// The changes in a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedChanges<'a> {
     /// Number of resources by operation.

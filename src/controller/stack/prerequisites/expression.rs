@@ -1,5 +1,5 @@
-//! Evaluates the CEL expressions of Stacks. In `dependsOn[].readyExpr`, `self` is the Stack and `dep` is the dependency,
-//! as in Flux. In `approval.autoApproveExpr`, `changes` and `resources` are the changes of the plan.
+//! Evaluates the CEL expressions of Stacks. In `dependsOn[].readyExpr`, `self` is the Stack and `dep` is the
+//! dependency, as in Flux. In `approval.autoApproveExpr`, `changes` and `resources` are the changes in the plan.
 //!
 //! This code runs in the child process that [`super::evaluator`] starts. The process has resource limits, because users
 //! control the expressions and the CEL library limits neither steps nor memory.

@@ -56,7 +56,7 @@ impl Server {
         }
     }
 
-    /// Returns watch events for a change of `app` and a change of another source. Later watches receive no events.
+    /// Returns watch events for a change to `app` and a change to another source. Later watches receive no events.
     fn watch(&self) -> FakeResponse {
         if self.watches.fetch_add(1, Ordering::SeqCst) > 0 {
             return FakeResponse::Silence;

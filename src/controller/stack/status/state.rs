@@ -314,7 +314,7 @@ fn done(last: Option<&LastUpdate>) -> String {
     }
 }
 
-/// Returns the changes of a preview, such as `2 to create, 1 to delete`.
+/// Returns the changes in a preview, such as `2 to create, 1 to delete`.
 pub fn changes(last: &LastUpdate) -> String {
     planned_changes(&last.changes)
 }

@@ -57,7 +57,7 @@ fn a_run_without_an_artifact_is_bound_to_the_installed_artifact() {
     let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("run binding");
     assert_eq!(binding.artifact, Some(artifact("a")));
     update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
-    // A change of the artifact of the Workspace does not change the artifact of the run.
+    // A change to the artifact of the Workspace does not change the artifact of the run.
     workspace.status.as_mut().expect("value is set").artifact = Some(artifact("b"));
     let request = run(&update, &workspace, &binding, Vec::new(), RunTimeouts::default()).expect("valid");
     assert_eq!(request.artifact.map(|artifact| artifact.digest), Some(digest("a").to_string()));

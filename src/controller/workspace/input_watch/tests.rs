@@ -1,4 +1,4 @@
-//! Tests of changes of mounted objects, and of the watches that report them.
+//! Tests of changes to mounted objects, and of the watches that report them.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Tests of changes of Secrets and ConfigMaps to which the configuration refers, or which the pod mounts.
+//! Tests of changes to Secrets and ConfigMaps to which the configuration refers, or which the pod mounts.
 
 use std::collections::BTreeMap;
 
