@@ -121,8 +121,8 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
     pub feature_gates: Vec<String>,
 
-    /// Do not start runs. Open runs continue. Use this flag to stop all changes, for example during an incident. The
-    /// annotation `pulumi.com/pause` of a namespace has the same effect for one namespace.
+    /// Do not start runs. Open runs continue. Use this flag to prevent all new runs, for example during an incident.
+    /// The annotation `pulumi.com/pause` of a namespace has the same effect for one namespace.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub pause: bool,

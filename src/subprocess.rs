@@ -259,8 +259,8 @@ fn format_bytes(bytes: u64) -> String {
     }
 }
 
-/// Applies the limits that the parent has sent, and returns a reader of the input after the limits. Must be called
-/// while the process has only one thread.
+/// Applies the limits that the parent has sent, and returns a reader for the rest of stdin, which is the input. Must be
+/// called while the process has only one thread.
 ///
 /// # Errors
 ///

@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 use crate::pulumi::failure::plan;
 
 const REPLACEMENT: &str = "[secret]";
-/// Minimum length in bytes of a value that the agent redacts. A shorter value also occurs in unrelated text, where its
-/// replacement would reveal the value.
+/// Minimum length in bytes of a value that the agent redacts. A shorter value can also occur in unrelated text, where
+/// the text around the replacement would reveal the value.
 const MIN_LENGTH: usize = 4;
 /// Minimum length in characters of an encoded value inside the base64 encoding of a longer text. Shorter encodings are
 /// not redacted.

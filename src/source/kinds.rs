@@ -138,8 +138,8 @@ impl Kinds {
 }
 
 impl Table {
-    /// Returns the change of a kind since its last lookup, if any. Does not report a missing kind after a failed
-    /// discovery request.
+    /// Returns whether a kind has become missing or served since its last lookup. Does not report a missing kind after
+    /// a failed discovery request.
     fn change(&mut self, kind: &GroupKind) -> Option<KindChange> {
         if self.served.contains_key(kind) {
             return self.missing.remove(kind).then_some(KindChange::Served);

@@ -18,13 +18,13 @@ const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 /// Resource type of the test provider.
 const STEP: &str = "testing:index:Step";
 
-/// Backend of all Pulumi stacks of a storm.
+/// Backend of all Pulumi stacks of a chaos test.
 pub enum Backend {
     S3(S3Backend),
     Cloud(PulumiCloud),
 }
 
-/// Returns whether the storm uses Pulumi Cloud.
+/// Returns whether the chaos test uses Pulumi Cloud.
 pub fn is_cloud() -> bool {
     std::env::var("CHAOS_BACKEND").is_ok_and(|backend| backend == "cloud")
 }

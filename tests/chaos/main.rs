@@ -31,7 +31,7 @@ mod conformance;
 mod fake_agent;
 #[path = "../bench/fake_nodes.rs"]
 mod fake_nodes;
-#[allow(dead_code, unused_imports, reason = "the storm uses a part of the harness")]
+#[allow(dead_code, unused_imports, reason = "the chaos test uses a part of the harness")]
 #[path = "../e2e/harness/mod.rs"]
 mod harness;
 #[path = "../bench/progress.rs"]

@@ -195,7 +195,7 @@ async fn backend(scene: &Scene) -> Backend {
     Backend::Cloud(cloud)
 }
 
-/// Returns whether the changes of a Stack require an approval: those of every fifth Stack, one of each repository.
+/// Returns whether the plans of a Stack require an approval: those of every fifth Stack, one of each repository.
 fn requires_approval(name: &str) -> bool {
     let number: usize = name.trim_start_matches('s').parse().unwrap_or_default();
     number % 5 == 4

@@ -87,7 +87,7 @@ pub enum Action {
     /// Reports that the Pulumi CLI in the image is too old.
     VersionTooLow(String),
     Start(CurrentUpdate),
-    /// Records the first known hashes of configuration values and mounted objects. A later change of a hash starts a
+    /// Records the first known hashes of configuration values and mounted objects. A hash that changes later starts a
     /// run.
     RecordBaseline(Baseline),
     /// Deletes the Workspace after a successful run, according to the reclaim policy.

@@ -35,8 +35,8 @@ pub fn with_admitted_spec(current: &CurrentUpdate, created: &Update) -> Option<C
         .then(|| CurrentUpdate { spec_digest: Some(spec_digest(created)), ..current.clone() })
 }
 
-/// Returns the digest of the spec of an Update, without the time at which the run became due. The API server rounds this time,
-/// and it affects only the position in the queue.
+/// Returns the digest of the spec of an Update, without the time at which the run became due. The digest omits this
+/// time because the API server rounds it, and because only the position in the queue depends on it.
 fn spec_digest(update: &Update) -> Digest {
     let spec = UpdateSpec { pending_since: None, ..update.spec.clone() };
     Digest::of(&serde_json::to_vec(&spec).unwrap_or_default())

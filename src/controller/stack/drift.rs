@@ -211,7 +211,8 @@ pub fn record_correction(
     set_condition(&mut status.conditions, stack, Status::False, drift_reason::CORRECTED, message, now);
 }
 
-/// Keeps the condition `Drifted` for the current generation, or removes the result if drift checks are not enabled.
+/// Removes the condition `Drifted` and the result in the status if drift checks are not enabled. Otherwise, sets the
+/// `observedGeneration` of the condition to the current generation.
 pub fn keep(stack: &Stack, status: &mut StackStatus) {
     if stack.spec.drift.is_none() {
         status.drift = None;

@@ -1,4 +1,4 @@
-//! Detects duplicates: Stacks that manage the same Pulumi stack and would revert the changes of each other. Only one of
+//! Detects duplicates: Stacks that manage the same Pulumi stack and would revert each other's changes. Only one of
 //! these Stacks takes precedence and starts runs: the oldest Stack that has applied the Pulumi stack or, if no Stack
 //! has applied it, the oldest Stack. The other Stacks are stalled until the Stack that takes precedence is deleted or
 //! manages another Pulumi stack.

@@ -326,7 +326,8 @@ impl SecurityProfile {
         }
     }
 
-    /// Returns the image of a Workspace that does not set an image. `default` is the default image of the controller.
+    /// Returns the image of a Workspace that does not set an image. `default` is the value of
+    /// `--default-workspace-image`.
     pub(super) fn image(self, default: &str) -> &str {
         match self {
             Self::Restricted => default,

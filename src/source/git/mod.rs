@@ -86,7 +86,7 @@ impl Git {
         (Git(Arc::new(shared)), requeued)
     }
 
-    /// Returns the cached artifact of a repository for a follower. The channel yields the follower after each change of
+    /// Returns the cached artifact of a repository for a follower. The channel yields the follower after each change in
     /// the result, and when a result is available after [`Unavailable::Resolving`].
     pub fn resolve(
         &self,

@@ -43,7 +43,7 @@ async fn dependents_are_requeued_when_the_state_of_a_dependency_changes() {
     let others = others.map(|(namespace, name, needs)| Event::Apply(stack(namespace, name, &needs)));
     let base = [
         Event::Apply(ready("base", "False", "UpdateFailed")),
-        // A change of the reason of `Ready` unblocks no dependents.
+        // A new reason of `Ready` unblocks no dependents.
         Event::Apply(ready("base", "False", "NotReadyInProgress")),
         Event::Apply(ready("base", "True", "ProcessingCompleted")),
         Event::Apply(ready("base", "True", "ProcessingCompleted")),
