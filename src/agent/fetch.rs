@@ -47,7 +47,7 @@ pub struct FetchConfig {
     pub pod_uid: String,
 }
 
-/// Serves the gRPC service until a source is installed. Returns an error if the server stops before that, because later
+/// Serves the gRPC service until a source is installed. Returns an error if the server stops before then, because later
 /// init containers need the source.
 pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()

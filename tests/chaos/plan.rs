@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-/// Kind of an act: a change by the user or a fault.
+/// Kind of an act: a change by the user, or a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     PushRevision,

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::manifest_files::covers;
 
-/// Labels that only the chart sets. The overlays set `part-of` and `component` only on a part of the objects.
+/// Labels that only the chart sets. The overlays set `part-of` and `component` only on some of the objects.
 const CHART_LABELS: [&str; 7] = [
     "app.kubernetes.io/component",
     "app.kubernetes.io/instance",

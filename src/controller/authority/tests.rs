@@ -42,7 +42,7 @@ impl Api {
         }
     }
 
-    /// Changes the Secret in the same way as another client.
+    /// Changes the Secret as another client would.
     fn change(&self, change: impl FnOnce(&mut Option<Value>)) {
         let mut api = self.0.lock().unwrap();
         let mut secret = api.0.take();

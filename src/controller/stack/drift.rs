@@ -89,8 +89,8 @@ fn check_at_interval(interval: &str, last: Option<Timestamp>, now: Timestamp) ->
     Some((wait, format!("Drift check after {}", duration::display(interval))))
 }
 
-/// Returns the time until the first drift check of the schedule since `last`, the time of the last run or check, and its
-/// message. Returns `None` if the schedule is invalid.
+/// Returns the time until the first scheduled drift check after `last`, and the message of this check. `last` is the
+/// time of the last run or check. Returns `None` if the schedule is invalid.
 fn check_at_time(
     schedule: &DriftSchedule,
     last: Option<Timestamp>,

@@ -54,7 +54,7 @@ pub fn due(stack: &Stack, now: Timestamp) -> Option<Action> {
     (left <= ANNOUNCEMENT && !is_announced).then_some(Action::AnnounceExpiry(message))
 }
 
-/// Returns the time until [`due`] returns another action, at most a day.
+/// Returns the time until [`due`] returns another action, but at most a day.
 pub fn next_change(stack: &Stack, now: Timestamp) -> Option<SignedDuration> {
     let left = deletion_time(stack, pending(stack)?, now).duration_since(now);
     let until_announcement = left.saturating_sub(ANNOUNCEMENT);

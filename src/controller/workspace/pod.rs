@@ -28,8 +28,7 @@ const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
 const PROJECT_DIRECTORY: &str = "/share/workspace";
 /// Default termination grace period of Kubernetes, in seconds.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
-/// Number of probes in one hour, at one probe per second. Only a pod with a broken image does not start within one
-/// hour.
+/// Number of probes in one hour, at one probe per second. A pod that does not start within one hour has a broken image.
 const MAX_STARTUP_PROBES: u32 = 3600;
 /// Memory request of a workspace pod. In a measurement, a pod without a run used 7 MiB. The request does not include
 /// the memory of a run, because only a limited number of pods on a node execute a run at the same time.

@@ -107,8 +107,8 @@ type Runs<W> = BTreeMap<Position, (Run, W)>;
 #[derive(Default)]
 struct Namespace {
     runs: usize,
-    /// Logical time at which the namespace last got a slot, or at which its first run was queued if it has not got a
-    /// slot yet.
+    /// Logical time at which the namespace last received a slot, or at which its first run was queued if it has not
+    /// received a slot yet.
     served: u64,
 }
 
@@ -193,7 +193,7 @@ impl<W> Queue<W> {
         candidates.min().map(|(_, _, next)| next.uid.as_str())
     }
 
-    /// Removes a run, and records that its namespace got a slot.
+    /// Removes a run, and records that its namespace received a slot.
     pub(super) fn take(&mut self, uid: &str) -> Option<(Run, W)> {
         let clock = self.tick();
         let taken = self.remove(uid)?;

@@ -53,7 +53,7 @@ pub struct Cache {
 #[derive(Debug, Default)]
 struct Repository {
     followers: HashMap<Follower, Following>,
-    /// Number of requests to query the server immediately instead of at the next poll.
+    /// Number of requests for a query before the next poll.
     requests: u64,
     /// Number of these requests that the last response covers.
     completed_requests: u64,

@@ -224,7 +224,7 @@ fn key(stack: &Stack) -> ObjectKey {
 
 fn too_large() -> ExpressionError {
     ExpressionError::LimitExceeded(format!(
-        "failed to evaluate: the variables exceed {MAX_REQUEST} bytes in total; reduce their outputs"
+        "failed to evaluate: the variables exceed {MAX_REQUEST} bytes in total; reduce the outputs of the Stacks"
     ))
 }
 
