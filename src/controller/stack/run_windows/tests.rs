@@ -200,8 +200,8 @@ fn an_invalid_schedule_is_an_error_with_the_path_of_the_field() {
     let of_namespace = schedule(&window(&json!({"start": "8", "end": "17:00"})));
     assert_eq!(
         result(&[(NAMESPACE, &of_namespace)], "2026-11-26T12:00:00Z"),
-        "invalid windows[0].start in the annotation pulumi.com/schedule of namespace apps: \"8\" is not a time in the format \
-         HH:MM, from 00:00 to 23:59"
+        "invalid windows[0].start in the annotation pulumi.com/schedule of namespace apps: \"8\" is not a time in the \
+         format HH:MM, from 00:00 to 23:59"
     );
 }
 
