@@ -125,8 +125,8 @@ impl<W> FairQueue<W> {
         Err(self.full_reason(run))
     }
 
-    /// Assigns a slot to a run regardless of the limits. The run has a reserved slot, or it started before this
-    /// process.
+    /// Assigns a slot to a run regardless of the limits. The run has a reserved slot, or it started before this process
+    /// did.
     pub fn adopt(&mut self, run: &Run, now: Instant) {
         self.forget(&run.uid);
         let new = || Open { namespace: run.namespace.clone(), node: run.node.clone(), permits: 0 };

@@ -30,8 +30,8 @@ const LFS_POINTER: (&[u8], usize) = (b"version https://git-lfs.github.com/spec/v
 const MAX_LISTED: usize = 5;
 /// Maximum nesting depth of directories. Equals the limit for names in an archive.
 const MAX_DEPTH: usize = 64;
-/// Maximum number of matching steps for all `.sourceignore` files. The path lists of all Stacks together have the same
-/// maximum. This number of steps takes seconds.
+/// Maximum number of matching steps for all `.sourceignore` files. The same maximum applies to the total of the path
+/// lists of all Stacks. This number of steps takes seconds.
 const MAX_STEPS: u64 = 4_000_000_000;
 /// Maximum number of matching steps for one path list. Prevents a Stack from delaying the other Stacks that use the
 /// repository.
