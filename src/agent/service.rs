@@ -94,6 +94,7 @@ impl Agent for Service {
         if self.operations.journal.find(&request.id).is_none() {
             mounts::wait(&self.operations.layout, &request.required_directories, MOUNT_TIMEOUT).await?;
         }
+        self.operations.source.stop_policy_packs_not_of(&request).await?;
         let (inputs, files) = (self.inputs.clone(), request.config_files.clone());
         let hashes = tokio::task::spawn_blocking(move || inputs.hashes(&files, &[])).await.unwrap_or_default();
         let (known, held) = match self.operations.run(request, hashes.files.unwrap_or_default())? {

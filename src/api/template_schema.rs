@@ -24,12 +24,13 @@ use crate::api::bounds;
 const SET_IN_WORKSPACE: [&str; 3] = ["artifact", "policyPacks", "pulumiCloudOIDC"];
 
 /// Fields of an Update that `updateTemplate` does not support, because the Stack sets them.
-const SET_IN_UPDATE: [&str; 11] = [
+const SET_IN_UPDATE: [&str; 12] = [
     "appliedStack",
     "artifact",
     "pendingCreates",
     "pendingSince",
     "plan",
+    "policyPacksDigest",
     "previewOf",
     "savePlan",
     "source",

@@ -114,6 +114,18 @@ async fn killing_the_agent_during_the_installation_of_a_policy_pack_leaves_no_in
 }
 
 #[tokio::test]
+async fn a_run_without_policy_packs_does_not_wait_for_the_installation_of_a_pack() {
+    let workspace = Workspace::start_with(Some(CLI), &[]).await;
+    workspace.put(PROGRAM).await;
+    let (artifact, bytes) = pack("endless");
+    workspace.put_policy_pack(&artifact, bytes, &[]).await.unwrap();
+    workspace.until("the installation runs", |_| installs(&workspace).len() == 1).await;
+    let result = workspace.run_to_end(&workspace.request(&[]).await).await;
+    assert_eq!(result.outcome(), Outcome::PolicyViolated, "the run has started: {}", result.message);
+    assert_eq!(workspace.status().await.policy_packs, [], "the controller sends the pack again if it is required");
+}
+
+#[tokio::test]
 async fn an_invalid_policy_pack_is_rejected_and_a_failed_installation_is_reported() {
     let workspace = Workspace::start_with(Some(CLI), &[]).await;
     workspace.put(PROGRAM).await;

@@ -249,7 +249,8 @@ impl Run {
             violations: attempt.summary.violations().clone(),
             ..operation_result.with_last_output(&attempt.stdout, &attempt.stderr)
         };
-        OperationResult { permalink: attempt.permalink, ..operation_result }
+        let message = self.policies.name_packs(operation_result.message.clone());
+        OperationResult { permalink: attempt.permalink, message, ..operation_result }
     }
 
     async fn success(&self, attempt: &Attempt) -> OperationResult {

@@ -26,6 +26,8 @@ pub struct RunPolicies(Vec<Pack>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pack {
+    /// Name of the policy pack in the Stack. Empty for a pack in the source of the user.
+    name: String,
     directory: PathBuf,
     config: Config,
 }
@@ -61,7 +63,7 @@ impl RunPolicies {
             let directory = directory_of(&artifact).ok_or_else(|| {
                 Refusal::Precondition(format!("policy pack {} ({}) is not installed", pack.name, artifact.digest))
             })?;
-            Ok(Pack { directory, config: Config::Text(config(pack)?) })
+            Ok(Pack { name: pack.name.clone(), directory, config: Config::Text(config(pack)?) })
         });
         let mut packs = installed.collect::<Result<Vec<_>, Refusal>>()?;
         packs.extend(packs_of_user(environment)?);
@@ -71,19 +73,26 @@ impl RunPolicies {
         Ok(RunPolicies(packs))
     }
 
+    /// Replaces the directories of policy packs in a message of the CLI with their names.
+    pub fn name_packs(&self, message: String) -> String {
+        let named = self.0.iter().filter(|pack| !pack.name.is_empty());
+        named.fold(message, |message, pack| message.replace(&*pack.directory.to_string_lossy(), &pack.name))
+    }
+
     /// Writes the configuration files, and returns the packs for the command line.
     pub fn write(&self, record: &JournalRecord) -> io::Result<Vec<PolicyPack>> {
-        let written = self.0.iter().enumerate().map(|(number, Pack { directory, config })| -> io::Result<PolicyPack> {
-            let config = match config {
-                Config::File(file) => file.clone(),
-                Config::Text(text) => {
-                    let file = record.policy_config(number);
-                    durable::write_atomically(&file, text.as_bytes())?;
-                    file
-                }
-            };
-            Ok(PolicyPack { directory: directory.clone(), config })
-        });
+        let written =
+            self.0.iter().enumerate().map(|(number, Pack { directory, config, .. })| -> io::Result<PolicyPack> {
+                let config = match config {
+                    Config::File(file) => file.clone(),
+                    Config::Text(text) => {
+                        let file = record.policy_config(number);
+                        durable::write_atomically(&file, text.as_bytes())?;
+                        file
+                    }
+                };
+                Ok(PolicyPack { directory: directory.clone(), config })
+            });
         written.collect()
     }
 }
@@ -117,7 +126,7 @@ fn packs_of_user(environment: &Environment) -> Result<Vec<Pack>, Refusal> {
     let configs = configs.into_iter().map(Config::File).map(Some).chain(std::iter::repeat(None));
     let pack = |(directory, config): (PathBuf, Option<Config>)| {
         let config = config.unwrap_or_else(|| Config::Text(EMPTY.to_owned()));
-        Pack { directory, config }
+        Pack { name: String::new(), directory, config }
     };
     Ok(directories.into_iter().zip(configs).map(pack).collect())
 }

@@ -110,6 +110,21 @@ impl Source {
         Ok(())
     }
 
+    /// Stops the installations of policy packs that a run does not enforce, because they would delay the run. The
+    /// controller sends these packs again if the workspace still requires them.
+    pub async fn stop_policy_packs_not_of(&self, request: &proto::RunRequest) -> Result<(), Refusal> {
+        let enforced = enforced_by(request);
+        let candidates: Vec<Arc<Candidate>> = {
+            let packs = self.policy_packs();
+            let others = packs.iter().filter(|(name, _)| !enforced.contains(*name));
+            others.filter_map(|(_, pack)| pack.candidate.clone()).collect()
+        };
+        for candidate in candidates {
+            candidate.supersede().await?;
+        }
+        Ok(())
+    }
+
     /// Returns the states of the policy packs.
     pub fn policy_pack_states(&self) -> Vec<proto::PolicyPackState> {
         let state = |pack: &PolicyPack| {
@@ -245,6 +260,13 @@ pub(super) fn recover(layout: &Layout, boot_id: &str) -> PolicyPacks {
         }
     }
     packs
+}
+
+/// Returns the names of the directories of the packs that a run enforces.
+fn enforced_by(request: &proto::RunRequest) -> BTreeSet<String> {
+    let evaluates = matches!(request.kind(), proto::OperationKind::Up | proto::OperationKind::Preview);
+    let packs = request.settings.iter().filter(|_| evaluates).flat_map(|settings| &settings.policy_packs);
+    packs.filter_map(|pack| pack.artifact.as_ref()).map(directory_name).collect()
 }
 
 /// Returns the names of the directories of all packs that the workspace requires.

@@ -165,9 +165,12 @@ fn check_policy_pack(tree: &Path, directory: &Directory) -> Result<(), Refusal> 
     if POLICY_FILES.iter().any(|name| place.join(name).is_file()) {
         return Ok(());
     }
+    let place_name = match directory.as_str() {
+        "" => "the root".to_owned(),
+        directory => format!("directory {directory:?}"),
+    };
     Err(Refusal::Invalid(format!(
-        "no PulumiPolicy.yaml found in directory {:?} of the policy pack; it contains: {}",
-        directory.as_str(),
+        "no PulumiPolicy.yaml found in {place_name} of the policy pack; it contains: {}; set dir of the policy pack",
         list(&place)
     )))
 }

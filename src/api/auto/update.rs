@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::auto::{ArtifactReference, PlanReference, PreviewOf, SourceMetadata, UpdateStatus};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, conditions, schema};
+use crate::artifact::Digest;
 
 /// Specification of a run of the Pulumi CLI in a Workspace.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
@@ -135,6 +136,12 @@ pub struct UpdateSpec {
     /// `PlanViolated`. Default: no plan. Example: `{updateName: web-1, fileDigest: "sha256:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanReference>,
+
+    /// Digest of the policy packs of the Workspace and of their configuration. If the Workspace has other policy packs when
+    /// the run starts, the run fails with the reason `RunRefused`. A Stack with policy packs sets this field. Default: the
+    /// policy packs are not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_packs_digest: Option<Digest>,
 
     /// Pulumi stack that a `destroy` must operate on. If the name, the project or the backend of the Pulumi stack in
     /// the workspace differs from this field, the destroy fails with the reason `StackNotFound` and deletes nothing.

@@ -135,6 +135,14 @@ pub struct WorkspaceSpec {
     pub policy_packs: Vec<WorkspacePolicyPack>,
 }
 
+impl WorkspaceSpec {
+    /// Returns the digest of the policy packs and their configuration, or `None` if there are no policy packs.
+    pub fn policy_packs_digest(&self) -> Option<Digest> {
+        let packs = Some(&self.policy_packs).filter(|packs| !packs.is_empty())?;
+        serde_json::to_vec(packs).ok().map(|packs| Digest::of(&packs))
+    }
+}
+
 /// Policy pack and its configuration.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]

@@ -237,6 +237,9 @@ pub struct CurrentUpdate {
     /// Example: `{digest: "sha256:…", updateName: web-1}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<ApprovedPlan>,
+    /// Digest of the policy packs of the Workspace that the run enforces. Absent for a run without policy packs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_packs_digest: Option<Digest>,
     /// Pulumi stack of the run. Parts that are unknown before the run are absent. Example: `{name: dev, project: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_stack: Option<PulumiStack>,

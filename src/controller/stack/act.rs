@@ -19,7 +19,7 @@ use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
 use crate::controller::stack::waiting::stall;
 use crate::controller::stack::{
-    build_update, deletion, expiry, fetch, output_objects, ownership, pko_migration, waiting, write_outputs,
+    build_update, deletion, drift, expiry, fetch, output_objects, ownership, pko_migration, waiting, write_outputs,
 };
 use crate::controller::update::interrupted_run;
 use crate::runtime::events::{Event, EventKind};
@@ -242,7 +242,11 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let Some(update) = &observed.update else { return Ok(Next::Rest(None)) };
     let status = status::with_result(stack, update, observed.outputs.as_ref(), now);
     let status = write_outputs::write(observed, update, status, context, now).await?;
-    run_events::drift(stack, &status).into_iter().for_each(|event| context.events.publish(event));
+    let recorded = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+    if recorded.is_some_and(drift::is_check) {
+        let events = run_events::drift(stack, &status).into_iter().chain(run_events::policy_violations(stack, &status));
+        events.for_each(|event| context.events.publish(event));
+    }
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         return next_step(stack, &status, context).await;
     }

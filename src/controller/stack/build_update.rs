@@ -76,6 +76,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
             .plan
             .as_ref()
             .map(|plan| PlanReference { update_name: plan.update_name.clone(), file_digest: plan.file_digest.clone() }),
+        policy_packs_digest: current.policy_packs_digest.clone(),
         applied_stack: applied_stack(stack, is_destroy),
         priority: stack.spec.priority,
         pending_since: stack.status.as_ref().and_then(|status| status.pending_since.clone()),

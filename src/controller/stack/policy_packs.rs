@@ -8,14 +8,18 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::api::auto::{ArtifactReference, Workspace, WorkspacePolicyPack};
-use crate::api::bounds;
 use crate::api::pulumi::{PolicyPack, SourceReference, Stack};
+use crate::api::{bounds, names};
 use crate::controller::stack::workspace_state::{Readiness, readiness};
 use crate::source::flux::Reference;
 use crate::source::{Resolved, Unavailable, within};
 
 /// Key of the configuration of a policy pack that applies to all its policies.
 const ALL: &str = "all";
+/// Maximum length of the name of a policy pack, as in the schema.
+const MAX_NAME: usize = 63;
+/// Enforcement levels of Pulumi.
+const LEVELS: &str = "`advisory`, `mandatory`, `remediate` or `disabled`";
 /// Characters that the CLI interprets in the list of the directories of policy packs.
 const SEPARATORS: [char; 2] = [',', '"'];
 
@@ -66,6 +70,12 @@ pub fn requested(stack: &Stack, cluster: &[ClusterPack], own_only: bool) -> Resu
 }
 
 fn of_spec(pack: &PolicyPack, own: &str, own_only: bool) -> Result<RequestedPack, Unavailable> {
+    // The API server checks only the objects of the version v1.
+    if pack.name.len() > MAX_NAME || !names::is_object_name(&pack.name) {
+        return Err(Unavailable::Invalid(format!(
+            "invalid spec.policyPacks: a name must consist of at most {MAX_NAME} lowercase letters, digits and hyphens"
+        )));
+    }
     let field = format!("spec.policyPacks[{}]", pack.name);
     let source = Reference::of_field(&field, &pack.source_ref, pack.dir.as_deref())?;
     let directory = source.directory.as_str();
@@ -81,6 +91,9 @@ fn of_spec(pack: &PolicyPack, own: &str, own_only: bool) -> Result<RequestedPack
             "{field}.config must be at most {most} bytes as JSON, but has {bytes}"
         )));
     }
+    for (policy, value) in &pack.config {
+        check_level(value).map_err(|why| Unavailable::Invalid(format!("invalid {field}.config[{policy}]: {why}")))?;
+    }
     let namespace = within(source.namespace.as_deref(), own).to_owned();
     if namespace != own && own_only {
         let (kind, name) = (&source.kind.kind, &source.name);
@@ -93,6 +106,24 @@ fn of_spec(pack: &PolicyPack, own: &str, own_only: bool) -> Result<RequestedPack
         config.insert(ALL.to_owned(), Value::from(level.as_str()));
     }
     Ok(RequestedPack { name: pack.name.clone(), namespace, source, config })
+}
+
+/// Checks the enforcement level in the configuration of a policy, because the CLI would report an invalid level only in a
+/// run.
+fn check_level(config: &Value) -> Result<(), String> {
+    let level = match config {
+        Value::String(level) => Some(level.as_str()),
+        Value::Object(properties) => match properties.get("enforcementLevel") {
+            None => None,
+            Some(Value::String(level)) => Some(level.as_str()),
+            Some(_) => return Err(format!("enforcementLevel must be {LEVELS}")),
+        },
+        _ => return Err("must be an enforcement level or an object with the properties of the policy".to_owned()),
+    };
+    match level {
+        None | Some("advisory" | "mandatory" | "disabled" | "remediate") => Ok(()),
+        Some(other) => Err(format!("the enforcement level {other:?} must be {LEVELS}")),
+    }
 }
 
 /// Returns the packs of the cluster in the format of the spec of a Stack, so that an index of Stacks by their sources

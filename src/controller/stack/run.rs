@@ -11,6 +11,7 @@ use crate::api::conditions::update_reason;
 use crate::api::names;
 use crate::api::pulumi::{ApprovedPlan, CurrentUpdate, LastUpdate, RunInputs, Stack};
 use crate::api::resolve::Decision;
+use crate::artifact::Digest;
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations::{self, force_and_reset_requests, requests};
 use crate::controller::stack::observed::Observed;
@@ -157,8 +158,18 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
             PlanUse::None | PlanUse::Save => None,
         },
         pending_creates: pending_creates(stack),
+        policy_packs_digest: policy_packs_digest(observed, run),
         pulumi_stack: Some(identity::desired(stack, observed.workspace.as_ref())),
     }
+}
+
+/// Returns the digest of the policy packs that the run enforces. The digest is that of the existing Workspace, which the
+/// controller compares with the desired Workspace before each run.
+fn policy_packs_digest(observed: &Observed, run: &DueRun) -> Option<Digest> {
+    let requires_packs = !observed.policy_packs_of(run.operation).is_empty();
+    let evaluates = matches!(run.kind(), UpdateKind::Up | UpdateKind::Preview);
+    let workspace = observed.workspace.as_ref().filter(|_| requires_packs && evaluates)?;
+    workspace.spec.policy_packs_digest()
 }
 
 /// Returns the operation whose changes the run previews.

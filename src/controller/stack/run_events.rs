@@ -1,8 +1,12 @@
 //! Events about the runs of a Stack.
 
+use std::collections::BTreeSet;
+
 use crate::api::auto::{PlannedResource, UpdateKind, UpdatePlan};
 use crate::api::conditions::{self, drift_reason, stack_reason, update_reason};
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, PolicyViolations, PulumiStack, Stack, StackStatus};
+use crate::api::pulumi::{
+    CurrentUpdate, EnforcementLevel, LastUpdate, PolicyViolation, PolicyViolations, PulumiStack, Stack, StackStatus,
+};
 use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::{drift, identity, policy_report, schedule, status};
 use crate::runtime::events::{Event, EventKind};
@@ -78,11 +82,15 @@ pub fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
     is_new.then(|| with_revisions(event, status.last_applied_revision.as_deref(), None))
 }
 
-/// Returns the event about the policy violations of a run, if they differ from those of the previous run.
+/// Returns the event about the policy violations of a run, if other policies were violated in the previous run. The
+/// resources and the texts are not compared, because they can differ between two runs with the same inputs.
 pub fn policy_violations(stack: &Stack, status: &StackStatus) -> Option<Event> {
     let found = status.policy_violations.as_ref()?;
     let before = stack.status.as_ref();
-    if before.and_then(|before| before.policy_violations.as_ref()) == Some(found) {
+    if before
+        .and_then(|before| before.policy_violations.as_ref())
+        .is_some_and(|before| has_same_policies(before, found))
+    {
         return None;
     }
     let message = policy_report::markdown(found, MAX_VIOLATION_LIST);
@@ -90,6 +98,14 @@ pub fn policy_violations(stack: &Stack, status: &StackStatus) -> Option<Event> {
     let current = before.and_then(|before| before.current_update.as_ref());
     let revision = current.and_then(|current| current.commit.as_deref());
     Some(with_revisions(event, revision, current.and_then(|current| current.origin_revision.as_deref())))
+}
+
+fn has_same_policies(a: &PolicyViolations, b: &PolicyViolations) -> bool {
+    let policies = |violations: &PolicyViolations| -> BTreeSet<(EnforcementLevel, String, String)> {
+        let policy = |found: &PolicyViolation| (found.enforcement_level, found.pack.clone(), found.policy.clone());
+        violations.violations.iter().map(policy).collect()
+    };
+    policies(a) == policies(b)
 }
 
 /// Returns the events for the end of a run. `stack` is the Stack before its status contains the result, and `planned` are the
@@ -136,6 +152,9 @@ fn outcome(
             }
             _ if status::is_conflict(last) => (EventKind::Warning, CONFLICT, "Update conflict"),
             _ if last.canceled_by_user.unwrap_or_default() => (EventKind::Normal, CANCELED, "Canceled the update"),
+            _ if is_kind(last, UpdateKind::Preview) => {
+                (EventKind::Warning, "StackUpdateFailure", "Failed to preview stack")
+            }
             _ => (EventKind::Warning, "StackUpdateFailure", "Failed to update stack"),
         };
         let violations = violations.filter(|_| last.reason.as_deref() == Some(update_reason::POLICY_VIOLATION));

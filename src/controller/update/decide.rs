@@ -351,6 +351,9 @@ fn waiting(observed: &Observed) -> Action {
     if let Some(refusal) = source_mismatch(workspace, update) {
         return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, &refusal)));
     }
+    if let Some(why) = policy_packs_mismatch(workspace, update) {
+        return Action::Record(Box::new(RunOutcome::failed(update_reason::RUN_REFUSED, &why)));
+    }
     if let Some(why) = not_ready(workspace, observed) {
         return Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("Workspace {name} {why}"));
     }
@@ -391,6 +394,18 @@ fn source_mismatch(workspace: &Workspace, update: &Update) -> Option<String> {
     let describe = |artifact: &ArtifactReference| format!("{} with directory {:?}", artifact.digest, artifact.dir);
     let name = &update.spec.workspace_name;
     Some(format!("spec.artifact requests source {}, but Workspace {name} has {}", describe(desired), describe(other)))
+}
+
+/// Returns an error message if a user has changed the policy packs of the Workspace since the Stack requested the run.
+fn policy_packs_mismatch(workspace: &Workspace, update: &Update) -> Option<String> {
+    let desired = update.spec.policy_packs_digest.as_ref()?;
+    if workspace.spec.policy_packs_digest().as_ref() == Some(desired) {
+        return None;
+    }
+    let name = &update.spec.workspace_name;
+    Some(format!(
+        "the policy packs of Workspace {name} have changed since the run was requested; the controller restores them"
+    ))
 }
 
 /// Returns whether `found` is the requested artifact. Users may omit the revision in `desired`.

@@ -59,7 +59,13 @@ fn invalid_packs_are_errors_that_name_the_field() {
         pack
     };
     let large = PolicyPack { config: [("a".to_owned(), json!("x".repeat(70_000)))].into(), ..pack("own") };
+    let configured = |value: Value| PolicyPack { config: [("p".to_owned(), value)].into(), ..pack("own") };
     let rows = [
+        (vec![pack("cluster/own")], "invalid spec.policyPacks: a name must"),
+        (vec![pack(&"a".repeat(64))], "invalid spec.policyPacks: a name must"),
+        (vec![configured(json!("manditory"))], "spec.policyPacks[own].config[p]: the enforcement level \"manditory\""),
+        (vec![configured(json!({"enforcementLevel": 1}))], "spec.policyPacks[own].config[p]: enforcementLevel must be"),
+        (vec![configured(json!(5))], "spec.policyPacks[own].config[p]: must be an enforcement level or an object"),
         (vec![pack("own"), pack("own")], "spec.policyPacks: duplicate name \"own\""),
         (vec![with_dir("../a")], "spec.policyPacks[own].dir"),
         (vec![with_dir("a,b")], "must not contain commas"),

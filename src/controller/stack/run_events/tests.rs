@@ -237,11 +237,11 @@ fn the_summary_of_a_preview_lists_policy_violations() {
 fn the_event_about_a_failed_run_lists_policy_violations() {
     let failed = LastUpdate { reason: Some("PolicyViolation".to_owned()), ..last("preview", "failed", &[]) };
     let text = |last: &LastUpdate| brief(&ended(&stack(None), last, None, Some(&violations(1))));
-    let expected = "Warning StackUpdateFailure: Failed to update stack: 1 mandatory policy violation:\n- mandatory `policy-0` of \
+    let expected = "Warning StackUpdateFailure: Failed to preview stack: 1 mandatory policy violation:\n- mandatory `policy-0` of \
                     house aws:s3/bucket:Bucket logs: No bucket is public.";
     assert_eq!(text(&failed), [expected]);
     let other = LastUpdate { reason: Some("UpdateFailed".to_owned()), ..failed };
-    assert_eq!(text(&other), ["Warning StackUpdateFailure: Failed to update stack: boom"]);
+    assert_eq!(text(&other), ["Warning StackUpdateFailure: Failed to preview stack: boom"]);
 }
 
 #[test]
@@ -256,6 +256,9 @@ fn a_changed_set_of_policy_violations_is_reported_once() {
                     aws:s3/bucket:Bucket logs: No bucket is public.";
     assert_eq!(reported(None, Some(violations(1))), Some(vec![expected.to_owned()]));
     assert_eq!(reported(Some(violations(1)), Some(violations(1))), None);
+    let mut other_resource = violations(1);
+    other_resource.violations[0].urn = "urn:pulumi:dev::web::a:b:C::other".to_owned();
+    assert_eq!(reported(Some(violations(1)), Some(other_resource)), None, "the same policy");
     assert!(reported(Some(violations(1)), Some(violations(2))).is_some());
     assert_eq!(reported(Some(violations(1)), None), None);
 }

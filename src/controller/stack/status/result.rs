@@ -116,6 +116,9 @@ fn with_drift_check(
     now: Timestamp,
 ) -> StackStatus {
     drift::record(stack, &mut status, update, now);
+    // A check that previews the program evaluates the policies.
+    let violations = update.status.as_ref().and_then(|result| result.policy_violations.clone());
+    status.policy_violations = violations.or(status.policy_violations);
     if Some(current.inputs.generation) != stack.metadata.generation {
         return status;
     }

@@ -4,7 +4,9 @@ mod deadline;
 mod start;
 
 use super::*;
-use crate::api::auto::{ArtifactReference, Update, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
+use crate::api::auto::{
+    ArtifactReference, Update, UpdateSpec, UpdateStatus, WorkspacePolicyPack, WorkspaceSpec, WorkspaceStatus,
+};
 use crate::api::conditions::{ConditionUpdate, Status};
 use crate::artifact::Digest;
 use crate::controller::references::Checked;

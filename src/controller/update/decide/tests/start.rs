@@ -37,6 +37,28 @@ fn a_run_waits_for_an_agent_that_supports_its_options() {
     assert!(matches!(decide(&plain), Action::RecordBinding(_)), "the run needs no newer protocol");
 }
 
+#[test]
+fn a_run_with_other_policy_packs_than_requested_fails() {
+    let pack = |digest: &str| -> WorkspacePolicyPack {
+        let digest = Digest::of(digest.as_bytes());
+        serde_json::from_value(json!({"name": "house", "artifact": {"digest": digest}})).expect("a valid policy pack")
+    };
+    let requested = WorkspaceSpec { policy_packs: vec![pack("a")], ..WorkspaceSpec::default() }.policy_packs_digest();
+    let action = |packs: Vec<WorkspacePolicyPack>| {
+        let mut observed = observed(update(None));
+        observed.update.spec.policy_packs_digest = requested.clone();
+        let workspace = observed.workspace.as_mut().expect("there");
+        workspace.spec.policy_packs = packs;
+        workspace.status.as_mut().expect("there").agent_protocol_version = Some(u32::MAX);
+        decide(&observed)
+    };
+    assert!(matches!(action(vec![pack("a")]), Action::RecordBinding(_)));
+    for others in [vec![pack("b")], Vec::new()] {
+        let Action::Record(outcome) = action(others) else { panic!("expected Action::Record") };
+        assert!(outcome.message.contains("policy packs of Workspace"), "{}", outcome.message);
+    }
+}
+
 fn by_hand(artifact: Option<ArtifactReference>) -> Update {
     let mut update = update(None);
     update.metadata.owner_references = None;
