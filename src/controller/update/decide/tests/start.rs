@@ -41,7 +41,8 @@ fn a_run_waits_for_an_agent_that_supports_its_options() {
 fn a_run_with_other_policy_packs_than_requested_fails() {
     let pack = |digest: &str| -> WorkspacePolicyPack {
         let digest = Digest::of(digest.as_bytes());
-        serde_json::from_value(json!({"name": "house", "artifact": {"digest": digest}})).expect("a valid policy pack")
+        serde_json::from_value(serde_json::json!({"name": "house", "artifact": {"digest": digest}}))
+            .expect("a valid policy pack")
     };
     let requested = WorkspaceSpec { policy_packs: vec![pack("a")], ..WorkspaceSpec::default() }.policy_packs_digest();
     let action = |packs: Vec<WorkspacePolicyPack>| {
