@@ -48,6 +48,17 @@ func (server *Server) recordCall(response http.ResponseWriter, request *http.Req
 	_, _ = io.WriteString(response, "{}\n")
 }
 
+// servePulls responds with the file OWNER/REPOSITORY/pulls as the open pull requests, or with an empty list if the file
+// was not uploaded. It does not record the request, because clients poll the list.
+func (server *Server) servePulls(response http.ResponseWriter, request *http.Request) {
+	content, _, found := server.next(request.PathValue("owner") + "/" + request.PathValue("repository") + "/pulls")
+	if !found {
+		content = []byte("[]\n")
+	}
+	response.Header().Set("Content-Type", "application/json")
+	_, _ = response.Write(content)
+}
+
 // serveCalls lists the recorded calls of an owner, oldest first.
 func (server *Server) serveCalls(response http.ResponseWriter, request *http.Request) {
 	server.mutex.Lock()

@@ -1,5 +1,5 @@
 // Package faultserver serves files over HTTP with configurable faults. It also receives requests of a controller: it
-// implements a webhook and the part of the GitHub API that commit statuses and comments need.
+// implements a webhook and the part of the GitHub API that commit statuses, comments and lists of pull requests need.
 package faultserver
 
 import (
@@ -93,6 +93,7 @@ func (server *Server) Handler() http.Handler {
 	routes.HandleFunc("GET /control/calls/{owner}", server.serveCalls)
 	routes.HandleFunc("/hooks/{owner}/{rest...}", server.recordCall)
 	routes.HandleFunc("/api/v3/repos/{owner}/{rest...}", server.recordCall)
+	routes.HandleFunc("GET /api/v3/repos/{owner}/{repository}/pulls", server.servePulls)
 	// A client that comments on a pull request first queries its own user.
 	routes.HandleFunc("GET /api/v3/user", func(response http.ResponseWriter, _ *http.Request) {
 		response.Header().Set("Content-Type", "application/json")

@@ -235,3 +235,26 @@ func TestRecordedCallsAreListed(t *testing.T) {
 		t.Fatalf("calls %+v", calls)
 	}
 }
+
+func TestAnUploadedFileIsTheListOfPullRequests(t *testing.T) {
+	f := start(t)
+	list := func() string {
+		response, err := http.Get(f.url + "/api/v3/repos/team/app/pulls?per_page=100&state=open")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		content, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+	if content := list(); content != "[]\n" {
+		t.Errorf("without a file, the list is %q", content)
+	}
+	f.put("/control/content/team/app/pulls", `[{"number": 7}]`)
+	if content := list(); content != `[{"number": 7}]` {
+		t.Errorf("with a file, the list is %q", content)
+	}
+}
