@@ -92,17 +92,3 @@ apply_flux() {
     cluster_kubectl wait --for=condition=Established --timeout=30s customresourcedefinitions --selector app.kubernetes.io/part-of=flux
     "${apply[@]}" --filename "$flux_manifests/controllers.yaml"
 }
-
-# A kind of the Flux Operator that only an example uses.
-example_definition=fluxinstances.fluxcd.controlplane.io
-
-# Installs the CustomResourceDefinition of this kind, to validate the example. The Flux Operator is not part of the
-# cluster. Keeps the definition of an existing cluster.
-apply_example_definition() {
-    ! cluster_kubectl get customresourcedefinition "$example_definition" >/dev/null 2>&1 || return 0
-    local folder
-    folder=$(module_folder github.com/controlplaneio-fluxcd/flux-operator "$flux_operator_version" "$flux_operator_checksum")
-    cluster_kubectl apply --server-side --filename "$folder/config/crd/bases/fluxcd.controlplane.io_fluxinstances.yaml"
-    cluster_kubectl label customresourcedefinition "$example_definition" "$installed_label"
-    cluster_kubectl wait --for=condition=Established --timeout=30s customresourcedefinition "$example_definition"
-}

@@ -10,18 +10,28 @@ image_name() {
         languages | packages | backends) printf '%s/%s:test' "$image_prefix" "$1" ;;
         pulumi) printf '%s' "$pulumi_image" ;;
         pulumi-*) printf '%s/%s:test' "$image_prefix" "$1" ;;
-        # The name in the upstream manifests.
+        # The names in the upstream manifests.
+        flux-operator) printf 'ghcr.io/controlplaneio-fluxcd/%s:%s' "$1" "$(flux_operator_version)" ;;
         *-controller) printf 'fluxcd/%s:%s' "$1" "$(flux_controller_version "$1")" ;;
     esac
 }
 
-# The images of Flux's controllers differ only in their program, and those of the Pulumi CLI only in its version.
+# The images of Flux's controllers and of the Flux Operator differ only in their program, and those of the Pulumi CLI only in its version.
 image_folder() {
     case $1 in
-        *-controller) printf 'flux-controller' ;;
+        flux-operator | *-controller) printf 'flux-controller' ;;
         pulumi-*) printf 'pulumi' ;;
         *) printf '%s' "$1" ;;
     esac
+}
+
+# flux_program IMAGE: prints the path of the program in the image.
+flux_program() {
+    if [[ $1 == flux-operator ]]; then
+        tool flux-operator resourcesets
+    else
+        tool "$(flux_controller_part "$1")" "$1"
+    fi
 }
 
 # pulumi_part IMAGE: prints the part of lib/tools.sh that contains the Pulumi CLI of the image.
@@ -36,7 +46,7 @@ image_inputs() {
     image_name "$image"
     case $image in
         pause) printf '%s\n' "$(tool services pause)" ;;
-        *-controller) printf '%s\n' "$(tool "$(flux_controller_part "$image")" "$image")" ;;
+        flux-operator | *-controller) printf '%s\n' "$(flux_program "$image")" ;;
         pulumi | pulumi-*) printf '%s\n' "$(tool "$(pulumi_part "$image")" pulumi)" "$(tool "$(pulumi_part "$image")" pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
         services) printf '%s\n' "$(tool services git-server)" "$(tool common versitygw)" "$(tool common registry)" ;;
         languages | packages | backends) "${image}_inputs" ;;
@@ -119,7 +129,7 @@ fill_pause_image() {
 }
 
 fill_flux_controller_image() {
-    cp "$(tool "$(flux_controller_part "$2")" "$2")" "$1/controller"
+    cp "$(flux_program "$2")" "$1/controller"
     add_folder_for_all "$1/tmp"
 }
 

@@ -42,7 +42,3 @@ pulumi_image=$image_prefix/pulumi:test
 
 flux_version=v2.9.5
 flux_checksum=h1:jwCccxvkD+2QnsjN+pl5QqM8KnFUwA8pIoQ1Lf0avkA=
-
-# Module with the CustomResourceDefinition FluxInstance, which only an example uses.
-flux_operator_version=v0.56.0
-flux_operator_checksum=h1:RWnF3bcaeKNP5+VNqVeM+TmAOR6BGFZnq16gPLw/9sg=

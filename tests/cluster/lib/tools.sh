@@ -5,13 +5,13 @@
 
 parts=(common kubernetes services)
 # These parts are built on demand, because most tests do not need them.
-extra_parts=(helm helm-controller kwok pulumi-language-hosts pulumi-language-adapter cosign oras gcs-server
+extra_parts=(helm helm-controller flux-operator kwok pulumi-language-hosts pulumi-language-adapter cosign oras gcs-server
     transit-server local-kms pulumi-oldest pulumi-middle pulumi-newest)
 
 # Duration of a cold build on two CPUs in minutes. Only a message uses it.
 declare -A part_minutes=(
-    [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [kwok]=2 [pulumi-language-hosts]=2
-    [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [gcs-server]=2 [transit-server]=2 [local-kms]=1
+    [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [flux-operator]=3 [kwok]=2
+    [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [gcs-server]=2 [transit-server]=2 [local-kms]=1
     [pulumi-oldest]=4 [pulumi-middle]=4 [pulumi-newest]=4
 )
 
@@ -117,7 +117,7 @@ build_part() {
     local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool result=0
     case $part in
         services) package=./cmd/... ;;
-        pulumi-language-adapter | gcs-server | transit-server) package=. ;;
+        flux-operator | pulumi-language-adapter | gcs-server | transit-server) package=. ;;
     esac
     mkdir -p "$cache_folder/tools"
     scratch=$(mktemp -d "$cache_folder/tools/.$part.XXXXXX")

@@ -78,6 +78,9 @@ users_cluster_down() {
     if is_ours namespace "$services_namespace"; then
         step "removed the test services" quietly users_cluster_kubectl delete namespace "$services_namespace" --timeout=120s
     fi
+    if is_ours customresourcedefinition "$operator_definition"; then
+        step "removed the Flux Operator" quietly remove_flux_operator
+    fi
     if is_ours customresourcedefinition "$example_definition"; then
         quietly users_cluster_kubectl delete customresourcedefinition "$example_definition" --timeout=120s
     fi
@@ -98,7 +101,7 @@ remove_flux() {
 
 # is_ours KIND NAME: succeeds if the object exists and `up` created it.
 is_ours() {
-    [[ -n $(users_cluster_kubectl get "$1" --selector "$installed_label" --field-selector "metadata.name=$2" --output name) ]]
+    [[ -n $(cluster_kubectl get "$1" --selector "$installed_label" --field-selector "metadata.name=$2" --output name) ]]
 }
 
 users_cluster_status() {
