@@ -92,6 +92,11 @@ impl Example {
 
     async fn run_readme(&self, scene: &Scene, project: &Project) {
         let readme = std::fs::read_to_string(project.example().join("README.md")).expect("the example has a README");
+        self.run_steps(scene, project, &readme, self.outputs).await;
+    }
+
+    /// Runs the commands in a part of the README. The part contains this number of output blocks.
+    async fn run_steps(&self, scene: &Scene, project: &Project, text: &str, outputs: usize) {
         let environment = Environment::get();
         let registry = environment.registry_url.trim_start_matches("http://");
         let (git, namespace) = (&environment.git_url, &scene.namespace);
@@ -102,7 +107,7 @@ impl Example {
             (format!("namespace {}", self.namespace), format!("namespace {namespace}")),
         ];
         let (mut output, mut compared) = (String::new(), 0);
-        for block in blocks(&readme) {
+        for block in blocks(text) {
             match block {
                 Block::Commands(commands) => {
                     let is_run = |line: &&str| !SCENE_COMMANDS.iter().any(|command| line.starts_with(command));
@@ -116,7 +121,7 @@ impl Example {
                 }
             }
         }
-        assert_eq!(compared, self.outputs, "number of outputs in the README of {}", self.directory);
+        assert_eq!(compared, outputs, "number of outputs in the README of {}", self.directory);
     }
 
     /// Runs the example as a test with its own scene.

@@ -1,11 +1,13 @@
-//! The example with previews and review environments of pull requests, and the comments that Flux posts.
+//! The example with previews and review environments of pull requests, and the comments that Flux posts. The Flux Operator
+//! runs the ResourceSets of the example with a simulated GitHub.
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Example;
-use crate::harness::{Call, Scene, run};
+use super::project::Project;
+use crate::harness::{Call, FaultServer, Scene, run};
 
 pub static EXAMPLE: Example = Example::new("pull-requests", "greeting", 4);
 
@@ -13,7 +15,8 @@ pub static EXAMPLE: Example = Example::new("pull-requests", "greeting", 4);
 fn pull_requests() {
     run("example-pull-requests", async |scene| {
         let project = EXAMPLE.prepare(scene).await;
-        EXAMPLE.run_readme(scene, &project).await;
+        // The other test runs the step with the Flux Operator.
+        EXAMPLE.run_steps(scene, &project, &steps(|step| !step.starts_with("8. ")), EXAMPLE.outputs).await;
 
         let update = "Preview: 1 to update\n- update pulumi:index:Stash memory (input)\n";
         let rename = "Preview: 1 to create, 1 to delete\n- delete pulumi:index:Stash memory\n- create pulumi:index:Stash archive\n";
@@ -58,8 +61,84 @@ fn marker(comment: &str) -> &str {
     comment.lines().next().unwrap_or_default()
 }
 
-/// The test cluster has no Flux Operator, so a test without a cluster compares the ResourceSets with the Kustomizations in
-/// the README.
+/// Creates branches and pull requests that change different values.
+const OPEN_PULL_REQUESTS: &str = r#"
+for number in 7 8 9; do
+    git -C repository checkout --quiet -B "edition-$number" origin/main
+    sed -i "s/edition: 1/edition: $number/" repository/program/Pulumi.yaml
+    git -C repository commit --quiet --all --message "Publish edition $number"
+    git -C repository push --quiet origin "HEAD:edition-$number" "HEAD:refs/pull/$number/head"
+done
+"#;
+
+#[test]
+fn resource_sets_create_and_delete_the_stacks_of_labeled_pull_requests() {
+    run("example-resource-sets", async |scene| {
+        let project = EXAMPLE.prepare(scene).await;
+        EXAMPLE.run_steps(scene, &project, &steps(|step| step.starts_with("1. ") || step.starts_with("2. ")), 0).await;
+        project.bash(OPEN_PULL_REQUESTS).await;
+        list_pull_requests(scene, &[(7, &["preview", "review"]), (8, &["preview"]), (9, &["review"])]).await;
+        EXAMPLE.run_steps(scene, &project, &steps(|step| step.starts_with("8. ")), 0).await;
+
+        // kubectl can wait only for the creation of a single object.
+        for stack in ["preview-7", "preview-8", "review-7"] {
+            kubectl(scene, &project, &format!("wait --for=create --timeout=2m stack/{stack}")).await;
+        }
+        let ready = "wait --for=condition=Ready --timeout=5m stack/preview-7 stack/preview-8 stack/review-7";
+        kubectl(scene, &project, ready).await;
+        assert_eq!(stacks(scene, &project).await, ["greeting", "preview-7", "preview-8", "review-7"]);
+        let sentence = kubectl(scene, &project, "get stack review-7 -o jsonpath={.status.outputs.sentence}").await;
+        assert!(sentence.ends_with("edition 7."), "{sentence}");
+        for (stack, number) in [("preview-7", "7"), ("preview-8", "8"), ("review-7", "7")] {
+            let annotation = r"jsonpath={.metadata.annotations.event\.toolkit\.fluxcd\.io/change_request}";
+            let found = kubectl(scene, &project, &format!("get stack {stack} -o '{annotation}'")).await;
+            assert_eq!(found, number, "the pull request of {stack}");
+        }
+
+        list_pull_requests(scene, &[(8, &["preview"])]).await;
+        for name in ["previews", "reviews"] {
+            let group = "fluxcd.controlplane.io";
+            let plural = "resourcesetinputproviders";
+            scene.source_object(group, "ResourceSetInputProvider", plural, name).request_reconciliation().await;
+        }
+        kubectl(scene, &project, "wait --for=delete --timeout=5m stack/preview-7 stack/review-7").await;
+        assert_eq!(stacks(scene, &project).await, ["greeting", "preview-8"]);
+
+        kubectl(scene, &project, "delete -f resourceset.yaml").await;
+        kubectl(scene, &project, "wait --for=delete --timeout=5m stack/preview-8").await;
+        EXAMPLE.run_steps(scene, &project, &steps(|step| step.starts_with("9. ")), 0).await;
+    });
+}
+
+/// Returns the steps of the README that match.
+fn steps(is_selected: impl Fn(&str) -> bool) -> String {
+    let readme = read("README.md");
+    let selected: Vec<&str> = readme.split("\n## ").filter(|step| is_selected(step)).collect();
+    selected.join("\n")
+}
+
+/// Sets the open pull requests and their labels that the simulated GitHub lists.
+async fn list_pull_requests(scene: &Scene, open: &[(u32, &[&str])]) {
+    let pulls = open.iter().map(|(number, labels)| {
+        let labels: Vec<Value> = labels.iter().map(|label| json!({"name": label})).collect();
+        let head = json!({"ref": format!("edition-{number}"), "sha": "0".repeat(40)});
+        json!({"number": number, "title": "A change", "user": {"login": "ada"}, "head": head, "labels": labels})
+    });
+    let pulls = Value::Array(pulls.collect());
+    drop(FaultServer::of(scene).upload("greeting/pulls", pulls.to_string().into_bytes()).await);
+}
+
+async fn kubectl(scene: &Scene, project: &Project, arguments: &str) -> String {
+    project.bash(&format!("kubectl --namespace {} {arguments}", scene.namespace)).await
+}
+
+/// Returns the names of the Stacks in alphabetical order.
+async fn stacks(scene: &Scene, project: &Project) -> Vec<String> {
+    let names = kubectl(scene, project, "get stacks -o name").await;
+    names.lines().map(|line| line.trim_start_matches("stack.pulumi.com/").to_owned()).collect()
+}
+
+/// A comparison without a cluster: the commands of the README and the ResourceSets must create the same objects.
 #[test]
 fn the_resource_sets_create_the_kustomizations_of_the_readme() {
     let filled = read("resourceset.yaml")
