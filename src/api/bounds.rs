@@ -6,7 +6,7 @@
 
 /// Maximum number of references in one list, such as the references to Stacks, Secrets, ConfigMaps or ESC environments.
 pub const REFERENCES: u32 = 100;
-/// Maximum number of patterns in one list. Each pattern is compared with all changed resources of a run.
+/// Maximum number of patterns in one list. Each pattern is matched against all changed resources of a run.
 pub const PATTERNS: u32 = 20;
 /// Maximum number of values in one map or list, such as configuration, environment variables or targets.
 pub const ENTRIES: u32 = 1000;

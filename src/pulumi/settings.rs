@@ -85,7 +85,7 @@ pub enum Format {
     Json,
 }
 
-/// Returns the name of the settings file of a stack. Contains only the last segment of the stack name.
+/// Returns the name of the settings file of a stack. The file name contains only the last segment of the stack name.
 pub fn file_name(stack: &str, format: Format) -> String {
     let name = stack.rsplit('/').next().unwrap_or(stack);
     let extension = match format {

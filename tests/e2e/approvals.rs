@@ -28,7 +28,7 @@ pub async fn until_awaiting(stack: &StackHandle<'_>, commit: &Commit) -> StackPl
     until_awaiting_after(stack, commit, None).await
 }
 
-/// Waits until the Stack waits for the approval of another plan than `previous`. Returns the plan.
+/// Waits until the Stack waits for the approval of a plan other than `previous`. Returns the plan.
 async fn until_awaiting_after(stack: &StackHandle<'_>, commit: &Commit, previous: Option<&StackPlan>) -> StackPlan {
     let revision = commit.revision();
     let awaiting = stack

@@ -112,8 +112,8 @@ pub struct ApprovalPolicy {
     pub max_replaces: Option<u32>,
 
     /// Resource types and URNs whose update, replacement or deletion always requires an approval with `mode: OnRisk`. In
-    /// a pattern, `*` matches any characters. A pattern that starts with `urn:` is compared with the URN, and any other
-    /// pattern with the type. Default: none. Example: `["aws:rds/*", "urn:pulumi:prod::*::database"]`.
+    /// a pattern, `*` matches any characters. A pattern that starts with `urn:` is matched against the URN, and any
+    /// other pattern against the type. Default: none. Example: `["aws:rds/*", "urn:pulumi:prod::*::database"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PATTERNS), inner(length(min = 1, max = bounds::WORD)))]
     pub protect: Vec<String>,

@@ -30,8 +30,8 @@ pub enum Action {
     CreateUpdate(CurrentUpdate),
     /// Removes the recorded run from the status, because its inputs changed before its Update was created.
     ForgetUpdate,
-    /// Removes the recorded run from the status, because its Update has another spec. A user has created the Update in advance
-    /// or has changed it. Contains a message.
+    /// Removes the recorded run from the status, because the spec of its Update is not the recorded spec. A user has
+    /// created the Update in advance or has changed its spec. Contains a message.
     DiscardUpdate(String),
     /// Deletes an Update whose run has not started, because its inputs have changed or the run can no longer start.
     /// Contains the reason.

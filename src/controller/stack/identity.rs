@@ -20,8 +20,8 @@ pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
 }
 
 /// Returns the Pulumi stack of a completed run, according to `status.currentUpdate` and the report of the agent.
-/// The reported backend takes precedence, because the environment of the run may contain another backend URL than the
-/// Stack.
+/// The reported backend takes precedence, because the backend URL in the environment of the run may differ from the URL
+/// in the Stack.
 pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
     let expected = current.pulumi_stack.clone().unwrap_or_else(|| desired(stack, None));
     let organization = result.permalink.as_deref().and_then(|url| organization(&expected.name, url));

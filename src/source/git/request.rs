@@ -122,7 +122,7 @@ impl Limits {
         u64::from(self.objects) * (32 + 4 + 4) + 4096
     }
 
-    /// Returns the maximum number of bytes that concurrent fetches use on the volume in addition to the store. Includes
+    /// Returns the maximum number of bytes that concurrent fetches use on the volume in addition to the store: for
     /// packs, indexes and archives that are not yet in the store. `archive` is the maximum size of an archive in bytes.
     pub fn volume_bytes(&self, archive: u64) -> u64 {
         Slots::volume_bytes(self.pack_bytes + self.index_bytes() + archive)
