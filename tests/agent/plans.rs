@@ -135,7 +135,7 @@ async fn each_deviation_from_a_plan_ends_the_run() {
             "property",
             &planned,
             &planned.replace("two", "three"),
-            "second: property value has another value than planned",
+            "second: property value differs from its planned value",
         ),
         (
             "kept property",
@@ -204,7 +204,7 @@ async fn changes_of_the_state_and_of_secrets_after_the_plan_are_deviations() {
     let other = request(&workspace, OperationKind::Up, RunOptions::default(), "second-secret").await;
     let result = workspace.run_to_end(&proto::RunRequest { plan: saved.plan, ..other }).await;
     assert_eq!(result.outcome(), Outcome::PlanViolated, "{}", result.message);
-    let words = "second: property secretValue has another value than planned";
+    let words = "second: property secretValue differs from its planned value";
     assert!(result.message.contains(words), "{}", result.message);
     let reported = format!("{}{result:?}", workspace.log());
     assert!(reported.contains("the rest of the output is hidden"), "{reported}");

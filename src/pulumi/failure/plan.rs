@@ -145,7 +145,7 @@ fn property(text: &str) -> Option<String> {
     };
     let (expected, found) = (verb(planned)?, verb(actual)?);
     Some(match planned == actual {
-        true => format!("property {name} has another value than planned"),
+        true => format!("property {name} differs from its planned value"),
         false => format!("property {name} (planned: {expected}, found: {found})"),
     })
 }

@@ -31,7 +31,7 @@ fn assert_deviation(urn: &str, error: &str, expected: &str) {
 #[test]
 fn each_deviating_property_is_named_without_its_values() {
     for (changes, expected) in [
-        ("~~value[{two}!={three}]", "property value has another value than planned"),
+        ("~~value[{two}!={three}]", "property value differs from its planned value"),
         ("=~value[{other}]", "property value (planned: keep, found: change)"),
         ("~-value[{two}]", "property value (planned: change, found: remove)"),
         (
@@ -39,10 +39,10 @@ fn each_deviating_property_is_named_without_its_values() {
             "property name (planned: keep, found: add), property steps (planned: keep, found: add), property value \
              (planned: change, found: add)",
         ),
-        ("~~secretValue[{&{{hunter33}}}!={&{{hunter44}}}]", "property secretValue has another value than planned"),
+        ("~~secretValue[{&{{hunter33}}}!={&{{hunter44}}}]", "property secretValue differs from its planned value"),
         (
             "++secretValue[{&{{super]}]\nsecret}}}!={&{{[secret]}}}]",
-            "property secretValue has another value than planned",
+            "property secretValue differs from its planned value",
         ),
         ("=~[secret]Value[{1}]", "properties changed"),
     ] {
