@@ -187,6 +187,11 @@ pub fn record(stack: &Stack, status: &mut StackStatus, update: &Update, now: Tim
     let (value, reason, message) = match &drift.message {
         Some(message) => (Status::Unknown, drift_reason::CHECK_FAILED, format!("the drift check failed: {message}")),
         None if drift.count > 0 => (Status::True, drift_reason::DRIFT_DETECTED, summary(&drift, expected)),
+        None if drift.ignored > 0 => {
+            let message =
+                format!("spec.drift.ignore excludes all {} resource(s) that differ from {expected}", drift.ignored);
+            (Status::False, drift_reason::NO_DRIFT, message)
+        }
         None => (Status::False, drift_reason::NO_DRIFT, format!("the resources match {expected}")),
     };
     set_condition(&mut status.conditions, stack, value, reason, &message, now);

@@ -21,6 +21,7 @@ mod duplicate_stacks;
 mod expiry;
 mod fetch;
 mod identity;
+mod markdown;
 mod next_run;
 mod observe;
 mod observed;

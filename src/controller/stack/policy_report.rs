@@ -2,6 +2,7 @@
 
 use crate::api::auto::PlannedResource;
 use crate::api::pulumi::{PolicyViolation, PolicyViolations};
+use crate::controller::stack::markdown::{code, inline};
 
 /// Maximum length of the text of a violation in a list, in bytes.
 const MAX_TEXT: usize = 200;
@@ -38,7 +39,7 @@ fn line(violation: &PolicyViolation) -> String {
     let resource = PlannedResource { urn: urn.clone(), ..PlannedResource::default() };
     let resource = match urn.is_empty() {
         true => String::new(),
-        false => format!(" {} {}", resource.kind(), resource.name()),
+        false => format!(" {} {}", resource.kind(), inline(resource.name())),
     };
     let pack = format!("{pack} {version}");
     // The first line is the description of the policy, and the other lines describe the violation.
@@ -46,7 +47,8 @@ fn line(violation: &PolicyViolation) -> String {
     let text = lines.join(" ");
     let end = text.floor_char_boundary(MAX_TEXT);
     let text = text.get(..end).unwrap_or_default();
-    format!("\n- {} `{policy}` of {}{resource}: {text}", enforcement_level.as_str(), pack.trim_end())
+    let (level, policy, pack) = (enforcement_level.as_str(), code(policy), inline(pack.trim_end()));
+    format!("\n- {level} {policy} of {pack}{resource}: {}", inline(text))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::api::conditions::{self, drift_reason, stack_reason, update_reason};
 use crate::api::pulumi::{
     CurrentUpdate, EnforcementLevel, LastUpdate, PolicyViolation, PolicyViolations, PulumiStack, Stack, StackStatus,
 };
+use crate::controller::stack::markdown::inline;
 use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::{drift, identity, policy_report, schedule, status};
 use crate::runtime::events::{Event, EventKind};
@@ -244,9 +245,9 @@ fn planned_resources(plan: &UpdatePlan, most: usize) -> String {
     let line = |resource: &PlannedResource| {
         let properties = match resource.properties.as_slice() {
             [] => String::new(),
-            properties => format!(" ({})", properties.join(", ")),
+            properties => format!(" ({})", inline(&properties.join(", "))),
         };
-        format!("\n- {} {} {}{properties}", resource.operation, resource.kind(), resource.name())
+        format!("\n- {} {} {}{properties}", resource.operation, resource.kind(), inline(resource.name()))
     };
     let mut text = String::new();
     let mut listed = 0;
