@@ -39,7 +39,7 @@ fn line(violation: &PolicyViolation) -> String {
     let resource = PlannedResource { urn: urn.clone(), ..PlannedResource::default() };
     let resource = match urn.is_empty() {
         true => String::new(),
-        false => format!(" {} {}", resource.kind(), inline(resource.name())),
+        false => format!(" {} {}", inline(resource.kind()), inline(resource.name())),
     };
     let pack = format!("{pack} {version}");
     // The first line is the description of the policy, and the other lines describe the violation.

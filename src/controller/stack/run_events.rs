@@ -247,7 +247,7 @@ fn planned_resources(plan: &UpdatePlan, most: usize) -> String {
             [] => String::new(),
             properties => format!(" ({})", inline(&properties.join(", "))),
         };
-        format!("\n- {} {} {}{properties}", resource.operation, resource.kind(), inline(resource.name()))
+        format!("\n- {} {} {}{properties}", resource.operation, inline(resource.kind()), inline(resource.name()))
     };
     let mut text = String::new();
     let mut listed = 0;
