@@ -18,6 +18,8 @@ use crate::runtime::events::{Event, EventKind};
 
 /// Label of the Secrets and ConfigMaps whose changes the controllers of Flux and this controller watch.
 const WATCH_LABEL: (&str, &str) = ("reconcile.fluxcd.io/watch", "Enabled");
+/// Component of the objects with outputs.
+const COMPONENT: &str = "outputs";
 /// Maximum length of a key of a Secret or a ConfigMap, as in the Kubernetes API.
 const MAX_KEY: usize = 253;
 
@@ -127,6 +129,8 @@ fn metadata(stack: &Stack, object: &OutputObject) -> ObjectMeta {
     let mut labels = BTreeMap::from([(WATCH_LABEL.0.to_owned(), WATCH_LABEL.1.to_owned())]);
     labels.extend(object.labels.clone());
     labels.extend(ownership::labels(stack));
+    // The component admission-policy permits only writes to objects with this label.
+    labels.insert(names::LABEL_COMPONENT.to_owned(), COMPONENT.to_owned());
     ObjectMeta {
         name: Some(object.name.clone()),
         namespace: stack.namespace(),

@@ -96,6 +96,7 @@ fn the_labels_of_the_controller_take_precedence() {
     let value = |key: &str| labels.get(key).map(String::as_str);
     assert_eq!(value("team"), Some("blue"));
     assert_eq!(value("pulumi.com/stack-name"), Some("web"));
+    assert_eq!(value("auto.pulumi.com/component"), Some("outputs"));
     assert_eq!(value("reconcile.fluxcd.io/watch"), Some("Disabled"));
     let plain = object(json!({"kind": "ConfigMap", "name": "a"}));
     let labels = config_map(&stack(&[]), &plain, BTreeMap::new()).metadata.labels.unwrap();
