@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
-use pulumi_controller::api::conditions::{READY, stack_reason};
+use pulumi_controller::api::conditions::{OUTPUTS_WRITTEN, READY, outputs_reason, stack_reason};
 use pulumi_controller::api::pulumi::{DependencyReference, Stack};
 use serde_json::{Value, json};
 
@@ -164,9 +164,14 @@ async fn run_as_tenant(controller: &Controller, scene: &Scene) {
     kubectl(&[&["create", "rolebinding", "pulumi-controller", binding, account][..], &namespace].concat(), "").await;
 
     let source = scene.source("app").await;
-    let commit = source.push(&program("one").files()).await;
-    let main = scene.start(scene.stack("main", &source)).await;
-    main.until_applied(&commit).await;
+    let commit = source.push(&program("one").output("url", json!("http://one")).files()).await;
+    let mut stack = scene.stack("main", &source);
+    let objects = json!([{"kind": "Secret", "name": "outputs"}, {"kind": "ConfigMap", "name": "outputs"}]);
+    stack.spec.write_outputs_to = serde_json::from_value(objects).expect("objects");
+    let main = scene.start(stack).await;
+    let applied = main.until_applied(&commit).await;
+    let has_written = has_condition(&applied, OUTPUTS_WRITTEN, "True", outputs_reason::OUTPUTS_WRITTEN);
+    assert!(has_written, "the policy permits objects with outputs: {applied:?}");
     let pod = main.pod().await;
     assert_eq!(pod.spec.as_ref().and_then(|pod| pod.service_account_name.as_deref()), Some("pulumi"));
     assert_unmanaged_writes_rejected(scene, &pod.name_any()).await;
@@ -234,6 +239,7 @@ async fn assert_unmanaged_writes_rejected(scene: &Scene, pod: &str) {
         ),
         (&["patch", "secret", "tenants", "--patch", labelled], "", "may write only Secrets"),
         (&["delete", "secret", "tenants"], "", "may write only Secrets"),
+        (&["create", "configmap", "other"], "", "may write only objects with the label"),
         (&["delete", "pod", "other"], "", "may only change and delete Pods"),
         (&["patch", "pod", pod, "--patch", relabelled], "", "may only change and delete Pods"),
         (&["create", "--filename", "-"], &unlabelled, "may write only objects with the label"),
