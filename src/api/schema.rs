@@ -1,6 +1,7 @@
 //! JSON schemas that cannot be derived from Rust types.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::Value;
 
 use crate::api::bounds;
 
@@ -17,6 +18,17 @@ pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
         "maxProperties": bounds::ENTRIES,
         "additionalProperties": {"x-kubernetes-preserve-unknown-fields": true},
     })
+}
+
+/// Removes the defaults of the fields of an object in a list. Argo CD compares a list as a whole, so an object whose list
+/// the API server completes would always be out of sync.
+pub fn without_defaults(schema: &mut Schema) {
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for property in properties.into_iter().flat_map(|properties| properties.values_mut()) {
+        if let Some(property) = property.as_object_mut() {
+            property.remove("default");
+        }
+    }
 }
 
 /// Returns the schema of any JSON value.

@@ -151,6 +151,7 @@ pub struct WorkspacePolicyPack {
     #[schemars(length(min = 1, max = bounds::PATH))]
     pub name: String,
     /// Artifact that contains the policy pack. Example: `{digest: "sha256:…", dir: policies}`.
+    #[schemars(transform = schema::without_defaults)]
     pub artifact: ArtifactReference,
     /// Configuration by policy. Default: none. Example: `{allowed-regions: {regions: [eu-central-1]}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
