@@ -33,6 +33,11 @@ pub async fn write(
     if is_unused || !has_outputs(observed, update, &status) {
         return Ok(status);
     }
+    // The spec may have changed since it was checked before the run.
+    if let Err(message) = output_objects::check(stack) {
+        let written = status.written_outputs.clone();
+        return Ok(output_objects::record(stack, status, written, &[message], now));
+    }
     let (mut written, mut errors) = (Vec::new(), Vec::new());
     for target in targets {
         let reference = output_objects::reference(target);
