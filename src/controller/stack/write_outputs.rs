@@ -10,6 +10,7 @@ use crate::api::pulumi::{OutputObject, OutputObjectKind, OutputObjectReference, 
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::output_objects;
+use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Object, WriteError};
 
@@ -58,6 +59,7 @@ pub async fn write(
             written.push(reference.clone());
         }
     }
+    failpoint::hit("stack-outputs-written");
     Ok(output_objects::record(stack, status, written, &errors, now))
 }
 

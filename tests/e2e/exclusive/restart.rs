@@ -6,7 +6,7 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
-use pulumi_controller::api::conditions::{READY, RECONCILING, is_true, stack_reason};
+use pulumi_controller::api::conditions::{OUTPUTS_WRITTEN, READY, RECONCILING, is_true, outputs_reason, stack_reason};
 use pulumi_controller::api::names::workspace_pod;
 use serde_json::json;
 
@@ -99,8 +99,8 @@ async fn check_approved_run(scene: &Scene, controller: &Controller, failpoint: &
     assert_eq!(runs.len(), 2, "one plan and one up: {runs:?}");
 }
 
-/// Creates, runs and deletes a Stack. If `expires` is set, the controller deletes it. Checks that one run creates every resource once, and that one run deletes every
-/// resource once.
+/// Creates, runs and deletes a Stack. If `expires` is set, the controller deletes it. Checks that one run creates every
+/// resource once, that one run deletes every resource once, and that the outputs are written to an object.
 async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
     let source = scene.source("app").await;
     // The program has an output, because the storage of the outputs Secret is one of the tested steps.
@@ -109,8 +109,11 @@ async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
     let commit = source.push(&program.files()).await;
     let mut stack = scene.stack("main", &source);
     stack.spec.destroy_on_finalize = Some(true);
+    let objects = json!([{"kind": "ConfigMap", "name": "outputs"}]);
+    stack.spec.write_outputs_to = serde_json::from_value(objects).expect("objects");
     let main = scene.start(stack).await;
-    main.until_applied(&commit).await;
+    let applied = main.until_applied(&commit).await;
+    assert!(has_condition(&applied, OUTPUTS_WRITTEN, "True", outputs_reason::OUTPUTS_WRITTEN), "{applied:?}");
     match expires {
         true => {
             let end = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(15);
