@@ -214,7 +214,7 @@ fn the_rows_cover_each_documented_state() {
     let table = text.split_once("| state | Ready | Reconciling | Stalled |").expect("the table of states").1;
     let lines = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     // A suspended Stack keeps its conditions.
-    let documented: BTreeSet<String> = lines.filter(|line| !line.contains("as before")).map(documented).collect();
+    let documented: BTreeSet<String> = lines.filter(|line| !line.contains("unchanged")).map(documented).collect();
     assert!(documented.len() > 10, "{documented:?}");
     assert_eq!(documented, tested);
 }
