@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use pulumi_controller::artifact::{Digest, pack};
@@ -301,8 +302,19 @@ pub fn outputs(result: &proto::Result) -> BTreeMap<&str, (&str, bool)> {
     result.outputs.iter().map(|output| (output.name.as_str(), (output.value.as_str(), output.secret))).collect()
 }
 
+/// Returns an address that no other test of this process uses. The kernel does not select these ports for outgoing
+/// connections, which could otherwise use the port before the agent listens on it.
 fn free_address() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(100);
+    loop {
+        let offset = first.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        let port = 20_000 + u16::try_from(offset).unwrap();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 fn write_script(path: &Path, script: &str) {
