@@ -1,30 +1,37 @@
 //! Tests drift checks.
 
 use pulumi_controller::api::conditions::{DRIFTED, drift_reason};
-use pulumi_controller::api::pulumi::{LiteralRef, ResourceRef};
-use serde_json::json;
+use pulumi_controller::api::pulumi::{LiteralRef, ResourceRef, Stack};
+use serde_json::{Value, json};
 
-use crate::harness::{Program, WaitLimit, condition, has_condition, once, run};
+use crate::harness::{Commit, Program, Scene, StackHandle, WaitLimit, condition, has_condition, once, run};
+
+/// Runs a Stack with a resource that drifts, and waits until a check reports the drift. Returns the Stack, the applied
+/// commit and the state with the drift.
+async fn until_drifted<'a>(scene: &'a Scene, drift: Value) -> (StackHandle<'a>, Commit, Stack) {
+    let source = scene.source("app").await;
+    let program = Program::new("drift").step("step", json!({"value": "one"}));
+    let first = source.push(&program.files()).await;
+    let mut stack = scene.stack("main", &source);
+    stack.spec.drift = serde_json::from_value(drift).expect("drift settings");
+    // With this variable, the provider reports that the resource does not exist.
+    let literal = Some(LiteralRef { value: "step".to_owned() });
+    let gone = ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
+    stack.spec.env_refs.insert("PROVIDER_GONE".to_owned(), gone);
+    let main = scene.start(stack).await;
+    main.until_applied(&first).await;
+    let drifted = main
+        .until("to report drift", WaitLimit::Run, |stack| {
+            has_condition(stack, DRIFTED, "True", drift_reason::DRIFT_DETECTED)
+        })
+        .await;
+    (main, first, drifted)
+}
 
 #[test]
 fn a_drift_check_reports_drift_and_a_correction_reverts_it() {
     run("drift-check", async |scene| {
-        let source = scene.source("app").await;
-        let program = Program::new("drift").step("step", json!({"value": "one"}));
-        let first = source.push(&program.files()).await;
-        let mut stack = scene.stack("main", &source);
-        stack.spec.drift = serde_json::from_value(json!({"interval": "1m"})).expect("drift settings");
-        // With this variable, the provider reports that the resource does not exist.
-        let literal = Some(LiteralRef { value: "step".to_owned() });
-        let gone = ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
-        stack.spec.env_refs.insert("PROVIDER_GONE".to_owned(), gone);
-        let main = scene.start(stack).await;
-        main.until_applied(&first).await;
-        let drifted = main
-            .until("to report drift", WaitLimit::Run, |stack| {
-                has_condition(stack, DRIFTED, "True", drift_reason::DRIFT_DETECTED)
-            })
-            .await;
+        let (main, first, drifted) = until_drifted(scene, json!({"interval": "1m"})).await;
         let message = condition(&drifted, DRIFTED).expect("Drifted condition").message.clone();
         assert!(message.starts_with("1 resource(s) differ from the state: delete urn:pulumi:"), "{message}");
         let status = drifted.status.clone().expect("a status");
@@ -49,23 +56,8 @@ fn a_drift_check_reports_drift_and_a_correction_reverts_it() {
 #[test]
 fn a_drift_check_that_expects_no_changes_previews_the_program() {
     run("drift-program", async |scene| {
-        let source = scene.source("app").await;
-        let program = Program::new("drift").step("step", json!({"value": "one"}));
-        let first = source.push(&program.files()).await;
-        let mut stack = scene.stack("main", &source);
         let drift = json!({"interval": "1m", "expectNoChanges": true});
-        stack.spec.drift = serde_json::from_value(drift).expect("drift settings");
-        // With this variable, the provider reports that the resource does not exist.
-        let literal = Some(LiteralRef { value: "step".to_owned() });
-        let gone = ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
-        stack.spec.env_refs.insert("PROVIDER_GONE".to_owned(), gone);
-        let main = scene.start(stack).await;
-        main.until_applied(&first).await;
-        let drifted = main
-            .until("to report drift", WaitLimit::Run, |stack| {
-                has_condition(stack, DRIFTED, "True", drift_reason::DRIFT_DETECTED)
-            })
-            .await;
+        let (main, _, drifted) = until_drifted(scene, drift).await;
         let message = condition(&drifted, DRIFTED).expect("Drifted condition").message.clone();
         // A preview of a refresh would report a deletion.
         let expected = "1 resource(s) differ from the state and the program: create urn:pulumi:";
