@@ -13,7 +13,7 @@ use crate::telemetry::stacks::StackState;
 mod result;
 mod state;
 
-pub use result::with_result;
+pub use result::{outputs_are_known, with_result};
 pub use state::{State, WITHOUT_DESTROY, changes, is_conflict, planned_changes, with_state};
 
 /// Returns the values of the Stack metrics for this status.

@@ -9,7 +9,7 @@ use crate::api::auto::{Update, UpdateKind};
 use crate::api::pulumi::{OutputObject, OutputObjectKind, OutputObjectReference, Stack, StackStatus};
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::output_objects;
+use crate::controller::stack::{output_objects, status};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Object, WriteError};
@@ -64,12 +64,12 @@ pub async fn write(
 }
 
 /// Returns whether the Update is a successful `up` whose outputs are known. A deleted Stack writes no outputs.
-fn has_outputs(observed: &Observed, update: &Update, status: &StackStatus) -> bool {
+fn has_outputs(observed: &Observed, update: &Update, recorded: &StackStatus) -> bool {
     let result = update.status.clone().unwrap_or_default();
     let is_of_update = |name: &String| *name == update.name_any();
-    let last = status.last_update.as_ref().filter(|last| last.name.as_ref().is_some_and(is_of_update));
+    let last = recorded.last_update.as_ref().filter(|last| last.name.as_ref().is_some_and(is_of_update));
     let has_succeeded = last.is_some_and(|last| last.reason.is_none());
-    let is_known = result.outputs_unavailable != Some(true) && observed.outputs.is_some() == result.outputs.is_some();
+    let is_known = status::outputs_are_known(&result, observed.outputs.as_ref());
     let is_deleted = observed.stack.metadata.deletion_timestamp.is_some();
     update.spec.kind == UpdateKind::Up && has_succeeded && is_known && !is_deleted
 }

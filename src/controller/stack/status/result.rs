@@ -67,7 +67,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         status.last_applied_revision = current.commit.clone();
         status.last_applied_origin_revision = current.origin_revision.clone();
         // If the outputs are unavailable, the status keeps the previous outputs.
-        if result.outputs_unavailable != Some(true) && (outputs.is_some() || result.outputs.is_none()) {
+        if outputs_are_known(&result, outputs) {
             status.outputs = masked_outputs(outputs);
         }
     }
@@ -90,6 +90,11 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
     }
     status
+}
+
+/// Returns whether the outputs of a run are known: `outputs` is their Secret, or the run has no outputs.
+pub fn outputs_are_known(result: &UpdateStatus, outputs: Option<&Secret>) -> bool {
+    result.outputs_unavailable != Some(true) && (outputs.is_some() || result.outputs.is_none())
 }
 
 /// Returns the policy violations after a run. A failed run without violations, and a run that evaluates no policies, may
