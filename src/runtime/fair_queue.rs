@@ -20,6 +20,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use crate::telemetry::slots::SlotUses;
 use queue::{Queue, Taken};
 
 pub use queue::{Limits, Run};
@@ -175,6 +176,18 @@ impl<W> FairQueue<W> {
     /// Returns the time since which the oldest queued run has been pending, or `None` if no run is queued.
     pub fn oldest(&self) -> Option<Timestamp> {
         self.queue.oldest()
+    }
+
+    /// Returns the numbers of open and queued runs by namespace.
+    pub fn uses(&self) -> SlotUses {
+        let mut uses = SlotUses::new();
+        for open in self.open.values() {
+            uses.entry(open.namespace.clone()).or_default().open += 1;
+        }
+        for (namespace, queued) in self.queue.by_namespace() {
+            uses.entry(namespace.to_owned()).or_default().queued += queued;
+        }
+        uses
     }
 
     fn forget(&mut self, uid: &str) {

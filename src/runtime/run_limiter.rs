@@ -52,13 +52,19 @@ impl<W> Drop for Permit<W> {
     }
 }
 
-impl<W> RunLimiter<W> {
+impl<W: Send + 'static> RunLimiter<W> {
     pub fn new(limits: Limits, metrics: Metrics) -> Self {
-        RunLimiter {
-            shared: Arc::new(Shared { metrics, changed: Notify::new(), queue: Mutex::new(FairQueue::new(limits)) }),
-        }
+        let queue = Mutex::new(FairQueue::new(limits));
+        let shared = Arc::new(Shared { metrics, changed: Notify::new(), queue });
+        // The metrics are a part of the shared state, so a strong reference would keep the state forever.
+        let weak = Arc::downgrade(&shared);
+        let uses = move || weak.upgrade().map(|shared| shared.lock().uses()).unwrap_or_default();
+        shared.metrics.runs().slots().observe(limits.all, uses);
+        RunLimiter { shared }
     }
+}
 
+impl<W> RunLimiter<W> {
     /// Acquires a slot for a run. If no slot is free, queues the run. When the run may start, [`RunLimiter::requeues`]
     /// returns `key`.
     pub fn acquire(&self, run: &Run, key: W) -> Result<Permit<W>, Full> {

@@ -12,7 +12,8 @@ use prometheus_client::registry::Registry;
 
 use crate::telemetry::process::ProcessMetrics;
 use crate::telemetry::reconciles::Reconciles;
-use crate::telemetry::stacks::{Runs, StackState, Stacks};
+use crate::telemetry::runs::Runs;
+use crate::telemetry::stacks::{StackState, Stacks};
 
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

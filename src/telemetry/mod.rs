@@ -5,6 +5,8 @@ pub mod metrics;
 pub mod process;
 pub mod reconciles;
 pub mod redact;
+pub mod runs;
+pub mod slots;
 pub mod stacks;
 
 /// Formats an error and its causes as one line for users.

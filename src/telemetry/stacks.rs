@@ -1,17 +1,14 @@
-//! Metrics of Stacks and their runs: states of Stacks, numbers of open and queued runs, waiting times and durations.
+//! Metrics of Stacks: their states, and what they wait for.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::metrics::gauge::ConstGauge;
 
 /// Maximum number of pairs of status and reason with separate series. One series counts all further pairs.
 const MAX_REASONS: usize = 64;
@@ -19,7 +16,7 @@ const MAX_REASONS: usize = 64;
 const OTHER: &str = "Other";
 
 /// State of a Stack, from its conditions.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StackState {
     /// Status of the condition `Ready`.
     pub ready: String,
@@ -27,8 +24,32 @@ pub struct StackState {
     pub reason: String,
     pub is_failing: bool,
     pub is_reconciling: bool,
+    /// What the Stack waits for. `None` if the Stack does not wait, or is suspended.
+    pub wait: Option<Wait>,
     /// Number of drifted resources. `None` if no drift check has ended.
     pub drifted: Option<i64>,
+    /// Whether the last drift check failed. `None` if no drift check has ended.
+    pub drift_check_failed: Option<bool>,
+    /// Whether the outputs were written. `None` if the Stack writes no outputs.
+    pub outputs_written: Option<bool>,
+    /// Numbers of violations of mandatory and of advisory policies. `None` if there are none.
+    pub violations: Option<Violations>,
+}
+
+/// What a Stack waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Reason of a condition. The number of reasons is bounded, because the controller defines all of them.
+    pub reason: &'static str,
+    /// Time at which the wait began.
+    pub since: Timestamp,
+}
+
+/// Numbers of policy violations of the last run that evaluated policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Violations {
+    pub mandatory: i64,
+    pub advisory: i64,
 }
 
 /// States of all Stacks by namespace and name. Cheap to clone.
@@ -67,7 +88,7 @@ impl Stacks {
         encoder: &mut DescriptorEncoder<'_>,
         (name, help): (&str, &str),
         value: impl Fn(&StackState) -> Option<i64>,
-    ) -> Result<(), std::fmt::Error> {
+    ) -> fmt::Result {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for ((namespace, stack), state) in self.lock().iter() {
             let labels = [("namespace", namespace.as_str()), ("name", stack.as_str())];
@@ -77,17 +98,84 @@ impl Stacks {
         }
         Ok(())
     }
+
+    /// Encodes the series that exist only for some Stacks.
+    fn encode_details(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let drifted = ("stacks_drifted_resources", "Number of resources for which the last drift check found drift");
+        self.encode_each(encoder, drifted, |state| state.drifted)?;
+        let unchecked = ("stacks_drift_check_failed", "1 if the last drift check failed; otherwise 0");
+        self.encode_each(encoder, unchecked, |state| state.drift_check_failed.map(i64::from))?;
+        let written = ("stacks_outputs_written", "1 if the outputs of the Stack were written; otherwise 0");
+        self.encode_each(encoder, written, |state| state.outputs_written.map(i64::from))?;
+        self.encode_violations(encoder)?;
+        self.encode_waits(encoder, Timestamp::now())
+    }
+
+    fn encode_violations(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Number of policy violations of the last run that evaluated policies";
+        let mut metric = encoder.encode_descriptor("stacks_policy_violations", help, None, MetricType::Gauge)?;
+        for ((namespace, stack), state) in self.lock().iter() {
+            let Some(found) = state.violations else { continue };
+            for (level, count) in [("mandatory", found.mandatory), ("advisory", found.advisory)] {
+                let labels = [("namespace", namespace.as_str()), ("name", stack.as_str()), ("level", level)];
+                ConstGauge::new(count).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Encodes a series for each Stack that waits, and two series for each reason. A time does not change between two
+    /// scrapes, so Prometheus stores it in less space than an age.
+    fn encode_waits(&self, encoder: &mut DescriptorEncoder<'_>, now: Timestamp) -> fmt::Result {
+        let name = "stacks_waiting_since_timestamp_seconds";
+        let help = "Time at which the wait of a Stack began, in seconds since the Unix epoch";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for ((namespace, stack), state) in self.lock().iter() {
+            let Some(wait) = state.wait else { continue };
+            let labels = [("namespace", namespace.as_str()), ("name", stack.as_str()), ("reason", wait.reason)];
+            ConstGauge::new(wait.since.as_second()).encode(metric.encode_family(&labels)?)?;
+        }
+        let waits = self.waits();
+        let help = "Number of Stacks that wait, by the reason of the wait";
+        let mut metric =
+            encoder.encode_descriptor("pulumi_controller_stacks_waiting", help, None, MetricType::Gauge)?;
+        for (reason, (count, _)) in &waits {
+            ConstGauge::new(*count).encode(metric.encode_family(&[("reason", *reason)])?)?;
+        }
+        let help = "Age in seconds of the oldest wait of a Stack, by the reason of the wait";
+        let name = "pulumi_controller_oldest_wait_age_seconds";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (reason, (_, since)) in &waits {
+            ConstGauge::new(age(*since, now)).encode(metric.encode_family(&[("reason", *reason)])?)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of waiting Stacks and the begin of the oldest wait, by reason.
+    fn waits(&self) -> BTreeMap<&'static str, (i64, Timestamp)> {
+        let mut waits: BTreeMap<&'static str, (i64, Timestamp)> = BTreeMap::new();
+        for wait in self.lock().values().filter_map(|state| state.wait) {
+            let (count, oldest) = waits.entry(wait.reason).or_insert((0, wait.since));
+            *count += 1;
+            *oldest = wait.since.min(*oldest);
+        }
+        waits
+    }
+}
+
+/// Returns the time between two points in time in seconds. The age is not negative if the clock was set back.
+pub(super) fn age(since: Timestamp, now: Timestamp) -> f64 {
+    now.duration_since(since).as_secs_f64().max(0.0)
 }
 
 impl Collector for Stacks {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let failing =
             ("stacks_failing", "1 if the Stack is stalled or not ready, or if its last run failed; otherwise 0");
         self.encode_each(&mut encoder, failing, |state| Some(i64::from(state.is_failing)))?;
         let reconciling = ("stacks_reconciling", "1 if the Stack is reconciling; otherwise 0");
         self.encode_each(&mut encoder, reconciling, |state| Some(i64::from(state.is_reconciling)))?;
-        let drifted = ("stacks_drifted_resources", "Number of resources for which the last drift check found drift");
-        self.encode_each(&mut encoder, drifted, |state| state.drifted)?;
+        self.encode_details(&mut encoder)?;
         let help =
             "Number of Stacks by the status of the condition Ready and the reason of the condition Stalled or Ready";
         let mut metric = encoder.encode_descriptor("pulumi_controller_stacks", help, None, MetricType::Gauge)?;
@@ -99,118 +187,12 @@ impl Collector for Stacks {
     }
 }
 
-/// Upper bounds of the buckets in seconds, from the duration of the shortest runs to the default timeout.
-const DURATION_BUCKETS: [f64; 14] =
-    [1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 10800.0];
-/// Upper bounds of the buckets in seconds, from an immediate start to a wait for the runs of many Stacks.
-const WAIT_BUCKETS: [f64; 14] =
-    [0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10800.0];
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WaitLabels {
-    r#type: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DurationLabels {
-    r#type: &'static str,
-    outcome: &'static str,
-}
-
-/// Metrics of runs. Cheap to clone; all clones share the values.
-#[derive(Clone, Debug)]
-pub struct Runs {
-    open: Gauge,
-    queued: Gauge,
-    oldest: Oldest,
-    wait: Family<WaitLabels, Histogram, fn() -> Histogram>,
-    duration: Family<DurationLabels, Histogram, fn() -> Histogram>,
-}
-
-impl Default for Runs {
-    fn default() -> Self {
-        Runs {
-            open: Gauge::default(),
-            queued: Gauge::default(),
-            oldest: Oldest::default(),
-            wait: Family::new_with_constructor((|| Histogram::new(WAIT_BUCKETS)) as fn() -> Histogram),
-            duration: Family::new_with_constructor((|| Histogram::new(DURATION_BUCKETS)) as fn() -> Histogram),
-        }
-    }
-}
-
-impl Runs {
-    pub fn register(&self, registry: &mut Registry) {
-        registry.register("pulumi_controller_runs_open", "Number of open Pulumi runs", self.open.clone());
-        registry.register(
-            "pulumi_controller_runs_waiting",
-            "Number of Pulumi runs in the queue for a run slot",
-            self.queued.clone(),
-        );
-        registry.register(
-            "pulumi_controller_run_wait_seconds",
-            "Duration in seconds from the creation of an Update to the start of its run",
-            self.wait.clone(),
-        );
-        registry.register(
-            "pulumi_controller_run_duration_seconds",
-            "Duration in seconds of Pulumi runs",
-            self.duration.clone(),
-        );
-        registry.register_collector(Box::new(self.oldest.clone()));
-    }
-
-    /// Sets the number of open runs, the number of queued runs, and the time at which the oldest queued run became
-    /// pending.
-    pub fn count(&self, open: usize, queued: usize, oldest: Option<Timestamp>) {
-        self.open.set(i64::try_from(open).unwrap_or(i64::MAX));
-        self.queued.set(i64::try_from(queued).unwrap_or(i64::MAX));
-        *self.oldest.0.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
-    }
-
-    /// Records the start of a run.
-    pub fn started(&self, kind: &'static str, waited: Duration) {
-        self.wait.get_or_create(&WaitLabels { r#type: kind }).observe(waited.as_secs_f64());
-    }
-
-    /// Records the end of a run.
-    pub fn ended(&self, kind: &'static str, outcome: &'static str, lasted: Duration) {
-        self.duration.get_or_create(&DurationLabels { r#type: kind, outcome }).observe(lasted.as_secs_f64());
-    }
-}
-
-/// Time at which the oldest queued run became pending. Each scrape computes the age of the run.
-#[derive(Clone, Debug, Default)]
-struct Oldest(Arc<Mutex<Option<Timestamp>>>);
-
-impl Oldest {
-    fn age(&self, now: Timestamp) -> f64 {
-        let oldest = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        oldest.map_or(0.0, |since| now.duration_since(since).as_secs_f64().max(0.0))
-    }
-}
-
-impl Collector for Oldest {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let help = "Time in seconds for which the oldest run in the queue has been pending; 0 if the queue is empty";
-        let name = "pulumi_controller_oldest_queued_run_age_seconds";
-        let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        ConstGauge::new(self.age(Timestamp::now())).encode(metric)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn state(reason: &str) -> StackState {
-        StackState {
-            ready: "False".to_owned(),
-            reason: reason.to_owned(),
-            is_failing: true,
-            is_reconciling: false,
-            drifted: None,
-        }
+        StackState { ready: "False".to_owned(), reason: reason.to_owned(), is_failing: true, ..StackState::default() }
     }
 
     #[test]
@@ -233,15 +215,32 @@ mod tests {
         assert_eq!((counts.len(), counts.values().sum::<i64>()), (MAX_REASONS + 1, 1000));
     }
 
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn waiting(reason: &'static str, since: i64) -> StackState {
+        StackState { wait: Some(Wait { reason, since: at(since) }), ..StackState::default() }
+    }
+
     #[test]
-    fn the_age_of_the_oldest_queued_run_grows_until_the_queue_is_empty() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let runs = Runs::default();
-        assert!(runs.oldest.age(at(100)) < f64::EPSILON);
-        runs.count(1, 2, Some(at(40)));
-        assert!((runs.oldest.age(at(100)) - 60.0).abs() < f64::EPSILON);
-        assert!(runs.oldest.age(at(10)) < f64::EPSILON, "the age is not negative after the clock was set back");
-        runs.count(1, 0, None);
-        assert!(runs.oldest.age(at(100)) < f64::EPSILON);
+    fn a_wait_is_counted_until_it_ends_and_has_the_age_of_the_oldest_stack() {
+        let stacks = Stacks::default();
+        assert!(stacks.waits().is_empty());
+        stacks.record("apps", "a", waiting("Paused", 40));
+        stacks.record("apps", "b", waiting("Paused", 20));
+        stacks.record("apps", "c", waiting("AwaitingApproval", 30));
+        stacks.record("apps", "d", state("UpdateFailed"));
+        let expected = BTreeMap::from([("AwaitingApproval", (1, at(30))), ("Paused", (2, at(20)))]);
+        assert_eq!(stacks.waits(), expected);
+        stacks.record("apps", "b", StackState::default());
+        stacks.remove("apps", "c");
+        assert_eq!(stacks.waits(), BTreeMap::from([("Paused", (1, at(40)))]));
+    }
+
+    #[test]
+    fn an_age_grows_and_is_not_negative_after_the_clock_was_set_back() {
+        assert!((age(at(40), at(100)) - 60.0).abs() < f64::EPSILON);
+        assert!(age(at(40), at(10)) < f64::EPSILON);
     }
 }

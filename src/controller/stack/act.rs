@@ -260,6 +260,9 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let not_written = output_objects::event(stack, &status);
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;
+    if let Some(latency) = status::of_new_artifact(stack, &status, now) {
+        context.metrics.runs().recorded(latency.kind, latency.has_succeeded, latency.time);
+    }
     events.into_iter().chain(not_written).for_each(|event| context.events.publish(event));
     if update.status.as_ref().is_some_and(|status| status.outputs_unavailable == Some(true)) {
         let why = status.last_update.as_ref().and_then(|last| last.message.as_deref());

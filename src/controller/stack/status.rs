@@ -1,18 +1,23 @@
 //! Builds the status of a Stack.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::auto::UpdateKind;
-use crate::api::conditions::{self, READY, RECONCILING, STALLED, Status, stack_reason};
+use crate::api::conditions::{
+    self, DRIFTED, OUTPUTS_WRITTEN, READY, RECONCILING, STALLED, Status, drift_reason, stack_reason,
+};
 use crate::api::pulumi::{CurrentUpdate, RunInputs, Stack, StackStatus};
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations;
 use crate::controller::stack::run::queued_message;
-use crate::telemetry::stacks::StackState;
+use crate::telemetry::stacks::{StackState, Violations, Wait};
 
+mod latency;
 mod result;
 mod state;
 
+pub use latency::{Latency, of_new_artifact};
 pub use result::{outputs_are_known, with_result};
 pub use state::{State, WITHOUT_DESTROY, changes, is_conflict, planned_changes, with_state};
 
@@ -34,14 +39,50 @@ pub fn stack_state(status: &StackStatus) -> StackState {
         waiting.contains(&reason)
     };
     let lacks = ready.is_some_and(|ready| ready.status == "False" && !waits(&ready.reason));
-    let reason = stalled.or(ready).map(|condition| condition.reason.clone());
+    let cause = stalled.or(ready);
+    let reason = cause.map(|condition| condition.reason.clone());
+    let drift_check = conditions::find(&status.conditions, DRIFTED);
+    let written = conditions::find(&status.conditions, OUTPUTS_WRITTEN);
     StackState {
         ready: ready.map_or_else(|| Status::Unknown.as_str().to_owned(), |ready| ready.status.clone()),
         reason: reason.unwrap_or_default(),
         is_failing: last_failed || lacks || stalled.is_some(),
         is_reconciling: conditions::is_true(&status.conditions, RECONCILING),
+        wait: cause.and_then(|cause| wait(status, cause)),
         drifted: status.drift.as_ref().map(|drift| drift.count),
+        drift_check_failed: drift_check.map(|check| check.reason == drift_reason::CHECK_FAILED),
+        outputs_written: written.map(|written| written.status == "True"),
+        violations: status
+            .policy_violations
+            .as_ref()
+            .map(|found| Violations { mandatory: found.mandatory, advisory: found.advisory }),
     }
+}
+
+/// Reasons of a Stack that waits for an object or a user outside of the controller.
+const WAITS: [&str; 9] = [
+    stack_reason::AWAITING_APPROVAL,
+    stack_reason::DESTROY_UNCONFIRMED,
+    stack_reason::OUTSIDE_SCHEDULE,
+    stack_reason::PAUSED,
+    stack_reason::PENDING_CREATES,
+    stack_reason::PREREQUISITE_NOT_SATISFIED,
+    stack_reason::RUN_OUTCOME_UNKNOWN,
+    stack_reason::SOURCE_UNAVAILABLE,
+    stack_reason::STACK_NOT_FOUND,
+];
+
+/// Returns what the Stack waits for, from the condition with the cause. The wait for an approval begins with the plan,
+/// because the condition keeps its transition time if the Stack was not ready before. All times are in the status, so a
+/// restart of the controller does not change them.
+fn wait(status: &StackStatus, cause: &Condition) -> Option<Wait> {
+    let reason = WAITS.into_iter().find(|reason| *reason == cause.reason)?;
+    if status.suspended == Some(true) {
+        return None;
+    }
+    let planned = status.plan.as_ref().filter(|_| reason == stack_reason::AWAITING_APPROVAL);
+    let since = planned.and_then(|plan| plan.created.as_ref()).unwrap_or(&cause.last_transition_time);
+    Some(Wait { reason, since: since.0 })
 }
 
 /// Returns the status that records the run `current`. The Update of the run is created afterwards.

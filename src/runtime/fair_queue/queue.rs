@@ -144,6 +144,11 @@ impl<W> Queue<W> {
         self.by_age.first().map(|(since, _)| *since)
     }
 
+    /// Returns the namespaces with queued runs, and the number of these runs.
+    pub(super) fn by_namespace(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.namespaces.iter().map(|(name, namespace)| (name.as_str(), namespace.runs))
+    }
+
     /// Adds a run, or replaces the entry of the run if it is already queued.
     pub(super) fn insert(&mut self, run: Run, key: W) {
         let clock = self.tick();

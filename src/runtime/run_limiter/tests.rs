@@ -108,4 +108,17 @@ async fn open_and_waiting_runs_are_exported_as_metrics() {
     assert!(run_limiter.acquire(&run("b"), ()).is_err());
     let text = metrics.encode().unwrap();
     assert!(text.contains("runs_open 1\n") && text.contains("runs_waiting 1\n"), "{text}");
+    for line in ["run_slots 1", r#"run_slots_used{namespace="team"} 1"#, r#"runs_queued{namespace="team"} 1"#] {
+        assert!(text.contains(&format!("pulumi_controller_{line}\n")), "no {line} in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_without_runs_has_no_metrics() {
+    let metrics = Metrics::default();
+    let run_limiter = RunLimiter::new(limits(1), metrics.clone());
+    drop(run_limiter.acquire(&run("a"), ()).unwrap());
+    assert!(!metrics.encode().unwrap().contains(r#"{namespace="team"}"#));
+    drop(run_limiter);
+    assert!(metrics.encode().unwrap().contains("pulumi_controller_run_slots 1\n"), "the limiter is gone");
 }

@@ -5,10 +5,23 @@ use prometheus_client::metrics::histogram::exponential_buckets_range;
 
 use super::*;
 use crate::telemetry::reconciles::ReconcileResult;
+use crate::telemetry::slots::{SlotUse, SlotUses};
+use crate::telemetry::stacks::{Violations, Wait};
 
 fn state() -> StackState {
     let (ready, reason) = ("False".to_owned(), "SpecInvalid".to_owned());
-    StackState { ready, reason, is_failing: true, is_reconciling: false, drifted: None }
+    let since = jiff::Timestamp::from_second(1_700_000_000).unwrap();
+    StackState {
+        ready,
+        reason,
+        is_failing: true,
+        is_reconciling: false,
+        wait: Some(Wait { reason: "AwaitingApproval", since }),
+        drifted: Some(3),
+        drift_check_failed: Some(false),
+        outputs_written: Some(false),
+        violations: Some(Violations { mandatory: 2, advisory: 1 }),
+    }
 }
 
 /// Returns metrics with a value for each name, because the encoder omits metrics without values.
@@ -26,6 +39,9 @@ fn filled() -> Metrics {
     metrics.runs().count(3, 1, None);
     metrics.runs().started("up", Duration::from_secs(20));
     metrics.runs().ended("up", "Succeeded", Duration::from_secs(20));
+    metrics.runs().recorded("up", true, Duration::from_secs(50));
+    let uses = SlotUses::from([("apps".to_owned(), SlotUse { open: 3, queued: 1 })]);
+    metrics.runs().slots().observe(10, move || uses.clone());
     metrics.set_program_count(2);
     metrics.set_stack_count(5);
     metrics.record_stack("apps", "web", state());
@@ -79,7 +95,19 @@ fn metric_names_match_the_names_in_dashboards() {
         r#"pulumi_controller_run_wait_seconds_bucket{le="30.0",type="up"} 1"#,
         r#"pulumi_controller_run_duration_seconds_bucket{le="10.0",type="up",outcome="Succeeded"} 0"#,
         r#"pulumi_controller_run_duration_seconds_count{type="up",outcome="Succeeded"} 1"#,
+        r#"pulumi_controller_artifact_to_result_seconds_bucket{le="30.0",type="up",result="succeeded"} 0"#,
+        r#"pulumi_controller_artifact_to_result_seconds_count{type="up",result="succeeded"} 1"#,
+        "pulumi_controller_run_slots 10",
+        r#"pulumi_controller_run_slots_used{namespace="apps"} 3"#,
+        r#"pulumi_controller_runs_queued{namespace="apps"} 1"#,
         r#"pulumi_controller_stacks{ready="False",reason="SpecInvalid"} 1"#,
+        r#"pulumi_controller_stacks_waiting{reason="AwaitingApproval"} 1"#,
+        r#"stacks_waiting_since_timestamp_seconds{namespace="apps",name="web",reason="AwaitingApproval"} 1700000000"#,
+        r#"stacks_drifted_resources{namespace="apps",name="web"} 3"#,
+        r#"stacks_drift_check_failed{namespace="apps",name="web"} 0"#,
+        r#"stacks_outputs_written{namespace="apps",name="web"} 0"#,
+        r#"stacks_policy_violations{namespace="apps",name="web",level="mandatory"} 2"#,
+        r#"stacks_policy_violations{namespace="apps",name="web",level="advisory"} 1"#,
         "programs_active 2",
         "stacks_active 5",
         r#"stacks_failing{namespace="apps",name="web"} 1"#,
@@ -104,6 +132,17 @@ fn the_series_of_a_deleted_object_are_removed() {
     metrics.record_stack("apps", "web", state());
     metrics.forget("Stack", "apps", "web");
     assert!(!metrics.encode().unwrap().contains("web"));
+}
+
+/// A Stack without drift checks, written outputs, violations and waits has no series for them, so they cost nothing.
+#[test]
+fn a_stack_has_only_the_series_of_the_features_that_it_uses() {
+    let metrics = Metrics::default();
+    metrics.record_stack("apps", "web", StackState::default());
+    let text = metrics.encode().unwrap();
+    let of_stack =
+        text.lines().filter_map(|line| line.split_once("{namespace=\"apps\",name=\"web\"")).map(|(name, _)| name);
+    assert_eq!(of_stack.collect::<Vec<_>>(), ["stacks_failing", "stacks_reconciling"]);
 }
 
 #[test]

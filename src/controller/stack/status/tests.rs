@@ -3,6 +3,7 @@
 mod queue_simulation;
 mod repeated;
 mod result;
+mod stack_metrics;
 
 use std::collections::BTreeSet;
 

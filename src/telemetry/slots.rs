@@ -1,0 +1,130 @@
+//! Metrics of run slots: their number, and the namespaces that use them or wait for them.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// Maximum number of namespaces with separate series. Tenants can create namespaces, so one series counts all further
+/// namespaces.
+const MAX_NAMESPACES: usize = 64;
+/// Value of the label `namespace` for all further namespaces. It is not a valid name of a namespace.
+const OTHER: &str = "Other";
+
+/// Numbers of open and queued runs of a namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotUse {
+    pub open: usize,
+    pub queued: usize,
+}
+
+/// Use of run slots by namespace.
+pub type SlotUses = BTreeMap<String, SlotUse>;
+
+type Source = Arc<dyn Fn() -> SlotUses + Send + Sync>;
+
+/// Use of run slots. Each scrape counts the runs, so that a change to the queue costs nothing. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Slots(Arc<Mutex<Option<(usize, Source)>>>);
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Slots").finish_non_exhaustive()
+    }
+}
+
+impl Slots {
+    /// Sets the number of slots, and the function that counts the runs.
+    pub fn observe(&self, count: usize, source: impl Fn() -> SlotUses + Send + Sync + 'static) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((count, Arc::new(source)));
+    }
+
+    /// Returns the number of slots, and their use by namespace. The function that counts the runs takes a lock, so it
+    /// is called without the lock of this object.
+    fn read(&self) -> (usize, SlotUses) {
+        let observed = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        observed.map(|(count, source)| (count, source())).unwrap_or_default()
+    }
+}
+
+/// Keeps the namespaces with the most runs, and adds the runs of all further namespaces.
+fn bounded(uses: SlotUses) -> SlotUses {
+    if uses.len() <= MAX_NAMESPACES {
+        return uses;
+    }
+    let mut ordered: Vec<(String, SlotUse)> = uses.into_iter().collect();
+    ordered.sort_by_key(|(_, uses)| Reverse(uses.open + uses.queued));
+    let further = ordered.split_off(MAX_NAMESPACES);
+    let mut kept: SlotUses = ordered.into_iter().collect();
+    let other = kept.entry(OTHER.to_owned()).or_default();
+    for (_, uses) in further {
+        other.open += uses.open;
+        other.queued += uses.queued;
+    }
+    kept
+}
+
+impl Collector for Slots {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (count, uses) = self.read();
+        let help = "Maximum number of concurrent runs";
+        let metric = encoder.encode_descriptor("pulumi_controller_run_slots", help, None, MetricType::Gauge)?;
+        ConstGauge::new(number(count)).encode(metric)?;
+        let uses = bounded(uses);
+        let open = uses.iter().map(|(namespace, uses)| (namespace, uses.open));
+        let help = "Number of run slots that the runs of a namespace use";
+        gauges(&mut encoder, "pulumi_controller_run_slots_used", help, open)?;
+        let queued = uses.iter().map(|(namespace, uses)| (namespace, uses.queued));
+        let help = "Number of runs of a namespace in the queue for a run slot";
+        gauges(&mut encoder, "pulumi_controller_runs_queued", help, queued)
+    }
+}
+
+fn gauges<'u>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl Iterator<Item = (&'u String, usize)>,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (namespace, value) in values {
+        ConstGauge::new(number(value)).encode(metric.encode_family(&[("namespace", namespace.as_str())])?)?;
+    }
+    Ok(())
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_scrape_counts_the_runs_of_each_namespace() {
+        let slots = Slots::default();
+        assert_eq!(slots.read(), (0, SlotUses::new()));
+        let uses = SlotUses::from([("apps".to_owned(), SlotUse { open: 2, queued: 1 })]);
+        let expected = uses.clone();
+        slots.observe(10, move || uses.clone());
+        assert_eq!(slots.read(), (10, expected));
+    }
+
+    #[test]
+    fn the_number_of_series_is_bounded_for_any_number_of_namespaces() {
+        let few = SlotUses::from([("apps".to_owned(), SlotUse { open: 1, queued: 0 })]);
+        assert_eq!(bounded(few.clone()), few);
+        let mut many: SlotUses = (0..1000).map(|n| (format!("{n:04}"), SlotUse { open: 0, queued: 1 })).collect();
+        many.insert("zz-busy".to_owned(), SlotUse { open: 3, queued: 40 });
+        let kept = bounded(many);
+        assert_eq!(kept.len(), MAX_NAMESPACES + 1);
+        assert_eq!(kept.get("zz-busy"), Some(&SlotUse { open: 3, queued: 40 }), "the busiest namespace has a series");
+        assert_eq!(kept.values().map(|uses| uses.queued).sum::<usize>(), 1040);
+    }
+}
