@@ -48,7 +48,7 @@ const fn with_component(component: &'static str) -> Case {
     Case { values: component, namespace: "flux-system", overlay: "default", component: Some(component) }
 }
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 10] = [
     case("", "flux-system", "default"),
     case("no-flux", "pulumi-controller", "no-flux"),
     case("multi-tenant", "flux-system", "multi-tenant"),
@@ -57,6 +57,8 @@ const CASES: [Case; 8] = [
     with_component("receiver"),
     with_component("watch-secrets"),
     with_component("admission-policy"),
+    with_component("prometheus-rule"),
+    with_component("grafana-dashboards"),
 ];
 
 fn root() -> &'static Path {

@@ -144,17 +144,6 @@ fn the_chart_has_the_version_of_the_controller() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn the_chart_has_the_documented_alerts() -> Result<()> {
-    let document = std::fs::read_to_string(root().join("docs/metrics.md"))?;
-    let block = document.split("```yaml\n").find(|block| block.starts_with("groups:"));
-    let block = block.and_then(|block| block.split("```").next()).context("docs/metrics.md has no alerts")?;
-    let documented: Value = serde_saphyr::from_str(block)?;
-    let values: Value = serde_saphyr::from_str(&read("values.yaml")?)?;
-    assert_eq!(values["prometheusRule"]["rules"], documented["groups"][0]["rules"]);
-    Ok(())
-}
-
 /// Returns the text of all templates.
 fn templates() -> Result<String> {
     let folder = root().join(CHART).join("templates");
