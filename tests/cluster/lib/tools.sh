@@ -5,13 +5,13 @@
 
 parts=(common kubernetes services)
 # These parts are built on demand, because most tests do not need them.
-extra_parts=(helm helm-controller flux-operator kwok pulumi-language-hosts pulumi-language-adapter cosign oras gcs-server
+extra_parts=(helm helm-controller flux-operator kwok pulumi-language-hosts pulumi-language-adapter cosign oras prometheus gcs-server
     transit-server local-kms pulumi-oldest pulumi-middle pulumi-newest)
 
 # Duration of a cold build on two CPUs in minutes. Only a message uses it.
 declare -A part_minutes=(
     [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [flux-operator]=3 [kwok]=2
-    [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [gcs-server]=2 [transit-server]=2 [local-kms]=1
+    [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [transit-server]=2 [local-kms]=1
     [pulumi-oldest]=4 [pulumi-middle]=4 [pulumi-newest]=4
 )
 
@@ -46,6 +46,12 @@ part_linker_flags() {
     printf '%s' "$flags"
 }
 
+# Build tags of a part, as flags of Go.
+part_tags() {
+    # Without this tag, Prometheus contains the SDKs of all cloud providers, which it uses only to discover targets.
+    [[ $1 != prometheus ]] || printf ' -tags=remove_all_sd'
+}
+
 # required_version PART MODULE: prints the version in the go.mod of the part.
 required_version() {
     awk -v module="$2" '$1 == "require" { $1 = ""; $0 = $0 } $1 == module && $2 ~ /^v/ { print $2; exit }' "$(part_folder "$1")/go.mod"
@@ -54,6 +60,7 @@ required_version() {
 # Prints the inputs of a part as text.
 part_inputs() {
     part_linker_flags "$1"
+    part_tags "$1"
     cd "$(part_folder "$1")"
     local -a files=(go.mod go.sum)
     mapfile -t -O 2 files < <(find . -name '*.go' ! -name '*_test.go' | LC_ALL=C sort)
@@ -87,6 +94,10 @@ build_tools() {
         build_missing_part "$part" "tool $number of ${#parts[@]}"
     done
     (($(now) - start < 1000)) || say "tools are ready after $(seconds_since "$start") s, in $cache_folder/tools"
+}
+
+build_prometheus() {
+    build_missing_part prometheus "tool for the tests of alerts"
 }
 
 build_release_tools() {
@@ -124,7 +135,7 @@ build_part() {
     report_progress "$part" "$package" "$scratch/log" &
     (
         cd "$(part_folder "$part")" &&
-            GOWORK=off GOFLAGS="$go_flags" GOBIN=$scratch/bin CGO_ENABLED=0 GOGC=${GOGC:-400} \
+            GOWORK=off GOFLAGS="$go_flags$(part_tags "$part")" GOBIN=$scratch/bin CGO_ENABLED=0 GOGC=${GOGC:-400} \
                 go install -v -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
     ) >"$scratch/log" 2>&1 || result=$?
     # `wait` prevents the message of bash about an ended job.
@@ -148,7 +159,7 @@ report_progress() {
     exec 9>&- >/dev/null
     local total
     sleep 60 2>/dev/null
-    total=$(cd "$(part_folder "$1")" && GOWORK=off GOFLAGS="$go_flags" go list -deps "$2" | wc -l)
+    total=$(cd "$(part_folder "$1")" && GOWORK=off GOFLAGS="$go_flags$(part_tags "$1")" go list -deps "$2" | wc -l)
     while kill -0 "$$" 2>/dev/null && [[ -f $3 ]]; do
         say "$1: compiled $(wc -l <"$3") packages of at most $total"
         sleep 60 2>/dev/null
