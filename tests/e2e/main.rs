@@ -46,6 +46,7 @@ mod installation;
 mod languages;
 #[path = "../manifest_files/mod.rs"]
 mod manifest_files;
+mod monitoring;
 mod notifications;
 mod outputs;
 mod pauses;
