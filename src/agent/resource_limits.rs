@@ -22,7 +22,7 @@ impl Failures {
     /// container with all its processes, and the next container has the original limits.
     pub fn record(&mut self, operation: &str, error: &io::Error) {
         self.0 += 1;
-        tracing::warn!(operation, %error, failures = self.0, "operation of the agent failed");
+        tracing::warn!(operation, %error, failures = self.0, "the agent failed to perform a system operation");
         if let Err(error) = raise_open_files() {
             tracing::warn!(%error, "failed to raise the limit of open files");
         }

@@ -98,8 +98,8 @@ pub const PULUMI_CONTAINER: &str = "pulumi";
 pub const SHARE_VOLUME: &str = "share";
 /// Mount path of the share volume.
 pub const SHARE_DIRECTORY: &str = "/share";
-/// Environment variable with the path of the file in which containers pass variables to the CLI, as in the Pulumi
-/// Kubernetes Operator.
+/// Environment variable with the path of the file to which init containers write environment variables for the CLI. The
+/// Pulumi Kubernetes Operator uses the same name.
 pub const ENV_FILE_VARIABLE: &str = "PULUMI_ENV";
 /// Name of the file in the share volume to which [`ENV_FILE_VARIABLE`] refers.
 pub const ENV_FILE: &str = ".env";

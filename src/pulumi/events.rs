@@ -216,7 +216,7 @@ struct Metadata {
     detailed_diff: Option<Paths>,
 }
 
-/// The first paths in a list of paths, or in an object whose keys are paths.
+/// The first [`MAX_PATHS`] paths of a list of paths, or of an object whose keys are paths.
 #[derive(Default)]
 struct Paths(Vec<String>);
 

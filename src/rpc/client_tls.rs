@@ -36,7 +36,7 @@ pub enum ClientIdentityError {
     Authorities { source: IdentityError },
     #[error("invalid CA certificates of the authority")]
     Trust { source: rustls::Error },
-    #[error("invalid client certificate or key of the controller")]
+    #[error("the controller's client certificate or key is invalid")]
     Use { source: rustls::Error },
 }
 

@@ -20,7 +20,7 @@ pub struct Tally {
     pub interrupted: usize,
     /// Number of interrupted runs after which another run of the Stack has succeeded.
     pub recovered: usize,
-    /// Number of decisions by the user.
+    /// Number of decisions that the simulated user made for waiting Stacks.
     pub resolved: usize,
     pub settled_after: Option<Duration>,
     pub broken: Vec<Violation>,

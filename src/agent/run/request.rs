@@ -16,8 +16,8 @@ pub struct OperationRequest {
     /// CLI processes of interrupted runs, which have provably exited. The agent may remove their locks. `None` if the
     /// agent must not remove any lock, not even the lock of an exited process in its own pod.
     pub exited_processes: Option<Vec<ExitedProcess>>,
-    /// The Pulumi stack that manages the resources. A destroy of another Pulumi stack fails. Its organization completes
-    /// a stack name without an organization.
+    /// Pulumi stack that contains the applied resources. A destroy of any other Pulumi stack fails. If the requested stack
+    /// name has no organization, the run uses the organization of this stack.
     applied_stack: Option<proto::PulumiStack>,
     options: proto::RunOptions,
     /// Plan of an earlier preview, compressed. Empty for a run without a plan.

@@ -99,7 +99,7 @@ impl Source {
         Ok(false)
     }
 
-    /// Stops the installations of policy packs, because they would delay the source. The controller sends these packs
+    /// Stops the installations of policy packs, because they would delay the installation of the source. The controller sends these packs
     /// again after the source is installed.
     pub(super) async fn stop_policy_packs(&self) -> Result<(), Refusal> {
         let candidates: Vec<Arc<Candidate>> =

@@ -80,7 +80,7 @@ pub struct PolicyViolation {
     /// Name of the policy.
     #[schemars(length(max = bounds::WORD))]
     pub policy: String,
-    /// URN of the resource. Empty for a policy of the whole Pulumi stack.
+    /// URN of the resource. Empty for a stack policy, which validates the whole Pulumi stack.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = bounds::URN))]
     pub urn: String,

@@ -333,7 +333,7 @@ pub struct Snapshot {
     /// Duration of the last of the runs, such as `1m3s`.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_duration: String,
-    /// Result of the runs: the reason that the condition `Ready` had after each of them.
+    /// Result of the runs: the reason of the condition `Ready` after each run.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_status: String,
     /// Number of runs of the artifact with this result.

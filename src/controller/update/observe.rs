@@ -45,11 +45,11 @@ pub struct Observed {
     /// State of the Stack that owns the Update. Read only if the Update is being deleted.
     pub stack: Owner,
     /// Reason why the approval settings of the Stack do not permit the run. Read only for an `up` or destroy that is the next
-    /// run of its Workspace, until the agent reports the run.
+    /// run of its Workspace, and not after the agent has reported that the run is in progress or has ended.
     pub forbidden: Option<String>,
     /// Why the run must not start now. Read only for a run that is the next run of its Workspace.
     pub restriction: Option<Restriction>,
-    /// Plan that the run follows. Read only until the agent reports the run.
+    /// Plan that the run follows. Not read after the agent has reported that the run is in progress or has ended.
     pub plan: PlanFile,
     /// State of the Secrets and ConfigMaps to which the run refers. Read only for a run that has no binding and is the
     /// next run of its Workspace.

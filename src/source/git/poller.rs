@@ -294,7 +294,8 @@ fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
 }
 
 impl Schedule {
-    /// Schedules the next poll after a response. The next response also triggers the retry of a failed fetch.
+    /// Schedules the next poll after a successful query. If the last fetch failed, the cache retries it
+    /// after the same query.
     fn query_succeeded(&mut self, interval: Duration, key: &Key) {
         self.failed_queries = 0;
         self.due = match key.reference {

@@ -73,7 +73,7 @@ impl Timeline {
         Timeline { record, watches }
     }
 
-    /// Stops the watches, because the recording of thousands of objects would dominate the load.
+    /// Stops the watches. In a benchmark with thousands of objects, recording their states would dominate the load.
     #[allow(dead_code, reason = "used by the benchmarks")]
     pub fn end(&mut self) {
         self.watches = JoinSet::new();
