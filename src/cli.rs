@@ -244,6 +244,11 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "pulumi/pulumi:latest-nonroot", value_name = "IMAGE")]
     pub default_workspace_image: String,
 
+    /// Time without a run and without an interactive session after which the controller removes the pod of a Workspace, for
+    /// Workspaces without `spec.idle.after`. The next run creates the pod again. The minimum is `1m`. Default: never.
+    #[arg(long, default_value = "", value_name = "DURATION")]
+    pub default_workspace_idle_after: String,
+
     /// Maximum number of concurrent runs.
     #[arg(long, default_value_t = 10)]
     pub max_concurrent_runs: usize,

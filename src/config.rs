@@ -27,6 +27,10 @@ pub const API_TIMEOUT: Duration = Duration::from_secs(30);
 pub const RECONCILE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Interval at which the controller polls the status of an idle agent.
 pub const AGENT_STATUS_INTERVAL: Duration = Duration::from_secs(2 * 60);
+/// Interval at which the controller checks the referenced objects of a Workspace that is asleep.
+pub const SLEEP_CHECK_INTERVAL: Duration = Duration::from_secs(10 * 60);
+/// Minimum time after which an idle Workspace falls asleep.
+pub const MIN_IDLE_AFTER: SignedDuration = SignedDuration::from_secs(60);
 /// Time for which reconciliations may continue after the shutdown starts. The time is short, because a reconciliation
 /// never waits for a run, and the next leader repeats an aborted reconciliation.
 pub const RECONCILES_END: Duration = Duration::from_secs(4);
@@ -135,6 +139,8 @@ pub struct ManagerConfig {
     pub agent_image: String,
     /// Default image of workspace pods.
     pub default_workspace_image: String,
+    /// Time after which an idle Workspace falls asleep, for Workspaces that do not set this time. `None` means never.
+    pub default_workspace_idle_after: Option<SignedDuration>,
     /// Maximum number of concurrent Pulumi runs.
     pub max_concurrent_runs: usize,
     /// Maximum number of concurrent runs per namespace.
@@ -167,10 +173,7 @@ impl ManagerConfig {
         require_at_least("concurrent", 1, u64::from(flags.concurrent))?;
         require_at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
         require_at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
-        // By default, a namespace may occupy at most half of the run slots, rounded up.
-        let runs_per_namespace =
-            flags.max_concurrent_runs_per_namespace.unwrap_or_else(|| flags.max_concurrent_runs.div_ceil(2));
-        require_at_least("max-concurrent-runs-per-namespace", 1, runs_per_namespace as u64)?;
+        let runs_per_namespace = runs_per_namespace(&flags)?;
         let (default_run_timeout, max_run_timeout) = run_timeouts(&flags)?;
         require_at_least("storage-size", MIN_STORAGE_SIZE, flags.storage_size)?;
         let artifact_limits = artifact_limits(&flags)?;
@@ -208,6 +211,7 @@ impl ManagerConfig {
             artifact_limits,
             git_trust_path: flags.git_trust_path,
             agent_image: flags.agent_image,
+            default_workspace_idle_after: idle_after(&flags.default_workspace_idle_after)?,
             default_workspace_image: flags.default_workspace_image,
             max_concurrent_runs: flags.max_concurrent_runs,
             max_concurrent_runs_per_namespace: runs_per_namespace,
@@ -219,6 +223,27 @@ impl ManagerConfig {
             source_controller_localhost: localhost("SOURCE_CONTROLLER_LOCALHOST", flags.source_controller_localhost)?,
             source_watcher_localhost: localhost("SOURCE_WATCHER_LOCALHOST", flags.source_watcher_localhost)?,
         })
+    }
+}
+
+/// Returns the maximum number of concurrent runs per namespace. By default, a namespace may occupy at most half of the run
+/// slots, rounded up.
+fn runs_per_namespace(flags: &ManagerFlags) -> Result<usize, ConfigError> {
+    let runs = flags.max_concurrent_runs_per_namespace.unwrap_or_else(|| flags.max_concurrent_runs.div_ceil(2));
+    require_at_least("max-concurrent-runs-per-namespace", 1, runs as u64)?;
+    Ok(runs)
+}
+
+/// Returns the time after which an idle Workspace falls asleep. Returns `None` if the value is empty or zero.
+fn idle_after(value: &str) -> Result<Option<SignedDuration>, ConfigError> {
+    if value.is_empty() || value == "0" {
+        return Ok(None);
+    }
+    let flag = "default-workspace-idle-after";
+    match SignedDuration::try_from(duration(flag, value)?) {
+        Ok(after) if after.is_zero() => Ok(None),
+        Ok(after) if after >= MIN_IDLE_AFTER => Ok(Some(after)),
+        _ => Err(invalid(flag, value, "0s or at least 1m")),
     }
 }
 

@@ -120,6 +120,10 @@ pub mod workspace_reason {
     /// The Pulumi CLI in the image is older than the minimum version.
     pub const INCOMPATIBLE_CONFIGURATION: &str = "IncompatibleConfiguration";
     pub const DELETING: &str = "Deleting";
+    /// The Workspace is idle and has no pod. The status of `Ready` is `True`.
+    pub const SLEEPING: &str = "Sleeping";
+    /// The Workspace was asleep, and its pod is being created.
+    pub const WAKING: &str = "Waking";
 }
 
 /// Reasons of the conditions of an Update.

@@ -61,6 +61,20 @@ fn the_default_maximum_run_timeout_is_one_day() {
 }
 
 #[test]
+fn workspaces_fall_asleep_by_default_only_if_configured() {
+    let of = |value: &str| with(&format!("--default-workspace-idle-after={value}"));
+    assert_eq!(config(&NEEDED).unwrap().default_workspace_idle_after, None);
+    for (value, expected) in [("", None), ("0", None), ("0s", None), ("1m", Some(60)), ("1h30m", Some(5400))] {
+        let expected = expected.map(SignedDuration::from_secs);
+        assert_eq!(of(value).unwrap().default_workspace_idle_after, expected, "{value}");
+    }
+    for value in ["59s", "500ms", "-1h", "never"] {
+        let error = of(value).unwrap_err().to_string();
+        assert!(error.contains("--default-workspace-idle-after"), "{error}");
+    }
+}
+
+#[test]
 fn pods_have_a_default_service_account_only_if_configured() {
     assert_eq!(config(&NEEDED).unwrap().default_service_account, None);
     let config = with("--default-service-account=tenant").unwrap();

@@ -1,12 +1,14 @@
 //! API group `auto.pulumi.com`.
 
 mod plan;
+mod sleep;
 mod source_metadata;
 mod update;
 mod update_status;
 mod workspace;
 
 pub use plan::{PlanReference, PlannedResource, PreviewOf, UpdatePlan};
+pub use sleep::{WorkspaceIdle, WorkspaceSleep};
 pub use source_metadata::SourceMetadata;
 pub use update::{LockRecovery, PendingCreates, Update, UpdateKind, UpdateSpec};
 pub use update_status::{RunBinding, RunProgress, RunProject, TerminationEvidence, UpdatePhase, UpdateStatus};

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::auto::{WorkspaceIdle, WorkspaceSleep};
 use crate::api::pulumi::PulumiCloudOidc;
 use crate::api::{bounds, schema};
 use crate::artifact::Digest;
@@ -133,6 +134,11 @@ pub struct WorkspaceSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::WORKSPACE_POLICY_PACKS))]
     pub policy_packs: Vec<WorkspacePolicyPack>,
+
+    /// When the controller removes the pod of an idle Workspace. Default: the flag `--default-workspace-idle-after` of
+    /// the controller. Example: `{after: 30m}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<WorkspaceIdle>,
 }
 
 impl WorkspaceSpec {
@@ -348,6 +354,24 @@ pub struct WorkspaceStatus {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
+
+    /// State of a Workspace that is asleep. The pod does not exist, and the fields `artifact`, `pulumiVersion`,
+    /// `projectName`, `agentProtocolVersion`, `configInputs` and `mountedInputs` describe the previous pod. Absent if the
+    /// Workspace is awake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<WorkspaceSleep>,
+
+    /// Last handled value of the annotation `reconcile.fluxcd.io/requestedAt`, which wakes a Workspace that is asleep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_handled_reconcile_at: Option<String>,
+}
+
+impl WorkspaceStatus {
+    /// Returns whether the Workspace is asleep or falling asleep. A version of the controller that does not know `sleep`
+    /// keeps this field, and sets `podUID` when it has created a pod.
+    pub fn is_asleep(&self) -> bool {
+        self.sleep.is_some() && self.pod_uid.is_none()
+    }
 }
 
 /// Git repository that the controller polls and fetches.
