@@ -134,6 +134,7 @@ const WORKSPACE_TEMPLATE: Template = Template {
         "envFrom",
         "flux",
         "git",
+        "idle",
         "image",
         "imagePullPolicy",
         "local",

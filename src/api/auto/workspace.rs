@@ -357,7 +357,7 @@ pub struct WorkspaceStatus {
 
     /// State of a Workspace that is asleep. The pod does not exist, and the fields `artifact`, `pulumiVersion`,
     /// `projectName`, `agentProtocolVersion`, `configInputs` and `mountedInputs` describe the previous pod. Absent if the
-    /// Workspace is awake.
+    /// Workspace is awake. Example: `{since: "2026-01-01T12:00:00Z", inputVersions: {Secret/aws: "7"}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleep: Option<WorkspaceSleep>,
 
