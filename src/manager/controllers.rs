@@ -352,6 +352,8 @@ impl Wiring<'_> {
                 },
             },
             default_service_account: config.default_service_account.clone(),
+            default_idle_after: config.default_workspace_idle_after,
+            watched: config.watched_inputs.clone(),
             probes,
             inputs: inputs.clone(),
             references,

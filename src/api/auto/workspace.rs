@@ -374,6 +374,13 @@ impl WorkspaceStatus {
     }
 }
 
+impl Workspace {
+    /// Returns whether the Workspace is asleep or falling asleep.
+    pub fn is_asleep(&self) -> bool {
+        self.status.as_ref().is_some_and(WorkspaceStatus::is_asleep)
+    }
+}
+
 /// Git repository that the controller polls and fetches.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]

@@ -11,9 +11,12 @@ use super::decide::Action;
 use super::observe::Observed;
 use super::parts::PartState;
 use super::report::{Report, State};
-use super::{status, tls};
+use super::{sleep, status, tls};
+use crate::api::conditions::workspace_reason;
 use crate::api::names;
 use crate::rpc::client::AgentClient;
+use crate::runtime::events::{Event, EventKind};
+use crate::runtime::failpoint;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::{Object, WriteError};
 
@@ -47,6 +50,8 @@ impl Act<'_> {
                 return self.apply([service, tls, budget, stateful_set]).await;
             }
             Action::Drain => return self.drain().await,
+            Action::Sleep => return self.sleep().await,
+            Action::Wake(why) => return self.wake(&why).await,
             Action::DeletePod { uid } => {
                 tracing::info!(pod = names::workspace_pod(&name), uid, "deleting pod");
                 writer.delete::<Pod>(&namespace, &names::workspace_pod(&name), Some(&uid)).await?;
@@ -58,6 +63,7 @@ impl Act<'_> {
             Action::DeleteStatefulSet => {
                 writer.delete::<StatefulSet>(&namespace, &object, None).await?;
                 self.context.memory.forget(&namespace, &object);
+                self.context.memory.activity.forget((&namespace, &name));
             }
             Action::DeleteService => writer.delete::<Service>(&namespace, &object, None).await?,
             Action::DeleteTlsSecret => {
@@ -81,7 +87,8 @@ impl Act<'_> {
                 let workspace = &self.observed.workspace;
                 let namespace = workspace.namespace().unwrap_or_default();
                 let awaited = self.context.inputs.next_poll(&namespace, &workspace.name_any());
-                Outcome::After(awaited.unwrap_or_else(|| again.mul_f64(0.8 + 0.4 * fastrand::f64())))
+                let poll = awaited.unwrap_or_else(|| again.mul_f64(0.8 + 0.4 * fastrand::f64()));
+                Outcome::After(sleep::time_left(self.observed, self.now).map_or(poll, |left| poll.min(left)))
             }
             Some(again) => Outcome::After(again),
         }))
@@ -191,6 +198,29 @@ impl Act<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Records that the Workspace is asleep. The following steps drain the agent and remove the pod, also after a restart
+    /// of the controller.
+    async fn sleep(&self) -> Result<Step, ReconcileError> {
+        let workspace = &self.observed.workspace;
+        let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+        status::write(self.observed, &Report::sleeping(self.now), self.context, self.now).await?;
+        self.context.memory.activity.forget((&namespace, &name));
+        tracing::info!(pod = names::workspace_pod(&name), "workspace falls asleep");
+        failpoint::hit("workspace-asleep");
+        Ok(Step::Again)
+    }
+
+    /// Records that the Workspace is awake. The following steps create the pod, also after a restart of the controller.
+    async fn wake(&self, why: &str) -> Result<Step, ReconcileError> {
+        let workspace = &self.observed.workspace;
+        let report = Report::waking(why);
+        status::write(self.observed, &report, self.context, self.now).await?;
+        tracing::info!(cause = why, "workspace wakes");
+        self.context.events.publish(Event::new(workspace, EventKind::Normal, workspace_reason::WAKING, report.message));
+        failpoint::hit("workspace-awake");
+        Ok(Step::Again)
     }
 
     async fn drain(&self) -> Result<Step, ReconcileError> {

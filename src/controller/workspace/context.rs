@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use k8s_openapi::api::apps::v1::StatefulSet;
+use kube::core::Selector;
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::activity::Activity;
 use super::agent_probe::AgentProbes;
 use super::apply_conflicts::Applies;
 use super::input_watch::InputWatch;
@@ -63,6 +66,10 @@ pub struct Context {
     pub pods: PodSettings,
     /// ServiceAccount of pods whose Workspace does not set a ServiceAccount.
     pub default_service_account: Option<String>,
+    /// Time after which an idle Workspace falls asleep that does not set this time. `None` means never.
+    pub default_idle_after: Option<SignedDuration>,
+    /// Label selector of Secrets and ConfigMaps whose changes start runs.
+    pub watched: Option<Selector>,
     pub probes: AgentProbes,
     pub inputs: InputWatch,
     pub references: References,
@@ -79,6 +86,7 @@ pub struct Memory {
     /// Workspaces whose objects do not have to be read again yet.
     pub(super) verified_parts: VerifiedParts,
     pub(super) applies: Applies,
+    pub(super) activity: Activity,
 }
 
 impl Default for Memory {
@@ -88,6 +96,7 @@ impl Default for Memory {
             streams: FairSlots::new(STREAMS),
             verified_parts: VerifiedParts::default(),
             applies: Applies::default(),
+            activity: Activity::default(),
         }
     }
 }

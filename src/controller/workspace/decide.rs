@@ -10,6 +10,7 @@ use super::parts::PartState;
 use super::pod_state::PodState;
 use super::policy_packs::DesiredPack;
 use super::report::Report;
+use super::sleep::{self, SleepDecision};
 use super::source::DesiredSource;
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::{READY, find, workspace_reason as reason};
@@ -58,6 +59,10 @@ pub(super) enum Action {
     PutPolicyPack {
         pack: DesiredPack,
     },
+    /// Record that the Workspace is asleep. Its pod is then removed.
+    Sleep,
+    /// Record that the Workspace is awake, for this reason. Its pod is then created.
+    Wake(String),
     DeleteStatefulSet,
     DeleteService,
     DeleteTlsSecret,
@@ -85,12 +90,18 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     if !has_finalizer {
         return Action::AddFinalizer;
     }
+    if let Some(why) = sleep::wake_reason(observed) {
+        return Action::Wake(why);
+    }
     let desired = match &observed.desired {
         Ok(desired) => desired,
         Err(why) => return Action::Report(Report::no_source(why)),
     };
     if let Some(foreign) = observed.foreign() {
         return Action::Report(Report::foreign(&foreign));
+    }
+    if sleep::needs_drain(observed) {
+        return Action::Drain;
     }
     let is_due = |part: PartState| match part {
         PartState::Current => false,
@@ -114,6 +125,9 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
 
 /// Selects the action for the pod and its source. All other objects are current, or their next apply is delayed.
 fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) -> Action {
+    if let Some(action) = asleep(observed, now) {
+        return action;
+    }
     let Some(pod) = &observed.pod else {
         return Action::Report(Report::no_pod(observed.start_event.as_ref()));
     };
@@ -149,6 +163,17 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
         Agent::Responded(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
         Agent::Responded(reply) => responded(observed, &reply.pulumi_version, &desired.source, now),
     }
+}
+
+/// Selects the action for a Workspace that is asleep. The StatefulSet has no replicas. Returns `None` if the Workspace is
+/// awake.
+fn asleep(observed: &Observed, now: Timestamp) -> Option<Action> {
+    let status = observed.workspace.status.as_ref().filter(|status| status.is_asleep())?;
+    if observed.pod.as_ref().is_some_and(|pod| pod.terminating && pod.held && !pod.running) {
+        return Some(Action::RemovePodFinalizer);
+    }
+    let since = status.sleep.as_ref().and_then(|sleep| sleep.since.as_ref());
+    Some(Action::Report(Report::sleeping(since.map_or(now, |since| since.0))))
 }
 
 /// Selects the action for a pod whose agent has responded. If the version of its CLI is not supported, no source is
@@ -197,8 +222,11 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
     // desired source must therefore be sent again. During a run, this is not necessary, because the agent does not
     // replace the source.
     if observed.in_place().is_some_and(|found| is_desired(&found)) && (candidate.is_none() || run.is_some()) {
-        return policy_packs(observed, now).unwrap_or_else(|| {
-            Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref().unwrap_or(desired)))
+        return policy_packs(observed, now).unwrap_or_else(|| match sleep::decision(observed, now) {
+            SleepDecision::Now => Action::Sleep,
+            SleepDecision::Stay | SleepDecision::After(_) => {
+                Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref().unwrap_or(desired)))
+            }
         });
     }
     if let Some(run) = run {

@@ -89,7 +89,7 @@ fn canonical(value: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::auto::WorkspaceStack;
+    use crate::api::auto::{WorkspaceIdle, WorkspaceStack};
 
     fn oidc(organization: &str, audience: Option<&str>) -> PulumiCloudOidc {
         PulumiCloudOidc {
@@ -144,6 +144,7 @@ mod tests {
         let mut spec = base();
         spec.artifact = Some(ArtifactReference { digest: digest("a"), revision: String::new(), dir: String::new() });
         spec.service_template = Some(json!({"metadata": {"labels": {"a": "b"}}}));
+        spec.idle = Some(WorkspaceIdle { after: Some("30m".to_owned()) });
         spec.stacks = vec![WorkspaceStack { name: "dev".to_owned(), ..Default::default() }];
         assert_eq!(revision_hash(&spec, None, None), revision_hash(&base(), None, None));
         let with_oidc = |oidc| WorkspaceSpec { pulumi_cloud_oidc: Some(oidc), ..base() };

@@ -4,6 +4,7 @@
 //! reads the state, `decide` selects the next action, `act` and `deliver` perform it, and `status` reports the result.
 
 mod act;
+mod activity;
 mod agent_probe;
 mod apply_conflicts;
 mod config;
@@ -13,7 +14,9 @@ mod decide;
 mod deliver;
 mod environment;
 mod guard;
+mod idle;
 mod init_containers;
+mod input_versions;
 mod input_watch;
 mod metadata;
 mod observe;
@@ -26,6 +29,7 @@ mod policy_packs;
 mod pulumi_cloud;
 mod render;
 mod report;
+mod sleep;
 mod source;
 mod spec_error;
 mod status;

@@ -9,6 +9,7 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::apply_conflicts::Contested;
 use super::context::Context;
+use super::idle::{self, Idle};
 use super::metadata::is_ours;
 use super::parts::{PartState, parts};
 use super::pod_state::{self, PodState, StartEvent};
@@ -53,6 +54,7 @@ pub(super) struct Observed {
     pub is_agent_too_old: bool,
     /// Whether the store contains the bytes of the requested artifact, or the source requires no bytes.
     pub artifact_stored: bool,
+    pub idle: Idle,
 }
 
 /// Objects and source that the spec requests.
@@ -77,6 +79,14 @@ pub(super) enum Agent {
     NotCalled,
     Unreachable(String),
     Responded(Box<StatusReply>),
+}
+
+impl Agent {
+    /// Returns whether the agent reports a run, an interactive session or an installation.
+    fn is_busy(&self) -> bool {
+        matches!(self, Agent::Responded(reply)
+            if !reply.open_operation.is_empty() || reply.interactive_session.is_some() || reply.candidate.is_some())
+    }
 }
 
 impl Observed {
@@ -199,7 +209,9 @@ pub(super) async fn observe(
         Some(pod) => open_runs_in(pod, &updates, namespace, context).await?,
         None => open_runs(&updates),
     };
+    let idle = idle::observe(&workspace, &updates, agent.is_busy(), context, now).await?;
     let observed = Observed {
+        idle,
         service: parts.service,
         tls: parts.tls,
         budget: parts.budget,
@@ -233,6 +245,7 @@ fn desired(
     let source = source::desired(&workspace.spec).map_err(invalid)?;
     let is_stored = |artifact: &ArtifactReference| context.artifacts.is_granted(&artifact.digest, namespace);
     let policy_packs = policy_packs::desired(&workspace.spec, is_stored).map_err(invalid)?;
+    idle::after(&workspace.spec, None).map_err(invalid)?;
     Ok(DesiredState { rendered, source: DesiredSource { origin: origin.or(source.origin), ..source }, policy_packs })
 }
 

@@ -144,13 +144,12 @@ fn is_as_desired<K: Serialize>(found: &K, desired: Option<&Value>) -> bool {
     desired.is_some_and(|desired| covers(&found, desired))
 }
 
-/// Returns whether a StatefulSet has the hash of the rendered StatefulSet and one replica, and is unchanged since its
+/// Returns whether a StatefulSet has the hash and the replicas of the rendered StatefulSet, and is unchanged since its
 /// last apply. A comparison of all fields would report differences, because the API server normalizes quantities.
 fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Context) -> bool {
     let hash = found.annotations().get(ANNOTATION_RENDERED);
     let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
-    rendered.is_some_and(|rendered| hash == Some(&rendered.rendered_hash))
-        && replicas == Some(1)
+    rendered.is_some_and(|rendered| hash == Some(&rendered.rendered_hash) && replicas == Some(rendered.replicas))
         && context.memory.is_unchanged(found)
 }
 

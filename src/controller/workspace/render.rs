@@ -31,6 +31,8 @@ pub struct Rendered {
     pub stateful_set: Value,
     /// Hash of the inputs of the user. An annotation of the pod contains it.
     pub revision_hash: String,
+    /// Number of replicas of the StatefulSet: zero if the Workspace is asleep, otherwise one.
+    pub replicas: i32,
     /// Hash of the StatefulSet. An annotation of the StatefulSet contains it.
     pub rendered_hash: String,
     /// Hash of all rendered objects.
@@ -59,10 +61,11 @@ pub fn render(
     let revision_hash = revision_hash(&workspace.spec, bound, credentials.default_secret());
     pod::annotate(&mut template, &revision_hash);
     settings.restrictions.check(namespace, &template)?;
+    let replicas = i32::from(!workspace.is_asleep());
     let mut stateful_set = json!({
         "metadata": metadata(name, namespace),
         "spec": {
-            "replicas": 1,
+            "replicas": replicas,
             "serviceName": workspace_object(name),
             // With the policy `OrderedReady`, a pod that does not become ready would block its replacement.
             "podManagementPolicy": "Parallel",
@@ -79,7 +82,7 @@ pub fn render(
     let service = service(name, namespace, workspace.spec.service_template.as_ref())?;
     let budget = budget(name, namespace);
     let parts_hash = hash(&json!([service, budget, stateful_set]));
-    Ok(Rendered { service, budget, stateful_set, revision_hash, rendered_hash, parts_hash })
+    Ok(Rendered { service, budget, stateful_set, revision_hash, replicas, rendered_hash, parts_hash })
 }
 
 fn check_sizes(spec: &WorkspaceSpec) -> Result<(), TooLarge> {

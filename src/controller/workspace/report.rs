@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::apply_conflicts::Contested;
 use super::pod_state::StartEvent;
 use crate::api::auto::ArtifactReference;
-use crate::api::conditions::workspace_reason as reason;
+use crate::api::conditions::{self, workspace_reason as reason};
 use crate::artifact::{FetchError, InPod};
-use crate::config::AGENT_STATUS_INTERVAL;
+use crate::config::{AGENT_STATUS_INTERVAL, SLEEP_CHECK_INTERVAL};
 use crate::pulumi::cli;
 use crate::rpc::proto::{Candidate, InteractiveSession, PolicyPackState};
 use crate::source::Unavailable;
@@ -61,6 +63,16 @@ impl Report {
     pub(super) fn ready(artifact: &ArtifactReference) -> Self {
         let message = format!("source {} is ready", name(artifact));
         Self { state: State::Ready, reason: reason::SUCCEEDED, message, again: Some(AGENT_STATUS_INTERVAL) }
+    }
+
+    /// Reports that the Workspace is asleep. It is ready, because the next run needs no action by a user.
+    pub(super) fn sleeping(since: Timestamp) -> Self {
+        let message = format!("sleeping since {}; the next run creates the pod", conditions::time(since));
+        Self { state: State::Ready, reason: reason::SLEEPING, message, again: Some(SLEEP_CHECK_INTERVAL) }
+    }
+
+    pub(super) fn waking(why: &str) -> Self {
+        Self::working(reason::WAKING, format!("creating the pod: {why}"), POLL_INTERVAL)
     }
 
     pub(super) fn stalled(message: String) -> Self {

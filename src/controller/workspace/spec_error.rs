@@ -76,6 +76,9 @@ pub enum SpecError {
     #[error("pulumiCloudOIDC requires Pulumi Cloud, but PULUMI_BACKEND_URL in env is {url}: remove one of them")]
     OidcWithBackend { url: String },
 
+    #[error("invalid idle.after {value:?}: must be at least 1m, or 0s to disable")]
+    IdleAfter { value: String },
+
     #[error("artifact.dir: {0}")]
     Directory(#[from] crate::artifact::DirectoryError),
 

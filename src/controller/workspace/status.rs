@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -11,11 +12,11 @@ use super::init_containers::{self, FETCH_CONTAINER};
 use super::observe::{Agent, Observed};
 use super::report::{Report, State};
 use super::{config, environment};
-use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec, WorkspaceStatus};
+use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSleep, WorkspaceSpec, WorkspaceStatus};
 use crate::api::bounds;
 use crate::api::columns;
 use crate::api::conditions::{self, ConditionUpdate, Status, workspace_reason};
-use crate::api::names::{AGENT_PORT, workspace_object};
+use crate::api::names::{AGENT_PORT, ANNOTATION_REQUESTED_AT, workspace_object};
 use crate::artifact::Directory;
 use crate::rpc::proto::StatusReply;
 use crate::runtime::events::{Event, EventKind};
@@ -81,7 +82,19 @@ fn status(observed: &Observed, report: &Report, now: Timestamp) -> WorkspaceStat
     status.observed_generation = Some(generation);
     let namespace = workspace.namespace().unwrap_or_default();
     status.address = Some(format!("{}.{namespace}:{AGENT_PORT}", workspace_object(&workspace.name_any())));
-    describe_pod(&mut status, observed);
+    // The fields of the status describe the pod that the Workspace had before it fell asleep.
+    let was_asleep = status.is_asleep();
+    if !was_asleep {
+        status.sleep = None;
+        describe_pod(&mut status, observed);
+    }
+    match report.reason {
+        workspace_reason::SLEEPING if !was_asleep => fall_asleep(&mut status, observed, now),
+        workspace_reason::WAKING => wake(&mut status),
+        _ => {}
+    }
+    let request = workspace.annotations().get(ANNOTATION_REQUESTED_AT).cloned();
+    status.last_handled_reconcile_at = request.or_else(|| status.last_handled_reconcile_at.take());
     set_conditions(&mut status, report, generation, now);
     status.short_revision = status.artifact.as_ref().and_then(|artifact| columns::revision(&artifact.revision));
     status.summary = conditions::summary(&status.conditions);
@@ -113,6 +126,23 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
             }
         }
     }
+}
+
+/// Records the start of the sleep. Without the UID of the pod, no run can be bound to the pod that is being removed. All
+/// other fields that the agent has reported are kept, so that the Stack starts no run because of the sleep.
+fn fall_asleep(status: &mut WorkspaceStatus, observed: &Observed, now: Timestamp) {
+    status.pod_uid = None;
+    status.agent_start_id = None;
+    status.sleep = Some(WorkspaceSleep { since: Some(Time(now)), input_versions: observed.idle.inputs.versions() });
+}
+
+/// Records the end of the sleep. The new pod contains no source yet.
+fn wake(status: &mut WorkspaceStatus) {
+    status.sleep = None;
+    status.artifact = None;
+    status.pulumi_version = None;
+    status.project_name = None;
+    status.agent_protocol_version = None;
 }
 
 /// Returns the hash of the configuration inputs that the agent reports. If the agent cannot compute the hash, returns
@@ -213,6 +243,7 @@ fn without_effect(workspace: &Workspace) -> Option<Event> {
 
 fn event_reason(report: &Report) -> &'static str {
     match report.reason {
+        workspace_reason::SLEEPING => workspace_reason::SLEEPING,
         _ if report.state == State::Ready => "Initialized",
         workspace_reason::CONNECTION_FAILED => "ConnectionFailure",
         workspace_reason::INSTALLATION_FAILED => "InstallationFailure",

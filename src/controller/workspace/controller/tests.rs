@@ -108,6 +108,8 @@ fn context(parts: &TestParts, updates: update::Updates, requeue: mpsc::Sender<Ob
             restrictions: PodRestrictions::default(),
         },
         default_service_account: None,
+        default_idle_after: None,
+        watched: None,
         probes: AgentProbes::new(requeue.clone(), parts.tasks.clone(), parts.end.clone()),
         inputs: InputWatch::new(requeue),
         references: parts.references.clone(),

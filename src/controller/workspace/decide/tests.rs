@@ -4,6 +4,7 @@ mod apply_conflicts;
 mod deletion;
 mod pko;
 mod policy_packs;
+mod sleep;
 mod source;
 
 use crate::artifact::Digest;
@@ -13,6 +14,8 @@ use serde_json::{Value, json};
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::workspace_reason as reason;
 use crate::controller::workspace::decide::{Action, decide};
+use crate::controller::workspace::idle::Idle;
+use crate::controller::workspace::input_versions::Inputs;
 use crate::controller::workspace::observe::{Agent, DesiredState, Observed, OpenRun};
 use crate::controller::workspace::parts::PartState;
 use crate::controller::workspace::pod_state::{PodState, StartEvent};
@@ -73,6 +76,7 @@ fn at_rest() -> Observed {
         agent: responded(reply("new")),
         is_agent_too_old: false,
         artifact_stored: true,
+        idle: Idle { after: None, since: now(), pending_update: None, inputs: Inputs::NotRead },
     }
 }
 

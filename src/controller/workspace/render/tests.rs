@@ -400,3 +400,17 @@ fn a_termination_grace_period_above_the_maximum_is_rejected() {
         "podTemplate.spec.terminationGracePeriodSeconds: 14401 is more than the maximum of 14400 (4 hours)"
     );
 }
+
+#[test]
+fn a_workspace_that_is_asleep_has_no_replicas_and_the_same_pod_revision() {
+    let awake = workspace(json!({}));
+    let mut asleep = awake.clone();
+    let sleep = Some(crate::api::auto::WorkspaceSleep::default());
+    asleep.status = Some(crate::api::auto::WorkspaceStatus { sleep, ..Default::default() });
+    let of = |workspace: &Workspace| render("app", "team", workspace, &settings()).expect("renders");
+    let (awake, asleep) = (of(&awake), of(&asleep));
+    assert_eq!((awake.replicas, asleep.replicas), (1, 0));
+    assert_eq!(asleep.stateful_set.pointer("/spec/replicas"), Some(&json!(0)));
+    assert_eq!(awake.revision_hash, asleep.revision_hash);
+    assert_ne!(awake.parts_hash, asleep.parts_hash, "the StatefulSet is applied again");
+}

@@ -1,0 +1,61 @@
+//! Last activity of each Workspace, which delays its sleep. This state is lost with the process. The start of the process
+//! therefore counts as an activity of all Workspaces, so that a restart delays the sleep and never hastens it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+
+/// Times of the last activities, by namespace and name of the Workspace.
+pub(super) struct Activity {
+    started: Timestamp,
+    /// The lock is held only for short critical sections and never across an `.await`.
+    last: Mutex<HashMap<(String, String), Timestamp>>,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self { started: Timestamp::now(), last: Mutex::default() }
+    }
+}
+
+impl Activity {
+    /// Records that a run or an interactive session is open, or that an Update waits.
+    pub(super) fn record(&self, (namespace, name): (&str, &str), now: Timestamp) {
+        self.lock().insert((namespace.to_owned(), name.to_owned()), now);
+    }
+
+    /// Returns the time of the last activity or, if it is unknown, the start of the process.
+    pub(super) fn last(&self, (namespace, name): (&str, &str)) -> Timestamp {
+        self.lock().get(&(namespace.to_owned(), name.to_owned())).copied().unwrap_or(self.started)
+    }
+
+    /// Removes the state of a Workspace that falls asleep or is deleted.
+    pub(super) fn forget(&self, (namespace, name): (&str, &str)) {
+        self.lock().remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Timestamp>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    #[test]
+    fn the_start_of_the_process_counts_as_an_activity() {
+        let activity = Activity::default();
+        let app = ("team", "app");
+        assert_eq!(activity.last(app), activity.started);
+        let later = activity.started + SignedDuration::from_secs(60);
+        activity.record(app, later);
+        assert_eq!(activity.last(app), later);
+        assert_eq!(activity.last(("team", "other")), activity.started);
+        activity.forget(app);
+        assert_eq!(activity.last(app), activity.started);
+    }
+}

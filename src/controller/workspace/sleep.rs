@@ -1,0 +1,96 @@
+//! Decides when an idle Workspace falls asleep and when it wakes. All functions are pure.
+//!
+//! A Workspace that is asleep has a StatefulSet without replicas. The status records the sleep before the pod is removed,
+//! and the end of the sleep before the pod is created. The decisions therefore survive a restart of the controller.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use super::input_versions::Inputs;
+use super::observe::{Agent, Observed};
+use super::parts::PartState;
+use crate::api::names::ANNOTATION_REQUESTED_AT;
+
+/// Minimum time until the next reconciliation of a Workspace that is about to fall asleep.
+const MIN_WAIT: Duration = Duration::from_secs(1);
+
+/// Decision about a Workspace that is awake, whose pod is ready and has the requested source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SleepDecision {
+    /// Keep the pod until a watch event or the next poll.
+    Stay,
+    /// Keep the pod, and decide again after this time.
+    After(SignedDuration),
+    /// Fall asleep.
+    Now,
+}
+
+/// Decides whether a ready Workspace falls asleep.
+pub(super) fn decision(observed: &Observed, now: Timestamp) -> SleepDecision {
+    let is_in_use = observed.open_run().is_some() || observed.interactive_session().is_some();
+    // While another client changes the StatefulSet after each apply, its number of replicas cannot be changed.
+    if observed.workspace.is_asleep() || is_in_use || observed.contested.is_some() {
+        return SleepDecision::Stay;
+    }
+    let Some(left) = observed.idle.time_left(now) else { return SleepDecision::Stay };
+    if left.is_positive() {
+        return SleepDecision::After(left);
+    }
+    match &observed.idle.inputs {
+        // Without the versions, a change during the sleep would not be detected.
+        Inputs::NotRead | Inputs::Unreadable(_) => SleepDecision::Stay,
+        // The agent has not necessarily reported a recent change, and the change would not be detected.
+        Inputs::Read(_) => observed.idle.inputs.until_mounted(now).map_or(SleepDecision::Now, SleepDecision::After),
+    }
+}
+
+/// Returns the time after which a ready Workspace must be reconciled, so that it falls asleep in time.
+pub(super) fn time_left(observed: &Observed, now: Timestamp) -> Option<Duration> {
+    match decision(observed, now) {
+        SleepDecision::After(left) => Some(left.unsigned_abs().max(MIN_WAIT)),
+        SleepDecision::Stay | SleepDecision::Now => None,
+    }
+}
+
+/// Returns the reason to wake a Workspace. Returns `None` if it is awake or stays asleep.
+pub(super) fn wake_reason(observed: &Observed) -> Option<String> {
+    let workspace = &observed.workspace;
+    let status = workspace.status.as_ref().filter(|_| workspace.is_asleep())?;
+    let recorded = status.sleep.as_ref().map(|sleep| &sleep.input_versions)?;
+    if status.observed_generation != workspace.metadata.generation {
+        return Some("the spec has changed".to_owned());
+    }
+    if let Some(update) = &observed.idle.pending_update {
+        return Some(format!("Update {update} has not ended"));
+    }
+    if let Some(run) = observed.open_run() {
+        return Some(format!("run {run} is open"));
+    }
+    if observed.interactive_session().is_some() {
+        return Some("an interactive session is open".to_owned());
+    }
+    let request = workspace.annotations().get(ANNOTATION_REQUESTED_AT);
+    if request.is_some() && request != status.last_handled_reconcile_at.as_ref() {
+        return Some(format!("the annotation {ANNOTATION_REQUESTED_AT} has changed"));
+    }
+    if let Some(object) = observed.idle.inputs.changed_since(recorded) {
+        return Some(format!("{} has changed", object.replacen('/', " ", 1)));
+    }
+    match (&observed.idle.inputs, &observed.agent) {
+        (Inputs::Unreadable(why), _) => Some(format!("changes cannot be detected: {why}")),
+        // A run may be open in the pod. If the StatefulSet already has no replicas, the drained agent is terminating.
+        (_, Agent::Unreachable(why)) if observed.stateful_set != PartState::Current => {
+            Some(format!("the agent is unreachable: {why}"))
+        }
+        _ => None,
+    }
+}
+
+/// Returns whether the agent must be drained before the pod of a Workspace that falls asleep is removed. A drained agent
+/// starts no run.
+pub(super) fn needs_drain(observed: &Observed) -> bool {
+    let has_pod = observed.pod.as_ref().is_some_and(|pod| !pod.terminating);
+    has_pod && observed.workspace.is_asleep() && matches!(&observed.agent, Agent::Responded(reply) if !reply.draining)
+}
