@@ -76,6 +76,7 @@ pub async fn act(
         Action::FetchPolicyPack(pack) => fetch::fetch_policy_pack(observed, &pack, context, now).await,
         Action::ApplyWorkspace(desired, message) => apply_workspace(observed, &desired, message, context, now).await,
         Action::WaitForWorkspace(message) => requeue(stack, &State::Working(message), None, context, now).await,
+        Action::WakeWorkspace(message) => waiting::wake_workspace(observed, message, context, now).await,
         Action::WorkspaceFailed(message) => stall(stack, waiting::WORKSPACE_FAILED, message, context, now).await,
         Action::VersionTooLow(message) => requeue(stack, &State::VersionTooLow(message), None, context, now).await,
         Action::Start(current) => Box::pin(start(observed, &current, context, now)).await,

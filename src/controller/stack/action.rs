@@ -82,6 +82,8 @@ pub enum Action {
     FetchPolicyPack(Box<ResolvedPack>),
     ApplyWorkspace(Box<Workspace>, String),
     WaitForWorkspace(String),
+    /// Requests the pod of a Workspace that is asleep. Contains a message.
+    WakeWorkspace(String),
     /// Reports that the pod cannot start.
     WorkspaceFailed(String),
     /// Reports that the Pulumi CLI in the image is too old.
@@ -137,6 +139,7 @@ impl Action {
             Action::FetchPolicyPack(_) => "FetchPolicyPack",
             Action::ApplyWorkspace(..) => "ApplyWorkspace",
             Action::WaitForWorkspace(_) => "WaitForWorkspace",
+            Action::WakeWorkspace(_) => "WakeWorkspace",
             Action::WorkspaceFailed(_) => "WorkspaceFailed",
             Action::VersionTooLow(_) => "VersionTooLow",
             Action::Start(_) => "Start",

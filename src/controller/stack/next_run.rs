@@ -187,6 +187,8 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     }
     match readiness(workspace) {
         Readiness::Ready => Action::Start(current),
+        // The run is recorded when the pod is ready, so that it is recorded with the inputs that the pod has mounted.
+        Readiness::Sleeping => Action::WakeWorkspace(format!("waking the workspace for {step}")),
         Readiness::Waiting(message) | Readiness::LacksSource(message) => {
             let advice =
                 if kind == UpdateKind::Destroy { format!(". {}", status::WITHOUT_DESTROY) } else { String::new() };

@@ -6,10 +6,12 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
+use crate::api::auto::Workspace;
 use crate::api::conditions::{self, stack_reason};
 use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::stack::context::Context;
+use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::Stale;
 use crate::controller::stack::restrictions::Held;
 use crate::controller::stack::run_events::{self, with_last_revision};
@@ -17,6 +19,7 @@ use crate::controller::stack::status::State;
 use crate::controller::stack::step::{Next, WATCHED_RETRY, next_step, requeue};
 use crate::controller::stack::{approval, expiry};
 use crate::runtime::events::{Event, EventKind};
+use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 
 /// Requeue interval of a Stack whose schedule permits no run within the time that the controller searches.
@@ -124,6 +127,26 @@ pub async fn await_approval(
         }
     }
     requeue(stack, &State::AwaitingApproval(message), None, context, now).await
+}
+
+/// Requests the pod of a Workspace that is asleep, unless the Workspace controller has not handled the last request yet.
+pub async fn wake_workspace(
+    observed: &Observed,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let is_pending = |workspace: &Workspace| {
+        let request = workspace.annotations().get(names::ANNOTATION_REQUESTED_AT);
+        let handled = workspace.status.as_ref().and_then(|status| status.last_handled_reconcile_at.as_ref());
+        request.is_some() && request != handled
+    };
+    if let Some(workspace) = observed.workspace.as_ref().filter(|workspace| !is_pending(workspace)) {
+        let request = [(names::ANNOTATION_REQUESTED_AT.to_owned(), Some(now.to_string()))].into();
+        context.writer.annotate(workspace, &request).await?;
+        failpoint::hit("stack-workspace-requested");
+    }
+    requeue(&observed.stack, &State::Working(message), None, context, now).await
 }
 
 /// Reports the unmet dependencies, and requests a run of each dependency whose last run is too old.

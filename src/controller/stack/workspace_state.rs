@@ -16,6 +16,8 @@ const MAX_RECORDED: usize = 1000;
 
 pub enum Readiness {
     Ready,
+    /// The Workspace is idle and has no pod.
+    Sleeping,
     Waiting(String),
     Failed(String),
     VersionTooLow(String),
@@ -37,6 +39,7 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
     // The message starts with the cause, because `kubectl get` truncates the end of the message.
     let waiting = format!("{} ({}); ", ready.message, ready.reason);
     match ready.reason.as_str() {
+        _ if ready.status == "True" && workspace.is_asleep() => Readiness::Sleeping,
         _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
         workspace_reason::ARTIFACT_REFUSED => Readiness::SourceRefused(ready.message.clone()),
         workspace_reason::ARTIFACT_UNAVAILABLE => Readiness::LacksSource(waiting),
@@ -47,13 +50,15 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
     }
 }
 
-/// Returns whether the pod of a Workspace needs the bytes of this artifact. A new pod contains no artifact. A running
-/// pod keeps only one directory of an archive, so another directory requires the archive again.
+/// Returns whether the pod of a Workspace needs the bytes of this artifact. A new pod contains no artifact, also after the
+/// Workspace was asleep. A running pod keeps only one directory of an archive, so another directory requires the archive
+/// again.
 pub fn needs_bytes(workspace: &Workspace, artifact: &ArtifactReference) -> bool {
     let placed = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
     let is_placed = placed.is_some_and(|placed| placed.digest == artifact.digest && placed.dir == artifact.dir);
     let asks_for_it = workspace.spec.artifact.as_ref() == Some(artifact);
-    !is_placed || asks_for_it && matches!(readiness(workspace), Readiness::LacksSource(_))
+    let is_awaited = || asks_for_it && matches!(readiness(workspace), Readiness::LacksSource(_));
+    !is_placed || workspace.is_asleep() || is_awaited()
 }
 
 /// Returns the artifact in the pod, if the spec of the Workspace requests this artifact.

@@ -384,12 +384,14 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
 }
 
 /// Returns an error message if a user-created Update requests a different source than its Workspace has. No controller
-/// deletes such an Update. Without this check, the Update would block the queue of its Workspace forever.
+/// deletes such an Update. Without this check, the Update would block the queue of its Workspace forever. A Workspace that
+/// is asleep may install another source when it wakes.
 fn source_mismatch(workspace: &Workspace, update: &Update) -> Option<String> {
     let desired = update.spec.artifact.as_ref().filter(|_| !is_of_stack(update))?;
     let status = workspace.status.as_ref()?;
     let is_ready = conditions::is_true(&status.conditions, conditions::READY);
     let is_current = status.observed_generation == workspace.metadata.generation;
+    let is_ready = is_ready && !status.is_asleep();
     let other = status.artifact.as_ref().filter(|found| is_ready && is_current && !is_same_source(desired, found))?;
     let describe = |artifact: &ArtifactReference| format!("{} with directory {:?}", artifact.digest, artifact.dir);
     let name = &update.spec.workspace_name;
@@ -426,6 +428,9 @@ fn not_ready(workspace: &Workspace, observed: &Observed) -> Option<String> {
     if status.observed_generation != workspace.metadata.generation || ready.is_none_or(|r| r.status != "True") {
         let why = ready.map(|r| format!(": {}", r.message)).unwrap_or_default();
         return Some(format!("is not ready{why}"));
+    }
+    if status.is_asleep() {
+        return Some("is asleep and is being woken".to_owned());
     }
     match (&observed.update.spec.artifact, &status.artifact) {
         (Some(desired), found) if found.as_ref().is_none_or(|found| !is_same_source(desired, found)) => {

@@ -75,7 +75,7 @@ fn mark_mounted(workspace: &Workspace, now: &WorkspaceStatus, context: &Context)
 }
 
 /// Returns the status for a report.
-fn status(observed: &Observed, report: &Report, now: Timestamp) -> WorkspaceStatus {
+pub(super) fn status(observed: &Observed, report: &Report, now: Timestamp) -> WorkspaceStatus {
     let workspace = &observed.workspace;
     let generation = workspace.metadata.generation.unwrap_or_default();
     let mut status = workspace.status.clone().unwrap_or_default();

@@ -5,6 +5,7 @@ mod open_run;
 mod policy_packs;
 mod repacked;
 mod restrictions;
+mod sleep;
 mod source;
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Tests of the conditions for the start of a run.
 
 use super::*;
+use crate::api::auto::WorkspaceSleep;
 use crate::controller::references::{Reference, ReferencedKind};
 
 fn waits_because(observed: &Observed) -> String {
@@ -102,6 +103,10 @@ fn a_manual_update_for_another_source_fails_immediately() {
     let mut on_its_way = observed(by_hand(Some(other.clone())));
     on_its_way.workspace.as_mut().expect("there").metadata.generation = Some(2);
     assert!(waits_because(&on_its_way).starts_with("WorkspaceNotReady"), "the artifact may still be installing");
+    let mut asleep = observed(by_hand(Some(other.clone())));
+    let status = asleep.workspace.as_mut().and_then(|workspace| workspace.status.as_mut()).expect("there");
+    (status.sleep, status.pod_uid) = (Some(WorkspaceSleep::default()), None);
+    assert!(waits_because(&asleep).starts_with("WorkspaceNotReady"), "the Workspace may wake with this artifact");
     let mut of_stack = update(None);
     of_stack.spec.artifact = Some(other);
     assert!(waits_because(&observed(of_stack)).starts_with("WorkspaceNotReady"), "the Stack revokes the run");
@@ -135,6 +140,13 @@ fn the_condition_of_a_waiting_run_states_the_reason() {
             "WorkspaceNotReady: Workspace app does not have source main@sha1:a installed",
         ),
         (Observed { pod: None, ..new() }, "WorkspaceNotReady: Workspace app is waiting for a new pod"),
+        (
+            changed(|w| {
+                let status = w.status.as_mut().expect("there");
+                (status.sleep, status.pod_uid) = (Some(WorkspaceSleep::default()), None);
+            }),
+            "WorkspaceNotReady: Workspace app is asleep",
+        ),
         (with_targets(0), "WorkspaceNotReady: Workspace app has an agent that does not support"),
         (Observed { pod: Some(pod("other")), ..new() }, "WorkspaceNotReady: Workspace app is waiting for a new pod"),
     ];

@@ -10,6 +10,7 @@ use crate::controller::workspace::apply_conflicts::Contested;
 use crate::controller::workspace::input_versions::InputVersion;
 use crate::controller::workspace::policy_packs::DesiredPack;
 use crate::controller::workspace::sleep::{self, SleepDecision, decision};
+use crate::controller::workspace::status::status;
 
 /// Returns the observed state of a Workspace whose idle time of 30 minutes has passed.
 fn idle() -> Observed {
@@ -293,4 +294,45 @@ fn a_deleted_workspace_that_is_asleep_is_cleaned_up() {
     let mut observed = asleep();
     observed.workspace.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
     assert_eq!(decide(&observed, now()), Action::DeleteStatefulSet);
+}
+
+#[test]
+fn the_status_of_a_workspace_that_is_asleep_keeps_the_inputs_of_runs() {
+    let mut observed = idle();
+    observed.idle.inputs = secret("7", None);
+    observed.workspace.metadata.annotations =
+        Some([("reconcile.fluxcd.io/requestedAt".to_owned(), "x".to_owned())].into());
+    observed.agent = responded(StatusReply { protocol_version: 7, project_name: "web".to_owned(), ..reply("new") });
+    let fallen = status(&observed, &Report::sleeping(now()), now());
+    assert!(fallen.is_asleep());
+    assert_eq!((fallen.pod_uid.as_ref(), fallen.agent_start_id.as_ref()), (None, None), "no run can be bound");
+    assert_eq!(fallen.artifact, observed.workspace.spec.artifact);
+    assert_eq!((fallen.project_name.as_deref(), fallen.agent_protocol_version), (Some("web"), Some(7)));
+    assert_eq!(fallen.last_handled_reconcile_at.as_deref(), Some("x"));
+    let sleep = fallen.sleep.clone().expect("asleep");
+    assert_eq!(sleep.input_versions, BTreeMap::from([("Secret/aws".to_owned(), "7".to_owned())]));
+    let ready = fallen.conditions.iter().find(|condition| condition.type_ == "Ready").expect("a condition");
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", reason::SLEEPING));
+
+    // While the pod terminates, its agent can still respond, for example after a restart without a source.
+    observed.workspace.status = Some(fallen.clone());
+    observed.agent = responded(StatusReply { artifact: None, ..reply("new") });
+    observed.idle.inputs = secret("8", None);
+    let later = now() + SignedDuration::from_secs(5);
+    let since = sleep.since.as_ref().expect("a time").0;
+    assert_eq!(status(&observed, &Report::sleeping(since), later), fallen, "no write is necessary");
+
+    observed.workspace.status = Some(fallen);
+    let woken = status(&observed, &Report::waking("the spec has changed"), later);
+    assert!(!woken.is_asleep() && woken.sleep.is_none());
+    assert_eq!((woken.artifact.as_ref(), woken.agent_protocol_version), (None, None), "the new pod has no source");
+    assert_eq!(woken.mounted_inputs, observed.workspace.status.expect("status").mounted_inputs);
+}
+
+#[test]
+fn a_pod_of_another_controller_version_ends_the_sleep() {
+    let mut observed = asleep();
+    with_pod(&mut observed);
+    observed.workspace.status.as_mut().expect("status").pod_uid = Some("pod".to_owned());
+    assert_eq!(status(&observed, &Report::ready(&reference("new")), now()).sleep, None);
 }
