@@ -67,6 +67,7 @@ mod runs_parts;
 mod runs_progress;
 mod runs_shared;
 mod settings;
+mod sleeping;
 mod sources;
 mod stack_not_found;
 mod surface;

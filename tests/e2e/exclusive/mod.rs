@@ -12,5 +12,6 @@ mod overlays;
 mod policies;
 mod restart;
 mod run_slots;
+mod sleeping;
 mod takeover;
 mod upgrade;

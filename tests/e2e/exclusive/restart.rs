@@ -10,6 +10,7 @@ use pulumi_controller::api::conditions::{OUTPUTS_WRITTEN, READY, RECONCILING, is
 use pulumi_controller::api::names::workspace_pod;
 use serde_json::json;
 
+use crate::exclusive::sleeping;
 use crate::harness::{
     Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, has_condition, in_scene, is_done, kubectl, once,
     run_alone, run_with_cleanup, wait_until,
@@ -130,7 +131,8 @@ async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
     assert_eq!(runs.len(), expected, "one up for each spec, and one destroy: {runs:?}");
 }
 
-/// Returns the failpoints in the code, except the failpoints of the agent, which is another process.
+/// Returns the failpoints in the code, except the failpoints of the agent, which is another process, and the failpoints of
+/// Workspaces that fall asleep or wake.
 fn controller_failpoints() -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut names = BTreeSet::new();
@@ -147,6 +149,7 @@ fn controller_failpoints() -> BTreeSet<String> {
             }
         }
     }
+    names.retain(|name| !sleeping::FAILPOINTS.contains(&name.as_str()));
     names
 }
 

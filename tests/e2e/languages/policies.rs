@@ -5,11 +5,12 @@ use pulumi_controller::api::pulumi::{EnforcementLevel, PolicyPack, PolicyViolati
 use serde_json::{Value, json};
 
 use super::{destroy, first_outputs, npm, outputs_of, program_files, replaced, set_environment, stack};
-use super::{until_message, with_languages};
+use super::{template, until_message, with_languages};
 use crate::approvals::{approve, permit, until_awaiting};
 use crate::harness::{File, Scene, WaitLimit, is_done, run};
 use crate::pulumi_cloud::cloud_with_token;
 use crate::runs_parts::exec;
+use crate::sleeping::until_asleep;
 
 /// Pushes a resource that the mandatory policy forbids, and then a resource that it allows.
 async fn check(scene: &Scene, files: &[File], path: &str) {
@@ -99,20 +100,27 @@ fn violations(stack: &Stack) -> Option<PolicyViolations> {
 }
 
 /// Enforces a policy pack from its own source: first as advisory, then as mandatory, and then in a new version that allows
-/// the value. `path` is the program of the policy pack.
-async fn check_source(scene: &Scene, files: Vec<File>, path: &str) {
+/// the value. `path` is the program of the policy pack. If `sleeps` is set, the Workspace is asleep when the policy pack
+/// becomes mandatory.
+async fn check_source(scene: &Scene, files: Vec<File>, path: &str, sleeps: bool) {
     let (program, pack) = split(files);
     let (source, policies) = (scene.source("app").await, scene.source("policies").await);
     policies.push(&pack).await;
     let first = source.push(&program).await;
     let mut stack = stack(scene, &source);
     stack.spec.policy_packs = vec![pack_of_stack(Some(EnforcementLevel::Advisory))];
+    if sleeps {
+        template(&mut stack)["idle"] = json!({"after": "1m"});
+    }
     let main = scene.start(stack).await;
     assert_eq!(first_outputs(&main, &first).await, json!({"value": "forbidden"}));
     let found = violations(&main.get().await).expect("an advisory violation");
     assert_eq!((found.mandatory, found.advisory), (0, 1));
     assert_eq!((found.violations[0].policy.as_str(), found.violations[0].pack.as_str()), ("allowed-values", "values"));
     main.until_event("PolicyViolation").await;
+    if sleeps {
+        until_asleep(scene, "main").await;
+    }
 
     main.change(json!({"spec": {"policyPacks": [pack_of_stack(None)]}})).await;
     let (failed, message) = until_message(&main, "allowed-values").await;
@@ -148,7 +156,7 @@ fn python_files() -> Vec<File> {
 
 #[test]
 fn a_typescript_policy_pack_from_its_own_source_is_enforced() {
-    run("policy-source-ts", async |scene| check_source(scene, typescript_files(), "index.ts").await);
+    run("policy-source-ts", async |scene| check_source(scene, typescript_files(), "index.ts", false).await);
 }
 
 /// Plans a forbidden value, which fails, and then approves a plan with an allowed value. `path` is the program.
@@ -185,7 +193,7 @@ fn a_plan_in_python_is_made_and_executed_with_the_policy_packs() {
 
 #[test]
 fn a_python_policy_pack_from_its_own_source_is_enforced() {
-    run("policy-source-py", async |scene| check_source(scene, python_files(), "__main__.py").await);
+    run("policy-source-py", async |scene| check_source(scene, python_files(), "__main__.py", true).await);
 }
 
 fn set_content(files: &mut [File], path: &str, change: impl FnOnce(&str) -> String) {

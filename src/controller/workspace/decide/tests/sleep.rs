@@ -165,7 +165,6 @@ fn only_a_ready_workspace_falls_asleep() {
 #[test]
 fn the_pod_is_removed_after_its_agent_is_drained() {
     let scale = || Is::Action(Action::Apply { service: false, tls: false, budget: false, stateful_set: true });
-    let sleeping = || Is::Report(State::Ready, reason::SLEEPING, "sleeping since 2026-01-01T11:30:00Z");
     check(vec![
         (
             "recorded",
@@ -193,6 +192,13 @@ fn the_pod_is_removed_after_its_agent_is_drained() {
             },
             scale(),
         ),
+    ]);
+}
+
+#[test]
+fn a_workspace_without_replicas_is_asleep_until_its_pod_has_ended() {
+    let sleeping = || Is::Report(State::Ready, reason::SLEEPING, "sleeping since 2026-01-01T11:30:00Z");
+    check(vec![
         (
             "without replicas, before the pod is deleted",
             |o| {
