@@ -1,9 +1,9 @@
 //! Failpoints for tests. They abort the process at a given point, or make the process report another version, as after
-//! an upgrade. Without the feature `failpoints`, they have no effect.
+//! an upgrade. They exist only in builds with debug assertions: in tests and in the test image, but not in a release.
 
 /// Aborts the process if the environment variable `FAILPOINTS` contains `name` in its comma-separated list. The file
 /// `/tmp/failpoint-<name>` prevents a second abort.
-#[cfg(feature = "failpoints")]
+#[cfg(debug_assertions)]
 pub fn hit(name: &str) {
     let desired = std::env::var("FAILPOINTS").unwrap_or_default();
     if !desired.split(',').any(|desired| desired.trim() == name) {
@@ -17,13 +17,13 @@ pub fn hit(name: &str) {
     }
 }
 
-/// Does nothing, because the feature `failpoints` is disabled.
-#[cfg(not(feature = "failpoints"))]
+/// Does nothing, because the build has no debug assertions.
+#[cfg(not(debug_assertions))]
 #[inline]
 pub fn hit(_name: &str) {}
 
 /// Returns the value of the environment variable `PRETENDED_VERSION` or, by default, the version of the controller.
-#[cfg(feature = "failpoints")]
+#[cfg(debug_assertions)]
 pub fn version() -> &'static str {
     static VERSION: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
         std::env::var("PRETENDED_VERSION").unwrap_or_else(|_| env!("CARGO_PKG_VERSION").to_owned())
@@ -32,12 +32,12 @@ pub fn version() -> &'static str {
 }
 
 /// Returns the version of the controller.
-#[cfg(not(feature = "failpoints"))]
+#[cfg(not(debug_assertions))]
 pub fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
-#[cfg(all(test, feature = "failpoints"))]
+#[cfg(all(test, debug_assertions))]
 mod tests {
     use std::process::Command;
 
