@@ -17,7 +17,7 @@ mod latency;
 mod result;
 mod state;
 
-pub use latency::{Latency, of_new_artifact};
+pub use latency::of_new_artifact;
 pub use result::{outputs_are_known, with_result};
 pub use state::{State, WITHOUT_DESTROY, changes, is_conflict, planned_changes, with_state};
 
