@@ -24,7 +24,7 @@ const MIDDLE: &str =
     "source, rpc and runtime use the base layer and not each other, except source, which uses the slots of runtime";
 const SUPPORT: &str = "cli, config, telemetry and server support all other layers and use only the base layer";
 
-/// All top-level modules except `main.rs`, which may import every module, and `lib.rs`, which only declares modules.
+/// All top-level modules except [`ROOTS`].
 const MODULES: &[Module] = &[
     Module { name: "api", uses: "artifact", rule: BASE },
     Module { name: "artifact", uses: "", rule: BASE },
@@ -64,6 +64,9 @@ const MODULES: &[Module] = &[
     Module { name: "server", uses: "api config telemetry", rule: SUPPORT },
 ];
 
+/// Files that may import every module: the root of the binary, and `lib.rs`, which only declares modules.
+const ROOTS: [&str; 2] = ["main", "lib"];
+
 /// Sets of modules that still import each other in a cycle. Do not add any.
 const KNOWN_CYCLES: &[&str] = &[];
 
@@ -82,7 +85,7 @@ fn the_table_lists_every_module_of_src_and_has_no_cycle() -> Result<()> {
         found.extend(entry?.path().file_stem().map(|name| name.to_string_lossy().into_owned()));
     }
     let mut listed: BTreeSet<String> = MODULES.iter().map(|module| module.name.to_owned()).collect();
-    listed.extend(["main".to_owned(), "lib".to_owned()]);
+    listed.extend(ROOTS.map(str::to_owned));
     assert_eq!(found, listed, "left: the modules in src; right: the table in tests/modules.rs");
     for Module { name, uses, .. } in MODULES {
         assert!(!all_uses(name).contains(name), "{name} uses itself through other modules");
@@ -143,7 +146,7 @@ fn reachable<'a>(start: &str, next: impl Fn(&str) -> Vec<&'a str>) -> BTreeSet<&
 
 /// Returns a message for each import in a file that the table does not allow.
 fn forbidden_uses(file: &SourceFile) -> Vec<String> {
-    // The table does not contain main.rs and lib.rs.
+    // The table does not contain the roots.
     let Some(own) = file.module.first().and_then(|name| module(name)) else { return Vec::new() };
     let mut found = Vec::new();
     for Reference { line, path, .. } in &file.references {
@@ -302,7 +305,8 @@ impl Reader<'_> {
     fn absolute(&self, path: &[String]) -> Option<ModulePath> {
         let parents = path.iter().take_while(|name| *name == "super").count();
         let (base, rest) = match path.first()?.as_str() {
-            "crate" => (0, 1),
+            // The binaries import the modules of the library with the name of the crate.
+            "crate" | "pulumi_controller" => (0, 1),
             "self" => (self.module.len(), 1),
             "super" => (self.module.len().saturating_sub(parents), parents),
             _ => (self.module.len(), 0),
@@ -442,6 +446,7 @@ fn every_form_of_module_path_is_recognized_outside_text() -> Result<()> {
         ("rpc/a.rs", "use {crate::api, crate::b::{self, C}};", &["api", "b", "b::C"]),
         ("rpc/a.rs", "use crate::*;", &["*"]),
         ("rpc/a.rs", "fn f() -> crate::b::Error { crate::c() }", &["b::Error", "c"]),
+        ("rpc/a.rs", "use pulumi_controller::api::{self, names};", &["api", "api::names"]),
         ("rpc/a.rs", "fn f(x: Vec<crate::b::X>) { g!(x, crate::c::d(crate::e)) }", &["b::X", "c::d", "e"]),
         ("rpc/a.rs", "pub(in crate::b) fn f() {}", &[]),
         ("rpc/a.rs", "// crate::b\n/// [`crate::b`]\nconst T: &str = \"crate::b\";", &[]),
