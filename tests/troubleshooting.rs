@@ -16,6 +16,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("agent/init.rs", "the log of the pulumi container"),
     ("artifact/fetch/settings.rs", "printed at startup, about a flag"),
     ("config.rs", "printed at startup, about a flag"),
+    ("plugin/error.rs", "printed by the kubectl plugin"),
     ("rpc/client_tls.rs", "the log of the controller, about certificates that the controller has created"),
     ("rpc/server_tls.rs", "the log of the pulumi container, about mounted certificates"),
     ("runtime/client.rs", "printed at startup, about the kubeconfig"),

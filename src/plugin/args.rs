@@ -1,0 +1,335 @@
+//! Command line of the plugin. The names of commands and flags follow the `flux` CLI. `docs/kubectl-plugin.md`
+//! documents all of them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use pulumi_controller::api::duration;
+use serde::Serialize;
+
+/// Work with the Stacks of pulumi-controller.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-pulumi", bin_name = "kubectl pulumi", version)]
+pub struct CommandLine {
+    #[command(flatten)]
+    pub global: GlobalFlags,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags of all commands.
+#[derive(Clone, Debug, Args)]
+pub struct GlobalFlags {
+    /// Namespace. Default: the namespace of the context.
+    #[arg(short, long, global = true, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+
+    /// Context of the kubeconfig. Default: the current context.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub context: Option<String>,
+
+    /// Path of the kubeconfig. Default: the variable KUBECONFIG, or `.kube/config` in the home directory.
+    #[arg(long, global = true, value_name = "PATH")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Maximum duration of the command, such as `30s` or `10m`. `logs --follow` has no maximum duration.
+    #[arg(long, global = true, default_value = "5m", value_name = "DURATION", value_parser = parse_duration)]
+    pub timeout: Duration,
+
+    /// Format of the output.
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub output: Format,
+}
+
+/// Format of the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Text for people.
+    #[default]
+    Text,
+    /// JSON for programs.
+    Json,
+    /// YAML for programs.
+    Yaml,
+}
+
+/// A command of the plugin.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List Stacks with their phase, age, revision and drift, and what they wait for.
+    Get(ListFlags),
+    /// Show the objects of a Stack: its source, its dependencies, its Workspace and pod, and its Updates.
+    Tree(StackName),
+    /// Print the log of a run.
+    Logs(LogFlags),
+    /// List the events of a Stack and of its Workspace, pod and Updates.
+    Events(EventFlags),
+    /// Request a run of Stacks, and wait for its result.
+    Reconcile(ReconcileFlags),
+    /// Cancel the open or queued run of a Stack.
+    Cancel(CancelFlags),
+    /// Suspend Stacks. An open run continues.
+    Suspend(Selection),
+    /// Resume suspended Stacks.
+    Resume(ResumeFlags),
+    /// Approve the plan of a Stack.
+    Approve(DecisionFlags),
+    /// Reject the plan of a Stack.
+    Reject(DecisionFlags),
+    /// Print the outputs of a Stack.
+    Outputs(OutputFlags),
+    /// List the last runs of a Stack.
+    History(StackName),
+    /// Explain why a Stack is not running, and show the next step.
+    Explain(StackName),
+    /// Resolve runs that require a decision: unknown outcomes, pending creates, and Pulumi stacks that are not found.
+    Resolve(ResolveFlags),
+    /// Check the cluster, the controller, your permissions and the Stacks.
+    Doctor(DoctorFlags),
+    /// Print the script with which kubectl completes the commands, flags and Stacks of this plugin.
+    Completion,
+    /// Print the versions of the plugin and of the controller.
+    Version,
+    /// Print completions for kubectl. Internal.
+    #[command(name = "__complete", hide = true)]
+    Complete(CompleteFlags),
+}
+
+/// Name of a Stack.
+#[derive(Clone, Debug, Args)]
+pub struct StackName {
+    /// Name of the Stack.
+    #[arg(value_name = "STACK")]
+    pub stack: String,
+}
+
+/// Flags of `get`.
+#[derive(Clone, Debug, Args)]
+pub struct ListFlags {
+    /// Names of the Stacks. Default: all Stacks of the namespace.
+    #[arg(value_name = "STACK")]
+    pub stacks: Vec<String>,
+
+    /// Label selector of the Stacks.
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    pub selector: Option<String>,
+
+    /// List the Stacks of all namespaces.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+}
+
+/// Selection of Stacks to change.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Selection {
+    /// Names of the Stacks.
+    #[arg(value_name = "STACK")]
+    pub stacks: Vec<String>,
+
+    /// Label selector of the Stacks.
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    pub selector: Option<String>,
+
+    /// Select all Stacks of the namespace.
+    #[arg(long)]
+    pub all: bool,
+
+    /// Select Stacks of all namespaces. Requires `--all` or `--selector`.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+}
+
+/// Flags of `logs`.
+#[derive(Clone, Debug, Args)]
+pub struct LogFlags {
+    /// Name of the Stack.
+    #[arg(value_name = "STACK")]
+    pub stack: String,
+
+    /// Name of the Update of the run. Default: the open run, or else the last run.
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+
+    /// Print new lines until the run ends.
+    #[arg(short, long)]
+    pub follow: bool,
+
+    /// Number of lines from the end of the log. Default: all lines of the run, at most 10 MiB.
+    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..=1_000_000))]
+    pub tail: Option<i64>,
+}
+
+/// Flags of `events`.
+#[derive(Clone, Debug, Args)]
+pub struct EventFlags {
+    /// Name of the Stack. Default: the Stacks, Workspaces, Updates and Programs of the namespace.
+    #[arg(value_name = "STACK")]
+    pub stack: Option<String>,
+}
+
+/// Flags of `reconcile`.
+#[derive(Clone, Debug, Args)]
+pub struct ReconcileFlags {
+    #[command(flatten)]
+    pub selection: Selection,
+
+    /// First reconcile the source of each Stack, and wait for the source.
+    #[arg(long)]
+    pub with_source: bool,
+
+    /// Do not wait for the result of the runs.
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+/// Flags of `cancel`.
+#[derive(Clone, Debug, Args)]
+pub struct CancelFlags {
+    /// Name of the Stack.
+    #[arg(value_name = "STACK")]
+    pub stack: String,
+
+    /// Name of the Update to cancel. Default: the run that is open or queued.
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+}
+
+/// Flags of `resume`.
+#[derive(Clone, Debug, Args)]
+pub struct ResumeFlags {
+    #[command(flatten)]
+    pub selection: Selection,
+
+    /// Wait until the Stacks are Ready.
+    #[arg(long)]
+    pub wait: bool,
+}
+
+/// Flags of `approve` and `reject`.
+#[derive(Clone, Debug, Args)]
+pub struct DecisionFlags {
+    /// Name of the Stack.
+    #[arg(value_name = "STACK")]
+    pub stack: String,
+
+    /// Digest of the plan that you have reviewed, or its first eight or more digits. Default: the plugin shows the plan
+    /// in the terminal, and asks.
+    #[arg(long, value_name = "DIGEST")]
+    pub plan: Option<String>,
+
+    /// Reason of the decision, for other users.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+}
+
+/// Flags of `outputs`.
+#[derive(Clone, Debug, Args)]
+pub struct OutputFlags {
+    /// Name of the Stack.
+    #[arg(value_name = "STACK")]
+    pub stack: String,
+
+    /// Name of a single output, whose value is printed without its name.
+    #[arg(value_name = "OUTPUT")]
+    pub name: Option<String>,
+
+    /// Print the values of secret outputs. Requires the permission to read Secrets in the namespace.
+    #[arg(long)]
+    pub show_secrets: bool,
+}
+
+/// Flags of `resolve`.
+#[derive(Clone, Debug, Args)]
+pub struct ResolveFlags {
+    #[command(flatten)]
+    pub selection: Selection,
+
+    /// Decision about the runs.
+    #[arg(long, value_enum, value_name = "DECISION")]
+    pub decision: Decision,
+
+    /// Print the decisions, and do not change any Stack.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Decision about a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Decision {
+    /// Run again. The state is not changed before the run.
+    Retry,
+    /// Remove the pending creates from the state, then run again.
+    Clear,
+    /// Start no run until an input changes.
+    Abandon,
+}
+
+impl Decision {
+    /// Returns the word in the annotation `pulumi.com/resolve`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Decision::Retry => "retry",
+            Decision::Clear => "clear",
+            Decision::Abandon => "abandon",
+        }
+    }
+}
+
+/// Flags of `doctor`.
+#[derive(Clone, Debug, Args)]
+pub struct DoctorFlags {
+    /// Check the Stacks of all namespaces.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+}
+
+/// Arguments of the internal command for completions.
+#[derive(Clone, Debug, Args)]
+pub struct CompleteFlags {
+    /// Words of the command line after `kubectl pulumi`. The last word is incomplete.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
+}
+
+/// Maximum of `--timeout`, in seconds: seven days.
+const MAX_TIMEOUT: u64 = 7 * 24 * 60 * 60;
+
+/// Parses a duration in the format of Flux.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    match duration::seconds(text) {
+        Some(seconds @ 1..=MAX_TIMEOUT) => Ok(Duration::from_secs(seconds)),
+        _ => Err("must be a duration from 1s to 168h, such as 30s, 10m or 1h".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn global_flags_are_valid_before_and_after_the_command() {
+        for words in [["kubectl-pulumi", "-n", "apps", "get", "web"], ["kubectl-pulumi", "get", "web", "-n", "apps"]] {
+            let line = CommandLine::try_parse_from(words).unwrap();
+            assert_eq!(line.global.namespace.as_deref(), Some("apps"));
+            assert!(matches!(line.command, Command::Get(flags) if flags.stacks == ["web"]));
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_a_positive_duration() {
+        assert_eq!(parse_duration("1m30s"), Ok(Duration::from_secs(90)));
+        for text in ["", "0s", "-1m", "soon", "169h"] {
+            assert!(parse_duration(text).is_err(), "{text:?}");
+        }
+    }
+}

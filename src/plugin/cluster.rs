@@ -1,0 +1,264 @@
+//! Requests to the API server. Each request has a timeout, each list has a limit, and each error message contains the
+//! request and the object.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use futures::AsyncBufRead;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::api::{Api, ListParams, LogParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config, Resource};
+use pulumi_controller::api::names;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::plugin::args::GlobalFlags;
+use crate::plugin::error::{PluginError, causes};
+
+/// Field manager of the objects that the plugin changes.
+const FIELD_MANAGER: &str = "kubectl-pulumi";
+/// Maximum duration of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of objects in one response.
+const PAGE: u32 = 500;
+/// Maximum number of objects in a list.
+const MAX_OBJECTS: usize = 50_000;
+
+/// Kind of objects in namespaces.
+pub trait Namespaced:
+    Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned
+{
+}
+
+impl<K> Namespaced for K where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned
+{
+}
+
+/// Namespaces from which objects are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    All,
+    Namespace(String),
+}
+
+impl Scope {
+    /// Returns the scope for messages.
+    fn describe(&self) -> String {
+        match self {
+            Scope::All => "all namespaces".to_owned(),
+            Scope::Namespace(namespace) => format!("namespace {namespace}"),
+        }
+    }
+}
+
+/// Client of a cluster.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    namespace: String,
+    request_timeout: Duration,
+    deadline: Instant,
+}
+
+impl Cluster {
+    /// Creates a client from the kubeconfig, or in a pod from the ServiceAccount of the pod.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no valid configuration.
+    pub async fn connect(flags: &GlobalFlags) -> Result<Self, PluginError> {
+        let config = configuration(flags).await?;
+        let namespace = flags.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        if !names::is_object_name(&namespace) {
+            return Err(PluginError::Usage(format!("invalid --namespace={namespace}: use the name of a namespace")));
+        }
+        let client = Client::try_from(config).map_err(|error| PluginError::Connect(causes(&error)))?;
+        Ok(Cluster {
+            client,
+            namespace,
+            request_timeout: REQUEST_TIMEOUT.min(flags.timeout),
+            deadline: Instant::now() + flags.timeout,
+        })
+    }
+
+    /// Returns the namespace of the flag `--namespace` or of the context.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Returns all namespaces, or the namespace of the flag `--namespace` or of the context.
+    pub fn scope(&self, all_namespaces: bool) -> Scope {
+        if all_namespaces { Scope::All } else { Scope::Namespace(self.namespace.clone()) }
+    }
+
+    /// Returns the time at which the command must end.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Returns the client for requests that have no own function. The caller passes them to [`Cluster::call`].
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Returns an object.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the object does not exist, or if the request fails.
+    pub async fn get<K: Namespaced>(&self, namespace: &str, name: &str) -> Result<K, PluginError> {
+        self.get_opt(namespace, name).await?.ok_or_else(|| PluginError::NotFound {
+            request: format!("read {}", K::kind(&())),
+            kind: K::kind(&()).into_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Returns an object, or `None` if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request fails.
+    pub async fn get_opt<K: Namespaced>(&self, namespace: &str, name: &str) -> Result<Option<K>, PluginError> {
+        // An invalid namespace or name, for example in the spec of another user, could select another resource.
+        if !names::is_object_name(namespace) || !names::is_object_name(name) {
+            return Ok(None);
+        }
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        self.call(|| format!("read {} {namespace}/{name}", K::kind(&())), api.get_opt(name)).await
+    }
+
+    /// Returns the objects in a scope. Reads the list in pages.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a request fails, or if there are too many objects.
+    pub async fn list<K: Namespaced>(&self, scope: &Scope, parameters: ListParams) -> Result<Vec<K>, PluginError> {
+        let api: Api<K> = match scope {
+            Scope::All => Api::all(self.client.clone()),
+            Scope::Namespace(namespace) => Api::namespaced(self.client.clone(), namespace),
+        };
+        let what = || format!("list objects of kind {} in {}", K::kind(&()), scope.describe());
+        let mut parameters = parameters.limit(PAGE);
+        let mut found = Vec::new();
+        loop {
+            let page = self.call(what, api.list(&parameters)).await?;
+            found.extend(page.items);
+            if found.len() > MAX_OBJECTS {
+                let request = what();
+                return Err(PluginError::Failed(format!(
+                    "failed to {request}: found more than {MAX_OBJECTS} objects; select a namespace or labels"
+                )));
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// Applies a JSON merge patch to an object.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request fails.
+    pub async fn merge<K: Namespaced>(&self, namespace: &str, name: &str, patch: &Value) -> Result<K, PluginError> {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let what = || format!("change {} {namespace}/{name}", K::kind(&()));
+        self.call(what, api.patch(name, &parameters, &Patch::Merge(patch))).await
+    }
+
+    /// Creates an object in a namespace.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request fails.
+    pub async fn create<K: Namespaced + Serialize>(&self, namespace: &str, object: &K) -> Result<K, PluginError> {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let what = || format!("create {} in namespace {namespace}", K::kind(&()));
+        self.call(what, api.create(&post_parameters(), object)).await
+    }
+
+    /// Sends a review, which is an object that the API server answers and does not store.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request fails.
+    pub async fn review<K>(&self, object: &K) -> Result<K, PluginError>
+    where
+        K: Resource<Scope = ClusterResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        self.call(|| format!("create {}", K::kind(&())), api.create(&post_parameters(), object)).await
+    }
+
+    /// Opens the log of a pod. The timeout applies only to the start of the response.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request fails.
+    pub async fn open_log(
+        &self,
+        namespace: &str,
+        pod: &str,
+        parameters: &LogParams,
+    ) -> Result<impl AsyncBufRead + use<>, PluginError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        self.call(|| format!("read the log of Pod {namespace}/{pod}"), api.log_stream(pod, parameters)).await
+    }
+
+    /// Waits for the response to a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the API server rejects the request or does not respond in time.
+    pub async fn call<T>(
+        &self,
+        what: impl Fn() -> String,
+        response: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, PluginError> {
+        match tokio::time::timeout(self.request_timeout, response).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(kube::Error::Api(status))) => Err(PluginError::Refused {
+                request: what(),
+                code: status.code,
+                reason: status.reason.clone(),
+                message: status.message.clone(),
+            }),
+            Ok(Err(error)) => Err(PluginError::Request { request: what(), cause: causes(&error) }),
+            Err(_) => Err(PluginError::NoResponse { request: what(), limit: self.request_timeout }),
+        }
+    }
+}
+
+fn post_parameters() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// Reads the configuration. In a pod without a kubeconfig, the ServiceAccount of the pod is used.
+async fn configuration(flags: &GlobalFlags) -> Result<Config, PluginError> {
+    let options = KubeConfigOptions { context: flags.context.clone(), ..KubeConfigOptions::default() };
+    let loaded = match &flags.kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path).map_err(|error| PluginError::Connect(causes(&error)))?;
+            Config::from_custom_kubeconfig(file, &options).await
+        }
+        None => Config::from_kubeconfig(&options).await,
+    };
+    let is_default = flags.kubeconfig.is_none() && flags.context.is_none();
+    match loaded {
+        Ok(config) => Ok(config),
+        Err(error) if is_default => Config::incluster().map_err(|_| PluginError::Connect(causes(&error))),
+        Err(error) => Err(PluginError::Connect(causes(&error))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

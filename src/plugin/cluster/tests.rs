@@ -1,0 +1,83 @@
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response};
+use kube::client::Body;
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+
+use super::*;
+
+/// Requests that the fake API server has received: the method, the path and the query.
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// Returns a client whose requests are answered by `respond`, and the log of these requests. `None` is no response.
+fn cluster(respond: impl Fn(&str) -> Option<(u16, Value)> + Send + Sync + 'static) -> (Cluster, Log) {
+    let log = Log::default();
+    let (respond, recorded) = (Arc::new(respond), log.clone());
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (respond, recorded) = (respond.clone(), recorded.clone());
+        async move {
+            let target = format!("{} {}", request.method(), request.uri());
+            recorded.lock().unwrap().push(target.clone());
+            let Some((code, value)) = respond(&target) else { return std::future::pending().await };
+            let response = Response::builder().status(code).header("content-type", "application/json");
+            response.body(Body::from(value.to_string().into_bytes())).map_err(std::io::Error::other)
+        }
+    });
+    let cluster = Cluster {
+        client: Client::new(service, "default"),
+        namespace: "apps".to_owned(),
+        request_timeout: Duration::from_secs(3),
+        deadline: Instant::now() + Duration::from_secs(60),
+    };
+    (cluster, log)
+}
+
+fn page(name: &str, next: &str) -> Value {
+    let stack = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack",
+        "metadata": { "name": name, "namespace": "apps" }, "spec": { "stack": "dev" } });
+    json!({ "apiVersion": "pulumi.com/v1", "kind": "StackList", "metadata": { "continue": next }, "items": [stack] })
+}
+
+#[tokio::test]
+async fn a_list_is_read_in_pages() {
+    let (cluster, log) = cluster(|target| match target.contains("continue=token") {
+        true => Some((200, page("web", ""))),
+        false => Some((200, page("network", "token"))),
+    });
+    let stacks: Vec<Stack> = cluster.list(&Scope::All, ListParams::default()).await.unwrap();
+    let names: Vec<_> = stacks.iter().filter_map(|stack| stack.metadata.name.as_deref()).collect();
+    assert_eq!(names, ["network", "web"]);
+    let requests = log.lock().unwrap().clone();
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert!(requests.iter().all(|request| request.starts_with("GET /apis/pulumi.com/v1/stacks?")), "{requests:?}");
+    assert!(requests.iter().all(|request| request.contains("limit=500")), "{requests:?}");
+}
+
+#[tokio::test]
+async fn a_missing_object_is_reported_with_its_namespace_and_name() {
+    let (cluster, log) = cluster(|_| {
+        let message = "stacks.pulumi.com \"web\" not found";
+        Some((
+            404,
+            json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": message, "reason": "NotFound", "code": 404 }),
+        ))
+    });
+    let error = cluster.get::<Stack>("apps", "web").await.unwrap_err();
+    assert_eq!(error.exit_code(), 3);
+    assert!(error.to_string().contains("Stack apps/web does not exist"), "{error}");
+    assert_eq!(cluster.get::<Stack>("apps", "../secrets").await.unwrap_err().exit_code(), 3);
+    assert_eq!(log.lock().unwrap().len(), 1, "an invalid name is not sent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_response_times_out() {
+    let (cluster, _) = cluster(|_| None);
+    let error = cluster.get::<Stack>("apps", "web").await.unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    assert_eq!(
+        error.to_string(),
+        "failed to read Stack apps/web: no response within 3 s; check the connection to the cluster"
+    );
+}

@@ -1,0 +1,229 @@
+//! `approve` and `reject`: create an Approval for the plan of a Stack.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::ResourceExt as _;
+use kube::api::ObjectMeta;
+use pulumi_controller::api::pulumi::{Approval, ApprovalDecision, ApprovalSpec, ApprovedStack, Stack, StackPlan};
+
+use crate::plugin::args::DecisionFlags;
+use crate::plugin::cluster::Cluster;
+use crate::plugin::error::PluginError;
+use crate::plugin::progress::Progress;
+use crate::plugin::screen::printable;
+use crate::plugin::select::full_name;
+
+/// Minimum number of digits of a shortened digest.
+const MIN_DIGITS: usize = 8;
+/// Maximum number of resources of a plan in the terminal.
+const MAX_RESOURCES: usize = 50;
+
+/// Approves the plan of a Stack.
+///
+/// # Errors
+///
+/// Returns an error if there is no such plan, if the user declines, or if a request fails.
+pub async fn approve(cluster: &Cluster, flags: &DecisionFlags) -> Result<(), PluginError> {
+    decide(cluster, flags, ApprovalDecision::Approve).await
+}
+
+/// Rejects the plan of a Stack.
+///
+/// # Errors
+///
+/// Returns an error if there is no such plan, if the user declines, or if a request fails.
+pub async fn reject(cluster: &Cluster, flags: &DecisionFlags) -> Result<(), PluginError> {
+    decide(cluster, flags, ApprovalDecision::Reject).await
+}
+
+async fn decide(cluster: &Cluster, flags: &DecisionFlags, decision: ApprovalDecision) -> Result<(), PluginError> {
+    let stack: Stack = cluster.get(cluster.namespace(), &flags.stack).await?;
+    let plan = plan(&stack)?;
+    match &flags.plan {
+        Some(digest) => check_digest(&stack, plan, digest)?,
+        // The user decides about the plan on the screen, even if the controller creates a newer plan in the meantime.
+        None => confirm(&stack, plan, decision)?,
+    }
+    let user = user(cluster).await?;
+    let mut progress = Progress::new();
+    let (doing, done) = words(decision);
+    progress.action(&format!("{doing} plan {} of Stack {}", plan.digest, full_name(&stack)));
+    let approval = approval(&stack, plan, decision, &user, flags.reason.as_deref());
+    let created = cluster.create(cluster.namespace(), &approval).await?;
+    progress.success(&format!("Approval {} created: plan {done} by {user}", created.name_any()));
+    Ok(())
+}
+
+fn words(decision: ApprovalDecision) -> (&'static str, &'static str) {
+    match decision {
+        ApprovalDecision::Approve => ("approving", "approved"),
+        ApprovalDecision::Reject => ("rejecting", "rejected"),
+    }
+}
+
+fn plan(stack: &Stack) -> Result<&StackPlan, PluginError> {
+    stack.status.as_ref().and_then(|status| status.plan.as_ref()).ok_or_else(|| {
+        PluginError::NotReady(format!(
+            "failed to decide about a plan of Stack {0}: no plan waits for a decision; run: kubectl pulumi explain {1}",
+            full_name(stack),
+            stack.name_any()
+        ))
+    })
+}
+
+/// Checks that the plan of the Stack is the plan that the user has reviewed.
+fn check_digest(stack: &Stack, plan: &StackPlan, given: &str) -> Result<(), PluginError> {
+    let (current, digest) = (plan.digest.to_string(), plan.digest.hex());
+    let digits = given.strip_prefix("sha256:").unwrap_or(given);
+    let is_valid = digits.len() >= MIN_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_valid {
+        return Err(PluginError::Usage(format!(
+            "invalid --plan={given}: use the digest of the plan, or its first {MIN_DIGITS} or more digits"
+        )));
+    }
+    if given == current || digest.starts_with(digits) {
+        return Ok(());
+    }
+    Err(PluginError::NotReady(format!(
+        "failed to decide about plan {given} of Stack {}: the current plan is {current}; review this plan",
+        full_name(stack)
+    )))
+}
+
+/// Shows the plan, and asks the user.
+fn confirm(stack: &Stack, plan: &StackPlan, decision: ApprovalDecision) -> Result<(), PluginError> {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Err(PluginError::Usage(
+            "--plan is required without a terminal: use the digest of the plan that you have reviewed".to_owned(),
+        ));
+    }
+    let question = match decision {
+        ApprovalDecision::Approve => "Approve this plan?",
+        ApprovalDecision::Reject => "Reject this plan?",
+    };
+    let failed = |error: std::io::Error| PluginError::Failed(format!("failed to ask for the decision: {error}"));
+    let mut out = std::io::stderr().lock();
+    write!(out, "{}\n{question} Only `yes` continues: ", printable(&describe(stack, plan))).map_err(failed)?;
+    out.flush().map_err(failed)?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).map_err(failed)?;
+    match answer.trim() {
+        "yes" => Ok(()),
+        _ => Err(PluginError::Failed(format!("no decision about the plan of Stack {}", full_name(stack)))),
+    }
+}
+
+/// Returns the description of a plan for a decision.
+fn describe(stack: &Stack, plan: &StackPlan) -> String {
+    let mut out = format!("Plan {} of Stack {}\n", plan.digest, full_name(stack));
+    out.push_str(&format!("  operation: {}\n", plan.operation.as_str()));
+    if let Some(revision) = &plan.revision {
+        out.push_str(&format!("  revision: {revision}\n"));
+    }
+    let changes: Vec<String> = plan.changes.iter().map(|(operation, count)| format!("{count} {operation}")).collect();
+    out.push_str(&format!("  changes: {}\n", changes.join(", ")));
+    for resource in plan.resources.iter().take(MAX_RESOURCES) {
+        out.push_str(&format!("  {:<8} {} {}\n", resource.operation, resource.kind(), resource.name()));
+    }
+    let shown = i64::try_from(plan.resources.len().min(MAX_RESOURCES)).unwrap_or(i64::MAX);
+    if plan.resource_count > shown {
+        out.push_str(&format!("  and {} more in the log of run {}\n", plan.resource_count - shown, plan.update_name));
+    }
+    out
+}
+
+/// Returns the name of the user, as the API server knows it. The admission policy accepts no other name.
+async fn user(cluster: &Cluster) -> Result<String, PluginError> {
+    let review = cluster.review(&SelfSubjectReview::default()).await?;
+    let info = review.status.and_then(|status| status.user_info);
+    info.and_then(|info| info.username).ok_or_else(|| {
+        PluginError::Failed("failed to read your user name: the API server returned none; log in again".to_owned())
+    })
+}
+
+/// Returns the Approval, as in `docs/guides/approvals.md`.
+fn approval(stack: &Stack, plan: &StackPlan, decision: ApprovalDecision, user: &str, reason: Option<&str>) -> Approval {
+    let spec = ApprovalSpec {
+        stack_ref: ApprovedStack { name: stack.name_any() },
+        plan_digest: plan.digest.to_string(),
+        decision,
+        by: user.to_owned(),
+        reason: reason.map(str::to_owned),
+    };
+    let metadata = ObjectMeta {
+        generate_name: Some(format!("{}-", stack.name_any())),
+        namespace: stack.namespace(),
+        ..ObjectMeta::default()
+    };
+    Approval { metadata, spec }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugin::fixtures::{DIGEST, PLAN, REVISION, stack};
+    use crate::plugin::reference_tests::assert_example;
+
+    fn with_plan() -> Stack {
+        let plan = json!({
+            "digest": PLAN,
+            "updateName": "web-000012b1a9f",
+            "fileDigest": DIGEST,
+            "operation": "up",
+            "revision": REVISION,
+            "changes": { "create": 1, "delete": 1, "same": 12 },
+            "resources": [
+                { "urn": "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs", "operation": "delete" },
+                { "urn": "urn:pulumi:dev::web::aws:s3/bucket:Bucket::archive", "operation": "create" },
+            ],
+            "resourceCount": 3,
+        });
+        stack("web", &json!({}), &json!({ "plan": plan }))
+    }
+
+    #[test]
+    fn the_approval_is_the_approval_of_the_guide() {
+        let stack = with_plan();
+        let reason = Some("replaces the database");
+        let approval = approval(&stack, plan(&stack).unwrap(), ApprovalDecision::Reject, "alice", reason);
+        let expected = json!({
+            "apiVersion": "pulumi.com/v1alpha1",
+            "kind": "Approval",
+            "metadata": { "generateName": "web-", "namespace": "apps" },
+            "spec": {
+                "stackRef": { "name": "web" },
+                "planDigest": PLAN,
+                "decision": "Reject",
+                "reason": "replaces the database",
+                "by": "alice",
+            },
+        });
+        assert_eq!(serde_json::to_value(approval).unwrap(), expected);
+    }
+
+    #[test]
+    fn only_the_reviewed_plan_is_accepted() {
+        let stack = with_plan();
+        let check = |given: &str| check_digest(&stack, plan(&stack).unwrap(), given).map_err(|error| error.exit_code());
+        for valid in [PLAN, "d242d1f0", "sha256:d242d1f0da28"] {
+            assert_eq!(check(valid), Ok(()), "{valid}");
+        }
+        assert_eq!(check("d242d1f"), Err(2), "too short");
+        assert_eq!(check("not a digest"), Err(2));
+        assert_eq!(check("0123456789"), Err(5), "another plan");
+        assert_eq!(plan(&without_plan()).unwrap_err().exit_code(), 5);
+    }
+
+    fn without_plan() -> Stack {
+        stack("web", &json!({}), &json!({}))
+    }
+
+    #[test]
+    fn the_plan_is_shown_before_the_decision() {
+        let stack = with_plan();
+        assert_example("kubectl pulumi approve web", &describe(&stack, plan(&stack).unwrap()));
+    }
+}

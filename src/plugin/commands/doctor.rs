@@ -1,0 +1,123 @@
+//! `doctor`: checks the cluster, the controller, the permissions of the user and the Stacks.
+
+mod checks;
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::ListParams;
+use pulumi_controller::api::pulumi::Stack;
+use serde::Serialize;
+
+use crate::plugin::args::{DoctorFlags, Format};
+use crate::plugin::cluster::Cluster;
+use crate::plugin::controller;
+use crate::plugin::error::PluginError;
+use crate::plugin::screen::{self, Screen};
+
+use checks::{Check, PERMISSIONS, Permission};
+
+/// Checks the cluster, the controller, the permissions of the user and the Stacks.
+///
+/// # Errors
+///
+/// Returns an error if a check has failed. All checks are printed before.
+pub async fn run(cluster: &Cluster, flags: &DoctorFlags, format: Format) -> Result<(), PluginError> {
+    let client = cluster.client();
+    let mut report = Report::default();
+    let version = cluster.call(|| "read the version of the API server".to_owned(), client.apiserver_version()).await;
+    let is_reachable = version.is_ok();
+    report.checks.push(checks::api_server(version.map(|version| version.git_version)));
+    if is_reachable {
+        let groups = cluster.call(|| "list the API groups".to_owned(), client.list_api_groups()).await;
+        report.checks.push(checks::kinds(groups.map(|groups| checks::served(&groups))));
+        report.checks.extend(checks::controllers(controller::find(cluster).await));
+        report.checks.push(checks::permissions(missing_permissions(cluster).await));
+        let stacks = cluster.list::<Stack>(&cluster.scope(flags.all_namespaces), ListParams::default()).await;
+        report.checks.extend(checks::stacks(stacks));
+    }
+    screen::print(&report, format)?;
+    match report.failures() {
+        0 => Ok(()),
+        1 => Err(PluginError::Unhealthy("1 check has failed".to_owned())),
+        count => Err(PluginError::Unhealthy(format!("{count} checks have failed"))),
+    }
+}
+
+/// Returns the permissions that the user lacks in the namespace.
+async fn missing_permissions(cluster: &Cluster) -> Result<Vec<&'static Permission>, PluginError> {
+    let mut missing = Vec::new();
+    for permission in &PERMISSIONS {
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(attributes(permission, cluster.namespace())),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let answer = cluster.review(&review).await?;
+        if !answer.status.is_some_and(|status| status.allowed) {
+            missing.push(permission);
+        }
+    }
+    Ok(missing)
+}
+
+fn attributes(permission: &Permission, namespace: &str) -> ResourceAttributes {
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    ResourceAttributes {
+        group: text(permission.group),
+        namespace: text(namespace),
+        resource: text(permission.resource),
+        subresource: text(permission.subresource),
+        verb: text(permission.verb),
+        ..ResourceAttributes::default()
+    }
+}
+
+/// Results of all checks.
+#[derive(Default, Serialize)]
+struct Report {
+    checks: Vec<Check>,
+}
+
+impl Report {
+    fn failures(&self) -> usize {
+        self.checks.iter().filter(|check| check.is_failure()).count()
+    }
+}
+
+impl Screen for Report {
+    fn text(&self) -> String {
+        self.checks.iter().map(Check::text).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugin::controller::{Controller, VERSION};
+    use crate::plugin::fixtures::{condition, stack};
+    use crate::plugin::reference_tests::assert_example;
+
+    #[test]
+    fn the_report_lists_all_checks_with_their_actions() {
+        let controller = Controller {
+            namespace: "flux-system".to_owned(),
+            name: "pulumi-controller".to_owned(),
+            image: format!("ghcr.io/pulumi-controller/pulumi-controller:v{VERSION}"),
+            available: 1,
+            replicas: 1,
+        };
+        let stalled = json!({ "conditions": [condition("Stalled", "True", "PendingCreates", "")] });
+        let stacks = vec![stack("web", &json!({}), &stalled)];
+        let mut report = Report::default();
+        report.checks.push(checks::api_server(Ok("v1.33.1".to_owned())));
+        report.checks.push(checks::kinds(Ok(pulumi_controller::api::definitions::api_versions())));
+        report.checks.extend(checks::controllers(Ok(vec![controller])));
+        report.checks.push(checks::permissions(Ok(PERMISSIONS.iter().filter(|p| p.verb == "approve").collect())));
+        report.checks.extend(checks::stacks(Ok(stacks)));
+        assert_example("kubectl pulumi doctor", &report.text().replace(VERSION, "0.1.0"));
+        assert_eq!(report.failures(), 1);
+    }
+}

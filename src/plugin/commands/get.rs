@@ -1,0 +1,168 @@
+//! `get`: lists Stacks.
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use pulumi_controller::api::columns;
+use pulumi_controller::api::pulumi::Stack;
+use serde::Serialize;
+
+use crate::plugin::args::{Format, ListFlags};
+use crate::plugin::cluster::Cluster;
+use crate::plugin::error::PluginError;
+use crate::plugin::phase::{self, Phase};
+use crate::plugin::screen::{self, Screen, age, table};
+use crate::plugin::select;
+
+/// Maximum length of the column `WAITING FOR`, in characters.
+const MAX_WAITING: usize = 80;
+
+/// Lists Stacks.
+///
+/// # Errors
+///
+/// Returns an error if the flags contradict each other, or if a request fails.
+pub async fn run(cluster: &Cluster, flags: &ListFlags, format: Format) -> Result<(), PluginError> {
+    let stacks = select::listed(cluster, flags).await?;
+    if stacks.is_empty() && format == Format::Text {
+        let place = if flags.all_namespaces { "any namespace".to_owned() } else { cluster.namespace().to_owned() };
+        eprintln!("No Stacks found in {place}.");
+        return Ok(());
+    }
+    screen::print(&StackList::of(&stacks, flags.all_namespaces, Timestamp::now()), format)
+}
+
+/// List of Stacks.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct StackList {
+    rows: Vec<Row>,
+    #[serde(skip)]
+    with_namespaces: bool,
+}
+
+/// Stack in a list.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    namespace: String,
+    name: String,
+    phase: Phase,
+    #[serde(skip)]
+    age: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drift: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_for: Option<String>,
+}
+
+impl StackList {
+    fn of(stacks: &[Stack], with_namespaces: bool, now: Timestamp) -> Self {
+        StackList { rows: stacks.iter().map(|stack| Row::of(stack, now)).collect(), with_namespaces }
+    }
+}
+
+impl Row {
+    fn of(stack: &Stack, now: Timestamp) -> Self {
+        Row {
+            namespace: stack.namespace().unwrap_or_default(),
+            name: stack.name_any(),
+            phase: Phase::of(stack),
+            age: age(stack.metadata.creation_timestamp.as_ref(), now),
+            revision: stack.status.as_ref().and_then(|status| status.last_applied_revision.clone()),
+            drift: phase::drift(stack),
+            waiting_for: phase::cause(stack).map(str::to_owned),
+        }
+    }
+}
+
+impl Screen for StackList {
+    fn text(&self) -> String {
+        let mut header = vec!["NAME", "PHASE", "AGE", "REVISION", "DRIFT", "WAITING FOR"];
+        if self.with_namespaces {
+            header.insert(0, "NAMESPACE");
+        }
+        let cells = |row: &Row| {
+            let mut cells = vec![
+                row.name.clone(),
+                row.phase.to_string(),
+                row.age.clone(),
+                row.revision.as_deref().and_then(columns::revision).unwrap_or_default(),
+                row.drift.clone().unwrap_or_default(),
+                row.waiting_for.as_deref().map(|text| columns::text(text, MAX_WAITING)).unwrap_or_default(),
+            ];
+            if self.with_namespaces {
+                cells.insert(0, row.namespace.clone());
+            }
+            cells
+        };
+        table(&header, &self.rows.iter().map(cells).collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::plugin::fixtures::{PLAN, REVISION, condition, now, stack};
+    use crate::plugin::reference_tests::assert_example;
+
+    fn stacks() -> Vec<Stack> {
+        let of = |name: &str, conditions: Value, more: Value| {
+            let mut status = json!({ "conditions": conditions });
+            for (key, value) in more.as_object().into_iter().flatten() {
+                status[key] = value.clone();
+            }
+            stack(name, &json!({}), &status)
+        };
+        let plan = format!("waiting for approval of plan {PLAN}: up of revision {REVISION}, 2 to create");
+        vec![
+            of(
+                "database",
+                json!([
+                    condition("Ready", "True", "ProcessingCompleted", "up to date"),
+                    condition("Drifted", "True", "DriftDetected", "2 resources have drifted"),
+                ]),
+                json!({ "lastAppliedRevision": REVISION, "drift": { "updateName": "database-3", "count": 2 } }),
+            ),
+            of(
+                "network",
+                json!([
+                    condition("Ready", "Unknown", "NotReadyInProgress", "running up (network-1): 3 of 12 resources"),
+                    condition("Reconciling", "True", "StackProcessing", "running up (network-1): 3 of 12 resources"),
+                ]),
+                json!({ "currentUpdate": { "name": "network-1", "type": "up" } }),
+            ),
+            of(
+                "web",
+                json!([
+                    condition("Ready", "False", "AwaitingApproval", &plan),
+                    condition("Reconciling", "True", "AwaitingApproval", &plan),
+                ]),
+                json!({ "lastAppliedRevision": REVISION }),
+            ),
+        ]
+    }
+
+    #[test]
+    fn the_list_shows_phase_age_revision_drift_and_cause() {
+        assert_example("kubectl pulumi get", &StackList::of(&stacks(), false, now()).text());
+        let all = StackList::of(&stacks(), true, now()).text();
+        assert!(all.starts_with("NAMESPACE   NAME       PHASE"), "{all}");
+        assert!(all.contains("\napps        database   Ready"), "{all}");
+    }
+
+    #[test]
+    fn programs_get_a_list_of_objects_with_complete_values() {
+        let json = screen::render(&StackList::of(&stacks(), false, now()), Format::Json).unwrap();
+        let list: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            list[0],
+            json!({ "namespace": "apps", "name": "database", "phase": "Ready", "revision": REVISION,
+            "drift": "2 resources" })
+        );
+        assert_eq!(list[1]["waitingFor"], "running up (network-1): 3 of 12 resources");
+    }
+}

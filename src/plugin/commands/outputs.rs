@@ -1,0 +1,181 @@
+//! `outputs`: prints the outputs of a Stack.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt as _;
+use pulumi_controller::api::auto::{Update, UpdateKind, UpdatePhase};
+use pulumi_controller::api::pulumi::Stack;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::plugin::args::{Format, OutputFlags};
+use crate::plugin::cluster::Cluster;
+use crate::plugin::error::PluginError;
+use crate::plugin::screen::{self, Screen, table};
+use crate::plugin::select::full_name;
+use crate::plugin::updates;
+
+/// Value of a secret output in the status of a Stack.
+const MASKED: &str = "[secret]";
+
+/// Prints the outputs of a Stack. Only `--show-secrets` reads the Secret with the values of secret outputs, with the
+/// permissions of the user.
+///
+/// # Errors
+///
+/// Returns an error if the Stack or the output does not exist, or if a request fails.
+pub async fn run(cluster: &Cluster, flags: &OutputFlags, format: Format) -> Result<(), PluginError> {
+    let stack: Stack = cluster.get(cluster.namespace(), &flags.stack).await?;
+    let mut outputs = stack.status.as_ref().map(|status| status.outputs.clone()).unwrap_or_default();
+    if let Some(name) = &flags.name {
+        outputs.retain(|output, _| output == name);
+        if outputs.is_empty() {
+            return Err(PluginError::NotFound {
+                request: "print the output".to_owned(),
+                kind: "output".to_owned(),
+                namespace: full_name(&stack),
+                name: name.clone(),
+            });
+        }
+    }
+    if flags.show_secrets && outputs.values().any(is_masked) {
+        let secret = secret(cluster, &stack).await?;
+        reveal(&stack, &mut outputs, secret.data.as_ref())?;
+    }
+    match flags.name.as_ref().and_then(|name| outputs.remove(name)) {
+        Some(value) => screen::print(&SingleOutput(value), format),
+        None => screen::print(&Outputs(outputs), format),
+    }
+}
+
+/// Returns the Secret with the outputs of the last successful `up`.
+async fn secret(cluster: &Cluster, stack: &Stack) -> Result<Secret, PluginError> {
+    let namespace = cluster.namespace();
+    let updates = updates::list(cluster, namespace, &stack.name_any()).await?;
+    let Some(name) = secret_name(&updates) else {
+        return Err(PluginError::Failed(format!(
+            "failed to read the secret outputs of Stack {}: no Update contains them; request a run: kubectl pulumi \
+             reconcile",
+            full_name(stack)
+        )));
+    };
+    cluster.get(namespace, name).await
+}
+
+/// Returns the name of the Secret of the newest successful `up`. The Updates are sorted, newest first.
+fn secret_name(updates: &[Update]) -> Option<&str> {
+    updates.iter().filter(|update| update.spec.kind == UpdateKind::Up).find_map(|update| {
+        let status = update.status.as_ref().filter(|status| status.phase == Some(UpdatePhase::Succeeded))?;
+        status.outputs.as_deref()
+    })
+}
+
+fn is_masked(value: &Value) -> bool {
+    value.as_str() == Some(MASKED)
+}
+
+/// Replaces the masked values. The Secret contains the JSON text of each output.
+fn reveal(
+    stack: &Stack,
+    outputs: &mut BTreeMap<String, Value>,
+    data: Option<&BTreeMap<String, ByteString>>,
+) -> Result<(), PluginError> {
+    for (name, value) in outputs.iter_mut().filter(|(_, value)| is_masked(value)) {
+        let bytes = data.and_then(|data| data.get(&key(name)));
+        // The error of the parser can contain parts of the value.
+        let found = bytes.and_then(|bytes| serde_json::from_slice(&bytes.0).ok());
+        *value = found.ok_or_else(|| {
+            PluginError::Failed(format!(
+                "failed to read the secret output {name} of Stack {}: its Secret has no valid value in the key {}; \
+                 request a run: kubectl pulumi reconcile",
+                full_name(stack),
+                key(name)
+            ))
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns the key of an output in the Secret.
+fn key(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
+}
+
+/// Outputs by name.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Outputs(BTreeMap<String, Value>);
+
+/// Value of one output.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct SingleOutput(Value);
+
+impl Screen for Outputs {
+    fn text(&self) -> String {
+        let rows: Vec<_> = self.0.iter().map(|(name, value)| vec![name.clone(), plain(value)]).collect();
+        table(&["OUTPUT", "VALUE"], &rows)
+    }
+}
+
+impl Screen for SingleOutput {
+    fn text(&self) -> String {
+        plain(&self.0) + "\n"
+    }
+}
+
+/// Returns a string without quotation marks, and any other value as JSON.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugin::fixtures::{stack, update};
+    use crate::plugin::reference_tests::assert_example;
+
+    fn outputs() -> BTreeMap<String, Value> {
+        let outputs = json!({ "bucket": "logs-4f1c", "password": "[secret]", "ports": [80, 443] });
+        serde_json::from_value(outputs).unwrap()
+    }
+
+    #[test]
+    fn secret_outputs_are_masked_unless_they_are_requested() {
+        assert_example("kubectl pulumi outputs web", &Outputs(outputs()).text());
+        let stack = stack("web", &json!({}), &json!({}));
+        let data = BTreeMap::from([("password".to_owned(), ByteString(b"\"hunter2\"".to_vec()))]);
+        let mut revealed = outputs();
+        reveal(&stack, &mut revealed, Some(&data)).unwrap();
+        assert_eq!(revealed.get("password"), Some(&json!("hunter2")));
+        assert_eq!(revealed.get("ports"), Some(&json!([80, 443])));
+    }
+
+    #[test]
+    fn an_error_about_a_secret_output_does_not_contain_its_value() {
+        let stack = stack("web", &json!({}), &json!({}));
+        let data = BTreeMap::from([("password".to_owned(), ByteString(b"hunter2".to_vec()))]);
+        let error = reveal(&stack, &mut outputs(), Some(&data)).unwrap_err().to_string();
+        assert!(error.contains("password") && !error.contains("hunter2"), "{error}");
+        assert!(reveal(&stack, &mut outputs(), None).is_err());
+    }
+
+    #[test]
+    fn the_secret_is_that_of_the_newest_successful_update() {
+        let with = |kind: &str, phase: &str| update("web-1", kind, &json!({ "phase": phase, "outputs": phase }));
+        let updates = [with("preview", "Succeeded"), with("up", "Failed"), with("up", "Succeeded")];
+        assert_eq!(secret_name(&updates), Some("Succeeded"));
+        assert_eq!(secret_name(&updates[..2]), None);
+    }
+
+    #[test]
+    fn a_single_string_has_no_quotation_marks() {
+        assert_eq!(SingleOutput(json!("logs-4f1c")).text(), "logs-4f1c\n");
+        assert_eq!(SingleOutput(json!({ "a": 1 })).text(), "{\"a\":1}\n");
+        assert_eq!(key("my token!"), "my_token_");
+    }
+}

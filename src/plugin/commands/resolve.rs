@@ -1,0 +1,149 @@
+//! `resolve`: resolves the runs of Stacks that require a decision.
+
+use kube::ResourceExt as _;
+use pulumi_controller::api::conditions::stack_reason;
+use pulumi_controller::api::names::ANNOTATION_RESOLVE;
+use pulumi_controller::api::pulumi::Stack;
+use serde::Serialize;
+
+use crate::plugin::args::{Decision, Format, ResolveFlags};
+use crate::plugin::cluster::Cluster;
+use crate::plugin::error::PluginError;
+use crate::plugin::follow::annotations;
+use crate::plugin::phase;
+use crate::plugin::progress::Progress;
+use crate::plugin::screen::{self, Screen, table};
+use crate::plugin::select;
+
+/// Resolves the runs of Stacks that require a decision.
+///
+/// # Errors
+///
+/// Returns an error if no selected Stack requires a decision, or if a request fails.
+pub async fn run(cluster: &Cluster, flags: &ResolveFlags, format: Format) -> Result<(), PluginError> {
+    let stacks = select::selected(cluster, &flags.selection).await?;
+    let resolutions: Vec<Resolution> =
+        stacks.iter().filter_map(|stack| Resolution::of(stack, flags.decision)).collect();
+    if resolutions.is_empty() {
+        let what =
+            if stacks.len() == 1 { "the selected Stack requires no decision" } else { "no Stack requires a decision" };
+        return Err(PluginError::NotReady(format!("{what}; nothing was changed")));
+    }
+    let mut progress = Progress::new();
+    for resolution in resolutions.iter().filter(|_| !flags.dry_run) {
+        progress.action(&format!("resolving run {} of Stack {}", resolution.run, resolution.full_name()));
+        let patch = annotations(&[(ANNOTATION_RESOLVE, resolution.value().as_str())]);
+        cluster.merge::<Stack>(&resolution.namespace, &resolution.stack, &patch).await?;
+        progress.success(&format!("run resolved with {}", resolution.decision.as_str()));
+    }
+    screen::print(&Resolutions(resolutions), format)
+}
+
+/// Decision about the run of a Stack.
+#[derive(Serialize)]
+struct Resolution {
+    namespace: String,
+    stack: String,
+    reason: String,
+    run: String,
+    decision: Decision,
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Resolutions(Vec<Resolution>);
+
+impl Resolution {
+    /// Returns the decision about the run of a Stack, or `None` if no decision is required, or if the decision does not
+    /// apply to the state of the Stack.
+    fn of(stack: &Stack, decision: Decision) -> Option<Self> {
+        let status = stack.status.as_ref()?;
+        let reason = phase::stalled(status)?.reason.as_str();
+        let last = || status.last_update.as_ref()?.name.clone();
+        let run = match reason {
+            stack_reason::RUN_OUTCOME_UNKNOWN => {
+                status.current_update.as_ref().map(|open| open.name.clone()).or_else(last)?
+            }
+            stack_reason::PENDING_CREATES => last()?,
+            // There is no state from which pending creates could be removed.
+            stack_reason::STACK_NOT_FOUND if decision != Decision::Clear => last()?,
+            _ => return None,
+        };
+        Some(Resolution {
+            namespace: stack.namespace().unwrap_or_default(),
+            stack: stack.name_any(),
+            reason: reason.to_owned(),
+            run,
+            decision,
+        })
+    }
+
+    fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.stack)
+    }
+
+    /// Returns the value of the annotation.
+    fn value(&self) -> String {
+        format!("{}={}", self.run, self.decision.as_str())
+    }
+}
+
+impl Screen for Resolutions {
+    fn text(&self) -> String {
+        let cells = |resolution: &Resolution| {
+            let Resolution { namespace, stack, reason, run, decision } = resolution;
+            vec![namespace.clone(), stack.clone(), reason.clone(), run.clone(), decision.as_str().to_owned()]
+        };
+        table(&["NAMESPACE", "STACK", "REASON", "RUN", "DECISION"], &self.0.iter().map(cells).collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pulumi_controller::api::resolve;
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugin::fixtures::{condition, stack};
+    use crate::plugin::reference_tests::assert_example;
+
+    fn stalled(name: &str, reason: &str, open: Option<&str>) -> Stack {
+        let mut status = json!({
+            "conditions": [condition("Stalled", "True", reason, "")],
+            "lastUpdate": { "name": format!("{name}-000012b1a9f") },
+        });
+        if let Some(open) = open {
+            status["currentUpdate"] = json!({ "name": open });
+        }
+        stack(name, &json!({}), &status)
+    }
+
+    #[test]
+    fn the_decision_names_the_run_that_requires_it() {
+        let run = |stack: &Stack, decision| Resolution::of(stack, decision).map(|resolution| resolution.run);
+        let last = Some("web-000012b1a9f".to_owned());
+        assert_eq!(run(&stalled("web", "PendingCreates", None), Decision::Clear), last);
+        assert_eq!(run(&stalled("web", "RunOutcomeUnknown", None), Decision::Retry), last);
+        let unknown = stalled("web", "RunOutcomeUnknown", Some("web-2"));
+        assert_eq!(run(&unknown, Decision::Retry).as_deref(), Some("web-2"));
+        assert_eq!(run(&stalled("web", "StackNotFound", None), Decision::Abandon), last);
+        assert_eq!(run(&stalled("web", "StackNotFound", None), Decision::Clear), None);
+        assert_eq!(run(&stalled("web", "SpecInvalid", None), Decision::Retry), None);
+        assert_eq!(run(&stack("web", &json!({}), &json!({})), Decision::Retry), None);
+    }
+
+    #[test]
+    fn the_controller_accepts_the_value_of_every_decision() {
+        for decision in [Decision::Retry, Decision::Clear, Decision::Abandon] {
+            let value = Resolution::of(&stalled("web", "PendingCreates", None), decision).unwrap().value();
+            assert_eq!(resolve::parse(&value).unwrap().update, "web-000012b1a9f", "{value}");
+        }
+    }
+
+    #[test]
+    fn the_decisions_are_listed() {
+        let stacks = [stalled("network", "PendingCreates", None), stalled("web", "PendingCreates", None)];
+        let all = stacks.iter().filter_map(|stack| Resolution::of(stack, Decision::Clear)).collect();
+        assert_example("kubectl pulumi resolve --all --decision clear --dry-run", &Resolutions(all).text());
+    }
+}

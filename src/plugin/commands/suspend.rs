@@ -1,0 +1,89 @@
+//! `suspend` and `resume`: set `spec.suspend` of Stacks.
+
+use kube::ResourceExt as _;
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::{Value, json};
+
+use crate::plugin::args::{ResumeFlags, Selection};
+use crate::plugin::cluster::Cluster;
+use crate::plugin::commands::reconcile;
+use crate::plugin::error::PluginError;
+use crate::plugin::follow;
+use crate::plugin::phase;
+use crate::plugin::progress::Progress;
+use crate::plugin::select::{self, full_name};
+
+/// Suspends Stacks. Open runs continue.
+///
+/// # Errors
+///
+/// Returns an error if no Stack is selected, or if a request fails.
+pub async fn suspend(cluster: &Cluster, selection: &Selection) -> Result<(), PluginError> {
+    let mut progress = Progress::new();
+    for stack in select::selected(cluster, selection).await? {
+        change(cluster, &stack, true, &mut progress).await?;
+        if stack.status.as_ref().is_some_and(|status| status.current_update.is_some()) {
+            progress.note("the open run continues; to stop it, run: kubectl pulumi cancel");
+        }
+    }
+    Ok(())
+}
+
+/// Resumes Stacks.
+///
+/// # Errors
+///
+/// Returns an error if no Stack is selected, if a request fails, or with `--wait` if a Stack does not become Ready.
+pub async fn resume(cluster: &Cluster, flags: &ResumeFlags) -> Result<(), PluginError> {
+    let mut progress = Progress::new();
+    let stacks = select::selected(cluster, &flags.selection).await?;
+    for stack in &stacks {
+        change(cluster, stack, false, &mut progress).await?;
+    }
+    let mut failures = Vec::new();
+    for stack in stacks.iter().filter(|_| flags.wait) {
+        progress.action(&format!("waiting for Stack {}", full_name(stack)));
+        match Box::pin(follow::wait(cluster, stack, follow::of_readiness, &mut progress)).await {
+            Ok(result) => progress.success(&format!("Stack {}: {result}", full_name(stack))),
+            Err(error) => reconcile::collect(error, &mut failures, &mut progress)?,
+        }
+    }
+    reconcile::summarize(failures)
+}
+
+async fn change(
+    cluster: &Cluster,
+    stack: &Stack,
+    is_suspended: bool,
+    progress: &mut Progress,
+) -> Result<(), PluginError> {
+    let (doing, done) = if is_suspended { ("suspending", "suspended") } else { ("resuming", "resumed") };
+    let name = full_name(stack);
+    if phase::is_suspended(stack) == is_suspended {
+        let state = if is_suspended { "already suspended" } else { "not suspended" };
+        progress.note(&format!("Stack {name} is {state}"));
+        return Ok(());
+    }
+    progress.action(&format!("{doing} Stack {name}"));
+    let namespace = stack.namespace().unwrap_or_default();
+    cluster.merge::<Stack>(&namespace, &stack.name_any(), &patch(is_suspended)).await?;
+    progress.success(&format!("Stack {done}"));
+    Ok(())
+}
+
+/// Returns the patch. `resume` removes the field, as the `flux` CLI does, so that a tool that applies the Stack without
+/// the field finds no difference.
+fn patch(is_suspended: bool) -> Value {
+    json!({ "spec": { "suspend": is_suspended.then_some(true) } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resume_removes_the_field() {
+        assert_eq!(patch(true), json!({ "spec": { "suspend": true } }));
+        assert_eq!(patch(false), json!({ "spec": { "suspend": null } }));
+    }
+}

@@ -1,0 +1,179 @@
+//! Completions for kubectl. kubectl runs the program `kubectl_complete-pulumi`, which calls the plugin, and reads lines
+//! in the format of the library Cobra: a completion, a tab and a description. The last line is a directive.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use clap::{Arg, Command, CommandFactory as _};
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use pulumi_controller::api::pulumi::Stack;
+
+use crate::plugin::args::{CommandLine, GlobalFlags};
+use crate::plugin::cluster::Cluster;
+use crate::plugin::error::PluginError;
+use crate::plugin::screen;
+
+/// Script that users save as `kubectl_complete-pulumi` on the PATH.
+pub const SCRIPT: &str = "\
+#!/bin/sh
+# Completions of `kubectl pulumi`. Save this script as kubectl_complete-pulumi in a directory of the PATH, and make it
+# executable.
+exec kubectl pulumi __complete -- \"$@\"
+";
+
+/// Directive of Cobra: do not complete the names of files.
+const NO_FILES: &str = ":4";
+/// Maximum duration of a completion.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Commands whose first argument is not a Stack.
+const WITHOUT_STACK: [&str; 3] = ["completion", "doctor", "version"];
+
+/// Prints the completions of the last word. Errors are ignored, because kubectl cannot show them.
+///
+/// # Errors
+///
+/// Returns an error if the output cannot be written.
+pub async fn complete(global: &GlobalFlags, words: &[String]) -> Result<(), PluginError> {
+    let found = match candidates(words) {
+        Candidates::Words(found) => found,
+        Candidates::Stacks => stacks(global, words).await.unwrap_or_default(),
+    };
+    let prefix = words.last().map(String::as_str).unwrap_or_default();
+    let lines = found.iter().filter(|line| line.starts_with(prefix)).map(|line| format!("{line}\n"));
+    screen::write(format!("{}{NO_FILES}\n", lines.collect::<String>()).as_bytes())
+}
+
+/// Completions of a word.
+#[derive(Debug, PartialEq, Eq)]
+enum Candidates {
+    /// Words, each with an optional description after a tab.
+    Words(Vec<String>),
+    /// The names of the Stacks in the cluster.
+    Stacks,
+}
+
+/// Returns the completions of the last word.
+fn candidates(words: &[String]) -> Candidates {
+    let root = CommandLine::command();
+    let (last, before) = match words.split_last() {
+        Some((last, before)) => (last.as_str(), before),
+        None => ("", words),
+    };
+    let command = command_of(&root, before);
+    let flags: Vec<&Arg> = flags_of(&root).chain(command.into_iter().flat_map(flags_of)).collect();
+    if let Some(flag) = before.last().and_then(|word| flag_with_value(&flags, word)) {
+        let values = flag.get_possible_values();
+        return Candidates::Words(values.iter().map(|value| value.get_name().to_owned()).collect());
+    }
+    if last.starts_with('-') {
+        let longs =
+            flags.iter().filter_map(|flag| Some(with_help(&format!("--{}", flag.get_long()?), flag.get_help())));
+        return Candidates::Words(longs.collect());
+    }
+    match command {
+        None => {
+            let commands = root.get_subcommands().filter(|command| !command.is_hide_set());
+            Candidates::Words(commands.map(|command| with_help(command.get_name(), command.get_about())).collect())
+        }
+        Some(command) if WITHOUT_STACK.contains(&command.get_name()) => Candidates::Words(Vec::new()),
+        Some(_) => Candidates::Stacks,
+    }
+}
+
+/// Returns the flags of a command, without its positional arguments.
+fn flags_of(command: &Command) -> impl Iterator<Item = &Arg> {
+    command.get_arguments().filter(|argument| !argument.is_positional())
+}
+
+/// Returns the command in the words, if they contain a command.
+fn command_of<'c>(root: &'c Command, words: &[String]) -> Option<&'c Command> {
+    let flags: Vec<&Arg> = flags_of(root).collect();
+    let mut is_value = false;
+    for word in words {
+        if !is_value && !word.starts_with('-') {
+            return root.find_subcommand(word.as_str());
+        }
+        is_value = !is_value && flag_with_value(&flags, word).is_some();
+    }
+    None
+}
+
+/// Returns the flag that a word names, if the next word is its value.
+fn flag_with_value<'f>(flags: &[&'f Arg], word: &str) -> Option<&'f Arg> {
+    let is_named = |flag: &&&Arg| {
+        let short =
+            word.strip_prefix('-').filter(|name| name.chars().count() == 1).and_then(|name| name.chars().next());
+        let long = word.strip_prefix("--");
+        (short.is_some() && flag.get_short() == short) || (long.is_some() && flag.get_long() == long)
+    };
+    flags.iter().find(is_named).copied().filter(|flag| flag.get_action().takes_values())
+}
+
+/// Returns a completion with the first sentence of its help.
+fn with_help(word: &str, help: Option<&clap::builder::StyledStr>) -> String {
+    let help = help.map(ToString::to_string).unwrap_or_default();
+    let first = help.lines().next().and_then(|line| line.split(". ").next()).unwrap_or_default();
+    format!("{word}\t{}", first.trim_end_matches('.'))
+}
+
+/// Returns the names of the Stacks of the namespace that the words select.
+async fn stacks(global: &GlobalFlags, words: &[String]) -> Result<Vec<String>, PluginError> {
+    let value = |names: [&str; 2]| {
+        let mut pairs = words.windows(2).filter_map(|pair| match pair {
+            [name, value] if names.contains(&name.as_str()) => Some(value.clone()),
+            _ => None,
+        });
+        pairs.next_back()
+    };
+    let flags = GlobalFlags {
+        namespace: value(["-n", "--namespace"]).or_else(|| global.namespace.clone()),
+        context: value(["--context", "--context"]).or_else(|| global.context.clone()),
+        kubeconfig: value(["--kubeconfig", "--kubeconfig"]).map(Into::into).or_else(|| global.kubeconfig.clone()),
+        timeout: TIMEOUT,
+        output: global.output,
+    };
+    let cluster = Cluster::connect(&flags).await?;
+    let stacks: Vec<Stack> = cluster.list(&cluster.scope(false), ListParams::default()).await?;
+    let given: BTreeSet<&String> = words.iter().collect();
+    Ok(stacks.iter().map(ResourceExt::name_any).filter(|name| !given.contains(name)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(words: &[&str]) -> Candidates {
+        candidates(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    }
+
+    fn names(words: &[&str]) -> Vec<String> {
+        match of(words) {
+            Candidates::Words(found) => found.iter().map(|line| line.split('\t').next().unwrap().to_owned()).collect(),
+            Candidates::Stacks => panic!("expected words, found Stacks"),
+        }
+    }
+
+    #[test]
+    fn commands_flags_values_and_stacks_are_completed() {
+        assert!(names(&["re"]).contains(&"reconcile".to_owned()));
+        assert!(names(&[]).iter().all(|name| name != "__complete"), "hidden commands are not completed");
+        assert!(names(&["-n", "apps", ""]).contains(&"get".to_owned()), "the value of a flag is not a command");
+        assert_eq!(names(&["get", "-o", ""]), ["text", "json", "yaml"]);
+        assert_eq!(names(&["resolve", "--decision", ""]), ["retry", "clear", "abandon"]);
+        let flags = names(&["reconcile", "--"]);
+        for flag in ["--with-source", "--selector", "--namespace"] {
+            assert!(flags.contains(&flag.to_owned()), "{flag}: {flags:?}");
+        }
+        assert_eq!(of(&["get", ""]), Candidates::Stacks);
+        assert_eq!(of(&["-n", "apps", "get", "we"]), Candidates::Stacks);
+        assert_eq!(of(&["version", ""]), Candidates::Words(Vec::new()));
+        assert_eq!(names(&["get", "-n", ""]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_completion_has_a_short_description() {
+        let Candidates::Words(commands) = of(&["su"]) else { panic!("expected words") };
+        assert!(commands.contains(&"suspend\tSuspend Stacks".to_owned()), "{commands:?}");
+    }
+}

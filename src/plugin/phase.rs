@@ -1,0 +1,167 @@
+//! Phase of a Stack, which summarizes its conditions in one word.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use pulumi_controller::api::conditions::{self, DRIFTED, READY, RECONCILING, STALLED, drift_reason, stack_reason};
+use pulumi_controller::api::pulumi::{Stack, StackStatus};
+use serde::Serialize;
+
+/// Phase of a Stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Phase {
+    /// The controller has not reconciled the Stack yet.
+    Pending,
+    /// A run is open or queued.
+    Running,
+    /// The controller prepares a run, for example the workspace pod.
+    Preparing,
+    /// The last run failed, and the controller retries it.
+    Retrying,
+    /// The next run waits for another object, an approval, a window or the end of a pause.
+    Waiting,
+    /// A user must act.
+    Stalled,
+    Suspended,
+    /// The Stack is being deleted.
+    Deleting,
+    Ready,
+}
+
+impl Phase {
+    /// Returns the phase of a Stack.
+    pub fn of(stack: &Stack) -> Self {
+        let Some(status) = stack.status.as_ref().filter(|status| !status.conditions.is_empty()) else {
+            return if is_suspended(stack) { Phase::Suspended } else { Phase::Pending };
+        };
+        if conditions::is_true(&status.conditions, STALLED) {
+            return Phase::Stalled;
+        }
+        if status.current_update.is_some() {
+            return Phase::Running;
+        }
+        if is_suspended(stack) {
+            return Phase::Suspended;
+        }
+        match reconciling(status).map(|condition| condition.reason.as_str()) {
+            Some(stack_reason::RETRYING_AFTER_FAILURE | stack_reason::UPDATE_CONFLICT) => Phase::Retrying,
+            Some(stack_reason::STACK_PROCESSING) if stack.metadata.deletion_timestamp.is_some() => Phase::Deleting,
+            Some(stack_reason::STACK_PROCESSING) => Phase::Preparing,
+            Some(_) => Phase::Waiting,
+            None if stack.metadata.deletion_timestamp.is_some() => Phase::Deleting,
+            None if conditions::is_true(&status.conditions, READY) => Phase::Ready,
+            None => Phase::Waiting,
+        }
+    }
+
+    /// Returns the phase in upper camel case.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Pending => "Pending",
+            Phase::Running => "Running",
+            Phase::Preparing => "Preparing",
+            Phase::Retrying => "Retrying",
+            Phase::Waiting => "Waiting",
+            Phase::Stalled => "Stalled",
+            Phase::Suspended => "Suspended",
+            Phase::Deleting => "Deleting",
+            Phase::Ready => "Ready",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+/// Returns whether the spec suspends the Stack.
+pub fn is_suspended(stack: &Stack) -> bool {
+    stack.spec.suspend.unwrap_or_default()
+}
+
+/// Returns the condition `Reconciling`, if it is true.
+pub fn reconciling(status: &StackStatus) -> Option<&Condition> {
+    conditions::find(&status.conditions, RECONCILING).filter(|condition| condition.status == "True")
+}
+
+/// Returns the condition `Stalled`, if it is true.
+pub fn stalled(status: &StackStatus) -> Option<&Condition> {
+    conditions::find(&status.conditions, STALLED).filter(|condition| condition.status == "True")
+}
+
+/// Returns what a Stack waits for: the message of the condition that explains it best. Returns `None` if the Stack is
+/// Ready.
+pub fn cause(stack: &Stack) -> Option<&str> {
+    let status = stack.status.as_ref()?;
+    let ready = || conditions::find(&status.conditions, READY).filter(|condition| condition.status != "True");
+    let condition = stalled(status).or_else(ready).or_else(|| reconciling(status))?;
+    Some(condition.message.as_str()).filter(|message| !message.is_empty())
+}
+
+/// Returns the result of the last drift check, or `None` if there was no check.
+pub fn drift(stack: &Stack) -> Option<String> {
+    let status = stack.status.as_ref()?;
+    let drifted = conditions::find(&status.conditions, DRIFTED)?;
+    Some(match (drifted.status.as_str(), drifted.reason.as_str()) {
+        ("True", _) => match status.drift.as_ref().map(|drift| drift.count) {
+            Some(1) => "1 resource".to_owned(),
+            Some(count) => format!("{count} resources"),
+            None => "yes".to_owned(),
+        },
+        ("False", drift_reason::CORRECTED) => "corrected".to_owned(),
+        ("False", _) => "none".to_owned(),
+        _ => "check failed".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugin::fixtures::{condition, stack};
+
+    #[test]
+    fn the_phase_summarizes_the_conditions() {
+        let with = |conditions: serde_json::Value| json!({ "conditions": conditions });
+        let rows = [
+            (json!({}), Phase::Pending),
+            (with(json!([condition("Ready", "True", "ProcessingCompleted", "")])), Phase::Ready),
+            (with(json!([condition("Reconciling", "True", "StackProcessing", "")])), Phase::Preparing),
+            (with(json!([condition("Reconciling", "True", "AwaitingApproval", "")])), Phase::Waiting),
+            (with(json!([condition("Reconciling", "True", "RetryingAfterFailure", "")])), Phase::Retrying),
+            (with(json!([condition("Stalled", "True", "SpecInvalid", "")])), Phase::Stalled),
+            (
+                json!({
+                    "conditions": [condition("Reconciling", "True", "StackProcessing", "")],
+                    "currentUpdate": { "name": "web-1", "type": "up" },
+                }),
+                Phase::Running,
+            ),
+        ];
+        for (status, expected) in rows {
+            assert_eq!(Phase::of(&stack("web", &json!({}), &status)), expected, "{status}");
+        }
+        let suspended = stack("web", &json!({ "suspend": true }), &json!({}));
+        assert_eq!(Phase::of(&suspended), Phase::Suspended);
+    }
+
+    #[test]
+    fn the_drift_is_the_result_of_the_last_check() {
+        let of = |status: &str, reason: &str, count: i64| {
+            let status = json!({
+                "conditions": [condition("Drifted", status, reason, "")],
+                "drift": { "updateName": "web-3", "count": count },
+            });
+            drift(&stack("web", &json!({}), &status))
+        };
+        assert_eq!(of("True", "DriftDetected", 2).as_deref(), Some("2 resources"));
+        assert_eq!(of("True", "DriftDetected", 1).as_deref(), Some("1 resource"));
+        assert_eq!(of("False", "NoDrift", 0).as_deref(), Some("none"));
+        assert_eq!(of("False", "Corrected", 2).as_deref(), Some("corrected"));
+        assert_eq!(of("Unknown", "CheckFailed", 0).as_deref(), Some("check failed"));
+        assert_eq!(drift(&stack("web", &json!({}), &json!({}))), None);
+    }
+}

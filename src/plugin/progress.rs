@@ -1,0 +1,99 @@
+//! Progress of a command on the standard error. In a terminal, the last line shows the current state and is replaced.
+//! Otherwise, for example in CI, each change is a plain line.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use crate::plugin::screen::printable;
+
+/// Maximum number of characters of the line with the current state. A longer line would wrap, and a wrapped line cannot
+/// be replaced.
+const MAX_LINE: usize = 78;
+
+/// Prints the progress of a command.
+pub struct Progress {
+    is_live: bool,
+    /// Current state, without its symbol.
+    state: Option<String>,
+}
+
+impl Progress {
+    /// Creates a printer for the standard error.
+    pub fn new() -> Self {
+        Progress { is_live: std::io::stderr().is_terminal(), state: None }
+    }
+
+    /// Prints the start of an action.
+    pub fn action(&mut self, text: &str) {
+        self.line("►", text);
+    }
+
+    /// Prints a success.
+    pub fn success(&mut self, text: &str) {
+        self.line("✔", text);
+    }
+
+    /// Prints information that needs no action.
+    pub fn note(&mut self, text: &str) {
+        self.line("ℹ", text);
+    }
+
+    /// Prints a failure of one of several objects.
+    pub fn failure(&mut self, text: &str) {
+        self.line("✗", text);
+    }
+
+    /// Shows the current state of a wait, if it has changed.
+    pub fn state(&mut self, text: &str) {
+        if self.state.as_deref() == Some(text) {
+            return;
+        }
+        self.state = Some(text.to_owned());
+        write_error(&state_line(text, self.is_live));
+    }
+
+    fn line(&mut self, symbol: &str, text: &str) {
+        let clear = if self.is_live && self.state.take().is_some() { CLEAR } else { "" };
+        self.state = None;
+        write_error(&format!("{clear}{symbol} {}\n", printable(text)));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_live && self.state.is_some() {
+            write_error("\n");
+        }
+    }
+}
+
+/// Returns to the start of the line and clears it.
+const CLEAR: &str = "\r\u{1b}[2K";
+
+fn state_line(text: &str, is_live: bool) -> String {
+    let first = printable(text.lines().next().unwrap_or_default());
+    if is_live {
+        let short: String = first.chars().take(MAX_LINE).collect();
+        format!("{CLEAR}◎ {short}")
+    } else {
+        format!("◎ {first}\n")
+    }
+}
+
+/// Writes to the standard error. An error is ignored, because there is no other place to report it.
+fn write_error(text: &str) {
+    let mut out = std::io::stderr().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_is_one_short_line_in_a_terminal_and_a_plain_line_elsewhere() {
+        assert_eq!(state_line("running\nmore", false), "◎ running\n");
+        assert_eq!(state_line("running", true), "\r\u{1b}[2K◎ running");
+        assert_eq!(state_line(&"x".repeat(200), true).chars().filter(|c| *c == 'x').count(), MAX_LINE);
+        assert_eq!(state_line("a\u{1b}[31m", false), "◎ a\u{fffd}[31m\n");
+    }
+}

@@ -1,0 +1,60 @@
+//! Compares `docs/kubectl-plugin.md` with the commands, the flags, the exit codes and the screens.
+
+use std::collections::BTreeSet;
+
+use clap::CommandFactory as _;
+
+use crate::plugin::args::CommandLine;
+
+/// The reference of the plugin.
+const REFERENCE: &str = include_str!("../../docs/kubectl-plugin.md");
+
+/// Asserts that the reference contains a command with this output.
+pub fn assert_example(command: &str, output: &str) {
+    let example = format!("$ {command}\n{output}");
+    assert!(REFERENCE.contains(&example), "docs/kubectl-plugin.md lacks this example:\n{example}");
+}
+
+/// Returns the text between a heading and the next heading.
+fn section(heading: &str) -> &'static str {
+    let (_, rest) = REFERENCE.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no section {heading}"));
+    let text = rest.split("\n## ").next().unwrap_or_default();
+    text.split("\n### ").next().unwrap_or_default()
+}
+
+/// Returns the flags in the first cells of the tables in a text, such as `--selector`.
+fn documented_flags(text: &str) -> BTreeSet<String> {
+    let cells = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let words = cells.flat_map(|cell| cell.split([' ', ',', '=']));
+    words.filter(|word| word.starts_with("--") && word.len() > 2).map(str::to_owned).collect()
+}
+
+/// Returns the flags of a command, except the global flags and `--help`.
+fn flags(command: &clap::Command) -> BTreeSet<String> {
+    let own = command.get_arguments().filter(|flag| !flag.is_global_set() && !flag.is_hide_set());
+    own.filter_map(|flag| flag.get_long()).filter(|long| *long != "help").map(|long| format!("--{long}")).collect()
+}
+
+#[test]
+fn the_reference_lists_every_command_and_its_flags() {
+    let root = CommandLine::command();
+    let visible: Vec<_> = root.get_subcommands().filter(|command| !command.is_hide_set()).collect();
+    for command in &visible {
+        let name = command.get_name();
+        assert_eq!(
+            documented_flags(section(&format!("### {name}"))),
+            flags(command),
+            "left: the section {name}; right: the command"
+        );
+    }
+    let sections: BTreeSet<&str> = REFERENCE.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    let commands: BTreeSet<&str> = visible.iter().map(|command| command.get_name()).collect();
+    assert_eq!(sections, commands, "left: the sections; right: the commands");
+}
+
+#[test]
+fn the_reference_lists_every_global_flag() {
+    let root = CommandLine::command();
+    let global = root.get_arguments().filter(|flag| flag.is_global_set()).filter_map(|flag| flag.get_long());
+    assert_eq!(documented_flags(section("## Global flags")), global.map(|long| format!("--{long}")).collect());
+}

@@ -1,0 +1,178 @@
+//! Output of the commands: text for people, and JSON or YAML for programs.
+
+use std::io::{ErrorKind, Write as _};
+
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+
+use crate::plugin::args::Format;
+use crate::plugin::error::PluginError;
+
+/// Spaces between two columns of a table.
+const GAP: usize = 3;
+/// Text of an empty cell.
+const EMPTY: &str = "-";
+
+/// Result of a command.
+pub trait Screen: Serialize {
+    /// Returns the text for people. Each line ends with a line break.
+    fn text(&self) -> String;
+}
+
+/// Returns the result of a command in a format.
+///
+/// # Errors
+///
+/// Returns an error if the result cannot be serialized.
+pub fn render(screen: &impl Screen, format: Format) -> Result<String, PluginError> {
+    let failed = |cause: String| PluginError::Failed(format!("failed to serialize the output: {cause}"));
+    match format {
+        Format::Text => Ok(printable(&screen.text())),
+        Format::Json => {
+            let json = serde_json::to_string_pretty(screen).map_err(|error| failed(error.to_string()))?;
+            Ok(json + "\n")
+        }
+        Format::Yaml => {
+            let yaml = serde_saphyr::to_string(screen).map_err(|error| failed(error.to_string()))?;
+            Ok(if yaml.ends_with('\n') { yaml } else { yaml + "\n" })
+        }
+    }
+}
+
+/// Prints the result of a command.
+///
+/// # Errors
+///
+/// Returns an error if the result cannot be serialized or written.
+pub fn print(screen: &impl Screen, format: Format) -> Result<(), PluginError> {
+    write(render(screen, format)?.as_bytes())
+}
+
+/// Writes to the standard output. A closed pipe, such as that of `head`, is not an error.
+///
+/// # Errors
+///
+/// Returns an error if the bytes cannot be written.
+pub fn write(bytes: &[u8]) -> Result<(), PluginError> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(PluginError::Failed(format!("failed to write the output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns a table. An empty cell contains `-`. Line breaks in cells become spaces.
+pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let cell = |text: &str| match text.split_whitespace().collect::<Vec<_>>().join(" ") {
+        text if text.is_empty() => EMPTY.to_owned(),
+        text => text,
+    };
+    let header: Vec<String> = header.iter().map(|title| (*title).to_owned()).collect();
+    let rows = rows.iter().map(|row| row.iter().map(|text| cell(text)).collect());
+    let lines: Vec<Vec<String>> = std::iter::once(header).chain(rows).collect();
+    let columns = lines.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        let lengths = lines.iter().filter_map(|line| line.get(column)).map(|text| text.chars().count());
+        lengths.max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for line in &lines {
+        let padded: String =
+            line.iter().zip(&widths).map(|(text, width)| format!("{text:<padding$}", padding = width + GAP)).collect();
+        out.push_str(padded.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// Returns the time since `time` in the format of kubectl, or an empty text if the time is unknown.
+pub fn age(time: Option<&Time>, now: Timestamp) -> String {
+    time.map(|time| short_duration(now.duration_since(time.0))).unwrap_or_default()
+}
+
+/// Formats a duration in the format of kubectl: one or two units.
+pub fn short_duration(duration: SignedDuration) -> String {
+    const MINUTE: i64 = 60;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+    const YEAR: i64 = 365 * DAY;
+    let seconds = duration.as_secs().max(0);
+    let with_rest = |unit: i64, name: &str, rest: i64, rest_name: &str| match seconds % unit / rest {
+        0 => format!("{}{name}", seconds / unit),
+        remaining => format!("{}{name}{remaining}{rest_name}", seconds / unit),
+    };
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..600 => with_rest(MINUTE, "m", 1, "s"),
+        600..10_800 => format!("{}m", seconds / MINUTE),
+        10_800..28_800 => with_rest(HOUR, "h", MINUTE, "m"),
+        28_800..172_800 => format!("{}h", seconds / HOUR),
+        172_800..691_200 => with_rest(DAY, "d", HOUR, "h"),
+        691_200..63_072_000 => format!("{}d", seconds / DAY),
+        _ => with_rest(YEAR, "y", DAY, "d"),
+    }
+}
+
+/// Replaces the control characters in a text, except line breaks and tabs, so that a message from the cluster cannot
+/// change the state of the terminal.
+pub fn printable(text: &str) -> String {
+    let is_control = |character: char| character.is_control() && character != '\n' && character != '\t';
+    text.chars().map(|character| if is_control(character) { '\u{fffd}' } else { character }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Example {
+        name: &'static str,
+    }
+
+    impl Screen for Example {
+        fn text(&self) -> String {
+            format!("{}\n", self.name)
+        }
+    }
+
+    #[test]
+    fn a_screen_has_three_formats() {
+        let example = Example { name: "w\u{1b}[2Jeb" };
+        assert_eq!(render(&example, Format::Text).unwrap(), "w\u{fffd}[2Jeb\n");
+        let example = Example { name: "web" };
+        assert_eq!(render(&example, Format::Json).unwrap(), "{\n  \"name\": \"web\"\n}\n");
+        assert_eq!(render(&example, Format::Yaml).unwrap(), "name: web\n");
+    }
+
+    #[test]
+    fn a_table_has_aligned_columns_and_no_empty_cells() {
+        let rows = [vec!["web".to_owned(), String::new()], vec!["database".to_owned(), "two\nlines".to_owned()]];
+        assert_eq!(table(&["NAME", "STATE"], &rows), "NAME       STATE\nweb        -\ndatabase   two lines\n");
+        assert_eq!(table(&["NAME"], &[]), "NAME\n");
+    }
+
+    #[test]
+    fn durations_have_the_format_of_kubectl() {
+        let rows = [
+            (-5, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (185, "3m5s"),
+            (3600, "60m"),
+            (10_860, "3h1m"),
+            (86_400, "24h"),
+            (172_800, "2d"),
+            (176_400, "2d1h"),
+            (864_000, "10d"),
+            (63_158_400, "2y1d"),
+        ];
+        for (seconds, expected) in rows {
+            assert_eq!(short_duration(SignedDuration::from_secs(seconds)), expected, "{seconds}");
+        }
+    }
+}
