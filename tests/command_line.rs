@@ -1,4 +1,5 @@
-//! Tests the exit code and the messages for an invalid command line or environment.
+//! Tests the exit code and the messages of the controller and of the kubectl plugin for an invalid command line or
+//! environment.
 
 use std::process::Command;
 
@@ -41,5 +42,42 @@ fn substitute_artifact_hosts_are_read_from_the_environment() -> Result<()> {
             format!("error: invalid {variable}=\"http://a\": must be HOST or HOST:PORT without scheme and path\n");
         assert_eq!(message, expected);
     }
+    Ok(())
+}
+
+/// Runs the kubectl plugin without a cluster. Returns its exit code, its standard output and its standard error.
+fn run_plugin(arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-pulumi"));
+    command.env("KUBECONFIG", "/dev/null").env_remove("KUBERNETES_SERVICE_HOST");
+    let output = command.args(arguments).output()?;
+    Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
+}
+
+#[test]
+fn the_plugin_reports_invalid_arguments_and_a_missing_cluster() -> Result<()> {
+    let rows: [(&[&str], i32, &str); 5] = [
+        (&["version"], 1, "✗ failed to connect to the cluster: "),
+        (&["get", "--no-such-flag"], 2, "error: unexpected argument '--no-such-flag' found"),
+        (&["get", "--timeout", "soon"], 2, "error: invalid value 'soon' for '--timeout <DURATION>'"),
+        (&["get"], 1, "✗ failed to connect to the cluster: "),
+        (&["get", "--kubeconfig", "/no/such/file"], 1, "✗ failed to connect to the cluster: "),
+    ];
+    for (arguments, code, expected) in rows {
+        let (found, _, message) = run_plugin(arguments)?;
+        assert_eq!(found, Some(code), "{arguments:?}: {message}");
+        assert!(message.starts_with(expected), "{arguments:?}: {message}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_plugin_completes_commands_without_a_cluster() -> Result<()> {
+    let (code, script, _) = run_plugin(&["completion"])?;
+    assert_eq!(code, Some(0));
+    assert!(script.starts_with("#!/bin/sh\n"), "{script}");
+    let (code, found, _) = run_plugin(&["__complete", "--", "-n", "apps", "resu"])?;
+    assert_eq!((code, found.as_str()), (Some(0), "resume\tResume suspended Stacks\n:4\n"));
+    let (code, found, _) = run_plugin(&["__complete", "--", "get", ""])?;
+    assert_eq!((code, found.as_str()), (Some(0), ":4\n"), "Stacks of a cluster without a connection");
     Ok(())
 }
