@@ -43,6 +43,7 @@ mod identity;
 mod init_containers;
 mod install;
 mod installation;
+mod kubectl_plugin;
 mod languages;
 #[path = "../manifest_files/mod.rs"]
 mod manifest_files;

@@ -38,7 +38,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
 pub use api_server::{ApiServerOutage, OutageKind, report_skipped};
-pub use command::{kubectl, run_program, try_kubectl};
+pub use command::{kubectl, run_program, try_kubectl, try_run_program};
 pub use controller::Controller;
 pub use crowd::{CompletionTimes, Crowd};
 #[allow(unused_imports, reason = "used by the benchmarks")]

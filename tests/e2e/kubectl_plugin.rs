@@ -1,0 +1,102 @@
+//! Tests the kubectl plugin with Stacks in a real cluster.
+
+use serde_json::{Value, json};
+
+use crate::approvals::until_awaiting;
+use crate::harness::{Program, Scene, WaitLimit, once, run, try_run_program};
+
+const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-pulumi");
+
+/// Runs the plugin in the namespace of the scene. Returns its standard output, or its standard error if it fails.
+async fn try_plugin(scene: &Scene, arguments: &[&str]) -> Result<String, String> {
+    let namespace = ["--namespace", scene.namespace.as_str(), "--timeout", "50s"];
+    let arguments: Vec<&str> = namespace.into_iter().chain(arguments.iter().copied()).collect();
+    try_run_program(PLUGIN, &arguments, "").await
+}
+
+/// Runs the plugin and panics if it fails.
+async fn plugin(scene: &Scene, arguments: &[&str]) -> String {
+    let result = try_plugin(scene, arguments).await;
+    result.unwrap_or_else(|problem| panic!("kubectl pulumi {arguments:?}: {problem}"))
+}
+
+/// Returns the row of the Stack `main` in the JSON output of `get`.
+async fn row(scene: &Scene) -> Value {
+    let list = plugin(scene, &["get", "main", "--output", "json"]).await;
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    list[0].clone()
+}
+
+fn program(text: &str) -> Program {
+    let secret = json!({"fn::secret": "hunter22"});
+    Program::new("plugin").step("step", json!({"value": text})).output("text", json!(text)).output("token", secret)
+}
+
+#[test]
+fn a_user_looks_at_a_stack_and_controls_it_with_the_plugin() {
+    run("plugin", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&program("one").files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&first).await;
+
+        let found = row(scene).await;
+        assert_eq!((&found["phase"], &found["revision"]), (&json!("Ready"), &json!(first.revision())), "{found}");
+        let tree = plugin(scene, &["tree", "main"]).await;
+        for object in ["Workspace/main", "Pod/main-workspace-0", "Update/main-"] {
+            assert!(tree.contains(object), "{object}: {tree}");
+        }
+        let log = plugin(scene, &["logs", "main"]).await;
+        assert!(log.contains("Resources:"), "{log}");
+        assert!(plugin(scene, &["events", "main"]).await.contains("Stack/main"));
+        assert!(plugin(scene, &["history", "main"]).await.contains("Succeeded"));
+        assert!(plugin(scene, &["explain", "main"]).await.contains("no run is due"));
+
+        assert_eq!(plugin(scene, &["outputs", "main", "text"]).await, "one\n");
+        assert_eq!(plugin(scene, &["outputs", "main", "token"]).await, "[secret]\n");
+        assert_eq!(plugin(scene, &["outputs", "main", "token", "--show-secrets"]).await, "hunter22\n");
+
+        plugin(scene, &["suspend", "main"]).await;
+        assert_eq!(row(scene).await["phase"], "Suspended");
+        let refusal = try_plugin(scene, &["reconcile", "main"]).await.expect_err("the Stack is suspended");
+        assert!(refusal.contains("suspended"), "{refusal}");
+        plugin(scene, &["resume", "--all", "--wait"]).await;
+
+        let second = source.push(&program("two").files()).await;
+        plugin(scene, &["reconcile", "main", "--with-source"]).await;
+        main.until_applied(&second).await;
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
+        let refusal = try_plugin(scene, &["resolve", "main", "--decision", "retry"]).await;
+        assert!(refusal.expect_err("no run requires a decision").contains("requires no decision"));
+    });
+}
+
+#[test]
+fn a_user_approves_a_reviewed_plan_and_cancels_a_run_with_the_plugin() {
+    run("plugin-approve", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("plugin").step("slow", json!({"seconds": 120}));
+        let commit = source.push(&program.files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.approval = serde_json::from_value(json!({"mode": "Always"})).expect("approval settings");
+        let main = scene.start(stack).await;
+        let plan = until_awaiting(&main, &commit).await;
+
+        assert!(plugin(scene, &["explain", "main"]).await.contains("kubectl pulumi approve"));
+        let other = try_plugin(scene, &["approve", "main", "--plan", "0123456789"]).await;
+        assert!(other.expect_err("another plan").contains("review this plan"));
+        let refusal = try_plugin(scene, &["approve", "main"]).await.expect_err("there is no terminal");
+        assert!(refusal.contains("--plan is required"), "{refusal}");
+        plugin(scene, &["approve", "main", "--plan", &plan.digest.to_string()]).await;
+
+        main.log.wait_for("create", "slow", "begin").await;
+        plugin(scene, &["cancel", "main"]).await;
+        main.until("to be canceled", WaitLimit::Run, |stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            last.and_then(|last| last.reason.as_deref()) == Some("Canceled")
+        })
+        .await;
+        assert_eq!(row(scene).await["phase"], "Stalled");
+        assert!(plugin(scene, &["explain", "main"]).await.contains("kubectl pulumi reconcile"));
+    });
+}
