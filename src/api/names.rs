@@ -49,6 +49,9 @@ pub const ANNOTATION_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
 pub const ANNOTATION_FORCE_AT: &str = "reconcile.fluxcd.io/forceAt";
 /// Flux annotation that resets the failure count. Its value must equal the value of `requestedAt`.
 pub const ANNOTATION_RESET_AT: &str = "reconcile.fluxcd.io/resetAt";
+/// Annotation of a Stack that requests a run with a refresh of the state. Its value must equal the value of
+/// `requestedAt`.
+pub const ANNOTATION_REFRESH: &str = "pulumi.com/refresh";
 /// Annotation with which a user resolves a run that requires a decision. The value is `<update>=retry|clear|abandon`.
 /// The user sets the annotation on a Stack, or on an Update that a user created.
 pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";

@@ -1,7 +1,8 @@
 //! Tests annotations that request a run.
 
 use pulumi_controller::api::names::{
-    ANNOTATION_FORCE_AT, ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT, ANNOTATION_RESET_AT,
+    ANNOTATION_FORCE_AT, ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REFRESH, ANNOTATION_REQUESTED_AT,
+    ANNOTATION_RESET_AT,
 };
 use pulumi_controller::api::pulumi::{Stack, StackStatus};
 use serde_json::json;
@@ -77,6 +78,30 @@ fn force_at_starts_one_run_and_only_if_it_matches_the_request() {
         witness.until_applied(&commit).await;
         let messages: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
         assert_eq!(messages, ["Initial stack update", "Forced at: \"first\""]);
+    });
+}
+
+#[test]
+fn a_request_with_a_refresh_refreshes_the_state_once() {
+    run("refresh-once", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("refresh-once").step("step", json!({"value": "one"})).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&commit).await;
+
+        let has_run_for = |request: &'static str| {
+            move |stack: &Stack| {
+                let last = status(stack).last_update;
+                is_done(stack) && last.is_some_and(|last| last.inputs.requested_at.as_deref() == Some(request))
+            }
+        };
+        annotate_with_request(&main, ANNOTATION_REFRESH, "first").await;
+        let stack = main.until("to have run with a refresh", WaitLimit::Run, has_run_for("first")).await;
+        assert_eq!(status(&stack).last_handled_refresh_at.as_deref(), Some("first"));
+        main.annotate(ANNOTATION_REQUESTED_AT, "second").await;
+        main.until("to have run without a refresh", WaitLimit::Run, has_run_for("second")).await;
+        let refreshes: Vec<Option<bool>> = main.updates().await.into_iter().map(|update| update.spec.refresh).collect();
+        assert_eq!(refreshes, [None, Some(true), None]);
     });
 }
 

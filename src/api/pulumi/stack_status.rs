@@ -36,6 +36,10 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reset_at: Option<String>,
 
+    /// Last value of the annotation `pulumi.com/refresh` whose run has succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_handled_refresh_at: Option<String>,
+
     /// Last handled value of the annotation `pulumi.com/resolve`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_resolve: Option<String>,
@@ -162,6 +166,9 @@ pub struct RunInputs {
     /// Value of the annotation `reconcile.fluxcd.io/resetAt` that the run handles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_at: Option<String>,
+    /// Value of the annotation `pulumi.com/refresh` that the run handles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refresh_at: Option<String>,
     /// Digest of the artifact. If the source later produces another artifact with the same content, the controller
     /// replaces the digest of the last completed run.
     #[serde(default, skip_serializing_if = "Option::is_none")]

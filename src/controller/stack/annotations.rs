@@ -3,10 +3,10 @@
 
 use kube::ResourceExt;
 
-use crate::api::auto::Update;
+use crate::api::auto::{Update, UpdateKind};
 use crate::api::conditions::{shorten, stack_reason, update_reason};
 use crate::api::names::{self, ANNOTATION_CANCEL, ANNOTATION_RESOLVE};
-use crate::api::pulumi::{LastUpdate, Stack};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::api::resolve::{Decision, parse};
 use crate::controller::stack::action::Action;
 use crate::controller::stack::observed::Observed;
@@ -31,9 +31,33 @@ pub fn requests(stack: &Stack) -> (Option<String>, Option<String>) {
 /// Returns the values of the Flux annotations `forceAt` and `resetAt`. A value is valid only if it equals the value of
 /// `requestedAt`. `forceAt` forces a run, and `resetAt` resets the failure count.
 pub fn force_and_reset_requests(stack: &Stack) -> (Option<String>, Option<String>) {
+    (part_of_request(stack, names::ANNOTATION_FORCE_AT), part_of_request(stack, names::ANNOTATION_RESET_AT))
+}
+
+/// Returns the value of the annotation `pulumi.com/refresh`, which requests a run with a refresh. Like the value of
+/// `forceAt`, it is valid only if it equals the value of `requestedAt`.
+pub fn refresh_request(stack: &Stack) -> Option<String> {
+    part_of_request(stack, names::ANNOTATION_REFRESH)
+}
+
+/// Returns whether a user has requested a refresh, and no run has succeeded for this request. A failed run with a
+/// refresh is therefore retried with a refresh.
+pub fn is_refresh_due(stack: &Stack) -> bool {
+    let handled = stack.status.as_ref().and_then(|status| status.last_handled_refresh_at.as_ref());
+    refresh_request(stack).is_some_and(|requested| Some(&requested) != handled)
+}
+
+/// Returns the value of `pulumi.com/refresh` that is handled after a successful run. A saved plan does not handle the
+/// request, because only the run that executes the plan refreshes the state. A destroy refreshes nothing.
+pub fn handled_refresh(current: &CurrentUpdate) -> Option<String> {
+    let is_plan = current.save_plan.unwrap_or_default();
+    current.inputs.refresh_at.clone().filter(|_| !is_plan && current.kind != UpdateKind::Destroy)
+}
+
+/// Returns the value of an annotation that supplements `requestedAt`, if both annotations have the same value.
+fn part_of_request(stack: &Stack, key: &str) -> Option<String> {
     let (_, requested_at) = requests(stack);
-    let value = |key: &str| stack.annotations().get(key).filter(|value| Some(*value) == requested_at.as_ref()).cloned();
-    (value(names::ANNOTATION_FORCE_AT), value(names::ANNOTATION_RESET_AT))
+    stack.annotations().get(key).filter(|value| Some(*value) == requested_at.as_ref()).cloned()
 }
 
 /// Returns the action for a new value of `pulumi.com/cancel`. Each value is handled once. The name of an Update cancels

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::api::auto::{UpdateKind, Workspace};
-use crate::api::pulumi::WorkspaceReclaimPolicy;
+use crate::api::pulumi::{Stack, WorkspaceReclaimPolicy};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::annotations;
 use crate::controller::stack::approval::{self, Gate};
@@ -47,7 +47,7 @@ pub fn run_if_due(
         }
     }
     let due_run = |message, plan| {
-        let refresh = kind == UpdateKind::Up && drift::is_correction_due(stack);
+        let refresh = refreshes(stack, kind);
         permitted_run(observed, resolved, in_store, &DueRun { operation: kind, message, refresh, plan }, now)
     };
     match approval::gate(observed, &candidate, kind, &due) {
@@ -80,6 +80,14 @@ pub fn run_if_due(
         Due::Canceled => Action::Settled(Settled::Canceled),
         Due::After(wait) => Action::Settled(Settled::RetryAfter(wait)),
     }
+}
+
+/// Returns whether the run refreshes the state although `spec.refresh` is not set: to correct drift, or on request.
+fn refreshes(stack: &Stack, kind: UpdateKind) -> bool {
+    let corrects_drift = kind == UpdateKind::Up && drift::is_correction_due(stack);
+    // With `spec.refresh`, the request adds nothing, and `spec.expectNoRefreshChanges` must still apply to the run.
+    let is_requested = annotations::is_refresh_due(stack) && !stack.spec.refresh.unwrap_or_default();
+    corrects_drift || (is_requested && kind != UpdateKind::Destroy)
 }
 
 /// Returns the action that takes over a Workspace of the Pulumi Kubernetes Operator without a run. Returns `None` if

@@ -4,7 +4,7 @@
 use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, RunInputs, Stack, StackStatus};
 use crate::artifact::Revision;
-use crate::controller::stack::annotations::{force_and_reset_requests, requests};
+use crate::controller::stack::annotations::{force_and_reset_requests, refresh_request, requests};
 use crate::controller::stack::identity;
 use crate::controller::stack::run::RunCandidate;
 use crate::runtime::field_managers;
@@ -61,6 +61,7 @@ pub fn adopted(stack: &Stack) -> StackStatus {
     {
         last.inputs.requested_at = requests(stack).1;
         (last.inputs.force_at, last.inputs.reset_at) = force_and_reset_requests(stack);
+        last.inputs.refresh_at = refresh_request(stack);
     }
     status.applied_stack = identity::recorded(stack);
     status

@@ -13,7 +13,7 @@ use crate::api::pulumi::{ApprovedPlan, CurrentUpdate, LastUpdate, RunInputs, Sta
 use crate::api::resolve::Decision;
 use crate::artifact::Digest;
 use crate::controller::stack::action::Baseline;
-use crate::controller::stack::annotations::{self, force_and_reset_requests, requests};
+use crate::controller::stack::annotations::{self, force_and_reset_requests, refresh_request, requests};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::{identity, policy_packs};
 use crate::source::Resolved;
@@ -124,6 +124,7 @@ impl RunCandidate {
             requested_at,
             force_at,
             reset_at,
+            refresh_at: refresh_request(stack),
             digest: Some(resolved.digest.clone()),
             content_id: resolved.content_id.clone(),
             paths_digest: resolved.selection().map(str::to_owned),

@@ -100,6 +100,10 @@ fn changed_request(last: &LastUpdate, inputs: &RunInputs, kind: UpdateKind) -> O
     if inputs.force_at.is_some() && last.inputs.force_at != inputs.force_at {
         return Some(format!("Forced at: \"{}\"", inputs.force_at.as_deref().unwrap_or_default()));
     }
+    if inputs.refresh_at.is_some() && last.inputs.refresh_at != inputs.refresh_at {
+        let requested = inputs.refresh_at.as_deref().unwrap_or_default();
+        return Some(format!("Requested at: \"{requested}\", with a refresh"));
+    }
     if inputs.requested_at.is_some() && last.inputs.requested_at != inputs.requested_at {
         return Some(format!("Requested at: \"{}\"", inputs.requested_at.as_deref().unwrap_or_default()));
     }
@@ -184,6 +188,7 @@ fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
         && before.requested_at == now.requested_at
         && before.force_at == now.force_at
         && before.reset_at == now.reset_at
+        && before.refresh_at == now.refresh_at
         && is_same_source(last, candidate)
         && run::changed_input(last, now).is_none()
 }

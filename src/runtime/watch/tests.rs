@@ -53,7 +53,8 @@ async fn changes_of_spec_finalizers_or_requests_trigger_a_reconciliation() {
         ("MODIFIED", workspace("web", 9, requested("pulumi.com/reconciliation-request", "2"), "")),
         ("MODIFIED", workspace("web", 10, requested("pulumi.com/resolve", "web-1=retry"), "")),
         ("MODIFIED", workspace("web", 11, requested("reconcile.fluxcd.io/forceAt", "2"), "")),
-        ("MODIFIED", workspace("web", 12, json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }), "")),
+        ("MODIFIED", workspace("web", 12, requested("pulumi.com/refresh", "2"), "")),
+        ("MODIFIED", workspace("web", 13, json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }), "")),
     ];
     let watches = AtomicUsize::new(0);
     let (client, _log) = client(move |request| {
@@ -70,11 +71,11 @@ async fn changes_of_spec_finalizers_or_requests_trigger_a_reconciliation() {
     let (store, writer) = reflector::store::<Workspace>();
     let stream =
         pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, runner, |_| ()));
-    let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(9).try_collect::<Vec<_>>();
+    let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(10).try_collect::<Vec<_>>();
     let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("received all changes").unwrap();
-    assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10", "11", "12"]);
+    assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10", "11", "12", "13"]);
     let kept = store.state();
-    assert_eq!(kept[0].resource_version().as_deref(), Some("12"), "the store has every change");
+    assert_eq!(kept[0].resource_version().as_deref(), Some("13"), "the store has every change");
     assert!(kept[0].managed_fields().is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the annotations that cancel and resolve runs.
+//! Tests of the annotations that cancel and resolve runs, and of the request for a refresh.
 
 mod cancel {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -153,5 +153,49 @@ mod resolve {
         assert_eq!(resolution_of_open_run(&stack, "app-2"), Some("app-2=retry"));
         assert_eq!(resolution_of_open_run(&stack, "app-1"), None);
         assert_eq!((resolution(&stack), resolution_warning(&stack)), (None, None));
+    }
+}
+
+mod refresh {
+    use super::super::*;
+    use crate::api::pulumi::{RunInputs, StackSpec, StackStatus};
+
+    fn stack(requested: Option<&str>, refresh: Option<&str>, handled: Option<&str>) -> Stack {
+        let mut stack = Stack::new("app", StackSpec::default());
+        let values = [(names::ANNOTATION_REQUESTED_AT, requested), (names::ANNOTATION_REFRESH, refresh)];
+        let set = values.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+        stack.annotations_mut().extend(set);
+        let last_handled_refresh_at = handled.map(str::to_owned);
+        stack.status = Some(StackStatus { last_handled_refresh_at, ..StackStatus::default() });
+        stack
+    }
+
+    #[test]
+    fn a_refresh_is_due_until_a_run_of_the_request_has_succeeded() {
+        let (t, u) = (Some("t"), Some("u"));
+        let rows = [
+            ("no request", stack(None, None, None), false),
+            ("a request without a refresh", stack(t, None, None), false),
+            ("a refresh without a request", stack(None, t, None), false),
+            ("a refresh of an earlier request", stack(u, t, None), false),
+            ("a request with a refresh", stack(t, t, None), true),
+            ("a second request with a refresh", stack(u, u, t), true),
+            ("a handled request", stack(t, t, t), false),
+        ];
+        for (name, stack, expected) in rows {
+            assert_eq!(is_refresh_due(&stack), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn plans_and_destroys_do_not_handle_a_request_for_a_refresh() {
+        let handled = |kind, save_plan: Option<bool>| {
+            let inputs = RunInputs { refresh_at: Some("t".to_owned()), ..RunInputs::default() };
+            handled_refresh(&CurrentUpdate { kind, save_plan, inputs, ..CurrentUpdate::default() })
+        };
+        assert_eq!(handled(UpdateKind::Up, None).as_deref(), Some("t"));
+        assert_eq!(handled(UpdateKind::Preview, None).as_deref(), Some("t"), "a Stack with spec.preview");
+        assert_eq!(handled(UpdateKind::Preview, Some(true)), None, "the plan is not executed yet");
+        assert_eq!(handled(UpdateKind::Destroy, None), None);
     }
 }

@@ -437,3 +437,20 @@ fn a_force_or_reset_annotation_set_after_its_request_is_handled() {
     assert_eq!(failures_after(Some(&requested("failed", 3)), &requested_candidate(false, true), failed, &plain()), 1);
     assert_eq!(failures_after(Some(&requested("failed", 2)), &requested_candidate(false, false), failed, &plain()), 3);
 }
+
+#[test]
+fn a_request_for_a_refresh_runs_a_stack_once() {
+    let inputs = |refresh: Option<&str>| RunInputs {
+        requested_at: Some("t".to_owned()),
+        refresh_at: refresh.map(str::to_owned),
+        ..candidate().inputs
+    };
+    let candidate = RunCandidate { inputs: inputs(Some("t")), ..candidate() };
+    let due = |last: &LastUpdate| due(Some(last), None, &candidate, UpdateKind::Up, &plain(), at(1001));
+    let refresh = Due::Now("Requested at: \"t\", with a refresh".to_owned());
+    assert_eq!(due(&last("succeeded", 0)), refresh);
+    let with = |inputs| LastUpdate { inputs, ..last("succeeded", 0) };
+    assert_eq!(due(&with(inputs(None))), refresh, "the annotation was set after its request was handled");
+    assert_eq!(due(&with(inputs(Some("t")))), Due::Done(None));
+    assert!(!is_repetition(Some(&with(inputs(None))), &candidate), "a plan without the refresh does not apply");
+}

@@ -71,6 +71,9 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
             status.outputs = masked_outputs(outputs);
         }
     }
+    if last.reason.is_none() {
+        status.last_handled_refresh_at = annotations::handled_refresh(&current).or(status.last_handled_refresh_at);
+    }
     status.policy_violations =
         policy_violations(status.policy_violations.take(), &last, result.policy_violations.clone());
     status.plan = approval::after_run(stack, &current, update, &last, now);

@@ -1,4 +1,5 @@
-//! Tests of changes to Secrets and ConfigMaps to which the configuration refers, or which the pod mounts.
+//! Tests of changes to Secrets and ConfigMaps to which the configuration refers, or which the pod mounts, and of requests
+//! for a refresh.
 
 use std::collections::BTreeMap;
 
@@ -178,4 +179,33 @@ fn the_condition_message_shows_the_progress_of_an_open_run() {
     assert_eq!(running_message(&unbound("WorkspaceNotReady")).as_deref(), Some("up: detail"));
     let new = |observed: &mut Observed| *status(observed) = UpdateStatus::default();
     assert_eq!(running_message(&new).as_deref(), Some("up is queued"));
+}
+
+#[test]
+fn a_requested_refresh_applies_until_a_run_has_succeeded() {
+    let refresh_of = |spec: StackSpec, last_update: Option<LastUpdate>, handled: Option<&str>| {
+        let mut stack = Stack { spec: StackSpec { stack: "dev".to_owned(), ..spec }, ..stack() };
+        for key in [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_REFRESH] {
+            stack.annotations_mut().insert(key.to_owned(), "t".to_owned());
+        }
+        let last_handled_refresh_at = handled.map(str::to_owned);
+        stack.status = Some(StackStatus { last_update, last_handled_refresh_at, ..StackStatus::default() });
+        let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
+        let observed = Observed { workspace, ..observed(stack) };
+        let Action::Start(current) = decide(&observed, now()) else { panic!("expected Action::Start") };
+        (current.kind, current.refresh, current.inputs.refresh_at)
+    };
+    let t = || Some("t".to_owned());
+    let earlier = || Some(last("up", "succeeded"));
+    assert_eq!(refresh_of(StackSpec::default(), earlier(), None), (UpdateKind::Up, Some(true), t()));
+    let preview = StackSpec { preview: Some(true), ..StackSpec::default() };
+    assert_eq!(refresh_of(preview, earlier(), None), (UpdateKind::Preview, Some(true), t()));
+    let always = StackSpec { refresh: Some(true), ..StackSpec::default() };
+    assert_eq!(refresh_of(always, earlier(), None), (UpdateKind::Up, None, t()), "the spec already requests it");
+    // A new spec starts a run after the request was handled.
+    let handled = LastUpdate {
+        inputs: RunInputs { generation: 0, requested_at: t(), refresh_at: t(), ..last("up", "succeeded").inputs },
+        ..last("up", "succeeded")
+    };
+    assert_eq!(refresh_of(StackSpec::default(), Some(handled), Some("t")), (UpdateKind::Up, None, t()));
 }

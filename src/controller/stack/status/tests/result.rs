@@ -261,3 +261,17 @@ fn the_applied_stack_is_recorded_until_a_destroy_succeeds() {
     let destroyed = after(failed_to_destroy, UpdateKind::Destroy, None, &[("delete", 1)]);
     assert_eq!(destroyed.applied_stack, None);
 }
+
+#[test]
+fn only_a_successful_run_handles_a_request_for_a_refresh() {
+    let after = |failure: Option<&str>| {
+        let mut stack = stack(None);
+        let inputs = RunInputs { refresh_at: Some("t".to_owned()), ..current().inputs };
+        stack.status = Some(started(&stack, &CurrentUpdate { inputs, ..current() }, at(10)));
+        let status = with_result(&stack, &ended_update(failure), None, at(20));
+        (status.last_handled_refresh_at, status.last_update.and_then(|last| last.inputs.refresh_at))
+    };
+    let t = || Some("t".to_owned());
+    assert_eq!(after(None), (t(), t()));
+    assert_eq!(after(Some("UpdateFailed")), (None, t()), "the retry also refreshes the state");
+}
