@@ -179,6 +179,10 @@ pub struct ReconcileFlags {
     #[arg(long)]
     pub with_source: bool,
 
+    /// Refresh the state in the requested run, even if `spec.refresh` is not set.
+    #[arg(long)]
+    pub refresh: bool,
+
     /// Do not wait for the result of the runs.
     #[arg(long)]
     pub no_wait: bool,

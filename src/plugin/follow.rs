@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use pulumi_controller::api::conditions::{self, READY, stack_reason};
-use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
+use pulumi_controller::api::names::{ANNOTATION_REFRESH, ANNOTATION_REQUESTED_AT};
 use pulumi_controller::api::pulumi::{Stack, StackStatus};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -46,6 +46,11 @@ pub fn annotations(values: &[(&str, &str)]) -> Value {
 /// Returns the patch that requests a run.
 pub fn request(value: &str) -> Value {
     annotations(&[(ANNOTATION_REQUESTED_AT, value)])
+}
+
+/// Returns the patch that requests a run with a refresh. Both annotations must have the same value.
+pub fn request_with_refresh(value: &str) -> Value {
+    annotations(&[(ANNOTATION_REQUESTED_AT, value), (ANNOTATION_REFRESH, value)])
 }
 
 /// Returns the state of the run that the value of `requestedAt` requests.
@@ -149,6 +154,13 @@ mod tests {
             status[key] = value.clone();
         }
         of_request(&stack("web", &json!({}), &status), AT)
+    }
+
+    #[test]
+    fn a_request_with_a_refresh_sets_both_annotations_to_the_same_value() {
+        let expected = json!({ "reconcile.fluxcd.io/requestedAt": AT, "pulumi.com/refresh": AT });
+        assert_eq!(request_with_refresh(AT), json!({ "metadata": { "annotations": expected } }));
+        assert_eq!(request(AT), annotations(&[("reconcile.fluxcd.io/requestedAt", AT)]));
     }
 
     #[test]

@@ -28,17 +28,18 @@ pub async fn run(cluster: &Cluster, flags: &ReconcileFlags) -> Result<(), Plugin
     if flags.with_source {
         reconcile_sources(cluster, &stacks, &value, &mut progress).await?;
     }
+    let patch = if flags.refresh { follow::request_with_refresh(&value) } else { follow::request(&value) };
     for stack in &stacks {
         progress.action(&format!("annotating Stack {}", full_name(stack)));
         let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
-        cluster.merge::<Stack>(&namespace, &name, &follow::request(&value)).await?;
+        cluster.merge::<Stack>(&namespace, &name, &patch).await?;
         progress.success("Stack annotated");
     }
     if !flags.no_wait {
         for stack in &stacks {
             progress.action(&format!("waiting for the run of Stack {}", full_name(stack)));
             let of_request = |stack: &Stack| follow::of_request(stack, &value);
-            match follow::wait(cluster, stack, of_request, &mut progress).await {
+            match Box::pin(follow::wait(cluster, stack, of_request, &mut progress)).await {
                 Ok(result) => progress.success(&format!("Stack {}: {result}", full_name(stack))),
                 Err(error) => collect(error, &mut failures, &mut progress)?,
             }
