@@ -25,7 +25,7 @@ const MAX_RESOURCES: usize = 50;
 ///
 /// Returns an error if there is no such plan, if the user declines, or if a request fails.
 pub async fn approve(cluster: &Cluster, flags: &DecisionFlags) -> Result<(), PluginError> {
-    decide(cluster, flags, ApprovalDecision::Approve).await
+    Box::pin(decide(cluster, flags, ApprovalDecision::Approve)).await
 }
 
 /// Rejects the plan of a Stack.
@@ -34,7 +34,7 @@ pub async fn approve(cluster: &Cluster, flags: &DecisionFlags) -> Result<(), Plu
 ///
 /// Returns an error if there is no such plan, if the user declines, or if a request fails.
 pub async fn reject(cluster: &Cluster, flags: &DecisionFlags) -> Result<(), PluginError> {
-    decide(cluster, flags, ApprovalDecision::Reject).await
+    Box::pin(decide(cluster, flags, ApprovalDecision::Reject)).await
 }
 
 async fn decide(cluster: &Cluster, flags: &DecisionFlags, decision: ApprovalDecision) -> Result<(), PluginError> {
@@ -117,7 +117,8 @@ fn confirm(stack: &Stack, plan: &StackPlan, decision: ApprovalDecision) -> Resul
 /// Returns the description of a plan for a decision.
 fn describe(stack: &Stack, plan: &StackPlan) -> String {
     let mut out = format!("Plan {} of Stack {}\n", plan.digest, full_name(stack));
-    out.push_str(&format!("  operation: {}\n", plan.operation.as_str()));
+    let refresh = if plan.refresh.unwrap_or_default() { " with a refresh of the state" } else { "" };
+    out.push_str(&format!("  operation: {}{refresh}\n", plan.operation.as_str()));
     if let Some(revision) = &plan.revision {
         out.push_str(&format!("  revision: {revision}\n"));
     }
@@ -223,7 +224,10 @@ mod tests {
 
     #[test]
     fn the_plan_is_shown_before_the_decision() {
-        let stack = with_plan();
+        let mut stack = with_plan();
         assert_example("kubectl pulumi approve web", &describe(&stack, plan(&stack).unwrap()));
+        stack.status.as_mut().unwrap().plan.as_mut().unwrap().refresh = Some(true);
+        let text = describe(&stack, plan(&stack).unwrap());
+        assert!(text.contains("  operation: up with a refresh of the state\n"), "{text}");
     }
 }

@@ -36,7 +36,7 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 ///
 /// Returns an error if the Stack or the run does not exist, if the run has not started, or if a request fails.
 pub async fn run(cluster: &Cluster, flags: &LogFlags) -> Result<(), PluginError> {
-    let update = started(cluster, flags).await?;
+    let update = Box::pin(started(cluster, flags)).await?;
     let Some(mut window) = Window::of(&update) else { return Err(not_started(&update)) };
     let (namespace, pod) = (cluster.namespace(), names::workspace_pod(&update.spec.workspace_name));
     let found: Option<Pod> = cluster.get_opt(namespace, &pod).await?;
@@ -201,7 +201,7 @@ async fn follow(
                 let current: Option<Update> = cluster.get_opt(cluster.namespace(), &update.name_any()).await?;
                 if current.as_ref().is_none_or(Update::is_complete) {
                     window.end = current.as_ref().and_then(Window::of).and_then(|window| window.end);
-                    stop = stop.or(Some(Instant::now() + LAST_LINES));
+                    stop = stop.or_else(|| Some(Instant::now() + LAST_LINES));
                 }
                 continue;
             }

@@ -37,21 +37,22 @@ pub async fn run(line: CommandLine) -> Result<(), PluginError> {
     }
     let cluster = Cluster::connect(&global).await?;
     let format = global.output;
+    // The futures contain complete objects, such as Stacks, so they are on the heap.
     match command {
-        Command::Get(flags) => get::run(&cluster, &flags, format).await,
-        Command::Tree(flags) => tree::run(&cluster, &flags.stack, format).await,
+        Command::Get(flags) => Box::pin(get::run(&cluster, &flags, format)).await,
+        Command::Tree(flags) => Box::pin(tree::run(&cluster, &flags.stack, format)).await,
         Command::Logs(flags) => Box::pin(logs::run(&cluster, &flags)).await,
-        Command::Events(flags) => events::run(&cluster, flags.stack.as_deref(), format).await,
+        Command::Events(flags) => Box::pin(events::run(&cluster, flags.stack.as_deref(), format)).await,
         Command::Reconcile(flags) => Box::pin(reconcile::run(&cluster, &flags)).await,
-        Command::Cancel(flags) => cancel::run(&cluster, &flags).await,
-        Command::Suspend(selection) => suspend::suspend(&cluster, &selection).await,
-        Command::Resume(flags) => suspend::resume(&cluster, &flags).await,
-        Command::Approve(flags) => decide::approve(&cluster, &flags).await,
-        Command::Reject(flags) => decide::reject(&cluster, &flags).await,
-        Command::Outputs(flags) => outputs::run(&cluster, &flags, format).await,
-        Command::History(flags) => history::run(&cluster, &flags.stack, format).await,
-        Command::Explain(flags) => explain::run(&cluster, &flags.stack, format).await,
-        Command::Resolve(flags) => resolve::run(&cluster, &flags, format).await,
+        Command::Cancel(flags) => Box::pin(cancel::run(&cluster, &flags)).await,
+        Command::Suspend(selection) => Box::pin(suspend::suspend(&cluster, &selection)).await,
+        Command::Resume(flags) => Box::pin(suspend::resume(&cluster, &flags)).await,
+        Command::Approve(flags) => Box::pin(decide::approve(&cluster, &flags)).await,
+        Command::Reject(flags) => Box::pin(decide::reject(&cluster, &flags)).await,
+        Command::Outputs(flags) => Box::pin(outputs::run(&cluster, &flags, format)).await,
+        Command::History(flags) => Box::pin(history::run(&cluster, &flags.stack, format)).await,
+        Command::Explain(flags) => Box::pin(explain::run(&cluster, &flags.stack, format)).await,
+        Command::Resolve(flags) => Box::pin(resolve::run(&cluster, &flags, format)).await,
         Command::Doctor(flags) => Box::pin(doctor::run(&cluster, &flags, format)).await,
         Command::Completion | Command::Complete(_) | Command::Version => Ok(()),
     }
