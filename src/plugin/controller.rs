@@ -9,7 +9,7 @@ use crate::plugin::cluster::{Cluster, Scope};
 use crate::plugin::error::PluginError;
 
 /// Label of the Deployment of the controller, for all installation methods.
-const LABEL: &str = "app.kubernetes.io/component=pulumi-controller";
+pub const LABEL: &str = "app.kubernetes.io/component=pulumi-controller";
 /// Name of the container of the controller.
 const CONTAINER: &str = "manager";
 

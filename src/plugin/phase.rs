@@ -4,7 +4,7 @@ use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pulumi_controller::api::conditions::{self, DRIFTED, READY, RECONCILING, STALLED, drift_reason, stack_reason};
-use pulumi_controller::api::pulumi::{Stack, StackStatus};
+use pulumi_controller::api::pulumi::{EnforcementLevel, PolicyViolations, Stack, StackStatus};
 use serde::Serialize;
 
 /// Phase of a Stack.
@@ -116,6 +116,15 @@ pub fn drift(stack: &Stack) -> Option<String> {
     })
 }
 
+/// Returns the numbers of policy violations, such as `1 mandatory, 2 advisory`. Returns `None` if there are none.
+pub fn violations(found: Option<&PolicyViolations>) -> Option<String> {
+    let found = found?;
+    let counts = [(found.mandatory, EnforcementLevel::Mandatory), (found.advisory, EnforcementLevel::Advisory)];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<String> = counts.map(|(count, level)| format!("{count} {}", level.as_str())).collect();
+    Some(counts.join(", ")).filter(|text| !text.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -163,5 +172,16 @@ mod tests {
         assert_eq!(of("False", "Corrected", 2).as_deref(), Some("corrected"));
         assert_eq!(of("Unknown", "CheckFailed", 0).as_deref(), Some("check failed"));
         assert_eq!(drift(&stack("web", &json!({}), &json!({}))), None);
+    }
+
+    #[test]
+    fn policy_violations_are_counted_by_their_level() {
+        let of = |mandatory, advisory| {
+            violations(Some(&PolicyViolations { mandatory, advisory, ..PolicyViolations::default() }))
+        };
+        assert_eq!(of(1, 2).as_deref(), Some("1 mandatory, 2 advisory"));
+        assert_eq!(of(0, 2).as_deref(), Some("2 advisory"));
+        assert_eq!(of(0, 0), None);
+        assert_eq!(violations(None), None);
     }
 }

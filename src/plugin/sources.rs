@@ -28,12 +28,17 @@ impl Source {
     /// Returns the Flux source of a Stack, or `None` if the Stack has another kind of source.
     pub fn of(stack: &Stack) -> Option<Self> {
         let reference = &stack.spec.flux_source.as_ref()?.source_ref;
-        Some(Source {
+        Some(Source::of_reference(reference, &stack.namespace().unwrap_or_default()))
+    }
+
+    /// Returns the source to which a Stack in the namespace `own` refers.
+    pub fn of_reference(reference: &SourceReference, own: &str) -> Self {
+        Source {
             group: group(reference),
             kind: reference.kind.clone(),
-            namespace: reference.namespace.clone().or_else(|| stack.namespace()).unwrap_or_default(),
+            namespace: reference.namespace.clone().unwrap_or_else(|| own.to_owned()),
             name: reference.name.clone(),
-        })
+        }
     }
 
     /// Returns the kind and the name for messages.

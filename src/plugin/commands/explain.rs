@@ -1,11 +1,11 @@
 //! `explain`: explains why a Stack is not running, and shows the next step.
 
+mod details;
 mod steps;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use pulumi_controller::api::auto::{Update, Workspace};
-use pulumi_controller::api::conditions::{self, READY};
 use pulumi_controller::api::pulumi::Stack;
 use serde::Serialize;
 
@@ -13,8 +13,11 @@ use crate::plugin::args::Format;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
 use crate::plugin::phase::{self, Phase};
-use crate::plugin::screen::{self, Screen, age};
+use crate::plugin::screen::{self, Screen};
 use crate::plugin::updates;
+
+use details::{Facts, details};
+use steps::State;
 
 /// Explains the state of a Stack.
 ///
@@ -31,14 +34,6 @@ pub async fn run(cluster: &Cluster, name: &str, format: Format) -> Result<(), Pl
     };
     let facts = Facts { stack, workspace, update };
     screen::print(&Explanation::of(&facts, Timestamp::now()), format)
-}
-
-/// Objects that explain the state of a Stack.
-struct Facts {
-    stack: Stack,
-    workspace: Option<Workspace>,
-    /// The open run, or else the last run.
-    update: Option<Update>,
 }
 
 /// Explanation of the state of a Stack.
@@ -63,58 +58,18 @@ struct Explanation {
 impl Explanation {
     fn of(facts: &Facts, now: Timestamp) -> Self {
         let stack = &facts.stack;
-        let phase = Phase::of(stack);
-        let reason = reason(stack);
+        let state = State::of(stack);
         Explanation {
             namespace: stack.namespace().unwrap_or_default(),
             name: stack.name_any(),
-            phase,
-            summary: steps::summary(phase, reason).to_owned(),
+            phase: state.phase,
+            reason: state.reason.map(str::to_owned),
+            summary: state.summary().to_owned(),
             cause: phase::cause(stack).map(str::to_owned),
             details: details(facts, now),
-            next_steps: steps::next_steps(stack, phase, reason),
-            reason: reason.map(str::to_owned),
+            next_steps: state.next_steps(),
         }
     }
-}
-
-/// Returns the reason of the condition that explains the phase best.
-fn reason(stack: &Stack) -> Option<&str> {
-    let status = stack.status.as_ref()?;
-    let ready = conditions::find(&status.conditions, READY);
-    let condition = phase::stalled(status).or_else(|| phase::reconciling(status)).or(ready)?;
-    Some(condition.reason.as_str())
-}
-
-fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
-    let mut details = Vec::new();
-    let status = facts.stack.status.as_ref();
-    if let Some(pending) = status.and_then(|status| status.pending_since.as_ref()) {
-        details.push(format!("a run is due since {}", age(Some(pending), now)));
-    }
-    if let Some(update) = &facts.update {
-        let status = update.status.as_ref();
-        let progress = status.and_then(|status| status.progress.as_ref()).map(|progress| progress.summary.as_str());
-        let progress = progress.filter(|summary| !summary.is_empty());
-        let progress = progress.map(|summary| format!(": {summary}")).unwrap_or_default();
-        let (kind, name, phase) = (update.spec.kind.as_str(), update.name_any(), updates::phase(update));
-        details.push(format!("run {name} ({kind}) is {phase}{progress}"));
-        details.extend(
-            status.and_then(|status| status.permalink.as_ref()).map(|url| format!("run in Pulumi Cloud: {url}")),
-        );
-    }
-    let ready = facts.workspace.as_ref().and_then(|workspace| workspace.status.as_ref());
-    let ready = ready.and_then(|status| conditions::find(&status.conditions, READY));
-    if let Some(ready) = ready.filter(|ready| ready.status != "True") {
-        details.push(format!("Workspace is not ready ({}): {}", ready.reason, ready.message));
-    }
-    if let Some(failures) = status.and_then(|status| status.last_update.as_ref()).map(|last| last.failures)
-        && failures > 0
-    {
-        details.push(format!("consecutive failures with the current inputs: {failures}"));
-    }
-    details.extend(phase::drift(&facts.stack).map(|drift| format!("drift: {drift}")));
-    details
 }
 
 impl Screen for Explanation {
@@ -149,12 +104,8 @@ mod tests {
     use crate::plugin::fixtures::{condition, now, stack, update, workspace};
     use crate::plugin::reference_tests::assert_example;
 
-    fn explanation(conditions: Value, more: Value) -> Explanation {
-        let mut status = json!({ "conditions": conditions });
-        for (key, value) in more.as_object().into_iter().flatten() {
-            status[key] = value.clone();
-        }
-        let stack = stack("web", &json!({}), &status);
+    fn explanation(conditions: &[Value]) -> Explanation {
+        let stack = stack("web", &json!({}), &json!({ "conditions": conditions }));
         Explanation::of(&Facts { stack, workspace: None, update: None }, now())
     }
 
@@ -178,31 +129,13 @@ mod tests {
 
     #[test]
     fn every_explanation_has_a_summary() {
-        let ready = explanation(json!([condition("Ready", "True", "ProcessingCompleted", "done")]), json!({}));
+        let ready = explanation(&[condition("Ready", "True", "ProcessingCompleted", "done")]);
         assert_eq!(
             ready.text(),
             "Stack apps/web: Ready (ProcessingCompleted)\n\n  The last run has succeeded, and no run is due.\n"
         );
-        let pending = explanation(json!([]), json!({}));
+        let pending = explanation(&[]);
         assert_eq!(pending.phase, Phase::Pending);
         assert!(pending.next_steps[0].contains("kubectl pulumi doctor"), "{:?}", pending.next_steps);
-    }
-
-    #[test]
-    fn details_name_the_workspace_and_the_failures() {
-        let status = json!({ "pendingSince": "2026-11-02T11:55:00Z", "lastUpdate": { "failures": 2 } });
-        let facts = Facts {
-            stack: stack("web", &json!({}), &status),
-            workspace: Some(workspace(
-                &json!({ "conditions": [condition("Ready", "False", "PodFailed", "no image")] }),
-            )),
-            update: None,
-        };
-        let expected = [
-            "a run is due since 5m",
-            "Workspace is not ready (PodFailed): no image",
-            "consecutive failures with the current inputs: 2",
-        ];
-        assert_eq!(details(&facts, now()), expected);
     }
 }

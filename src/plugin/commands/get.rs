@@ -54,6 +54,8 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     drift: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    violations: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     waiting_for: Option<String>,
 }
 
@@ -65,13 +67,15 @@ impl StackList {
 
 impl Row {
     fn of(stack: &Stack, now: Timestamp) -> Self {
+        let status = stack.status.as_ref();
         Row {
             namespace: stack.namespace().unwrap_or_default(),
             name: stack.name_any(),
             phase: Phase::of(stack),
             age: age(stack.metadata.creation_timestamp.as_ref(), now),
-            revision: stack.status.as_ref().and_then(|status| status.last_applied_revision.clone()),
+            revision: status.and_then(|status| status.last_applied_revision.clone()),
             drift: phase::drift(stack),
+            violations: phase::violations(status.and_then(|status| status.policy_violations.as_ref())),
             waiting_for: phase::cause(stack).map(str::to_owned),
         }
     }
@@ -79,7 +83,7 @@ impl Row {
 
 impl Screen for StackList {
     fn text(&self) -> String {
-        let mut header = vec!["NAME", "PHASE", "AGE", "REVISION", "DRIFT", "WAITING FOR"];
+        let mut header = vec!["NAME", "PHASE", "AGE", "REVISION", "DRIFT", "VIOLATIONS", "WAITING FOR"];
         if self.with_namespaces {
             header.insert(0, "NAMESPACE");
         }
@@ -90,6 +94,7 @@ impl Screen for StackList {
                 row.age.clone(),
                 row.revision.as_deref().and_then(columns::revision).unwrap_or_default(),
                 row.drift.clone().unwrap_or_default(),
+                row.violations.clone().unwrap_or_default(),
                 row.waiting_for.as_deref().map(|text| columns::text(text, MAX_WAITING)).unwrap_or_default(),
             ];
             if self.with_namespaces {
@@ -136,6 +141,15 @@ mod tests {
                 json!({ "currentUpdate": { "name": "network-1", "type": "up" } }),
             ),
             of(
+                "payments",
+                json!([
+                    condition("Ready", "False", "UpdateFailed", "policy house no-public: buckets must not be public"),
+                    condition("Reconciling", "True", "RetryingAfterFailure", "1 update failure(s)"),
+                ]),
+                json!({ "lastUpdate": { "reason": "PolicyViolation" },
+                    "policyViolations": { "mandatory": 1, "advisory": 2 } }),
+            ),
+            of(
                 "web",
                 json!([
                     condition("Ready", "False", "AwaitingApproval", &plan),
@@ -147,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_shows_phase_age_revision_drift_and_cause() {
+    fn the_list_shows_phase_age_revision_drift_violations_and_cause() {
         assert_example("kubectl pulumi get", &StackList::of(&stacks(), false, now()).text());
         let all = StackList::of(&stacks(), true, now()).text();
         assert!(all.starts_with("NAMESPACE   NAME       PHASE"), "{all}");
@@ -164,5 +178,6 @@ mod tests {
             "drift": "2 resources" })
         );
         assert_eq!(list[1]["waitingFor"], "running up (network-1): 3 of 12 resources");
+        assert_eq!(list[2]["violations"], "1 mandatory, 2 advisory");
     }
 }

@@ -1,17 +1,19 @@
 //! `tree`: shows the objects of a Stack.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::conditions::{self, READY};
-use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::api::pulumi::{OutputObjectKind, PolicyViolations, Stack};
 use pulumi_controller::api::{columns, names};
 use serde::Serialize;
 
 use crate::plugin::args::Format;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::phase::Phase;
+use crate::plugin::phase::{self, Phase};
 use crate::plugin::screen::{self, Screen};
 use crate::plugin::sources::Source;
 use crate::plugin::updates;
@@ -100,6 +102,10 @@ fn tree(objects: &Objects) -> Node {
         children: Vec::new(),
     };
     let mut children = vec![source(stack, &namespace)];
+    for pack in &stack.spec.policy_packs {
+        let Source { kind, namespace, name, .. } = Source::of_reference(&pack.source_ref, &namespace);
+        children.push(Node { role: Some("policy pack in"), namespace, ..node(&kind, name, String::new()) });
+    }
     for Dependency { namespace, name, state } in &objects.dependencies {
         let dependency = node("Stack", name.clone(), state.clone());
         children.push(Node { role: Some("depends on"), namespace: namespace.clone(), ..dependency });
@@ -111,12 +117,20 @@ fn tree(objects: &Objects) -> Node {
         children.push(Node { children: pods, ..workspace });
     }
     children.extend(objects.updates.iter().map(|update| node("Update", update.name_any(), update_state(update))));
-    let written = stack.status.iter().flat_map(|status| &status.written_outputs);
-    children.extend(written.map(|object| Node {
-        role: Some("outputs in"),
-        ..node(object.kind.as_str(), object.name.clone(), String::new())
-    }));
+    for ((kind, name), is_written) in output_objects(stack) {
+        let state = if is_written { "" } else { "not written" };
+        children.push(Node { role: Some("outputs in"), ..node(kind.as_str(), name, state.to_owned()) });
+    }
     Node { children, ..node("Stack", stack.name_any(), stack_state(stack)) }
+}
+
+/// Returns the kinds and names of the objects with the outputs of a Stack, and whether the controller has written them.
+fn output_objects(stack: &Stack) -> BTreeMap<(OutputObjectKind, String), bool> {
+    let wanted = stack.spec.write_outputs_to.iter().map(|object| ((object.kind, object.name.clone()), false));
+    let mut objects: BTreeMap<_, _> = wanted.collect();
+    let written = stack.status.iter().flat_map(|status| &status.written_outputs);
+    objects.extend(written.map(|object| ((object.kind, object.name.clone()), true)));
+    objects
 }
 
 /// Returns the source of a Stack.
@@ -152,11 +166,15 @@ fn dependency_state(found: Result<Option<Stack>, PluginError>) -> Result<String,
 
 fn stack_state(stack: &Stack) -> String {
     let phase = Phase::of(stack);
-    let revision = stack.status.as_ref().and_then(|status| status.last_applied_revision.as_deref());
-    match revision.and_then(columns::revision) {
-        Some(revision) => format!("{phase}, revision {revision}"),
-        None => phase.to_string(),
-    }
+    let status = stack.status.as_ref();
+    let revision = status.and_then(|status| status.last_applied_revision.as_deref()).and_then(columns::revision);
+    let revision = revision.map(|revision| format!(", revision {revision}")).unwrap_or_default();
+    format!("{phase}{revision}{}", violations(status.and_then(|status| status.policy_violations.as_ref())))
+}
+
+/// Returns the numbers of policy violations as the end of a state.
+fn violations(found: Option<&PolicyViolations>) -> String {
+    phase::violations(found).map(|numbers| format!(", policy violations: {numbers}")).unwrap_or_default()
 }
 
 fn workspace_state(workspace: &Workspace) -> String {
@@ -188,7 +206,8 @@ fn update_state(update: &Update) -> String {
     let summary = status.and_then(|status| status.progress.as_ref()).map(|progress| progress.summary.as_str());
     let summary = summary.filter(|summary| !summary.is_empty());
     let summary = summary.map(|summary| format!(": {}", columns::text(summary, MAX_STATE))).unwrap_or_default();
-    format!("{} {phase}{summary}", update.spec.kind.as_str())
+    let violations = violations(status.and_then(|status| status.policy_violations.as_ref()));
+    format!("{} {phase}{summary}{violations}", update.spec.kind.as_str())
 }
 
 impl Node {
@@ -231,12 +250,15 @@ mod tests {
             "fluxSource": { "sourceRef": { "kind": "GitRepository", "name": "web" } },
             "dependsOn": [{ "name": "network" }, { "name": "dns", "namespace": "shared" }],
             "prerequisites": [{ "name": "network" }],
+            "policyPacks": [{ "name": "house", "sourceRef": { "kind": "OCIRepository", "name": "policies" } }],
+            "writeOutputsTo": [{ "kind": "Secret", "name": "web-outputs" }, { "kind": "ConfigMap", "name": "web" }],
         });
         let status = json!({
             "conditions": ready(),
             "lastAttemptedRevision": REVISION,
             "lastAppliedRevision": REVISION,
             "writtenOutputs": [{ "kind": "Secret", "name": "web-outputs" }],
+            "policyViolations": { "advisory": 2 },
         });
         let network = stack("network", &json!({}), &json!({ "conditions": ready() }));
         let dependency = |namespace: &str, name: &str, found| {
@@ -254,16 +276,24 @@ mod tests {
             workspace: Some(workspace(&json!({ "pulumiVersion": "3.259.0",
                 "conditions": [condition("Ready", "True", "Succeeded", "ready")] }))),
             pod: Some(serde_json::from_value(pod).unwrap()),
-            updates: vec![update(
-                "web-000012b1a9f",
-                "up",
-                &json!({ "phase": "Succeeded", "progress": { "summary": "4 create, 12 same" } }),
-            )],
+            updates: vec![
+                update(
+                    "web-000023c4d5e",
+                    "up",
+                    &json!({ "phase": "Succeeded", "progress": { "summary": "4 create, 12 same" },
+                        "policyViolations": { "advisory": 2 } }),
+                ),
+                update(
+                    "web-000012b1a9f",
+                    "up",
+                    &json!({ "phase": "Failed", "policyViolations": { "mandatory": 1, "advisory": 2 } }),
+                ),
+            ],
         }
     }
 
     #[test]
-    fn the_tree_shows_source_dependencies_workspace_and_updates() {
+    fn the_tree_shows_source_policies_dependencies_workspace_updates_and_outputs() {
         assert_example("kubectl pulumi tree web", &tree(&objects()).text());
     }
 

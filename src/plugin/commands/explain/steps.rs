@@ -1,103 +1,177 @@
 //! Summary of each state of a Stack, and the steps with which a user continues. `docs/spec/v1/stack.md` describes the
 //! states.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use pulumi_controller::api::conditions::stack_reason as reason;
-use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::api::conditions::{
+    self, DRIFTED, EXPIRING, OUTPUTS_WRITTEN, READY, expiry_reason, update_reason,
+};
+use pulumi_controller::api::names::{self, ANNOTATION_CONFIRM_DESTROY, ANNOTATION_PAUSE, ANNOTATION_SCHEDULE};
+use pulumi_controller::api::pulumi::{LastUpdate, Stack, StackStatus};
+use pulumi_controller::api::resolve::{self, Decision};
 
-use crate::plugin::phase::Phase;
+use crate::plugin::controller;
+use crate::plugin::phase::{self, Phase};
 
-/// Returns one sentence about the state of a Stack.
-pub fn summary(phase: Phase, why: Option<&str>) -> &'static str {
-    match (phase, why) {
-        (Phase::Pending, _) => "The controller has not reconciled the Stack yet.",
-        (Phase::Ready, Some(reason::PREVIEWED)) => "The last preview has succeeded. A preview changes no resources.",
-        (Phase::Ready, _) => "The last run has succeeded, and no run is due.",
-        (Phase::Running, _) => "A run is open or queued.",
-        (Phase::Preparing, _) => "The controller fetches the source or prepares the workspace pod.",
-        (Phase::Suspended, _) => "spec.suspend is true, so no run starts.",
-        (Phase::Deleting, _) => {
-            "The Stack is being deleted. The controller destroys its resources first, if the spec requires it."
-        }
-        (Phase::Retrying, Some(reason::UPDATE_CONFLICT)) => {
-            "Another update holds the lock of the Pulumi stack. The controller retries the run."
-        }
-        (Phase::Retrying, _) => "The last run has failed. The controller retries it.",
-        (Phase::Waiting, Some(reason::AWAITING_APPROVAL)) => "The plan of the next run requires an approval.",
-        (Phase::Waiting, Some(reason::PAUSED)) => "A run is due, but the controller or the namespace is paused.",
-        (Phase::Waiting, Some(reason::OUTSIDE_SCHEDULE)) => {
-            "A run is due, but no window is open, or a freeze prevents the run."
-        }
-        (Phase::Waiting, Some(reason::PREREQUISITE_NOT_SATISFIED)) => "The Stack waits for other Stacks.",
-        (Phase::Waiting, Some(reason::SOURCE_UNAVAILABLE)) => "The source has no artifact that can be fetched.",
-        (Phase::Waiting, _) => "The next run waits. The cause is below.",
-        (Phase::Stalled, Some(reason::RUN_OUTCOME_UNKNOWN)) => {
-            "It is unknown whether the last run has ended. No other run starts, because both could change resources."
-        }
-        (Phase::Stalled, Some(reason::PENDING_CREATES)) => {
-            "An interrupted run was creating resources. Another run could create them again, so you must decide."
-        }
-        (Phase::Stalled, Some(reason::STACK_NOT_FOUND)) => {
-            "The backend does not contain the Pulumi stack to destroy. The destroy requires your decision."
-        }
-        (Phase::Stalled, Some(reason::CANCELED)) => "A user has canceled the last run, so it is not retried.",
-        (Phase::Stalled, Some(reason::PLAN_REJECTED)) => "A user has rejected the plan of the next run.",
-        (Phase::Stalled, _) => "The Stack cannot continue without an action of a user.",
-    }
-}
+/// Summary of a reason that this version of the plugin does not know.
+const UNKNOWN: &str = "The next run waits. The cause is below.";
+/// Summary of a stalled Stack with a reason that this version of the plugin does not know.
+const UNKNOWN_STALLED: &str = "The Stack cannot continue without an action of a user.";
 
-/// Returns the steps with which a user continues, first the most likely step. Each step is a sentence with a command on
-/// the next line.
-pub fn next_steps(stack: &Stack, phase: Phase, why: Option<&str>) -> Vec<String> {
-    let steps = Steps { namespace: stack.namespace().unwrap_or_default(), name: stack.name_any() };
-    match phase {
-        Phase::Ready => Vec::new(),
-        Phase::Pending => vec![steps.with("Check that the controller is running:", "kubectl pulumi doctor")],
-        Phase::Running | Phase::Deleting => vec![steps.plugin("Follow the log of the run:", "logs -f", "")],
-        Phase::Preparing => vec![steps.plugin("Look at the events of the Workspace and its pod:", "events", "")],
-        Phase::Suspended => vec![steps.plugin("Resume the Stack:", "resume", "")],
-        Phase::Retrying => vec![
-            steps.plugin("Correct the cause. The log of the last run contains all messages:", "logs", ""),
-            steps.plugin("To retry the run now:", "reconcile", ""),
-        ],
-        Phase::Waiting => steps.of_waiting(why),
-        Phase::Stalled => steps.of_stalled(why),
-    }
-}
-
-/// Commands for a Stack.
-struct Steps {
+/// State of a Stack, which determines the summary and the steps.
+pub struct State<'a> {
+    stack: &'a Stack,
+    pub phase: Phase,
+    /// Reason of the condition that explains the phase best.
+    pub reason: Option<&'a str>,
     namespace: String,
     name: String,
 }
 
-impl Steps {
-    fn with(&self, sentence: &str, command: &str) -> String {
-        format!("{sentence}\n    {command}")
+impl<'a> State<'a> {
+    /// Returns the state of a Stack.
+    pub fn of(stack: &'a Stack) -> Self {
+        let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
+        State { stack, phase: Phase::of(stack), reason: main_reason(stack), namespace, name }
     }
 
-    fn plugin(&self, sentence: &str, command: &str, flags: &str) -> String {
-        let flags = if flags.is_empty() { String::new() } else { format!(" {flags}") };
-        self.with(sentence, &format!("kubectl pulumi {command} -n {} {}{flags}", self.namespace, self.name))
+    /// Returns one sentence about the state.
+    pub fn summary(&self) -> &'static str {
+        match self.phase {
+            Phase::Pending => "The controller has not reconciled the Stack yet.",
+            Phase::Ready if self.reason == Some(reason::PREVIEWED) => {
+                "The last preview has succeeded. A preview changes no resources."
+            }
+            Phase::Ready => "The last run has succeeded, and no run is due.",
+            Phase::Running => "A run is open or queued.",
+            Phase::Preparing => "The controller fetches the source or prepares the workspace pod.",
+            Phase::Suspended if self.is_deleted() => {
+                "The Stack was deleted while it was suspended. Its resources are not destroyed yet."
+            }
+            Phase::Suspended => "spec.suspend is true, so no run starts.",
+            Phase::Deleting => {
+                "The Stack is being deleted. The controller destroys its resources first, if the spec requires it."
+            }
+            Phase::Retrying if self.reason == Some(reason::UPDATE_CONFLICT) => {
+                "Another update holds the lock of the Pulumi stack. The controller retries the run."
+            }
+            Phase::Retrying if self.has_violated_policy() => {
+                "The last run has violated a mandatory policy. The controller retries it."
+            }
+            Phase::Retrying => "The last run has failed. The controller retries it.",
+            Phase::Waiting => self.summary_of_waiting(),
+            Phase::Stalled => self.summary_of_stalled(),
+        }
     }
 
-    fn of_waiting(&self, why: Option<&str>) -> Vec<String> {
-        let namespace = &self.namespace;
-        match why {
+    fn summary_of_waiting(&self) -> &'static str {
+        match self.reason {
+            Some(reason::AWAITING_APPROVAL) => "The plan of the next run requires an approval.",
+            Some(reason::PAUSED) => "A run is due, but the controller or the namespace is paused.",
+            Some(reason::OUTSIDE_SCHEDULE) => "A run is due, but no window is open, or a freeze prevents the run.",
+            Some(reason::PREREQUISITE_NOT_SATISFIED) => "The Stack waits for other Stacks.",
+            Some(reason::SOURCE_UNAVAILABLE) => "The source has no artifact that can be fetched.",
+            _ => UNKNOWN,
+        }
+    }
+
+    fn summary_of_stalled(&self) -> &'static str {
+        match self.reason {
+            Some(reason::RUN_OUTCOME_UNKNOWN | reason::PENDING_CREATES) if self.is_abandoned() => {
+                "A user has abandoned the last run, so no run starts until an input changes."
+            }
+            Some(reason::RUN_OUTCOME_UNKNOWN) => {
+                "It is unknown whether the last run has ended. No other run starts, because both could change resources."
+            }
+            Some(reason::PENDING_CREATES) => {
+                "An interrupted run was creating resources. Another run could create them again, so you must decide."
+            }
+            Some(reason::STACK_NOT_FOUND) => {
+                "The backend does not contain the Pulumi stack to destroy. The destroy requires your decision."
+            }
+            Some(reason::CANCELED) => "A user has canceled the last run, so it is not retried.",
+            Some(reason::PLAN_REJECTED) => "A user has rejected the plan of the next run.",
+            Some(reason::UPDATE_FAILED | reason::PREVIEW_FAILED) => {
+                "Before the migration, the Pulumi Kubernetes Operator stopped retrying the last run."
+            }
+            Some(reason::UPDATE_CONFLICT) => "Another Stack manages the same Pulumi stack, so this Stack does not run.",
+            Some(reason::DESTROY_UNCONFIRMED) => {
+                "More Stacks were deleted than --max-destroys permits, so the destroy requires a confirmation."
+            }
+            Some(reason::SOURCE_UNAVAILABLE) => "The source does not exist, or the controller or the agent rejects it.",
+            Some(reason::WORKSPACE_FAILED) => {
+                "The workspace pod cannot start, its dependencies cannot be installed, or an object was rejected."
+            }
+            Some(reason::SPEC_INVALID) => "The spec, or an object to which the spec refers, is not valid.",
+            Some(reason::ACCESS_DENIED) => {
+                "The Stack refers to an object in another namespace, which the controller does not permit."
+            }
+            Some(reason::PULUMI_VERSION_TOO_LOW) => "The Pulumi CLI in the image is too old.",
+            Some(reason::NAMESPACE_TERMINATING) => "The namespace is being deleted, so no pod starts in it.",
+            _ => UNKNOWN_STALLED,
+        }
+    }
+
+    /// Returns the steps with which a user continues, first the most likely step. Each step is a sentence with a command
+    /// on the next line.
+    pub fn next_steps(&self) -> Vec<String> {
+        let mut steps = match self.phase {
+            Phase::Ready => Vec::new(),
+            Phase::Pending => vec![step("Check that the controller is running:", "kubectl pulumi doctor")],
+            Phase::Running => vec![self.plugin("Follow the log of the run:", "logs -f", "")],
+            Phase::Preparing | Phase::Deleting => {
+                vec![self.plugin("Look at the events of the Workspace and its pod:", "events", "")]
+            }
+            Phase::Suspended if self.is_deleted() => {
+                vec![self.plugin("Resume the Stack, so that the controller destroys its resources:", "resume", "")]
+            }
+            Phase::Suspended => vec![self.plugin("Resume the Stack:", "resume", "")],
+            Phase::Retrying => self.of_retrying(),
+            Phase::Waiting => self.of_waiting(),
+            Phase::Stalled => self.of_stalled(),
+        };
+        // For these two reasons, the steps already contain an alternative to the destroy.
+        let has_alternative = [reason::STACK_NOT_FOUND, reason::NAMESPACE_TERMINATING].map(Some).contains(&self.reason);
+        if self.destroys() && !matches!(self.phase, Phase::Running | Phase::Pending) && !has_alternative {
+            steps.push(self.keep_resources("Or keep the resources, and delete the Stack without a destroy:"));
+        }
+        if phase::is_suspended(self.stack) && self.phase == Phase::Stalled {
+            steps.push(self.plugin("The Stack is also suspended. To permit runs, resume it:", "resume", ""));
+        }
+        if let Some(status) = &self.stack.status {
+            steps.extend(self.of_results(status));
+        }
+        steps
+    }
+
+    fn of_retrying(&self) -> Vec<String> {
+        let retry = self.plugin("To retry the run now:", "reconcile", "");
+        let pod = names::workspace_pod(&self.name);
+        let log = "Correct the cause. The log of the last run contains all messages:";
+        let first = match self.reason {
+            Some(reason::UPDATE_CONFLICT) => step(
+                "Wait until the other update ends. If no process holds the lock anymore, remove the lock:",
+                &format!(
+                    "kubectl exec -n {} {pod} -c {} -- pulumi cancel --yes",
+                    self.namespace,
+                    names::PULUMI_CONTAINER
+                ),
+            ),
+            _ if self.has_violated_policy() => self.correct_policy(),
+            _ => self.plugin(log, "logs", ""),
+        };
+        vec![first, retry]
+    }
+
+    fn of_waiting(&self) -> Vec<String> {
+        match self.reason {
             Some(reason::AWAITING_APPROVAL) => vec![
                 self.plugin("Review the plan, and approve it:", "approve", ""),
                 self.plugin("Or reject the plan:", "reject", "--reason TEXT"),
             ],
-            Some(reason::PAUSED) => vec![self.with(
-                "Wait until the pause ends. An administrator ends the pause of a namespace with:",
-                &format!("kubectl annotate namespace {namespace} pulumi.com/pause-"),
-            )],
-            Some(reason::OUTSIDE_SCHEDULE) => vec![self.with(
-                "Wait until the time in the cause, or change spec.schedule. The namespace can have a schedule, too:",
-                &format!(
-                    "kubectl get namespace {namespace} -o jsonpath='{{.metadata.annotations.pulumi\\.com/schedule}}'"
-                ),
-            )],
+            Some(reason::PAUSED) => self.of_pause(),
+            Some(reason::OUTSIDE_SCHEDULE) => self.of_schedule(),
             Some(reason::PREREQUISITE_NOT_SATISFIED) => {
                 vec![self.plugin("Look at the Stacks on which this Stack depends:", "tree", "")]
             }
@@ -108,9 +182,52 @@ impl Steps {
         }
     }
 
-    fn of_stalled(&self, why: Option<&str>) -> Vec<String> {
-        match why {
-            Some(reason::RUN_OUTCOME_UNKNOWN | reason::PENDING_CREATES) => vec![
+    /// Returns how a pause ends. The message of the condition tells whether the namespace or the controller is paused.
+    fn of_pause(&self) -> Vec<String> {
+        let of_namespace = step(
+            "Wait until the pause ends. An administrator ends the pause of the namespace:",
+            &format!("kubectl annotate namespace {} {ANNOTATION_PAUSE}-", self.namespace),
+        );
+        let of_controller = step(
+            "Wait until the pause ends. An administrator removes the flag --pause from the Deployment of the controller:",
+            &format!("kubectl get deployments -A -l {}", controller::LABEL),
+        );
+        match phase::cause(self.stack) {
+            Some(cause) if cause.contains(ANNOTATION_PAUSE) => vec![of_namespace],
+            Some(cause) if cause.contains("--pause") => vec![of_controller],
+            _ => vec![of_namespace, of_controller],
+        }
+    }
+
+    fn of_schedule(&self) -> Vec<String> {
+        let namespace = &self.namespace;
+        let annotation = ANNOTATION_SCHEDULE.replace('.', "\\.");
+        let of_namespace = step(
+            "Wait until the time in the cause. An administrator can change the schedule of the namespace:",
+            &format!("kubectl get namespace {namespace} -o jsonpath='{{.metadata.annotations.{annotation}}}'"),
+        );
+        let of_stack = "Wait until the time in the cause, or change spec.schedule:";
+        match self.stack.spec.schedule {
+            Some(_) => vec![self.edit(of_stack), of_namespace],
+            None => vec![of_namespace],
+        }
+    }
+
+    fn of_stalled(&self) -> Vec<String> {
+        match self.reason {
+            Some(reason::RUN_OUTCOME_UNKNOWN | reason::PENDING_CREATES) if self.is_abandoned() => {
+                vec![self.plugin("Request another run:", "reconcile", "")]
+            }
+            Some(reason::RUN_OUTCOME_UNKNOWN) => vec![
+                self.plugin(
+                    "Make sure that the run has ended: check its pod and its node. Then run again with the current state:",
+                    "resolve",
+                    "--decision retry",
+                ),
+                self.plugin("Or remove pending creates from the state, and run again:", "resolve", "--decision clear"),
+                self.plugin("Or start no run until an input changes:", "resolve", "--decision abandon"),
+            ],
+            Some(reason::PENDING_CREATES) => vec![
                 self.plugin(
                     "If the run has ended, and the resources in the cause do not exist, remove them from the state:",
                     "resolve",
@@ -126,76 +243,151 @@ impl Steps {
                 self.plugin("Correct the backend or the names, and retry the destroy:", "resolve", "--decision retry"),
                 self.plugin("Or delete the Stack without a destroy:", "resolve", "--decision abandon"),
             ],
-            Some(reason::CANCELED | reason::PLAN_REJECTED | reason::UPDATE_FAILED | reason::PREVIEW_FAILED) => {
-                vec![self.plugin("Request another run:", "reconcile", "")]
-            }
-            Some(reason::DESTROY_UNCONFIRMED) => vec![self.with(
-                "Check that the Stack was deleted intentionally, and confirm the destroy:",
-                &format!("kubectl annotate -n {} stack {} pulumi.com/confirm-destroy=true", self.namespace, self.name),
+            Some(reason::PLAN_REJECTED) => vec![self.plugin(
+                "Change the source or the spec, or request another run, which creates a new plan:",
+                "reconcile",
+                "",
             )],
-            Some(reason::SOURCE_UNAVAILABLE) => {
-                vec![self.plugin("Correct the source, and reconcile it:", "reconcile", "--with-source")]
+            Some(reason::CANCELED) => {
+                vec![self.plugin("Change the source or the spec, or request another run:", "reconcile", "")]
             }
+            Some(reason::UPDATE_FAILED | reason::PREVIEW_FAILED) => {
+                vec![self.plugin("Correct the cause, and request another run:", "reconcile", "")]
+            }
+            _ => self.of_cause(),
+        }
+    }
+
+    /// Returns the steps for a stalled Stack that continues when a user has corrected the cause.
+    fn of_cause(&self) -> Vec<String> {
+        match self.reason {
+            Some(reason::DESTROY_UNCONFIRMED) => vec![step(
+                "Check that the Stack was deleted intentionally, and confirm the destroy:",
+                &format!("kubectl annotate -n {} stack {} {ANNOTATION_CONFIRM_DESTROY}=true", self.namespace, self.name),
+            )],
+            Some(reason::UPDATE_CONFLICT) if self.is_deleted() => {
+                vec![self.edit("Delete the other Stack first, or restore spec.stack and spec.backend, as in the cause:")]
+            }
+            Some(reason::UPDATE_CONFLICT) => vec![self.edit(
+                "Set another spec.stack or spec.backend, or set spec.preview. If you delete one of the Stacks instead, first \
+                 check whether its deletion destroys the resources:",
+            )],
+            Some(reason::SOURCE_UNAVAILABLE) => vec![self.plugin(
+                "Create the source, or correct the reference or the credentials in the cause. Then reconcile the source:",
+                "reconcile",
+                "--with-source",
+            )],
             Some(reason::WORKSPACE_FAILED) => {
                 vec![self.plugin("Correct the cause. The events of the pod contain more messages:", "events", "")]
             }
-            _ => vec![self.with(
-                "Correct the field or the object that the cause names:",
-                &format!("kubectl edit -n {} stack {}", self.namespace, self.name),
+            Some(reason::SPEC_INVALID) => vec![self.edit("Correct the field or the object that the cause names:")],
+            Some(reason::ACCESS_DENIED) => vec![self.edit(
+                "Refer to an object in the namespace of the Stack. Only the controller can permit other namespaces \
+                 (--no-cross-namespace-refs=false):",
             )],
+            Some(reason::PULUMI_VERSION_TOO_LOW) => vec![self.edit(
+                "Set spec.workspaceTemplate.spec.image to an image with version 3.105.0 or later of the Pulumi CLI:",
+            )],
+            Some(reason::NAMESPACE_TERMINATING) => vec![self.keep_resources(
+                "Destroy the resources with the Pulumi CLI, or keep them. Then delete the Stack without a destroy:",
+            )],
+            _ => vec![self.edit("Follow the advice in the cause, for example change the Stack:")],
         }
     }
+
+    /// Returns the steps for results that do not prevent a run: drift, outputs that were not written, the expiry, and the
+    /// violations that a drift check has found.
+    fn of_results(&self, status: &StackStatus) -> Vec<String> {
+        let find = |kind: &str| conditions::find(&status.conditions, kind);
+        let has_status =
+            |condition: Option<&Condition>, value: &str| condition.is_some_and(|found| found.status == value);
+        let is_ready = self.phase == Phase::Ready;
+        let mut steps = Vec::new();
+        if is_ready && status.policy_violations.as_ref().is_some_and(|found| found.mandatory > 0) {
+            steps.push(self.correct_policy());
+        }
+        if is_ready && has_status(find(DRIFTED), "True") {
+            steps.push(self.plugin("To correct the drift:", "reconcile", "--refresh"));
+        }
+        if has_status(find(DRIFTED), "Unknown") {
+            let check = status.drift.as_ref().map(|drift| drift.update_name.as_str()).unwrap_or_default();
+            steps.push(self.plugin("The drift check has failed. To read its log:", "logs", check));
+        }
+        if is_ready && has_status(find(OUTPUTS_WRITTEN), "False") {
+            let sentence = "Correct the output or the object in the details, and write the outputs again:";
+            steps.push(self.plugin(sentence, "reconcile", ""));
+        }
+        if !self.is_deleted() && has_status(find(EXPIRING), "True") {
+            steps.push(self.edit("To keep the Stack, change or remove spec.ttl and spec.expiresAt:"));
+        }
+        steps
+    }
+
+    fn correct_policy(&self) -> String {
+        self.plugin(
+            "Correct the program, its configuration or the policy. To read the log of the last run:",
+            "logs",
+            "",
+        )
+    }
+
+    fn keep_resources(&self, sentence: &str) -> String {
+        let patch = "{\"spec\":{\"destroyOnFinalize\":false}}";
+        let (namespace, name) = (&self.namespace, &self.name);
+        step(sentence, &format!("kubectl patch -n {namespace} stack {name} --type merge -p '{patch}'"))
+    }
+
+    fn edit(&self, sentence: &str) -> String {
+        step(sentence, &format!("kubectl edit -n {} stack {}", self.namespace, self.name))
+    }
+
+    fn plugin(&self, sentence: &str, command: &str, arguments: &str) -> String {
+        let arguments = if arguments.is_empty() { String::new() } else { format!(" {arguments}") };
+        step(sentence, &format!("kubectl pulumi {command} -n {} {}{arguments}", self.namespace, self.name))
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.stack.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Returns whether the Stack is being deleted, and the controller destroys its resources first. The resources of an
+    /// expired Stack are destroyed unless the spec prevents it.
+    fn destroys(&self) -> bool {
+        let conditions = self.stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let has_expired =
+            conditions::find(conditions, EXPIRING).is_some_and(|found| found.reason == expiry_reason::EXPIRED);
+        self.is_deleted() && self.stack.spec.destroy_on_finalize.unwrap_or(has_expired)
+    }
+
+    fn last_update(&self) -> Option<&LastUpdate> {
+        self.stack.status.as_ref()?.last_update.as_ref()
+    }
+
+    fn has_violated_policy(&self) -> bool {
+        self.last_update().is_some_and(|last| last.reason.as_deref() == Some(update_reason::POLICY_VIOLATION))
+    }
+
+    /// Returns whether a user has decided to abandon the last run.
+    fn is_abandoned(&self) -> bool {
+        let value = self.stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref());
+        let last = self.last_update().and_then(|last| last.name.as_deref());
+        value
+            .and_then(|value| resolve::parse(value).ok())
+            .is_some_and(|resolution| resolution.decision == Decision::Abandon && Some(resolution.update) == last)
+    }
+}
+
+fn step(sentence: &str, command: &str) -> String {
+    format!("{sentence}\n    {command}")
+}
+
+/// Returns the reason of the condition that explains the phase best.
+fn main_reason(stack: &Stack) -> Option<&str> {
+    let status = stack.status.as_ref()?;
+    let ready = conditions::find(&status.conditions, READY);
+    let condition = phase::stalled(status).or_else(|| phase::reconciling(status)).or(ready)?;
+    Some(condition.reason.as_str())
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::plugin::fixtures::stack;
-
-    #[test]
-    fn every_state_that_is_not_ready_has_a_next_step_with_a_command() {
-        let stack = stack("web", &json!({}), &json!({}));
-        let phases = [
-            Phase::Pending,
-            Phase::Running,
-            Phase::Preparing,
-            Phase::Retrying,
-            Phase::Waiting,
-            Phase::Stalled,
-            Phase::Suspended,
-            Phase::Deleting,
-        ];
-        let reasons = [
-            None,
-            Some(reason::AWAITING_APPROVAL),
-            Some(reason::PAUSED),
-            Some(reason::OUTSIDE_SCHEDULE),
-            Some(reason::PREREQUISITE_NOT_SATISFIED),
-            Some(reason::SOURCE_UNAVAILABLE),
-            Some(reason::RUN_OUTCOME_UNKNOWN),
-            Some(reason::STACK_NOT_FOUND),
-            Some(reason::CANCELED),
-            Some(reason::DESTROY_UNCONFIRMED),
-            Some(reason::WORKSPACE_FAILED),
-            Some(reason::SPEC_INVALID),
-        ];
-        for phase in phases {
-            for why in reasons {
-                let steps = next_steps(&stack, phase, why);
-                assert!(!steps.is_empty(), "{phase} {why:?}");
-                assert!(steps.iter().all(|step| step.contains("\n    kubectl ")), "{phase} {why:?}: {steps:?}");
-                assert!(summary(phase, why).ends_with('.'), "{phase} {why:?}");
-            }
-        }
-        assert!(next_steps(&stack, Phase::Ready, None).is_empty());
-    }
-
-    #[test]
-    fn a_command_names_the_namespace_and_the_stack() {
-        let stack = stack("web", &json!({}), &json!({}));
-        let steps = next_steps(&stack, Phase::Suspended, None);
-        assert_eq!(steps, ["Resume the Stack:\n    kubectl pulumi resume -n apps web"]);
-    }
-}
+mod tests;

@@ -1,0 +1,176 @@
+//! Facts about a Stack, its Workspace and its run that help to find the cause of a state.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::columns;
+use pulumi_controller::api::conditions::{self, DRIFTED, EXPIRING, OUTPUTS_WRITTEN, READY};
+use pulumi_controller::api::pulumi::{PolicyViolation, Stack, StackStatus};
+
+use crate::plugin::phase;
+use crate::plugin::screen::age;
+use crate::plugin::updates;
+
+/// Maximum number of policy violations.
+const MAX_VIOLATIONS: usize = 5;
+/// Maximum length of the text of a policy violation, in characters.
+const MAX_TEXT: usize = 200;
+
+/// Objects that explain the state of a Stack.
+pub struct Facts {
+    pub stack: Stack,
+    pub workspace: Option<Workspace>,
+    /// The open run, or else the last run.
+    pub update: Option<Update>,
+}
+
+/// Returns the details, each of which can have several lines.
+pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
+    let mut details = Vec::new();
+    let status = facts.stack.status.as_ref();
+    if phase::is_suspended(&facts.stack) {
+        details.push("the Stack is suspended, so no run starts".to_owned());
+    }
+    if let Some(pending) = status.and_then(|status| status.pending_since.as_ref()) {
+        details.push(format!("a run has been due for {}", age(Some(pending), now)));
+    }
+    details.extend(facts.update.iter().flat_map(of_run));
+    let ready = facts.workspace.as_ref().and_then(|workspace| workspace.status.as_ref());
+    let ready = ready.and_then(|status| conditions::find(&status.conditions, READY));
+    if let Some(ready) = ready.filter(|ready| ready.status != "True") {
+        details.push(format!("Workspace is not ready ({}): {}", ready.reason, ready.message));
+    }
+    let failures = status.and_then(|status| status.last_update.as_ref()).map(|last| last.failures);
+    if let Some(failures) = failures.filter(|failures| *failures > 0) {
+        details.push(format!("consecutive failures with the current inputs: {failures}"));
+    }
+    details.extend(status.and_then(of_violations));
+    details.extend(of_drift(&facts.stack));
+    let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let is_announced = |condition: &&Condition| match condition.type_.as_str() {
+        OUTPUTS_WRITTEN => condition.status == "False",
+        EXPIRING => condition.status == "True",
+        _ => false,
+    };
+    details.extend(conditions.iter().filter(is_announced).map(|condition| condition.message.clone()));
+    details
+}
+
+fn of_run(update: &Update) -> Vec<String> {
+    let status = update.status.as_ref();
+    let progress = status.and_then(|status| status.progress.as_ref()).map(|progress| progress.summary.as_str());
+    let progress = progress.filter(|summary| !summary.is_empty());
+    let progress = progress.map(|summary| format!(": {summary}")).unwrap_or_default();
+    let (kind, name, phase) = (update.spec.kind.as_str(), update.name_any(), updates::phase(update));
+    let permalink = status.and_then(|status| status.permalink.as_ref());
+    let permalink = permalink.map(|url| format!("run in Pulumi Cloud: {url}"));
+    std::iter::once(format!("run {name} ({kind}) is {phase}{progress}")).chain(permalink).collect()
+}
+
+/// Returns the numbers of policy violations, and the first of them. Violations of mandatory policies come first.
+fn of_violations(status: &StackStatus) -> Option<String> {
+    let found = status.policy_violations.as_ref()?;
+    let numbers = phase::violations(Some(found))?;
+    let listed = found.violations.iter().take(MAX_VIOLATIONS).map(of_violation);
+    let listed: String = listed.map(|line| format!("\n{line}")).collect();
+    let shown = i64::try_from(found.violations.len().min(MAX_VIOLATIONS)).unwrap_or(i64::MAX);
+    let more = found.count().saturating_sub(shown);
+    let more = if more > 0 && shown > 0 { format!("\nand {more} more") } else { String::new() };
+    Some(format!("policy violations: {numbers}{listed}{more}"))
+}
+
+fn of_violation(violation: &PolicyViolation) -> String {
+    let PolicyViolation { enforcement_level, pack, policy, urn, message, .. } = violation;
+    let level = enforcement_level.as_str();
+    let resource = if urn.is_empty() { String::new() } else { format!(" ({urn})") };
+    // The first line is the description of the policy, and the other lines describe the violation.
+    let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("{level} {policy} of {pack}{resource}: {}", columns::text(&message, MAX_TEXT))
+}
+
+/// Returns the result of the last drift check. The message of the condition lists the resources, or contains the error.
+fn of_drift(stack: &Stack) -> Option<String> {
+    let drift = phase::drift(stack)?;
+    let drifted = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, DRIFTED));
+    let message = drifted.filter(|drifted| drifted.status != "False").map(|drifted| drifted.message.as_str());
+    let message = message.filter(|message| !message.is_empty());
+    Some(format!("drift: {}", message.unwrap_or(&drift)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::plugin::fixtures::{condition, now, stack, update, workspace};
+
+    const URN: &str = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs";
+
+    fn of(spec: &Value, status: &Value) -> Vec<String> {
+        details(&Facts { stack: stack("web", spec, status), workspace: None, update: None }, now())
+    }
+
+    #[test]
+    fn details_name_the_workspace_the_run_and_the_failures() {
+        let status = json!({ "pendingSince": "2026-11-02T11:55:00Z", "lastUpdate": { "failures": 2 } });
+        let conditions = json!([condition("Ready", "False", "PodFailed", "no image")]);
+        let permalink = "https://app.pulumi.com/acme/web/dev/updates/1";
+        let run = json!({ "phase": "Running", "permalink": permalink, "progress": { "summary": "3 done" } });
+        let facts = Facts {
+            stack: stack("web", &json!({ "suspend": true }), &status),
+            workspace: Some(workspace(&json!({ "conditions": conditions }))),
+            update: Some(update("web-1", "up", &run)),
+        };
+        let expected = [
+            "the Stack is suspended, so no run starts",
+            "a run has been due for 5m",
+            "run web-1 (up) is Running: 3 done",
+            "run in Pulumi Cloud: https://app.pulumi.com/acme/web/dev/updates/1",
+            "Workspace is not ready (PodFailed): no image",
+            "consecutive failures with the current inputs: 2",
+        ];
+        assert_eq!(details(&facts, now()), expected);
+    }
+
+    #[test]
+    fn details_list_the_first_policy_violations() {
+        let violation = |level: &str, urn: &str, message: &str| {
+            let policy = "no-public";
+            json!({ "enforcementLevel": level, "pack": "house", "policy": policy, "urn": urn, "message": message })
+        };
+        let listed = json!([
+            violation("mandatory", URN, "Buckets must not be public.\nThe ACL is public-read."),
+            violation("advisory", "", "Use tags."),
+        ]);
+        let status = json!({ "policyViolations": { "mandatory": 1, "advisory": 2, "violations": listed } });
+        let expected = format!(
+            "policy violations: 1 mandatory, 2 advisory\nmandatory no-public of house ({URN}): Buckets must not be public. \
+             The ACL is public-read.\nadvisory no-public of house: Use tags.\nand 1 more"
+        );
+        assert_eq!(of(&json!({}), &status), [expected]);
+    }
+
+    #[test]
+    fn details_contain_drift_outputs_and_expiry() {
+        let status = json!({
+            "conditions": [
+                condition("Drifted", "True", "DriftDetected", "2 resource(s) differ from the state: update a"),
+                condition("OutputsWritten", "False", "OutputsNotWritten", "failed to write the outputs: Secret a"),
+                condition("Expiring", "True", "ExpiresSoon", "the Stack expires at 2026-11-02T13:00:00Z"),
+            ],
+            "drift": { "updateName": "web-3", "count": 2 },
+        });
+        let expected = [
+            "drift: 2 resource(s) differ from the state: update a",
+            "failed to write the outputs: Secret a",
+            "the Stack expires at 2026-11-02T13:00:00Z",
+        ];
+        assert_eq!(of(&json!({}), &status), expected);
+        let corrected = json!({ "conditions": [
+            condition("Drifted", "False", "Corrected", "a run with a refresh has succeeded since the last drift check"),
+            condition("OutputsWritten", "True", "OutputsWritten", "wrote the outputs to Secret a"),
+        ] });
+        assert_eq!(of(&json!({}), &corrected), ["drift: corrected"]);
+    }
+}

@@ -1,0 +1,184 @@
+//! Tests that each state in `docs/spec/v1/stack.md` has a summary and a next step.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::plugin::fixtures::{condition, now, stack};
+
+/// The reference of Stacks.
+const REFERENCE: &str = include_str!("../../../../../docs/spec/v1/stack.md");
+
+/// Returns the rows of the table with this header in the reference, as cells without spaces around them.
+fn table(header: &str) -> Vec<Vec<&'static str>> {
+    let (_, rest) = REFERENCE.split_once(header).unwrap_or_else(|| panic!("no table {header}"));
+    let lines = rest.lines().skip(2).take_while(|line| line.starts_with('|'));
+    lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
+}
+
+/// Returns the conditions of a row in the table of states. A cell without a condition contains `–`.
+fn conditions_of(row: &[&str], message: &str) -> Vec<Value> {
+    let cells = row.iter().skip(1).zip(["Ready", "Reconciling", "Stalled"]);
+    let parsed = cells.filter_map(|(cell, kind)| {
+        let (status, reason) = cell.split_once(" / ")?;
+        Some(condition(kind, status, reason.trim_matches('`'), message))
+    });
+    parsed.collect()
+}
+
+fn with(conditions: &[Value]) -> Stack {
+    stack("web", &json!({}), &json!({ "conditions": conditions }))
+}
+
+fn steps(stack: &Stack) -> Vec<String> {
+    State::of(stack).next_steps()
+}
+
+/// Asserts that the steps have the format of a sentence and a command, and that the reason is known.
+fn assert_explained(stack: &Stack, row: &str) {
+    let (state, steps) = (State::of(stack), steps(stack));
+    assert!(!steps.is_empty(), "{row}");
+    assert!(steps.iter().all(|step| step.contains(":\n    kubectl ")), "{row}: {steps:?}");
+    let summary = state.summary();
+    assert!(summary.ends_with('.'), "{row}: {summary}");
+    assert!(summary != UNKNOWN && summary != UNKNOWN_STALLED, "{row}: the summary of an unknown reason");
+}
+
+#[test]
+fn every_state_in_the_reference_has_a_summary_and_a_next_step() {
+    let rows = table("| state | Ready | Reconciling | Stalled |");
+    assert!(rows.len() > 25, "found only {} states", rows.len());
+    for row in rows.iter().filter(|row| !row.iter().any(|cell| cell.starts_with("unchanged"))) {
+        let conditions = conditions_of(row, "why");
+        assert!(!conditions.is_empty(), "{row:?}");
+        let stack = with(&conditions);
+        if row.get(1).is_some_and(|ready| ready.starts_with("True")) {
+            assert_eq!((State::of(&stack).phase, steps(&stack)), (Phase::Ready, Vec::new()), "{row:?}");
+        } else {
+            assert_explained(&stack, &format!("{row:?}"));
+        }
+    }
+}
+
+#[test]
+fn every_stalled_reason_in_the_reference_has_its_own_next_step() {
+    let code = |cell: &'static str| cell.split('`').skip(1).step_by(2);
+    let rows = table("| reason of `Stalled` | solution |");
+    let reasons: BTreeSet<&str> = rows.iter().filter_map(|row| row.first().copied()).flat_map(code).collect();
+    assert!(reasons.len() > 12, "found only {reasons:?}");
+    let unknown = steps(&with(&[condition("Stalled", "True", "NewReason", "why")]));
+    for reason in reasons {
+        let stack = with(&[condition("Stalled", "True", reason, "why")]);
+        assert_explained(&stack, reason);
+        assert_ne!(steps(&stack), unknown, "{reason}");
+    }
+}
+
+#[test]
+fn states_without_a_condition_have_a_next_step() {
+    let suspended =
+        |conditions: &[Value]| stack("web", &json!({ "suspend": true }), &json!({ "conditions": conditions }));
+    let ready = suspended(&[condition("Ready", "True", "ProcessingCompleted", "done")]);
+    assert_eq!(steps(&ready), ["Resume the Stack:\n    kubectl pulumi resume -n apps web"]);
+    let stalled = steps(&suspended(&[condition("Stalled", "True", "SpecInvalid", "why")]));
+    assert!(stalled.iter().any(|step| step.contains("kubectl pulumi resume")), "{stalled:?}");
+    assert_explained(&stack("web", &json!({}), &json!({})), "Pending");
+    let running = json!({ "conditions": [condition("Ready", "Unknown", "NotReadyInProgress", "running")],
+        "currentUpdate": { "name": "web-1" } });
+    assert_explained(&stack("web", &json!({}), &running), "Running");
+}
+
+#[test]
+fn a_destroy_can_be_skipped_in_every_state_in_which_it_waits() {
+    let keeps = |spec: &Value, conditions: &[Value]| {
+        let mut stack = stack("web", spec, &json!({ "conditions": conditions }));
+        stack.metadata.deletion_timestamp = Some(Time(now()));
+        let steps = steps(&stack);
+        steps.iter().filter(|step| step.contains("{\"spec\":{\"destroyOnFinalize\":false}}")).count()
+    };
+    let destroys = json!({ "destroyOnFinalize": true });
+    let retrying = || condition("Reconciling", "True", "RetryingAfterFailure", "why");
+    for reason in ["DestroyUnconfirmed", "UpdateConflict", "NamespaceTerminating", "WorkspaceFailed"] {
+        assert_eq!(keeps(&destroys, &[condition("Stalled", "True", reason, "why")]), 1, "{reason}");
+    }
+    assert_eq!(keeps(&destroys, &[retrying()]), 1);
+    assert_eq!(keeps(&json!({}), &[retrying()]), 0, "nothing is destroyed");
+    assert_eq!(keeps(&json!({}), &[retrying(), condition("Expiring", "True", "Expired", "expired")]), 1);
+    let not_found = condition("Stalled", "True", "StackNotFound", "why");
+    assert_eq!(keeps(&destroys, &[not_found]), 0, "the decision abandon has the same effect");
+}
+
+#[test]
+fn the_step_of_a_pause_or_a_schedule_depends_on_its_origin() {
+    let of = |reason: &str, message: &str, spec: &Value| {
+        let status = json!({ "conditions": [condition("Ready", "False", reason, message),
+            condition("Reconciling", "True", reason, message)] });
+        steps(&stack("web", spec, &status)).join("\n")
+    };
+    let namespace =
+        "namespace apps is paused: audit; to resume, remove the annotation pulumi.com/pause of the namespace";
+    let rows = [
+        (namespace, true, false),
+        ("the controller is paused (--pause), so no run starts", false, true),
+        ("unknown", true, true),
+    ];
+    for (message, of_namespace, of_controller) in rows {
+        let steps = of("Paused", message, &json!({}));
+        assert_eq!(steps.contains("kubectl annotate namespace apps pulumi.com/pause-"), of_namespace, "{message}");
+        assert_eq!(steps.contains("kubectl get deployments -A -l "), of_controller, "{message}");
+    }
+    let closed = "up waits: outside the windows of spec.schedule until 2026-12-01T08:00:00Z";
+    let window = json!({ "schedule": { "windows": [{ "start": "08:00", "end": "17:00" }] } });
+    assert!(of("OutsideSchedule", closed, &window).contains("kubectl edit -n apps stack web"));
+    let of_namespace = of("OutsideSchedule", closed, &json!({}));
+    assert!(!of_namespace.contains("kubectl edit") && of_namespace.contains("pulumi\\.com/schedule"), "{of_namespace}");
+}
+
+#[test]
+fn a_policy_violation_a_lock_and_an_abandoned_run_have_their_own_steps() {
+    let of = |conditions: &[Value], more: &Value| {
+        let mut status = json!({ "conditions": conditions });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            status[key] = value.clone();
+        }
+        let stack = stack("web", &json!({}), &status);
+        (State::of(&stack).summary(), steps(&stack).join("\n"))
+    };
+    let retrying = |reason: &str| [condition("Reconciling", "True", reason, "why")];
+    let violation = json!({ "lastUpdate": { "reason": "PolicyViolation" } });
+    let (summary, steps) = of(&retrying("RetryingAfterFailure"), &violation);
+    assert!(summary.contains("policy") && steps.starts_with("Correct the program"), "{summary} {steps}");
+    let (_, steps) = of(&retrying("UpdateConflict"), &json!({}));
+    assert!(steps.contains("kubectl exec -n apps web-workspace-0 -c pulumi -- pulumi cancel --yes"), "{steps}");
+    let stalled = [condition("Stalled", "True", "RunOutcomeUnknown", "why")];
+    let abandoned = json!({ "handledResolve": "web-1=abandon", "lastUpdate": { "name": "web-1" } });
+    let (summary, steps) = of(&stalled, &abandoned);
+    assert!(summary.contains("abandoned") && steps.contains("kubectl pulumi reconcile"), "{summary} {steps}");
+    let later = json!({ "handledResolve": "web-1=abandon", "lastUpdate": { "name": "web-2" } });
+    assert!(of(&stalled, &later).1.contains("--decision retry"), "the decision names an earlier run");
+}
+
+#[test]
+fn results_of_a_ready_stack_have_a_next_step() {
+    let ready = || condition("Ready", "True", "ProcessingCompleted", "done");
+    let of = |other: Value, more: Value| {
+        let status = json!({ "conditions": [ready(), other], "drift": { "updateName": "web-3", "count": 1 },
+            "policyViolations": more });
+        steps(&stack("web", &json!({}), &status)).join("\n")
+    };
+    let rows = [
+        (condition("Drifted", "True", "DriftDetected", ""), "kubectl pulumi reconcile -n apps web --refresh"),
+        (condition("Drifted", "Unknown", "CheckFailed", ""), "kubectl pulumi logs -n apps web web-3"),
+        (condition("OutputsWritten", "False", "OutputsNotWritten", ""), "kubectl pulumi reconcile -n apps web"),
+        (condition("Expiring", "True", "ExpiresSoon", ""), "kubectl edit -n apps stack web"),
+    ];
+    for (other, expected) in rows {
+        let steps = of(other.clone(), json!(null));
+        assert!(steps.ends_with(expected), "{other}: {steps}");
+    }
+    let mandatory = of(condition("Drifted", "False", "NoDrift", ""), json!({ "mandatory": 1 }));
+    assert!(mandatory.contains("Correct the program"), "{mandatory}");
+    assert_eq!(of(condition("Drifted", "False", "NoDrift", ""), json!({ "advisory": 1 })), "");
+}
