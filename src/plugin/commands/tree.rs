@@ -183,6 +183,7 @@ fn workspace_state(workspace: &Workspace) -> String {
     let version = status.and_then(|status| status.pulumi_version.as_deref());
     let version = version.map(|version| format!(", Pulumi {version}")).unwrap_or_default();
     match ready {
+        Some(ready) if ready.status == "True" && workspace.is_asleep() => format!("Sleeping{version}"),
         Some(ready) if ready.status == "True" => format!("Ready{version}"),
         Some(ready) => format!("{}: {}", ready.reason, columns::text(&ready.message, MAX_STATE)),
         None => "Pending".to_owned(),
@@ -295,6 +296,15 @@ mod tests {
     #[test]
     fn the_tree_shows_source_policies_dependencies_workspace_updates_and_outputs() {
         assert_example("kubectl pulumi tree web", &tree(&objects()).text());
+    }
+
+    #[test]
+    fn a_workspace_that_is_asleep_has_its_own_state() {
+        let conditions = json!([condition("Ready", "True", "Sleeping", "idle")]);
+        let asleep = json!({ "sleep": {}, "pulumiVersion": "3.259.0", "conditions": conditions });
+        assert_eq!(workspace_state(&workspace(&asleep)), "Sleeping, Pulumi 3.259.0");
+        let waking = json!({ "conditions": [condition("Ready", "False", "Waking", "a run is due")] });
+        assert_eq!(workspace_state(&workspace(&waking)), "Waking: a run is due");
     }
 
     #[test]
