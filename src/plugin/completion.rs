@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::{Arg, Command, CommandFactory as _};
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 use kube::api::ListParams;
 use pulumi_controller::api::pulumi::Stack;
 
