@@ -252,7 +252,7 @@ impl CliVersion {
             environment: &environment.variables,
             operation: &format!("version-{}", uuid::Uuid::new_v4()),
             limit: VERSION_TIMEOUT,
-            log: PodLog { name: "version".to_owned(), redactor: environment.redactor() },
+            log: PodLog { name: "version".to_owned(), redactor: environment.redactor(), transcript: None },
             stdin: None,
             stdout: Stdout::Captured,
             begun: &|_| {},

@@ -171,6 +171,13 @@ impl Agent for Fetch {
         Err(not_started())
     }
 
+    async fn read_transcript(
+        &self,
+        _request: Request<proto::ReadTranscriptRequest>,
+    ) -> Result<Response<proto::ReadTranscriptReply>, Status> {
+        Err(not_started())
+    }
+
     async fn acknowledge(
         &self,
         _request: Request<proto::AcknowledgeRequest>,

@@ -31,6 +31,7 @@ mod serve;
 mod service;
 mod settings;
 mod source;
+mod transcript;
 mod workspace_lock;
 
 pub use bootstrap::{BootstrapError, bootstrap, make_project};

@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 
 use super::redactor::Redactor;
+use super::transcript::Transcript;
 use crate::pulumi::console;
 use crate::pulumi::events::{EngineEvent, EventError, LineSplitter};
 use crate::pulumi::failure::plan;
@@ -28,6 +30,8 @@ pub struct PodLog {
     /// Prefix of each line: the name of the Update.
     pub name: String,
     pub redactor: Redactor,
+    /// Transcript that also receives each line. `None` outside of a run.
+    pub transcript: Option<Arc<Transcript>>,
 }
 
 /// The last lines of an output, without colors and secrets.
@@ -119,6 +123,9 @@ async fn copy_to(
         if !reader.buffer().contains(&b'\n') {
             let _ = to.flush().await;
         }
+        if let Some(transcript) = &log.transcript {
+            transcript.add_output(&kept);
+        }
         tail.push(kept);
         line.drain(..printable_len);
     }
@@ -186,13 +193,14 @@ pub struct EventLog {
     buffer: Vec<u8>,
     malformed: usize,
     redactor: Redactor,
+    transcript: Arc<Transcript>,
 }
 
 impl EventLog {
-    /// Creates a reader that redacts all messages with `redactor`.
-    pub fn new(path: PathBuf, redactor: Redactor) -> Self {
+    /// Creates a reader that redacts all messages with `redactor`, and adds the redacted events to the transcript.
+    pub fn new(path: PathBuf, redactor: Redactor, transcript: Arc<Transcript>) -> Self {
         let (splitter, buffer) = (LineSplitter::default(), vec![0; READ_SIZE]);
-        EventLog { path, file: None, splitter, buffer, malformed: 0, redactor }
+        EventLog { path, file: None, splitter, buffer, malformed: 0, redactor, transcript }
     }
 
     /// Returns the events in the next chunk of the file, or an empty list if the file has no new events.
@@ -212,6 +220,9 @@ impl EventLog {
                 break;
             }
             for line in self.splitter.push(self.buffer.get(..length).unwrap_or_default()) {
+                if let Ok(line) = &line {
+                    self.transcript.add_event(line, &self.redactor);
+                }
                 let hide = |text: &str| self.redactor.redact(text);
                 match line.and_then(|line| EngineEvent::parse_without(&line, &hide)) {
                     Ok(event) => events.push(event),
@@ -237,7 +248,7 @@ mod tests {
 
     /// Copies `output`. Returns the lines that `see` receives, the printed text and the kept lines.
     async fn lines_of(output: &[u8]) -> (Vec<String>, String, Tail) {
-        let log = PodLog { name: "update".into(), redactor: Redactor::new(["hunter22"]) };
+        let log = PodLog { name: "update".into(), redactor: Redactor::new(["hunter22"]), transcript: None };
         let mut seen = Vec::new();
         let mut printed = Vec::new();
         let tail = copy_to(output, log, &mut printed, |line| seen.push(line.to_owned())).await;
@@ -254,6 +265,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_transcript_contains_the_lines_without_colors_and_secrets() {
+        let directory = tempfile::tempdir().unwrap();
+        let transcript = Arc::new(Transcript::new(directory.path()));
+        let redactor = Redactor::new(["hunter22"]);
+        let log = PodLog { name: "update".into(), redactor, transcript: Some(transcript) };
+        copy_to(b"\x1b[31mred\x1b[0m\nkey hunter22\n".as_slice(), log, Vec::new(), |_| {}).await;
+        let text = std::fs::read_to_string(directory.path().join("transcript-output")).unwrap();
+        assert_eq!(text, "red\nkey [secret]\n");
+    }
+
+    #[tokio::test]
     async fn values_that_deviate_from_a_plan_are_hidden() {
         let one = "error: resource urn violates plan: properties changed: ~~key[{&{{old]}]}}!={&{{new}}}], =+size[{1}]";
         let open = "error: resource urn violates plan: properties changed: ~~key[{&{{-----BEGIN\ninner\n}}}]\n\ninner";
@@ -263,7 +285,7 @@ mod tests {
             (open, "error: resource urn violates plan: properties changed: ~~key"),
         ] {
             let redactor = Redactor::default().without_plan_values();
-            let log = PodLog { name: "update".into(), redactor };
+            let log = PodLog { name: "update".into(), redactor, transcript: None };
             let mut printed = Vec::new();
             let tail = copy_to(output.as_bytes(), log, &mut printed, |_| {}).await;
             let text = tail.text();
@@ -271,7 +293,7 @@ mod tests {
             assert!(!text.contains("old") && !text.contains("inner") && !text.contains("BEGIN"), "{text}");
             assert_eq!(String::from_utf8(printed).unwrap(), format!("update: {text}"));
         }
-        let log = PodLog { name: "update".into(), redactor: Redactor::default() };
+        let log = PodLog { name: "update".into(), redactor: Redactor::default(), transcript: None };
         let tail = copy_to(open.as_bytes(), log, Vec::new(), |_| {}).await;
         assert!(tail.text().contains("inner"), "a run without a plan prints no such values");
     }

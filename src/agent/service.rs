@@ -114,6 +114,22 @@ impl Agent for Service {
         Ok(Response::new(Box::pin(replies)))
     }
 
+    async fn read_transcript(
+        &self,
+        request: Request<proto::ReadTranscriptRequest>,
+    ) -> Result<Response<proto::ReadTranscriptReply>, Status> {
+        let request = request.into_inner();
+        let (id, part) = (request.id.clone(), request.part());
+        let record = self.operations.journal.find(&id).ok_or_else(|| Refusal::UnknownOperation(id.clone()))?;
+        if record.result().is_none() {
+            return Err(Refusal::Precondition(format!("operation {id} has no result yet")).into());
+        }
+        let read = move || record.transcript().read(part, request.offset);
+        let read = tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        let (chunk, size) = read.map_err(Refusal::system("failed to read the transcript of the operation"))?;
+        Ok(Response::new(proto::ReadTranscriptReply { chunk, size }))
+    }
+
     async fn acknowledge(
         &self,
         request: Request<proto::AcknowledgeRequest>,

@@ -19,6 +19,7 @@ pub use super::client_tls::ClientIdentityError;
 use super::client_tls::{self, CloseReason};
 pub use super::sending::Sending;
 use super::sending::{Rate, source_messages};
+use super::transcript::PartContent;
 use super::unary_channel::UnaryChannel;
 use crate::rpc::bounds;
 use crate::rpc::identity::Issued;
@@ -355,6 +356,24 @@ impl AgentClient {
         let request = proto::AttachRequest { id: id.to_owned(), from };
         let stream = unary(&self.close_reason, "Attach", CALL_TIMEOUT, streams.attach(request)).await?;
         Ok(Attachment { stream, close_reason: self.close_reason.clone() })
+    }
+
+    /// Returns a part of the transcript of an ended operation, compressed with gzip. Returns an empty part if the
+    /// operation has no such part.
+    pub async fn transcript(&self, id: &str, part: proto::TranscriptPart) -> Result<Vec<u8>, RpcError> {
+        const CALL: &str = "ReadTranscript";
+        let mut content = PartContent::new(part);
+        loop {
+            let mut calls = self.calls.clone();
+            let request =
+                proto::ReadTranscriptRequest { id: id.to_owned(), part: part.into(), offset: content.offset() };
+            let reply = unary(&self.close_reason, CALL, CALL_TIMEOUT, calls.read_transcript(request)).await?;
+            match content.add(&reply) {
+                Ok(true) => return Ok(content.into_bytes()),
+                Ok(false) => {}
+                Err(message) => return Err(RpcError::new(CALL, Code::DataLoss, &message)),
+            }
+        }
     }
 
     /// Confirms that the result of an operation is recorded outside the pod.

@@ -25,4 +25,5 @@ pub mod proto {
 pub mod protocol;
 mod sending;
 pub mod server_tls;
+pub mod transcript;
 mod unary_channel;

@@ -150,6 +150,17 @@ impl Agent for Service {
         Ok(Response::new(Box::pin(replies)))
     }
 
+    async fn read_transcript(
+        &self,
+        request: Request<proto::ReadTranscriptRequest>,
+    ) -> Result<Response<proto::ReadTranscriptReply>, Status> {
+        if self.behavior(&request)?.is_older {
+            return Err(Status::unimplemented("an older agent has no transcripts"));
+        }
+        self.operation(&request, &request.get_ref().id)?;
+        Ok(Response::new(proto::ReadTranscriptReply::default()))
+    }
+
     async fn acknowledge(
         &self,
         request: Request<proto::AcknowledgeRequest>,

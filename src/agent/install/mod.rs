@@ -63,7 +63,7 @@ pub async fn install(
         environment: &environment.variables,
         operation: &operation(layout),
         limit: INSTALL_TIMEOUT,
-        log: PodLog { name: "install".to_owned(), redactor: environment.redactor() },
+        log: PodLog { name: "install".to_owned(), redactor: environment.redactor(), transcript: None },
         stdin: None,
         stdout: Stdout::Logged,
         begun: &|_| {},

@@ -4,6 +4,7 @@
 //! The directory `operations/<id>/` contains these files:
 //! - `request.json`: the request. The agent writes this file before the process starts.
 //! - `progress-<n>`: segments of the progress, which consist of length-delimited messages.
+//! - `transcript-<part>.gz`: the transcript for the history of runs. The agent writes these files before the result.
 //! - `result`: one message. The agent writes this file after all progress.
 //! - `acknowledged`: an empty file, which the agent writes when the controller has recorded the result.
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::agent::durable;
+use crate::agent::transcript::Transcript;
 use crate::rpc::proto;
 
 /// Size in bytes at which the journal closes a segment and removes the segment before it. An operation has at most two
@@ -70,6 +71,7 @@ pub struct State {
 pub struct JournalRecord {
     request: Request,
     directory: PathBuf,
+    transcript: Arc<Transcript>,
     writer: Mutex<Writer>,
     state: watch::Sender<State>,
 }
@@ -116,7 +118,8 @@ impl JournalRecord {
     }
 
     fn with_state(directory: PathBuf, request: Request, state: State) -> Self {
-        JournalRecord { request, directory, writer: Mutex::default(), state: watch::Sender::new(state) }
+        let transcript = Arc::new(Transcript::new(&directory));
+        JournalRecord { request, directory, transcript, writer: Mutex::default(), state: watch::Sender::new(state) }
     }
 
     pub fn request(&self) -> &Request {
@@ -143,6 +146,10 @@ impl JournalRecord {
     /// Returns the path of the file with the configuration of a policy pack.
     pub fn policy_config(&self, number: usize) -> PathBuf {
         self.directory.join(format!("policy-{number}.json"))
+    }
+
+    pub fn transcript(&self) -> &Arc<Transcript> {
+        &self.transcript
     }
 
     pub fn result(&self) -> Option<Arc<proto::Result>> {
@@ -215,6 +222,10 @@ impl JournalRecord {
         let _ = durable::remove(&self.event_log());
         let _ = durable::remove(&self.state_file());
         let _ = durable::remove(&self.plan_file());
+        // The transcript is complete when the result is visible. A run without a transcript does not fail.
+        if let Err(error) = self.transcript.finish() {
+            tracing::error!(operation = self.request.id, %error, "failed to write the transcript of the operation");
+        }
         let written = self.write_result(&writer, &result).or_else(|_| {
             self.remove_progress()?;
             self.write_result(&writer, &result)

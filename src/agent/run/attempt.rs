@@ -16,6 +16,7 @@ use crate::agent::command;
 use crate::agent::durable;
 use crate::agent::output::{self, EventLog, Tail};
 use crate::agent::processes::{self, RunProcesses};
+use crate::agent::redactor::Redactor;
 use crate::pulumi::active_update::ActiveUpdate;
 use crate::pulumi::arguments::OperationKind;
 use crate::pulumi::events::{Diagnostic, EngineEvent, EventKind, ResourceStep};
@@ -218,6 +219,7 @@ impl Watch<'_> {
 struct Events<'a> {
     run: &'a Run,
     log: EventLog,
+    redactor: Redactor,
     summary: RunSummary,
     /// Whether the steps of the engine are progress of the operation. A check before the operation makes no progress.
     has_progress: bool,
@@ -226,7 +228,8 @@ struct Events<'a> {
 
 impl<'a> Events<'a> {
     fn new(run: &'a Run, kind: OperationKind) -> Self {
-        let log = EventLog::new(run.record.event_log(), run.redactor());
+        let transcript = run.record.transcript().clone();
+        let log = EventLog::new(run.record.event_log(), run.redactor(), transcript);
         let needs_deletions = run.parameters.saves_plan() || !run.parameters.plan().is_empty();
         let planned = match kind {
             OperationKind::PreviewRefresh => PlannedSteps::of_refresh(),
@@ -234,7 +237,7 @@ impl<'a> Events<'a> {
             _ => PlannedSteps::default(),
         };
         let has_progress = !kind.is_preview() || kind == run.parameters.kind;
-        Events { run, log, summary: RunSummary::new(planned), has_progress, readable: true }
+        Events { run, log, redactor: run.redactor(), summary: RunSummary::new(planned), has_progress, readable: true }
     }
 
     /// Reads new events. Returns `false` if the event log has no new events. If the event log is unreadable, the run
@@ -250,6 +253,7 @@ impl<'a> Events<'a> {
                 }
                 for event in &events {
                     self.summary.observe(event);
+                    self.add_step(event);
                     if let Some(progress) = self.progress(event) {
                         self.run.record.append(progress);
                     }
@@ -261,6 +265,18 @@ impl<'a> Events<'a> {
                 self.readable = false;
                 false
             }
+        }
+    }
+
+    /// Adds the resources that the operation has changed, or would change, to the transcript.
+    fn add_step(&self, event: &EngineEvent) {
+        let (step, failed) = match &event.kind {
+            EventKind::ResourceOutputs(step) => (step, false),
+            EventKind::ResourceFailed(step) => (step, true),
+            _ => return,
+        };
+        if self.has_progress {
+            self.run.record.transcript().add_step(step, failed, &self.redactor);
         }
     }
 

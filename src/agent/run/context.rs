@@ -163,7 +163,8 @@ impl Run {
     }
 
     pub(super) fn log(&self) -> PodLog {
-        PodLog { name: self.record.request().name.clone(), redactor: self.redactor() }
+        let name = self.record.request().name.clone();
+        PodLog { name, redactor: self.redactor(), transcript: Some(self.record.transcript().clone()) }
     }
 
     pub(super) fn redactor(&self) -> Redactor {

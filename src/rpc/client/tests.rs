@@ -15,6 +15,7 @@ use crate::rpc::proto;
 use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::server_tls::tests::Serving;
+use crate::rpc::transcript::MAX_CHUNK;
 
 /// Agent that records calls.
 #[derive(Clone, Default)]
@@ -108,6 +109,18 @@ impl Agent for FakeAgent {
         ];
         let replies = parts.map(|part| Ok(proto::AttachReply { part: Some(part) }));
         Ok(Response::new(Box::pin(futures::stream::iter(replies))))
+    }
+
+    async fn read_transcript(
+        &self,
+        request: Request<proto::ReadTranscriptRequest>,
+    ) -> Result<Response<proto::ReadTranscriptReply>, Status> {
+        let request = request.into_inner();
+        self.record_call(format!("read transcript {} {} {}", request.id, request.part, request.offset));
+        let content = vec![b'x'; MAX_CHUNK + 1];
+        let rest = content.get(request.offset as usize..).unwrap_or_default();
+        let chunk = rest[..rest.len().min(MAX_CHUNK)].to_vec();
+        Ok(Response::new(proto::ReadTranscriptReply { chunk, size: content.len() as u64 }))
     }
 
     async fn acknowledge(
@@ -313,4 +326,14 @@ fn no_status_code_means_both_rejected_and_unavailable() {
         let error = RpcError::new("Run", code, "");
         assert!(!(error.is_refusal() && error.is_unavailable()), "{code:?}");
     }
+}
+
+#[tokio::test]
+async fn a_part_of_a_transcript_is_read_in_chunks() {
+    let agent = FakeAgent::default();
+    let (_serving, client) = connected(&agent).await;
+    let content = client.transcript("a", proto::TranscriptPart::Events).await.unwrap();
+    assert_eq!(content.len(), MAX_CHUNK + 1);
+    let calls = agent.calls.lock().unwrap().clone();
+    assert_eq!(calls, ["read transcript a 2 0", "read transcript a 2 262144"]);
 }
