@@ -11,6 +11,7 @@ pub mod file_watch;
 pub mod pulumi;
 pub mod subprocess;
 
+pub mod history;
 pub mod rpc;
 pub mod runtime;
 pub mod source;

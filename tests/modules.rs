@@ -22,7 +22,7 @@ struct Module {
 const BASE: &str = "the base layer (api, artifact, file_watch, pulumi, subprocess) uses no other module, except api, which uses artifact";
 const MIDDLE: &str =
     "source, rpc and runtime use the base layer and not each other, except source, which uses the slots of runtime";
-const SUPPORT: &str = "cli, config, telemetry and server support all other layers and use only the base layer";
+const SUPPORT: &str = "cli, config, telemetry and server support all other layers and use only the base layer, except config, which checks the URL of the history";
 
 /// All top-level modules except [`ROOTS`].
 const MODULES: &[Module] = &[
@@ -36,11 +36,16 @@ const MODULES: &[Module] = &[
         uses: "api artifact file_watch pulumi subprocess runtime config server telemetry",
         rule: MIDDLE,
     },
+    Module {
+        name: "history",
+        uses: "api telemetry",
+        rule: "the history stores the data of runs, and knows neither agents nor reconcilers",
+    },
     Module { name: "rpc", uses: "api artifact file_watch pulumi config server telemetry", rule: MIDDLE },
     Module { name: "runtime", uses: "api artifact pulumi subprocess config server telemetry", rule: MIDDLE },
     Module {
         name: "controller",
-        uses: "api artifact pulumi subprocess source rpc runtime config server telemetry",
+        uses: "api artifact pulumi subprocess source rpc history runtime config server telemetry",
         rule: "the controllers share only rpc with the agent, and receive their settings as arguments",
     },
     Module {
@@ -55,11 +60,11 @@ const MODULES: &[Module] = &[
     },
     Module {
         name: "manager",
-        uses: "api artifact pulumi subprocess source rpc runtime controller receiver cli config server telemetry",
+        uses: "api artifact pulumi subprocess source rpc history runtime controller receiver cli config server telemetry",
         rule: "the manager starts the controllers and the receiver; the agent is another process",
     },
     Module { name: "cli", uses: "api telemetry", rule: SUPPORT },
-    Module { name: "config", uses: "api artifact cli telemetry", rule: SUPPORT },
+    Module { name: "config", uses: "api artifact history cli telemetry", rule: SUPPORT },
     Module { name: "telemetry", uses: "api", rule: SUPPORT },
     Module { name: "server", uses: "api config telemetry", rule: SUPPORT },
     Module { name: "plugin", uses: "api", rule: "the kubectl plugin uses only the API objects of the library" },

@@ -65,6 +65,33 @@ impl EncodeLabelValue for WebhookResult {
     }
 }
 
+/// Result of writing a run to the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HistoryResult {
+    /// All files of the run are stored.
+    Stored,
+    /// The history lacks the transcript of the run.
+    Incomplete,
+    /// No file or not all files could be written.
+    Failed,
+}
+
+impl EncodeLabelValue for HistoryResult {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let text = match self {
+            HistoryResult::Stored => "stored",
+            HistoryResult::Incomplete => "incomplete",
+            HistoryResult::Failed => "failed",
+        };
+        text.encode(encoder)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HistoryLabels {
+    result: HistoryResult,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FetchLabels {
     result: FetchResult,
@@ -101,6 +128,8 @@ pub struct Metrics {
     leader: Family<LeaseLabels, Gauge>,
     api_requests: Family<RequestLabels, Counter>,
     artifact_fetches: Family<FetchLabels, Counter>,
+    history_runs: Family<HistoryLabels, Counter>,
+    history_deletions: Counter,
     runs: Runs,
     stacks_active: Gauge,
     stacks: Stacks,
@@ -127,6 +156,8 @@ impl Default for Metrics {
             leader: Family::default(),
             api_requests: Family::default(),
             artifact_fetches: Family::default(),
+            history_runs: Family::default(),
+            history_deletions: Counter::default(),
             runs: Runs::default(),
             stacks_active: Gauge::default(),
             stacks: Stacks::default(),
@@ -164,6 +195,16 @@ impl Metrics {
             "pulumi_controller_artifact_fetches",
             "Number of artifact requests",
             self.artifact_fetches.clone(),
+        );
+        registry.register(
+            "pulumi_controller_history_runs",
+            "Number of runs that the controller has written to the history",
+            self.history_runs.clone(),
+        );
+        registry.register(
+            "pulumi_controller_history_deleted_objects",
+            "Number of objects that the controller has deleted from the history",
+            self.history_deletions.clone(),
         );
         self.runs.register(registry);
         // `stacks_active`, `programs_active` and two metrics of [`Stacks`] have the names that the Pulumi Kubernetes
@@ -222,6 +263,16 @@ impl Metrics {
     /// Counts an artifact fetch.
     pub fn artifact_fetch(&self, result: FetchResult) {
         self.artifact_fetches.get_or_create(&FetchLabels { result }).inc();
+    }
+
+    /// Counts a run that was written to the history, or that could not be written.
+    pub fn history_run(&self, result: HistoryResult) {
+        self.history_runs.get_or_create(&HistoryLabels { result }).inc();
+    }
+
+    /// Counts objects that were deleted from the history.
+    pub fn history_deleted(&self, objects: usize) {
+        self.history_deletions.inc_by(u64::try_from(objects).unwrap_or(u64::MAX));
     }
 
     /// Returns the metrics of runs.

@@ -1,0 +1,64 @@
+//! Deletes expired runs, also those of deleted Stacks.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::retention;
+use super::store::{HistoryError, HistoryStore};
+
+/// Time from the start of the leader to the first cleanup. The start is the busiest time of the controller.
+const FIRST: Duration = Duration::from_secs(60);
+const INTERVAL: Duration = Duration::from_secs(3600);
+/// Number of objects in a batch.
+const BATCH: usize = 1000;
+
+impl HistoryStore {
+    /// Deletes expired runs every hour until shutdown. Only the leader calls this function.
+    pub async fn clean_up(self, end: CancellationToken) {
+        let mut wait = FIRST;
+        loop {
+            tokio::select! {
+                () = end.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+            tokio::select! {
+                () = end.cancelled() => return,
+                cleaned = self.clean_up_once(Timestamp::now()) => if let Err(error) = cleaned {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "failed to clean up the history of runs");
+                },
+            }
+            wait = INTERVAL;
+        }
+    }
+
+    async fn clean_up_once(&self, now: Timestamp) -> Result<(), HistoryError> {
+        if !self.retention().max_age.is_zero() {
+            self.delete_where(BATCH, |object| retention::is_expired(object, self.retention(), now)).await?;
+        }
+        self.enforce_size().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::super::{File, Retention, RunName};
+    use super::*;
+    use crate::telemetry::metrics::Metrics;
+
+    #[tokio::test]
+    async fn expired_runs_of_deleted_stacks_are_deleted() {
+        let retention = Retention { max_runs: 9, max_age: Duration::from_secs(3600), max_size: None };
+        let history = HistoryStore::new(Box::new(InMemory::new()), "p", "s3://runs/p", retention, Metrics::default());
+        let run = RunName { namespace: "apps".to_owned(), kind: "up", ..RunName::default() };
+        history.write(&run, File::Summary, Vec::new()).await.unwrap();
+        let now = Timestamp::now();
+        history.clean_up_once(now).await.unwrap();
+        assert!(history.read(&run, File::Summary).await.unwrap().is_some());
+        history.clean_up_once(now + Duration::from_secs(7200)).await.unwrap();
+        assert!(history.read(&run, File::Summary).await.unwrap().is_none());
+    }
+}

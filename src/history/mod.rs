@@ -1,0 +1,16 @@
+//! The history of runs: stores the data of ended runs in an object storage or on a volume, and deletes old runs.
+//!
+//! `names` defines the names of the objects, `open` connects to the storage, `store` writes, reads and deletes objects,
+//! `retention` decides which runs are deleted, and `cleanup` deletes them periodically. This module knows neither
+//! agents nor the Kubernetes API.
+
+mod cleanup;
+mod names;
+mod open;
+mod retention;
+mod store;
+
+pub use names::{FILES, File, RunName};
+pub use open::{HistoryUrl, HistoryUrlError, OpenError, open};
+pub use retention::Retention;
+pub use store::{HistoryError, HistoryStore};

@@ -1,0 +1,147 @@
+//! Names of the objects in the history. All functions are pure.
+//!
+//! The name of an object is `NAMESPACE/STACK/UID/TIME-TYPE-UID/FILE`. It depends only on metadata that never changes, so
+//! a repeated write replaces the same objects. The names of the runs of a Stack sort by time.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+/// Maximum length of a part of a name in bytes.
+const MAX_PART: usize = 253;
+/// Part of a name whose value is unknown.
+const UNKNOWN: &str = "unknown";
+
+/// File of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// Cause, inputs and result. Written last, so a run with this file is complete.
+    Summary,
+    Output,
+    Events,
+    Steps,
+    Plan,
+}
+
+/// All files of a run.
+pub const FILES: [File; 5] = [File::Summary, File::Output, File::Events, File::Steps, File::Plan];
+
+impl File {
+    pub fn name(self) -> &'static str {
+        match self {
+            File::Summary => "summary.json",
+            File::Output => "output.log.gz",
+            File::Events => "events.jsonl.gz",
+            File::Steps => "diff.jsonl.gz",
+            File::Plan => "plan.json.gz",
+        }
+    }
+}
+
+/// Metadata that identifies a run in the history.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunName {
+    pub namespace: String,
+    /// Name of the Stack, or of the Workspace of a run without a Stack.
+    pub stack: String,
+    /// UID of this Stack or Workspace.
+    pub stack_uid: String,
+    /// Creation time of the Update.
+    pub created: Timestamp,
+    /// Type of the run, such as `up`.
+    pub kind: &'static str,
+    /// UID of the Update.
+    pub update_uid: String,
+}
+
+impl RunName {
+    /// Returns the directory of all runs of the Stack.
+    pub fn stack_directory(&self) -> String {
+        [&self.namespace, &self.stack, &self.stack_uid].map(|part| safe(part)).join("/")
+    }
+
+    /// Returns the directory of the run.
+    pub fn directory(&self) -> String {
+        let time = self.created.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ");
+        format!("{}/{time}-{}-{}", self.stack_directory(), self.kind, safe(&self.update_uid))
+    }
+
+    /// Returns the name of a file of the run.
+    pub fn object(&self, file: File) -> String {
+        format!("{}/{}", self.directory(), file.name())
+    }
+}
+
+/// Parts of the name of an object in the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ObjectName<'a> {
+    pub(super) namespace: &'a str,
+    /// Directory of the run.
+    pub(super) run: &'a str,
+    /// Name of the directory of the run, which starts with the time.
+    pub(super) time: &'a str,
+    pub(super) kind: &'a str,
+}
+
+/// Returns the parts of a name. Returns `None` if the object does not belong to the history.
+pub(super) fn parse(name: &str) -> Option<ObjectName<'_>> {
+    let (run, file) = name.rsplit_once('/')?;
+    let parts: Vec<&str> = run.split('/').collect();
+    let [namespace, _, _, time] = parts.as_slice() else { return None };
+    let (_, rest) = time.split_once('-')?;
+    let (kind, _) = rest.split_once('-')?;
+    FILES.iter().any(|known| known.name() == file).then_some(ObjectName { namespace, run, time, kind })
+}
+
+/// Returns a text as a part of a name. Users can set some of these texts, so the result contains only characters that are
+/// safe in file names and URLs.
+fn safe(text: &str) -> String {
+    let is_safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let part: String = text.chars().take(MAX_PART).map(|c| if is_safe(c) { c } else { '_' }).collect();
+    match part.trim_start_matches('.') {
+        "" => UNKNOWN.to_owned(),
+        rest => rest.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run() -> RunName {
+        RunName {
+            namespace: "apps".to_owned(),
+            stack: "web".to_owned(),
+            stack_uid: "1b2c".to_owned(),
+            created: "2026-11-26T18:42:07Z".parse().unwrap(),
+            kind: "up",
+            update_uid: "9f8e-7d".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_name_of_an_object_contains_the_stack_the_time_and_the_uid() {
+        let name = run().object(File::Summary);
+        assert_eq!(name, "apps/web/1b2c/20261126T184207Z-up-9f8e-7d/summary.json");
+        let parsed = parse(&name).unwrap();
+        assert_eq!((parsed.namespace, parsed.kind), ("apps", "up"));
+        assert_eq!((parsed.run, parsed.time), (run().directory().as_str(), "20261126T184207Z-up-9f8e-7d"));
+    }
+
+    #[test]
+    fn hostile_metadata_stays_in_its_directory() {
+        let rows = [("../../etc", "_.._etc"), ("..", "unknown"), ("", "unknown"), ("a/b c\n", "a_b_c_"), ("ä", "_")];
+        for (text, expected) in rows {
+            assert_eq!(safe(text), expected, "{text:?}");
+        }
+        let run = RunName { stack_uid: "../other".to_owned(), update_uid: "x".repeat(9000), ..run() };
+        assert_eq!(run.object(File::Output).split('/').count(), 5);
+        assert!(run.object(File::Output).len() < 400);
+    }
+
+    #[test]
+    fn other_objects_are_not_part_of_the_history() {
+        for name in ["", "summary.json", "apps/web/1b2c/summary.json", "apps/web/1b2c/20261126T184207Z-up-9f8e/other"] {
+            assert_eq!(parse(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Writes, reads and deletes the objects of the history.
+
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+
+use super::names::{File, RunName};
+use super::retention::{self, Retention, StoredObject};
+use crate::telemetry::metrics::Metrics;
+
+/// Timeout of each request, including its retries.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of objects that the retention of one Stack reads. A larger history is deleted in several steps.
+const MAX_LISTED: usize = 4096;
+/// Maximum number of objects on a volume.
+pub(super) const MAX_ON_VOLUME: usize = 100_000;
+
+/// Error of a request to the storage of the history.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    #[error("failed to write {name} to the history of runs: {source}")]
+    Write { name: String, source: object_store::Error },
+    #[error("failed to read {name} from the history of runs: {source}")]
+    Read { name: String, source: object_store::Error },
+    #[error("failed to list the history of runs: {0}")]
+    List(object_store::Error),
+    #[error("failed to delete old runs from the history of runs: {0}")]
+    Delete(object_store::Error),
+    #[error("the storage of the history of runs did not respond within {} s", .0.as_secs())]
+    Timeout(Duration),
+}
+
+/// Storage of the history. Cheap to clone.
+#[derive(Clone)]
+pub struct HistoryStore(Arc<Shared>);
+
+struct Shared {
+    storage: Box<dyn ObjectStore>,
+    prefix: Path,
+    base: String,
+    retention: Retention,
+    metrics: Metrics,
+    /// Size of all objects in bytes, if the size is limited. The value can be too large after a repeated write, until the
+    /// next cleanup.
+    size: AtomicU64,
+}
+
+impl Debug for HistoryStore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("HistoryStore").field("base", &self.0.base).finish_non_exhaustive()
+    }
+}
+
+impl HistoryStore {
+    /// Creates a history with this prefix of all names. `base` is the URL of the prefix.
+    pub fn new(
+        storage: Box<dyn ObjectStore>,
+        prefix: &str,
+        base: &str,
+        retention: Retention,
+        metrics: Metrics,
+    ) -> Self {
+        let (prefix, base) = (Path::from(prefix), base.to_owned());
+        HistoryStore(Arc::new(Shared { storage, prefix, base, retention, metrics, size: AtomicU64::new(0) }))
+    }
+
+    /// Returns the URL of the directory of a run.
+    pub fn url(&self, run: &RunName) -> String {
+        format!("{}/{}", self.0.base, run.directory())
+    }
+
+    /// Writes a file of a run. A repeated write replaces the file.
+    pub async fn write(&self, run: &RunName, file: File, content: Vec<u8>) -> Result<(), HistoryError> {
+        let name = run.object(file);
+        let size = content.len() as u64;
+        let location = self.location(&name);
+        let put = self.0.storage.put(&location, PutPayload::from(content));
+        within(put).await?.map_err(|source| HistoryError::Write { name, source })?;
+        self.0.size.fetch_add(retention::counted(size), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns a file of a run, or `None` if the file does not exist.
+    pub async fn read(&self, run: &RunName, file: File) -> Result<Option<Vec<u8>>, HistoryError> {
+        let name = run.object(file);
+        let location = self.location(&name);
+        let read = async { self.0.storage.get(&location).await?.bytes().await };
+        match within(read).await? {
+            Ok(content) => Ok(Some(content.to_vec())),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(HistoryError::Read { name, source }),
+        }
+    }
+
+    /// Deletes the runs of the Stack that exceed the maximum number of runs or the maximum age.
+    pub async fn enforce_limits(&self, run: &RunName, now: Timestamp) -> Result<(), HistoryError> {
+        let objects = self.list(&run.stack_directory(), MAX_LISTED).await?;
+        let retention = &self.0.retention;
+        let mut old = retention::surplus(&objects, retention);
+        old.extend(objects.into_iter().filter(|o| retention::is_expired(o, retention, now)).map(|o| o.name));
+        old.sort_unstable();
+        old.dedup();
+        self.delete(old).await?;
+        if retention.max_size.is_some_and(|most| self.0.size.load(Ordering::Relaxed) > most) {
+            self.enforce_size().await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the oldest runs while the total size exceeds the maximum.
+    pub(super) async fn enforce_size(&self) -> Result<(), HistoryError> {
+        if self.0.retention.max_size.is_none() {
+            return Ok(());
+        }
+        let objects = self.list("", MAX_ON_VOLUME).await?;
+        let (deleted, left) = retention::over_size(&objects, &self.0.retention);
+        self.delete(deleted).await?;
+        self.0.size.store(left, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn retention(&self) -> &Retention {
+        &self.0.retention
+    }
+
+    /// Returns the objects in a directory, at most `limit`.
+    pub(super) async fn list(&self, directory: &str, limit: usize) -> Result<Vec<StoredObject>, HistoryError> {
+        let prefix = self.location(directory);
+        let mut listing = self.0.storage.list(Some(&prefix).filter(|prefix| !prefix.as_ref().is_empty()));
+        let mut objects = Vec::new();
+        while objects.len() < limit
+            && let Some(object) = within(listing.next()).await?
+        {
+            objects.extend(self.stored(&object.map_err(HistoryError::List)?));
+        }
+        Ok(objects)
+    }
+
+    /// Deletes all objects for which `is_old` returns true. Keeps only a batch of them in memory.
+    pub(super) async fn delete_where(
+        &self,
+        batch_size: usize,
+        is_old: impl Fn(&StoredObject) -> bool + Send + Sync,
+    ) -> Result<(), HistoryError> {
+        let prefix = self.location("");
+        let mut listing = self.0.storage.list(Some(&prefix).filter(|prefix| !prefix.as_ref().is_empty()));
+        let mut batch = Vec::new();
+        while let Some(object) = within(listing.next()).await? {
+            let object = self.stored(&object.map_err(HistoryError::List)?);
+            batch.extend(object.filter(&is_old).map(|object| object.name));
+            if batch.len() >= batch_size {
+                self.delete(std::mem::take(&mut batch)).await?;
+            }
+        }
+        self.delete(batch).await
+    }
+
+    /// Deletes objects. Another process can have deleted them already.
+    pub(super) async fn delete(&self, names: Vec<String>) -> Result<(), HistoryError> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let count = names.len();
+        let locations: Vec<_> = names.iter().map(|name| Ok(self.location(name))).collect();
+        let mut deleting = self.0.storage.delete_stream(futures::stream::iter(locations).boxed());
+        loop {
+            match within(deleting.try_next()).await? {
+                Ok(None) => break,
+                Ok(Some(_)) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(HistoryError::Delete(error)),
+            }
+        }
+        self.0.metrics.history_deleted(count);
+        Ok(())
+    }
+
+    fn location(&self, name: &str) -> Path {
+        let prefix = self.0.prefix.as_ref();
+        match (prefix.is_empty(), name.is_empty()) {
+            (true, _) => Path::from(name),
+            (false, true) => self.0.prefix.clone(),
+            (false, false) => Path::from(format!("{prefix}/{name}")),
+        }
+    }
+
+    fn stored(&self, object: &ObjectMeta) -> Option<StoredObject> {
+        let name = object.location.as_ref();
+        let prefix = self.0.prefix.as_ref();
+        let name = if prefix.is_empty() { name } else { name.strip_prefix(prefix)?.strip_prefix('/')? };
+        let modified = Timestamp::from_second(object.last_modified.timestamp()).ok()?;
+        Some(StoredObject { name: name.to_owned(), size: object.size, modified })
+    }
+}
+
+async fn within<T>(request: impl Future<Output = T>) -> Result<T, HistoryError> {
+    tokio::time::timeout(TIMEOUT, request).await.map_err(|_| HistoryError::Timeout(TIMEOUT))
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    const RETENTION: Retention = Retention { max_runs: 2, max_age: Duration::from_secs(3600), max_size: None };
+
+    fn history(prefix: &str, retention: Retention) -> HistoryStore {
+        let base = format!("s3://runs/{prefix}");
+        HistoryStore::new(Box::new(InMemory::new()), prefix, &base, retention, Metrics::default())
+    }
+
+    fn run(number: i64) -> RunName {
+        RunName {
+            namespace: "apps".to_owned(),
+            stack: "web".to_owned(),
+            stack_uid: "uid".to_owned(),
+            created: Timestamp::from_second(number).unwrap(),
+            kind: "up",
+            update_uid: number.to_string(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_repeated_write_replaces_the_file() {
+        let history = history("team/a", RETENTION);
+        history.write(&run(1), File::Summary, b"one".to_vec()).await.unwrap();
+        history.write(&run(1), File::Summary, b"two".to_vec()).await.unwrap();
+        assert_eq!(history.read(&run(1), File::Summary).await.unwrap().as_deref(), Some(b"two".as_slice()));
+        assert_eq!(history.read(&run(1), File::Plan).await.unwrap(), None);
+        assert_eq!(history.list("", 10).await.unwrap().len(), 1);
+        assert_eq!(history.url(&run(1)), "s3://runs/team/a/apps/web/uid/19700101T000001Z-up-1");
+    }
+
+    #[tokio::test]
+    async fn the_oldest_runs_of_a_stack_are_deleted() {
+        for prefix in ["", "team/a"] {
+            let history = history(prefix, RETENTION);
+            let other = RunName { stack: "other".to_owned(), ..run(0) };
+            history.write(&other, File::Summary, Vec::new()).await.unwrap();
+            for number in 1..=4 {
+                history.write(&run(number), File::Output, vec![1]).await.unwrap();
+                history.write(&run(number), File::Summary, vec![1]).await.unwrap();
+                history.enforce_limits(&run(number), Timestamp::now()).await.unwrap();
+            }
+            let names: Vec<String> = history.list("", 99).await.unwrap().into_iter().map(|o| o.name).collect();
+            assert_eq!(names.len(), 5, "{names:?}");
+            assert!(names.iter().any(|name| name.starts_with("apps/other/")), "{names:?}");
+            assert!(!names.iter().any(|name| name.contains("-up-1/") || name.contains("-up-2/")), "{names:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_volume_never_grows_beyond_its_maximum_size() {
+        let retention = Retention { max_runs: 1000, max_size: Some(1024 * 1024), ..RETENTION };
+        let history = history("", retention);
+        for number in 1..=40 {
+            history.write(&run(number), File::Output, vec![1; 100 * 1024]).await.unwrap();
+            history.enforce_limits(&run(number), Timestamp::now()).await.unwrap();
+            let total: u64 = history.list("", 1000).await.unwrap().iter().map(|object| object.size).sum();
+            assert!(total <= 1024 * 1024, "{total} bytes after {number} runs");
+        }
+        assert!(history.read(&run(40), File::Output).await.unwrap().is_some());
+    }
+}
