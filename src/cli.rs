@@ -221,6 +221,24 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub storage_size: u64,
 
+    /// URL of the history of runs: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or
+    /// `file:///DIRECTORY`. If the URL is empty, the controller stores no history. Default: the directory `history` in
+    /// `--storage-path`, which is lost together with the pod of the controller.
+    #[arg(long, value_name = "URL")]
+    pub history_url: Option<String>,
+
+    /// Maximum number of runs of each type in the history of a Stack.
+    #[arg(long, default_value_t = 20, value_name = "NUMBER")]
+    pub history_max_runs: usize,
+
+    /// Maximum age of a run in the history. The limit also applies to the runs of deleted Stacks. `0` disables the limit.
+    #[arg(long, default_value = "720h", value_name = "DURATION")]
+    pub history_max_age: String,
+
+    /// Maximum size of a history on a volume, in bytes. The limit does not apply to an object storage.
+    #[arg(long, default_value_t = 128 * 1024 * 1024, value_name = "BYTES")]
+    pub history_max_size: u64,
+
     /// Maximum size of an artifact, in bytes. The limit applies to fetched artifacts and to artifacts of Git
     /// repositories.
     #[arg(long, default_value_t = 256 * 1024 * 1024, value_name = "BYTES")]

@@ -1,5 +1,6 @@
 //! Validated settings of the manager, and fixed limits.
 
+mod history;
 mod policy_packs;
 mod selector;
 
@@ -19,6 +20,7 @@ use crate::artifact;
 use crate::cli::ManagerFlags;
 use crate::telemetry::logging::{LogEncoding, LogLevel};
 
+pub use history::HistoryConfig;
 pub use policy_packs::ClusterPolicyPack;
 
 /// Timeout of a request to the API server.
@@ -131,6 +133,8 @@ pub struct ManagerConfig {
     pub storage_path: PathBuf,
     /// Maximum size of the artifact storage, in bytes.
     pub storage_size: u64,
+    /// History of runs, if enabled.
+    pub history: Option<HistoryConfig>,
     /// Size limits of an artifact.
     pub artifact_limits: artifact::Limits,
     /// Directory with the host keys and CA certificates for all Git repositories.
@@ -184,6 +188,8 @@ impl ManagerConfig {
             leader_election,
             retry_delays: retry_delays(&flags)?,
             max_destroys: max_destroys(&flags)?,
+            history: history::of_flags(&flags, history_max_age(&flags)?)
+                .map_err(|(flag, value, valid)| invalid(flag, value, valid))?,
             watched_inputs: watched_inputs(&flags)?,
             metrics_address: address("metrics-addr", &flags.metrics_addr)?,
             health_address: address("health-addr", &flags.health_addr)?,
@@ -396,6 +402,15 @@ fn max_destroys(flags: &ManagerFlags) -> Result<(usize, SignedDuration), ConfigE
     }
     let interval = SignedDuration::try_from(interval).map_err(|_| invalid(flag, value, "shorter"))?;
     Ok((flags.max_destroys, interval))
+}
+
+/// Returns the maximum age of a run in the history. Zero disables the limit.
+fn history_max_age(flags: &ManagerFlags) -> Result<Duration, ConfigError> {
+    let (flag, value) = ("history-max-age", flags.history_max_age.as_str());
+    match if value == "0" { Duration::ZERO } else { duration(flag, value)? } {
+        age if !age.is_zero() && age < Duration::from_secs(3600) => Err(invalid(flag, value, "at least 1h, or 0")),
+        age => Ok(age),
+    }
 }
 
 /// Returns the default and the maximum timeout of a run.

@@ -48,6 +48,10 @@ pub const OUTPUT_OBJECTS: u32 = 10;
 pub const POLICY_VIOLATIONS: u32 = 20;
 /// Maximum number of history entries in a status.
 pub const HISTORY: u32 = 16;
+/// Maximum number of recent runs in a status.
+pub const RUNS: u32 = 10;
+/// Maximum number of approvers of a recent run in a status.
+pub const RUN_APPROVERS: u32 = 10;
 
 /// Maximum length of an object name, in characters.
 pub const NAME: u32 = 253;

@@ -125,6 +125,29 @@ fn objects_with_the_flux_watch_label_are_watched_by_default() {
 }
 
 #[test]
+fn by_default_the_history_is_on_the_volume_of_the_controller() {
+    let history = config(&NEEDED).unwrap().history.unwrap();
+    assert_eq!(history.url.base(), "file:///data/history");
+    let days = history.retention.max_age.as_secs() / 86_400;
+    assert_eq!((history.retention.max_runs, days, history.retention.max_size), (20, 30, Some(128 * 1024 * 1024)));
+    assert_eq!(with("--history-url=").unwrap().history, None);
+    let cloud = with("--history-url=s3://runs/team?region=eu-central-1").unwrap().history.unwrap();
+    assert_eq!((cloud.url.base().as_str(), cloud.retention.max_size), ("s3://runs/team", None));
+}
+
+#[test]
+fn invalid_settings_of_the_history_are_rejected() {
+    let error = |argument: &str| with(argument).unwrap_err().to_string();
+    assert!(error("--history-url=runs").contains("s3://BUCKET/PREFIX"), "{}", error("--history-url=runs"));
+    let hidden = error("--history-url=s3://key:word@runs");
+    assert!(!hidden.contains("word@") && hidden.contains("workload identity"), "{hidden}");
+    assert!(error("--history-max-runs=0").contains("at least 1"));
+    assert!(error("--history-max-size=1").contains("at least 16777216"));
+    assert!(error("--history-max-age=1m").contains("at least 1h"));
+    assert_eq!(with("--history-max-age=0").unwrap().history.unwrap().retention.max_age, Duration::ZERO);
+}
+
+#[test]
 fn events_are_sent_to_the_address_that_flux_uses() {
     let address = "http://notification-controller.flux-system.svc.cluster.local./";
     let config = with(&format!("--events-addr={address}")).unwrap();

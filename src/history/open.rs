@@ -29,11 +29,11 @@ const AZURE_PARAMETERS: [&str; 3] = ["account_name", "endpoint", "allow_http"];
 /// Invalid URL of the history.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryUrlError {
-    #[error("must be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY")]
+    #[error("s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY")]
     Format,
-    #[error("must not contain a user or a password: use environment variables or workload identity")]
+    #[error("without a user and a password: use environment variables or workload identity")]
     Credentials,
-    #[error("must not contain the parameter {0:?}: the parameters of this storage are {1}")]
+    #[error("without the parameter {0:?}: the parameters of this storage are {1}")]
     Parameter(String, String),
 }
 

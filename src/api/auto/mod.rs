@@ -1,6 +1,7 @@
 //! API group `auto.pulumi.com`.
 
 mod plan;
+mod run_history;
 mod sleep;
 mod source_metadata;
 mod update;
@@ -8,6 +9,7 @@ mod update_status;
 mod workspace;
 
 pub use plan::{PlanReference, PlannedResource, PreviewOf, UpdatePlan};
+pub use run_history::RunHistory;
 pub use sleep::{WorkspaceIdle, WorkspaceSleep};
 pub use source_metadata::SourceMetadata;
 pub use update::{LockRecovery, PendingCreates, Update, UpdateKind, UpdateSpec};

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::auto::{ArtifactReference, UpdatePlan};
+use crate::api::auto::{ArtifactReference, RunHistory, UpdatePlan};
 use crate::api::pulumi::PolicyViolations;
 use crate::api::{bounds, schema};
 
@@ -101,6 +101,10 @@ pub struct UpdateStatus {
     /// Last lines of the output of the CLI, truncated and without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_output: Option<String>,
+
+    /// Run in the history. Absent if the history is disabled. Example: `{url: "s3://runs/apps/web/…"}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<RunHistory>,
 
     /// URNs of the pending creates that prevented the start of this run. At most 100 entries.
     /// Example: `["urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs"]`.

@@ -8,6 +8,7 @@ mod policy;
 mod program;
 mod receiver;
 mod references;
+mod run_record;
 mod schedule;
 mod stack;
 mod stack_status;
@@ -32,6 +33,7 @@ pub use references::{
     GitHubAppAuth, GitReference, LiteralRef, ProgramReference, PulumiStack, ResourceRef, SecretSelector,
     SourceArtifact, SourceReference, SshAuth,
 };
+pub use run_record::RunRecord;
 pub use schedule::{DriftSchedule, Freeze, RunSchedule, RunWindow, Weekday};
 pub use stack::{DependencyReference, PrerequisiteReference, Requirement, Stack, StackSpec, WorkspaceReclaimPolicy};
 pub use stack_status::{CurrentUpdate, LastUpdate, RunInputs, Snapshot, StackStatus};

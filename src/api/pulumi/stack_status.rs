@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::auto::{PendingCreates, PreviewOf, RunProject, SourceMetadata, UpdateKind};
-use crate::api::pulumi::{ApprovedPlan, OutputObjectReference, PolicyViolations, PulumiStack, StackDrift, StackPlan};
+use crate::api::pulumi::{
+    ApprovedPlan, OutputObjectReference, PolicyViolations, PulumiStack, RunRecord, StackDrift, StackPlan,
+};
 use crate::api::{bounds, schema};
 use crate::artifact::Digest;
 
@@ -93,6 +95,12 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::HISTORY))]
     pub history: Vec<Snapshot>,
+
+    /// Recent runs without drift checks, newest first. At most ten entries.
+    /// Example: `[{name: web-1, type: up, state: succeeded, historyURL: "s3://runs/apps/web/…"}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::RUNS))]
+    pub runs: Vec<RunRecord>,
 
     /// Number of runs that this Stack has requested. The controller derives the names of Updates from this number and
     /// the UID of the Stack.
@@ -345,6 +353,10 @@ pub struct Snapshot {
     pub last_reconciled_status: String,
     /// Number of runs of the artifact with this result.
     pub total_reconciliations: i64,
+    /// Name of the Update of the last of the runs. `status.runs` contains its reference to the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::NAME))]
+    pub last_run: Option<String>,
     /// `revision` of the artifact, and `originRevision` if the source reports it. Example: `{revision: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::CONDITIONS))]

@@ -15,6 +15,7 @@ use crate::telemetry::stacks::{StackState, Violations, Wait};
 
 mod latency;
 mod result;
+mod runs;
 mod state;
 
 pub use latency::of_new_artifact;

@@ -18,6 +18,7 @@ use crate::api::{bounds, duration, names};
 use crate::artifact::Revision;
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::RunCandidate;
+use crate::controller::stack::status::runs;
 use crate::controller::stack::status::state::{State, failure_reason, is_conflict, success_reason, with_state};
 use crate::controller::stack::{annotations, approval, drift, identity, pko_migration, schedule};
 use crate::source::git::has_git_fields;
@@ -78,6 +79,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         policy_violations(status.policy_violations.take(), &last, result.policy_violations.clone());
     status.plan = approval::after_run(stack, &current, update, &last, now);
     add_snapshot(&mut status.history, &current, &result, outcome(&last), now);
+    runs::add(&mut status.runs, &current, &last, &result);
     drift::record_correction(stack, &mut status, &current, &last, now);
     status.last_update = Some(last);
     // The conditions are set together with the result. Otherwise, a Stack that is suspended before the next step would
@@ -338,6 +340,7 @@ fn add_snapshot(
         last_reconciled_duration: duration::display(run_duration(result)),
         last_reconciled_status: outcome.to_owned(),
         total_reconciliations: before.map_or(0, |before| before.total_reconciliations).saturating_add(1),
+        last_run: Some(run.name.clone()).filter(|name| !name.is_empty()),
         metadata: [("revision", &run.commit), ("originRevision", &run.origin_revision)]
             .into_iter()
             .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)))

@@ -1,0 +1,48 @@
+//! Records of recent runs in the status of a Stack.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::bounds;
+
+/// Completed run of a Stack.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RunRecord {
+    /// Name of the Update. The Update can be deleted already.
+    pub name: String,
+    /// Pulumi command: `up`, `preview` or `destroy`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Result: `succeeded` or `failed`.
+    pub state: String,
+    /// Reason of a failure. Absent after a success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Reason why the run was requested. Truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// Revision of the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Start of the run. Absent if the run did not start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// End of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_time: Option<Time>,
+    /// Number of resources by operation of the Pulumi engine.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
+    pub changes: BTreeMap<String, i64>,
+    /// Users who approved the plan of the run. Absent for a run without a plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::RUN_APPROVERS))]
+    pub approved_by: Vec<String>,
+    /// URL of the directory with the files of the run in the history. Absent if the run is not in the history.
+    #[serde(default, rename = "historyURL", skip_serializing_if = "Option::is_none")]
+    pub history_url: Option<String>,
+}

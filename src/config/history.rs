@@ -1,0 +1,44 @@
+//! Settings of the history of runs.
+
+use std::time::Duration;
+
+use crate::cli::ManagerFlags;
+use crate::history::{HistoryUrl, Retention};
+use crate::telemetry::redact;
+
+/// Directory of the default history in the storage of the controller.
+const DEFAULT_DIRECTORY: &str = "history";
+/// Minimum size of the history on a volume, in bytes: a few of the largest runs.
+const MIN_SIZE: u64 = 16 * 1024 * 1024;
+
+/// Validated settings of the history of runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryConfig {
+    pub url: HistoryUrl,
+    pub retention: Retention,
+}
+
+/// Invalid flag: its name, its value and the valid values.
+pub(super) type Invalid = (&'static str, String, String);
+
+/// Returns the settings, or `None` if the history is disabled.
+pub(super) fn of_flags(flags: &ManagerFlags, max_age: Duration) -> Result<Option<HistoryConfig>, Invalid> {
+    let url = match flags.history_url.as_deref().map(str::trim) {
+        Some("") => return Ok(None),
+        Some(text) => text
+            .parse::<HistoryUrl>()
+            .map_err(|error| ("history-url", redact::url_credentials(text).into_owned(), error.to_string()))?,
+        None => HistoryUrl::of_directory(&flags.storage_path.join(DEFAULT_DIRECTORY)).ok_or_else(|| {
+            let valid = "an absolute path, because the directory contains the history of runs (--history-url)";
+            ("storage-path", flags.storage_path.display().to_string(), valid.to_owned())
+        })?,
+    };
+    if flags.history_max_runs == 0 {
+        return Err(("history-max-runs", "0".to_owned(), "at least 1".to_owned()));
+    }
+    if flags.history_max_size < MIN_SIZE {
+        return Err(("history-max-size", flags.history_max_size.to_string(), format!("at least {MIN_SIZE}")));
+    }
+    let max_size = url.is_volume().then_some(flags.history_max_size);
+    Ok(Some(HistoryConfig { url, retention: Retention { max_runs: flags.history_max_runs, max_age, max_size } }))
+}
