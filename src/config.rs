@@ -179,7 +179,6 @@ impl ManagerConfig {
         require_at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
         let runs_per_namespace = runs_per_namespace(&flags)?;
         let (default_run_timeout, max_run_timeout) = run_timeouts(&flags)?;
-        require_at_least("storage-size", MIN_STORAGE_SIZE, flags.storage_size)?;
         let artifact_limits = artifact_limits(&flags)?;
         let watch_namespace = watch_namespace(&flags)?;
         let leader_election = flags.enable_leader_election.then(|| leader_election(&flags)).transpose()?;
@@ -188,8 +187,7 @@ impl ManagerConfig {
             leader_election,
             retry_delays: retry_delays(&flags)?,
             max_destroys: max_destroys(&flags)?,
-            history: history::of_flags(&flags, history_max_age(&flags)?)
-                .map_err(|(flag, value, valid)| invalid(flag, value, valid))?,
+            history: history(&flags)?,
             watched_inputs: watched_inputs(&flags)?,
             metrics_address: address("metrics-addr", &flags.metrics_addr)?,
             health_address: address("health-addr", &flags.health_addr)?,
@@ -404,6 +402,11 @@ fn max_destroys(flags: &ManagerFlags) -> Result<(usize, SignedDuration), ConfigE
     Ok((flags.max_destroys, interval))
 }
 
+/// Returns the settings of the history, or `None` if the history is disabled.
+fn history(flags: &ManagerFlags) -> Result<Option<HistoryConfig>, ConfigError> {
+    history::of_flags(flags, history_max_age(flags)?).map_err(|(flag, value, valid)| invalid(flag, value, valid))
+}
+
 /// Returns the maximum age of a run in the history. Zero disables the limit.
 fn history_max_age(flags: &ManagerFlags) -> Result<Duration, ConfigError> {
     let (flag, value) = ("history-max-age", flags.history_max_age.as_str());
@@ -431,6 +434,7 @@ fn run_timeout(flag: &'static str, value: &str) -> Result<Duration, ConfigError>
 
 fn artifact_limits(flags: &ManagerFlags) -> Result<artifact::Limits, ConfigError> {
     let (download_bytes, unpacked_bytes) = (flags.artifact_max_size, flags.artifact_max_unpacked_size);
+    require_at_least("storage-size", MIN_STORAGE_SIZE, flags.storage_size)?;
     require_at_least("artifact-max-size", 1, download_bytes)?;
     require_at_least("artifact-max-unpacked-size", 1, unpacked_bytes)?;
     if flags.storage_size < download_bytes {

@@ -12,6 +12,7 @@ use self::controllers::Parts;
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILES_END, TASKS_END};
 use crate::controller::authority;
+use crate::history::{self, HistoryStore};
 use crate::receiver;
 use crate::runtime::client;
 use crate::runtime::events::{Event, EventKind, Events, NotificationController, RetryPolicy};
@@ -37,6 +38,8 @@ struct Shared {
     metrics: Metrics,
     store: Store,
     fetcher: Fetcher,
+    /// History of runs, if enabled.
+    history: Option<HistoryStore>,
     tasks: TaskTracker,
     /// Canceled when all components have stopped emitting events.
     last_events: CancellationToken,
@@ -51,6 +54,7 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     serve_endpoints(&config, &metrics, is_ready, &tasks, &end).await?;
     let client = client::connect(metrics.clone()).await?;
     let (store, fetcher) = open_artifacts(&config)?;
+    let history = open_history(&config, &metrics)?;
     let receivers_listed = serve_webhooks(&config, &client, &metrics, &tasks, &end).await?;
     let subprocess = Subprocess::of_this_binary();
     // Waits for matching CustomResourceDefinitions before the replica becomes ready. Until then, a rollout keeps the
@@ -82,7 +86,7 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
         }
     }
     let last_events = CancellationToken::new();
-    let shared = Shared { client, leadership, metrics, store, fetcher, tasks, last_events };
+    let shared = Shared { client, leadership, metrics, store, fetcher, history, tasks, last_events };
     let Some(elector) = elector else { return lead(&config, shared, None, &end).await };
     let lease = (elector.lease(), elector.identity().to_owned());
     let mut term = Term::begin(elector);
@@ -205,13 +209,19 @@ fn open_artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     Ok((store, fetcher))
 }
 
+/// Opens the history of runs, if it is enabled.
+fn open_history(config: &ManagerConfig, metrics: &Metrics) -> anyhow::Result<Option<HistoryStore>> {
+    let Some(history) = &config.history else { return Ok(None) };
+    Ok(Some(history::open(&history.url, history.retention, metrics.clone())?))
+}
+
 /// Returns the directory for fetched Git commits that are not packed yet.
 fn git_work(config: &ManagerConfig) -> std::path::PathBuf {
     config.storage_path.join("git")
 }
 
 async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) -> anyhow::Result<Parts> {
-    let Shared { client, leadership, metrics, store, fetcher, tasks, last_events } = shared;
+    let Shared { client, leadership, metrics, store, fetcher, history, tasks, last_events } = shared;
     let reader = Reader::new(client.clone(), API_TIMEOUT);
     let writer = Writer::new(client.clone(), API_TIMEOUT, leadership, metrics.clone());
     let notification_controller = config.events_address.clone().map(|address| NotificationController {
@@ -227,6 +237,9 @@ async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) 
     let ca_rotator = authority::CaRotator::start(secrets, events.clone(), metrics.clone()).await?;
     let (agents, authority) = (ca_rotator.agents(), ca_rotator.authority());
     tasks.spawn(ca_rotator.run(end.clone()));
+    if let Some(history) = history.clone() {
+        tasks.spawn(history.clean_up(end.clone()));
+    }
     Ok(Parts {
         client,
         reader,
@@ -239,6 +252,7 @@ async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) 
         fetcher,
         scope: scope(config),
         tasks,
+        history,
         git_slots: git::Slots::default(),
         git_work: git_work(config),
         end: end.clone(),

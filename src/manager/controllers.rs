@@ -19,6 +19,7 @@ use crate::config::{ClusterPolicyPack, ManagerConfig, RECONCILE_TIMEOUT};
 use crate::controller::namespaces::{NamespaceWatch, Namespaces};
 use crate::controller::references::{self, References};
 use crate::controller::{authority, program, receiver, stack, update, workspace};
+use crate::history::HistoryStore;
 use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::controller::Start;
@@ -54,6 +55,8 @@ pub(super) struct Parts {
     pub(super) fetcher: Fetcher,
     pub(super) scope: Scope,
     pub(super) tasks: TaskTracker,
+    /// History of runs, if enabled.
+    pub(super) history: Option<HistoryStore>,
     pub(super) git_slots: git::Slots,
     /// Directory for fetched Git commits that are not packed yet.
     pub(super) git_work: PathBuf,
@@ -295,11 +298,16 @@ impl Wiring<'_> {
         };
         let run_limiter = RunLimiter::new(limits, parts.metrics.clone());
         let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
+        let history = parts.history.clone().map(|store| {
+            let (agents, metrics) = (parts.agents.clone(), parts.metrics.clone());
+            update::HistoryWriter::new(store, agents, requeue.clone(), tasks.clone(), end.clone(), metrics)
+        });
         let attachments = update::Attachments::new(parts.agents.clone(), requeue, tasks, end);
         let context = Arc::new(update::Context {
             reader: parts.reader.clone(),
             writer: parts.writer.clone(),
             attachments: attachments.clone(),
+            history,
             run_limiter: run_limiter.clone(),
             events: parts.events.clone(),
             references,

@@ -17,6 +17,7 @@ use crate::controller::stack::stack_of;
 use crate::controller::update::attachments::{RunState, Target};
 use crate::controller::update::context::Context;
 use crate::controller::update::decide::{Action, may_start};
+use crate::controller::update::history::{self, Stored as StoredHistory};
 use crate::controller::update::observe::{Observed, binding, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::outputs::{self, Stored};
@@ -49,6 +50,9 @@ const DELETION_GRACE_SECONDS: u32 = 60;
 /// Requeue interval after the API server has forbidden the creation of the Secret with the outputs. No watch event
 /// signals that the write is allowed again.
 const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
+/// Requeue interval of an ended run that is being stored in the history. The task requeues the Update when the run is
+/// stored.
+const HISTORY_REQUEUE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How the reconciliation continues after an action.
 #[derive(Debug)]
@@ -98,7 +102,7 @@ pub async fn act(
         Action::OutcomeUnknown(cause) => report_unknown_outcome(observed, &cause, context, now).await,
         Action::Cancel => cancel(observed, context, now).await,
         Action::DeletePod(why) => delete_pod(observed, &why, context, now).await,
-        Action::Record(outcome) => record(observed, &outcome, context, now).await,
+        Action::Record(outcome) => store_and_record(observed, *outcome, context, now).await,
         Action::Release => release(observed, context).await,
         Action::Abandon => {
             context.forget(update);
@@ -338,6 +342,26 @@ async fn report_unknown_outcome(
     Ok(Next::Done(Some(UNKNOWN_OUTCOME_REQUEUE_INTERVAL)))
 }
 
+/// Stores the run in the history, and then records the result.
+async fn store_and_record(
+    observed: &Observed,
+    outcome: RunOutcome,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    // Only the agent of an ended run returns the transcript.
+    let agent = address(observed).filter(|_| matches!(observed.run_state, Some(RunState::Ended(_))));
+    let (update, workspace) = (&observed.update, observed.workspace.as_ref());
+    let stored = context.history.as_ref().map(|history| history.store(update, workspace, &outcome, agent));
+    let history = match stored {
+        None | Some(StoredHistory::Never) => None,
+        Some(StoredHistory::NotYet) => return Ok(Next::Done(Some(HISTORY_REQUEUE_INTERVAL))),
+        Some(StoredHistory::Done(history)) => Some(history),
+    };
+    let outcome = outcome.with_history(history);
+    record(observed, &outcome, context, now).await
+}
+
 /// Records the result. The outputs are stored before the status that refers to them is written.
 async fn record(
     observed: &Observed,
@@ -378,6 +402,7 @@ async fn record(
     };
     let next = Next::Again(Box::new(written.unwrap_or_else(|| update.clone())));
     report_end(update, &status, outcome.failure.unwrap_or("Succeeded"), context);
+    history::report(update, &outcome, &context.events);
     let event = match outcome.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
         Some(reason) => {

@@ -9,6 +9,7 @@ use crate::api::auto::Update;
 use crate::controller::namespaces::Namespaces;
 use crate::controller::references::References;
 use crate::controller::update::attachments::Attachments;
+use crate::controller::update::history::HistoryWriter;
 use crate::controller::update::queue::{UpdateGroup, Updates, open_runs};
 use crate::controller::update::request::RunTimeouts;
 use crate::runtime::events::Events;
@@ -23,6 +24,8 @@ pub struct Context {
     pub reader: Reader,
     pub writer: Writer,
     pub attachments: Attachments,
+    /// History of runs, if enabled.
+    pub history: Option<HistoryWriter>,
     pub run_limiter: RunLimiter<ObjectRef<Update>>,
     pub events: Events,
     pub references: References,
@@ -67,6 +70,7 @@ impl Context {
     pub fn forget(&self, update: &Update) {
         let uid = update.uid().unwrap_or_default();
         self.attachments.detach(&uid);
+        self.history.iter().for_each(|history| history.forget(&uid));
         self.run_limiter.withdraw(&uid);
     }
 }

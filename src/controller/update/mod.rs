@@ -11,6 +11,7 @@ mod context;
 mod controller;
 mod deadline;
 mod decide;
+mod history;
 mod observe;
 pub mod outcome;
 mod outputs;
@@ -27,6 +28,7 @@ pub mod status;
 pub use attachments::Attachments;
 pub use context::Context;
 pub use controller::{Feeds, controller, reconcile};
+pub use history::HistoryWriter;
 pub use outputs::{is_of as is_outputs_of, key as output_key};
 #[cfg(test)]
 pub(crate) use queue::run_in;

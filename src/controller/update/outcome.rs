@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use serde::Deserialize;
 
-use crate::api::auto::{RunProject, TerminationEvidence, UpdatePlan};
+use crate::api::auto::{RunHistory, RunProject, TerminationEvidence, UpdatePlan};
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::{PolicyViolations, PulumiStack};
 use crate::api::{bounds, names};
@@ -55,6 +55,8 @@ pub struct RunOutcome {
     pub policy_violations: Option<PolicyViolations>,
     /// Compressed plan file of a preview. Empty if the run saved no plan.
     pub plan_file: Vec<u8>,
+    /// Run in the history. `None` if the run has no history.
+    pub history: Option<RunHistory>,
 }
 
 /// Termination message that the agent writes for its container.
@@ -91,6 +93,7 @@ impl RunOutcome {
             plan: None,
             policy_violations: None,
             plan_file: Vec::new(),
+            history: None,
         }
     }
 
@@ -115,6 +118,7 @@ impl RunOutcome {
             plan: planned_changes::changes(result),
             policy_violations: policy_violations::violations(result),
             plan_file: result.plan.clone(),
+            history: None,
         };
         match result.outcome() {
             proto::Outcome::Conflict => outcome.message = conflict_message(&outcome.message, &result.holders),
@@ -194,6 +198,11 @@ impl RunOutcome {
         let failure = Some(update_reason::UPDATE_FAILED);
         let message = format!("failed to store the plan: {why}");
         RunOutcome { failure, message, plan, plan_file: Vec::new(), ..self }
+    }
+
+    /// Adds the reference to the run in the history.
+    pub fn with_history(self, history: Option<RunHistory>) -> Self {
+        RunOutcome { history, ..self }
     }
 
     /// Sets the end time, if it is unknown.

@@ -114,6 +114,7 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status.plan = outcome.plan.clone();
     status.policy_violations = outcome.policy_violations.clone();
     status.last_output = outcome.last_output.clone();
+    status.history = outcome.history.clone();
     status.pending_creates = outcome.pending_creates.clone();
     status.interrupted = outcome.interrupted.then_some(true);
     status.termination_evidence = outcome.evidence;

@@ -64,6 +64,7 @@ fn context(parts: &TestParts) -> Context {
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
         attachments: Attachments::new(parts.agents.clone(), requeue, parts.tasks.clone(), parts.end.clone()),
+        history: None,
         run_limiter: RunLimiter::new(limits, parts.metrics.clone()),
         events: parts.events.clone(),
         references: parts.references.clone(),

@@ -1,0 +1,232 @@
+//! Name and summary of a run in the history. All functions are pure. The summary contains the names, but not the values,
+//! of the inputs and outputs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::api::auto::{ArtifactReference, PlanReference, SourceMetadata, Update, UpdatePlan, Workspace};
+use crate::api::pulumi::PolicyViolations;
+use crate::controller::stack::stack_of;
+use crate::controller::update::outcome::RunOutcome;
+use crate::controller::workspace::references;
+use crate::history::{File, RunName};
+
+/// Version of the format of the summary.
+const VERSION: u32 = 1;
+/// Maximum number of names in each list of inputs.
+const MAX_NAMES: usize = 1000;
+
+/// The file `summary.json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Summary {
+    version: u32,
+    namespace: String,
+    update: String,
+    #[serde(rename = "updateUID")]
+    update_uid: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stack: Option<String>,
+    workspace: String,
+    pulumi_stack: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// Reason why the run was requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    artifact: Option<ArtifactReference>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<SourceMetadata>,
+    inputs: Inputs,
+    /// Approved plan that the run followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<PlanReference>,
+    /// `succeeded` or `failed`.
+    result: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+    created: Option<Timestamp>,
+    started: Option<Timestamp>,
+    ended: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    changes: BTreeMap<String, i64>,
+    /// Names of the outputs.
+    outputs: Vec<String>,
+    /// Changes that a preview reports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    planned: Option<UpdatePlan>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_violations: Option<PolicyViolations>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permalink: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_output: Option<String>,
+    files: Vec<FileEntry>,
+    /// Reason why the transcript of the run is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transcript_missing: Option<String>,
+}
+
+/// Names of the inputs of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Inputs {
+    /// Keys of the configuration.
+    config: Vec<String>,
+    /// ESC environments.
+    environments: Vec<String>,
+    /// Secrets and ConfigMaps, such as `Secret/aws`.
+    objects: Vec<String>,
+    policy_packs: Vec<String>,
+}
+
+/// File of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct FileEntry {
+    name: &'static str,
+    size: usize,
+}
+
+impl FileEntry {
+    pub(super) fn new(file: File, size: usize) -> Self {
+        FileEntry { name: file.name(), size }
+    }
+}
+
+impl Summary {
+    pub(super) fn with_files(&self, files: Vec<FileEntry>, transcript_missing: Option<String>) -> Self {
+        Summary { files, transcript_missing, ..self.clone() }
+    }
+}
+
+/// Returns the name of a run. A user can change the owner reference of an Update that the user has created, but the
+/// namespace is always the namespace of the Update.
+pub(super) fn run_name(update: &Update, workspace: Option<&Workspace>) -> RunName {
+    let owner = update.owner_references().iter().find(|owner| owner.kind == "Stack");
+    let stack_uid = owner.map(|owner| owner.uid.clone()).or_else(|| workspace.and_then(ResourceExt::uid));
+    RunName {
+        namespace: update.namespace().unwrap_or_default(),
+        stack: update.spec.workspace_name.clone(),
+        stack_uid: stack_uid.unwrap_or_default(),
+        created: update.creation_timestamp().map(|created| created.0).unwrap_or_default(),
+        kind: update.spec.kind.as_str(),
+        update_uid: update.uid().unwrap_or_default(),
+    }
+}
+
+/// Returns the summary of a run. The text of the outcome is already redacted.
+pub(super) fn of(update: &Update, workspace: Option<&Workspace>, outcome: &RunOutcome) -> Summary {
+    let (spec, status) = (&update.spec, update.status.clone().unwrap_or_default());
+    let node = status.run.map(|run| run.node_name).filter(|node| !node.is_empty());
+    Summary {
+        version: VERSION,
+        namespace: update.namespace().unwrap_or_default(),
+        update: update.name_any(),
+        update_uid: update.uid().unwrap_or_default(),
+        stack: stack_of(update),
+        workspace: spec.workspace_name.clone(),
+        pulumi_stack: spec.stack_name.clone(),
+        kind: spec.kind.as_str(),
+        cause: spec.message.clone(),
+        artifact: update.artifact().cloned(),
+        source: spec.source.clone(),
+        inputs: workspace.map(|workspace| inputs(workspace, &spec.stack_name)).unwrap_or_default(),
+        plan: spec.plan.clone(),
+        result: if outcome.failure.is_none() { "succeeded" } else { "failed" },
+        reason: outcome.failure,
+        message: outcome.message.clone(),
+        created: update.creation_timestamp().map(|created| created.0),
+        started: outcome.started.or(status.start_time.map(|start| start.0)),
+        ended: outcome.ended,
+        node,
+        changes: outcome.changes.clone(),
+        outputs: outcome.outputs.iter().take(MAX_NAMES).map(|output| output.name.clone()).collect(),
+        planned: outcome.plan.clone(),
+        policy_violations: outcome.policy_violations.clone(),
+        permalink: outcome.permalink.clone(),
+        last_output: outcome.last_output.clone(),
+        files: Vec::new(),
+        transcript_missing: None,
+    }
+}
+
+/// Returns the names of the inputs that the Workspace has when the run ends.
+fn inputs(workspace: &Workspace, stack: &str) -> Inputs {
+    let spec = &workspace.spec;
+    let settings = spec.stacks.iter().find(|found| found.name == stack);
+    let objects: BTreeSet<String> = references(spec, Some(stack)).iter().map(|object| object.object()).collect();
+    Inputs {
+        config: settings.iter().flat_map(|s| &s.config).take(MAX_NAMES).map(|item| item.key.clone()).collect(),
+        environments: settings.iter().flat_map(|s| &s.environment).take(MAX_NAMES).cloned().collect(),
+        objects: objects.into_iter().take(MAX_NAMES).collect(),
+        policy_packs: spec.policy_packs.iter().take(MAX_NAMES).map(|pack| pack.name.clone()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::rpc::proto;
+
+    fn update() -> Update {
+        let update = json!({
+            "metadata": {
+                "name": "web-1", "namespace": "apps", "uid": "uid-1", "creationTimestamp": "2026-11-26T18:42:07Z",
+                "ownerReferences": [{"kind": "Stack", "apiVersion": "pulumi.com/v1", "name": "web", "uid": "stack-uid"}],
+            },
+            "spec": {"workspaceName": "web", "stackName": "dev", "type": "up", "message": "new revision"},
+        });
+        serde_json::from_value(update).unwrap()
+    }
+
+    fn workspace() -> Workspace {
+        let workspace = json!({
+            "metadata": {"name": "web", "namespace": "apps", "uid": "workspace-uid"},
+            "spec": {
+                "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "aws", "key": "token"}}}],
+                "stacks": [{"name": "dev", "config": [{"key": "password", "value": "hunter22", "secret": true}]}],
+            },
+        });
+        serde_json::from_value(workspace).unwrap()
+    }
+
+    #[test]
+    fn the_name_of_a_run_does_not_depend_on_its_progress() {
+        let name = run_name(&update(), Some(&workspace())).directory();
+        assert_eq!(name, "apps/web/stack-uid/20261126T184207Z-up-uid-1");
+        assert_eq!(run_name(&update(), None).directory(), name);
+        let mut by_hand = update();
+        by_hand.metadata.owner_references = None;
+        assert!(run_name(&by_hand, Some(&workspace())).directory().starts_with("apps/web/workspace-uid/"));
+    }
+
+    #[test]
+    fn the_summary_contains_names_but_no_values() {
+        let output =
+            |name: &str| proto::Output { name: name.to_owned(), value: "\"hunter22\"".to_owned(), secret: true };
+        let result = proto::Result {
+            outcome: proto::Outcome::Succeeded.into(),
+            outputs: vec![output("token")],
+            changes: [("create".to_owned(), 2)].into(),
+            ..proto::Result::default()
+        };
+        let summary = of(&update(), Some(&workspace()), &RunOutcome::of(&result));
+        let entries = vec![FileEntry::new(File::Output, 7)];
+        let text = json!(summary.with_files(entries, None));
+        assert!(!text.to_string().contains("hunter22"), "{text}");
+        assert_eq!((&text["cause"], &text["result"]), (&json!("new revision"), &json!("succeeded")));
+        assert_eq!(text["inputs"]["config"], json!(["password"]));
+        assert_eq!(text["inputs"]["objects"], json!(["Secret/aws"]));
+        assert_eq!((&text["outputs"], &text["changes"]), (&json!(["token"]), &json!({"create": 2})));
+        assert_eq!(text["files"], json!([{"name": "output.log.gz", "size": 7}]));
+    }
+}

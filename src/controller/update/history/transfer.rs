@@ -1,0 +1,118 @@
+//! Reads the transcript of a run from the agent, and writes the files of the run to the history.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::summary::FileEntry;
+use super::{HistoryWriter, Job};
+use crate::history::{File, HistoryError};
+use crate::rpc::client::{AgentAddress, RpcError};
+use crate::rpc::proto::TranscriptPart;
+use crate::rpc::transcript::PARTS;
+use crate::runtime::failpoint;
+
+/// Maximum time in which the agent returns the transcript. The rate limit of a namespace permits 1 MiB per second.
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
+/// Maximum time in which all files are written, with all attempts.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum time for both steps while the storage is unavailable.
+const OUTAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time in which a run waits until other runs are stored.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Delays between the attempts to write a file.
+const DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
+
+/// File of a run with its content.
+type Content = (File, Vec<u8>);
+
+impl HistoryWriter {
+    /// Stores a run. Returns the reason why the transcript is missing, if it is missing, or an error if the run is not
+    /// stored.
+    pub(super) async fn transfer(&self, job: &Job, in_outage: bool) -> Result<Option<String>, String> {
+        let slot = tokio::time::timeout(SLOT_TIMEOUT, self.0.slots.acquire(&job.run.namespace)).await;
+        let _slot = match slot {
+            Ok(Ok(slot)) => slot,
+            Ok(Err(busy)) => return Err(format!("too many runs of the namespace end at the same time: {busy}")),
+            Err(_) => return Err(format!("other runs were not stored within {} s", SLOT_TIMEOUT.as_secs())),
+        };
+        let delays: &[Duration] = if in_outage { &[] } else { &DELAYS };
+        let store = self.read_and_write(job, delays);
+        if !in_outage {
+            return store.await;
+        }
+        let stored = tokio::time::timeout(OUTAGE_TIMEOUT, store).await;
+        stored.unwrap_or_else(|_| Err(HistoryError::Timeout(OUTAGE_TIMEOUT).to_string()))
+    }
+
+    async fn read_and_write(&self, job: &Job, delays: &[Duration]) -> Result<Option<String>, String> {
+        let (mut files, missing) = match &job.agent {
+            None => (Vec::new(), job.has_run.then(|| "the transcript was lost with the pod".to_owned())),
+            Some(agent) => match tokio::time::timeout(READ_TIMEOUT, self.transcript(agent, &job.uid)).await {
+                Ok(Ok(files)) => (files, None),
+                Ok(Err(error)) => (Vec::new(), Some(format!("failed to read the transcript: {error}"))),
+                Err(_) => {
+                    let seconds = READ_TIMEOUT.as_secs();
+                    (Vec::new(), Some(format!("the agent did not return the transcript within {seconds} s")))
+                }
+            },
+        };
+        failpoint::hit("update-transcript-read");
+        if !job.plan.is_empty() {
+            files.push((File::Plan, job.plan.clone()));
+        }
+        let entries = files.iter().map(|(file, content)| FileEntry::new(*file, content.len())).collect();
+        let summary = job.summary.with_files(entries, missing.clone());
+        // The summary is last, so a run with a summary is complete.
+        files.push((File::Summary, serde_json::to_vec_pretty(&summary).map_err(|error| error.to_string())?));
+        match tokio::time::timeout(WRITE_TIMEOUT, self.write_all(job, files, delays)).await {
+            Ok(written) => written.map_err(|error| error.to_string())?,
+            Err(_) => return Err(HistoryError::Timeout(WRITE_TIMEOUT).to_string()),
+        }
+        failpoint::hit("update-history-written");
+        Ok(missing)
+    }
+
+    /// Returns the parts of the transcript. An agent of an earlier version has no transcripts.
+    async fn transcript(&self, address: &AgentAddress, uid: &str) -> Result<Vec<Content>, RpcError> {
+        let agent = self.0.agents.connect(address).await?;
+        let mut files = Vec::new();
+        for part in PARTS {
+            let content = agent.transcript(uid, part).await?;
+            if let Some(file) = file_of(part).filter(|_| !content.is_empty()) {
+                files.push((file, content));
+            }
+        }
+        Ok(files)
+    }
+
+    async fn write_all(&self, job: &Job, files: Vec<Content>, delays: &[Duration]) -> Result<(), HistoryError> {
+        for (file, content) in files {
+            let mut delays = delays.iter();
+            loop {
+                match (self.0.store.write(&job.run, file, content.clone()).await, delays.next()) {
+                    (Ok(()), _) => break,
+                    (Err(error), None) => return Err(error),
+                    (Err(_), Some(delay)) => tokio::time::sleep(*delay).await,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the runs of the Stack that exceed the limits. An error is not fatal, because the next run repeats this.
+    pub(super) async fn delete_old(&self, job: &Job) {
+        if let Err(error) = self.0.store.enforce_limits(&job.run, Timestamp::now()).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "failed to delete old runs from the history");
+        }
+    }
+}
+
+fn file_of(part: TranscriptPart) -> Option<File> {
+    match part {
+        TranscriptPart::Output => Some(File::Output),
+        TranscriptPart::Events => Some(File::Events),
+        TranscriptPart::Steps => Some(File::Steps),
+        TranscriptPart::Unspecified => None,
+    }
+}
