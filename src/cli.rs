@@ -239,6 +239,11 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = 128 * 1024 * 1024, value_name = "BYTES")]
     pub history_max_size: u64,
 
+    /// Address of the endpoint for reading the history. The endpoint checks the permissions of the user, and does not
+    /// encrypt the connection. `0` disables the endpoint.
+    #[arg(long, default_value = "0", value_name = "HOST:PORT")]
+    pub history_addr: String,
+
     /// Maximum size of an artifact, in bytes. The limit applies to fetched artifacts and to artifacts of Git
     /// repositories.
     #[arg(long, default_value_t = 256 * 1024 * 1024, value_name = "BYTES")]

@@ -404,7 +404,9 @@ fn max_destroys(flags: &ManagerFlags) -> Result<(usize, SignedDuration), ConfigE
 
 /// Returns the settings of the history, or `None` if the history is disabled.
 fn history(flags: &ManagerFlags) -> Result<Option<HistoryConfig>, ConfigError> {
-    history::of_flags(flags, history_max_age(flags)?).map_err(|(flag, value, valid)| invalid(flag, value, valid))
+    let address = address("history-addr", &flags.history_addr)?;
+    let settings = history::of_flags(flags, history_max_age(flags)?, address);
+    settings.map_err(|(flag, value, valid)| invalid(flag, value, valid))
 }
 
 /// Returns the maximum age of a run in the history. Zero disables the limit.

@@ -18,6 +18,7 @@ pub mod source;
 
 pub mod agent;
 pub mod controller;
+pub mod history_api;
 pub mod receiver;
 
 pub mod cli;

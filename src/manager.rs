@@ -13,6 +13,7 @@ use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILES_END, TASKS_END};
 use crate::controller::authority;
 use crate::history::{self, HistoryStore};
+use crate::history_api;
 use crate::receiver;
 use crate::runtime::client;
 use crate::runtime::events::{Event, EventKind, Events, NotificationController, RetryPolicy};
@@ -215,6 +216,26 @@ fn open_history(config: &ManagerConfig, metrics: &Metrics) -> anyhow::Result<Opt
     Ok(Some(history::open(&history.url, history.retention, metrics.clone())?))
 }
 
+/// Deletes old runs periodically, and serves the history if its endpoint is enabled. Only the leader has the runs of a
+/// history on a volume.
+async fn serve_history(
+    config: &ManagerConfig,
+    client: &Client,
+    history: Option<&HistoryStore>,
+    tasks: &TaskTracker,
+    end: &CancellationToken,
+) -> anyhow::Result<()> {
+    let Some(history) = history else { return Ok(()) };
+    tasks.spawn(history.clone().clean_up(end.clone()));
+    if let Some(address) = config.history.as_ref().and_then(|history| history.address) {
+        let listener = server::listen("the history", address).await?;
+        let router = history_api::router(client.clone(), history.clone());
+        let limits = server::endpoint_limits(false);
+        tasks.spawn(server::serve("the history", listener, router, limits, tasks.clone(), end.clone()));
+    }
+    Ok(())
+}
+
 /// Returns the directory for fetched Git commits that are not packed yet.
 fn git_work(config: &ManagerConfig) -> std::path::PathBuf {
     config.storage_path.join("git")
@@ -237,9 +258,7 @@ async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) 
     let ca_rotator = authority::CaRotator::start(secrets, events.clone(), metrics.clone()).await?;
     let (agents, authority) = (ca_rotator.agents(), ca_rotator.authority());
     tasks.spawn(ca_rotator.run(end.clone()));
-    if let Some(history) = history.clone() {
-        tasks.spawn(history.clean_up(end.clone()));
-    }
+    serve_history(config, &client, history.as_ref(), &tasks, end).await?;
     Ok(Parts {
         client,
         reader,

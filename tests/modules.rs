@@ -49,6 +49,11 @@ const MODULES: &[Module] = &[
         rule: "the controllers share only rpc with the agent, and receive their settings as arguments",
     },
     Module {
+        name: "history_api",
+        uses: "history runtime config server telemetry",
+        rule: "the endpoint for the history reads only the storage, and asks the API server about permissions",
+    },
+    Module {
         name: "receiver",
         uses: "api runtime config server telemetry",
         rule: "the webhook receiver shares only the API objects with the controllers",
@@ -60,7 +65,7 @@ const MODULES: &[Module] = &[
     },
     Module {
         name: "manager",
-        uses: "api artifact pulumi subprocess source rpc history runtime controller receiver cli config server telemetry",
+        uses: "api artifact pulumi subprocess source rpc history history_api runtime controller receiver cli config server telemetry",
         rule: "the manager starts the controllers and the receiver; the agent is another process",
     },
     Module { name: "cli", uses: "api telemetry", rule: SUPPORT },

@@ -1,5 +1,6 @@
 //! Settings of the history of runs.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::cli::ManagerFlags;
@@ -16,13 +17,19 @@ const MIN_SIZE: u64 = 16 * 1024 * 1024;
 pub struct HistoryConfig {
     pub url: HistoryUrl,
     pub retention: Retention,
+    /// Address of the endpoint for reading the history, if enabled.
+    pub address: Option<SocketAddr>,
 }
 
 /// Invalid flag: its name, its value and the valid values.
 pub(super) type Invalid = (&'static str, String, String);
 
 /// Returns the settings, or `None` if the history is disabled.
-pub(super) fn of_flags(flags: &ManagerFlags, max_age: Duration) -> Result<Option<HistoryConfig>, Invalid> {
+pub(super) fn of_flags(
+    flags: &ManagerFlags,
+    max_age: Duration,
+    address: Option<SocketAddr>,
+) -> Result<Option<HistoryConfig>, Invalid> {
     let url = match flags.history_url.as_deref().map(str::trim) {
         Some("") => return Ok(None),
         Some(text) => text
@@ -40,5 +47,6 @@ pub(super) fn of_flags(flags: &ManagerFlags, max_age: Duration) -> Result<Option
         return Err(("history-max-size", flags.history_max_size.to_string(), format!("at least {MIN_SIZE}")));
     }
     let max_size = url.is_volume().then_some(flags.history_max_size);
-    Ok(Some(HistoryConfig { url, retention: Retention { max_runs: flags.history_max_runs, max_age, max_size } }))
+    let retention = Retention { max_runs: flags.history_max_runs, max_age, max_size };
+    Ok(Some(HistoryConfig { url, retention, address }))
 }

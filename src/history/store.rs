@@ -88,7 +88,12 @@ impl HistoryStore {
 
     /// Returns a file of a run, or `None` if the file does not exist.
     pub async fn read(&self, run: &RunName, file: File) -> Result<Option<Vec<u8>>, HistoryError> {
-        let name = run.object(file);
+        self.read_object(&run.object(file)).await
+    }
+
+    /// Returns an object, or `None` if the object does not exist.
+    pub async fn read_object(&self, name: &str) -> Result<Option<Vec<u8>>, HistoryError> {
+        let name = name.to_owned();
         let location = self.location(&name);
         let read = async { self.0.storage.get(&location).await?.bytes().await };
         match within(read).await? {
@@ -123,6 +128,11 @@ impl HistoryStore {
         self.delete(deleted).await?;
         self.0.size.store(left, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Returns the names of the objects in a directory. The number of names is limited.
+    pub async fn names(&self, directory: &str) -> Result<Vec<String>, HistoryError> {
+        Ok(self.list(directory, MAX_LISTED).await?.into_iter().map(|object| object.name).collect())
     }
 
     pub(super) fn retention(&self) -> &Retention {

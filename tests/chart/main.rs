@@ -48,7 +48,7 @@ const fn with_component(component: &'static str) -> Case {
     Case { values: component, namespace: "flux-system", overlay: "default", component: Some(component) }
 }
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     case("", "flux-system", "default"),
     case("no-flux", "pulumi-controller", "no-flux"),
     case("multi-tenant", "flux-system", "multi-tenant"),
@@ -59,6 +59,7 @@ const CASES: [Case; 10] = [
     with_component("admission-policy"),
     with_component("prometheus-rule"),
     with_component("grafana-dashboards"),
+    with_component("history-api"),
 ];
 
 fn root() -> &'static Path {
@@ -302,6 +303,8 @@ fn conflicting_values_are_rejected_with_the_names_of_the_values() {
         ("shards={a},watch.labelSelector=b", "shards and watch.labelSelector cannot be combined"),
         ("caBundle.configMap.name=a,caBundle.secret.name=b", "caBundle.secret.name cannot be combined"),
         ("git.caCertificate=a,caBundle.secret.name=b", "git.caCertificate and caBundle cannot be combined"),
+        ("history.enabled=false,history.url=s3://runs", "history.url requires history.enabled"),
+        ("history.endpoint.enabled=true,watch.namespace=a", "history.endpoint.enabled and watch.namespace cannot"),
         ("receiver.ingress.enabled=true", "receiver.ingress.enabled requires receiver.enabled"),
         ("receiver.enabled=true,receiver.ingress.enabled=true", "requires receiver.ingress.hosts"),
         ("flux.enabled=false,flux.namespace=a", "require flux.enabled"),

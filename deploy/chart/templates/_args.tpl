@@ -28,6 +28,8 @@ Parameters: root, instance, args (the arguments in kustomize/base). */}}
 {{- end -}}
 {{- end -}}
 {{- if .instance.receiver -}}{{- $args = append $args "--receiver-addr=:9292" -}}{{- end -}}
+{{- if $values.history.endpoint.enabled -}}{{- $args = append $args "--history-addr=127.0.0.1:9293" -}}{{- end -}}
+{{- if not $values.history.enabled -}}{{- $args = append $args "--history-url=" -}}{{- end -}}
 {{- $noCrossNamespaceRefs := "" -}}
 {{- if $values.multiTenant.enabled -}}{{- $noCrossNamespaceRefs = "true" -}}
 {{- else if not $values.controller.noCrossNamespaceRefs -}}{{- $noCrossNamespaceRefs = "false" -}}{{- end -}}
@@ -50,6 +52,10 @@ Parameters: root, instance, args (the arguments in kustomize/base). */}}
   (list "max-run-timeout" $values.runs.maxTimeout)
   (list "cluster-name" $values.controller.clusterName)
   (list "storage-size" $values.storage.size)
+  (list "history-url" $values.history.url)
+  (list "history-max-runs" $values.history.maxRuns)
+  (list "history-max-age" $values.history.maxAge)
+  (list "history-max-size" $values.history.maxSize)
   (list "artifact-max-size" $values.storage.artifactMaxSize)
   (list "artifact-max-unpacked-size" $values.storage.artifactMaxUnpackedSize)
 -}}

@@ -19,6 +19,15 @@
 {{- if and $values.git.caCertificate (or $values.caBundle.configMap.name $values.caBundle.secret.name) -}}
 {{- fail "git.caCertificate and caBundle cannot be combined: both values define the file ca.crt" -}}
 {{- end -}}
+{{- if and $values.history.url (not $values.history.enabled) -}}
+{{- fail "history.url requires history.enabled" -}}
+{{- end -}}
+{{- if and $values.history.endpoint.enabled (not $values.history.enabled) -}}
+{{- fail "history.endpoint.enabled requires history.enabled" -}}
+{{- end -}}
+{{- if and $values.history.endpoint.enabled $values.watch.namespace -}}
+{{- fail "history.endpoint.enabled and watch.namespace cannot be combined: the endpoint needs permissions for the cluster" -}}
+{{- end -}}
 {{- if and $values.receiver.ingress.enabled (not $values.receiver.enabled) -}}
 {{- fail "receiver.ingress.enabled requires receiver.enabled" -}}
 {{- end -}}
@@ -60,7 +69,9 @@
   "allowed-service-accounts" "workspace.allowedServiceAccounts" "restrict-workspace-pods" "workspace.restricted"
   "max-concurrent-runs" "runs.maxConcurrent" "max-concurrent-runs-per-namespace" "runs.maxConcurrentPerNamespace"
   "max-concurrent-runs-per-node" "runs.maxConcurrentPerNode" "default-run-timeout" "runs.defaultTimeout"
-  "max-run-timeout" "runs.maxTimeout" "cluster-name" "controller.clusterName" "storage-size" "storage.size" "artifact-max-size" "storage.artifactMaxSize"
+  "max-run-timeout" "runs.maxTimeout" "cluster-name" "controller.clusterName" "history-url" "history.url" "history-addr" "history.endpoint.enabled"
+  "history-max-runs" "history.maxRuns" "history-max-age" "history.maxAge" "history-max-size" "history.maxSize"
+  "storage-size" "storage.size" "artifact-max-size" "storage.artifactMaxSize"
   "artifact-max-unpacked-size" "storage.artifactMaxUnpackedSize"
 -}}
 {{- range $values.extraArgs -}}

@@ -1,0 +1,111 @@
+//! Checks who sends a request and whether this user may read the history of a Stack. The API server makes both decisions.
+
+use std::time::Duration;
+
+use axum::http::{HeaderMap, header};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::Semaphore;
+
+/// Timeout of both reviews together.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of concurrent checks, so that clients without a valid token cannot flood the API server.
+const MAX_CONCURRENT: usize = 8;
+const MAX_TOKEN: usize = 16 * 1024;
+
+/// Rejected request, or failed check.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AccessError {
+    #[error("the request contains no token: set the header `Authorization: Bearer TOKEN`")]
+    NoToken,
+    #[error("the API server does not accept the token")]
+    InvalidToken,
+    #[error(
+        "user {user} must not read the history of Stack {namespace}/{stack}: the user needs the verb get for stacks/history"
+    )]
+    Forbidden { user: String, namespace: String, stack: String },
+    #[error("failed to check the permissions of the user: {source}")]
+    Review { source: Box<kube::Error> },
+    #[error("the API server did not check the permissions of the user within {} s", TIMEOUT.as_secs())]
+    Timeout,
+    #[error("too many requests: retry later")]
+    Busy,
+}
+
+impl From<kube::Error> for AccessError {
+    fn from(source: kube::Error) -> Self {
+        AccessError::Review { source: Box::new(source) }
+    }
+}
+
+pub(super) struct Access {
+    client: Client,
+    slots: Semaphore,
+}
+
+impl Access {
+    pub(super) fn new(client: Client) -> Self {
+        Access { client, slots: Semaphore::new(MAX_CONCURRENT) }
+    }
+
+    /// Returns an error unless the user in the headers may read the history of the Stack.
+    pub(super) async fn check(&self, headers: &HeaderMap, namespace: &str, stack: &str) -> Result<(), AccessError> {
+        let token = token(headers).ok_or(AccessError::NoToken)?;
+        let _slot = self.slots.try_acquire().map_err(|_| AccessError::Busy)?;
+        let review = async {
+            let user = self.authenticate(token).await?;
+            let name = user.username.clone().unwrap_or_default();
+            match self.is_permitted(user, namespace, stack).await? {
+                true => Ok(()),
+                false => {
+                    let (namespace, stack) = (namespace.to_owned(), stack.to_owned());
+                    Err(AccessError::Forbidden { user: name, namespace, stack })
+                }
+            }
+        };
+        tokio::time::timeout(TIMEOUT, review).await.unwrap_or(Err(AccessError::Timeout))
+    }
+
+    async fn authenticate(&self, token: &str) -> Result<UserInfo, AccessError> {
+        let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
+        let review = TokenReview { spec, ..TokenReview::default() };
+        let api: Api<TokenReview> = Api::all(self.client.clone());
+        let status = api.create(&PostParams::default(), &review).await?.status.unwrap_or_default();
+        status.user.filter(|_| status.authenticated == Some(true)).ok_or(AccessError::InvalidToken)
+    }
+
+    async fn is_permitted(&self, user: UserInfo, namespace: &str, stack: &str) -> Result<bool, AccessError> {
+        let resource_attributes = Some(ResourceAttributes {
+            group: Some("pulumi.com".to_owned()),
+            resource: Some("stacks".to_owned()),
+            subresource: Some("history".to_owned()),
+            verb: Some("get".to_owned()),
+            namespace: Some(namespace.to_owned()),
+            name: Some(stack.to_owned()),
+            ..ResourceAttributes::default()
+        });
+        let UserInfo { username, groups, uid, extra } = user;
+        let spec = SubjectAccessReviewSpec {
+            resource_attributes,
+            user: username,
+            groups,
+            uid,
+            extra,
+            ..SubjectAccessReviewSpec::default()
+        };
+        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        let status = api.create(&PostParams::default(), &review).await?.status;
+        Ok(status.is_some_and(|status| status.allowed && status.denied != Some(true)))
+    }
+}
+
+/// Returns the bearer token.
+fn token(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= MAX_TOKEN).then_some(token)
+}

@@ -1,0 +1,102 @@
+//! Endpoint for reading the history of runs. A client authenticates with a token of the Kubernetes API, and needs the
+//! permission to `get` the subresource `history` of the Stack.
+//!
+//! - `GET /history/NAMESPACE/STACK` returns the names of all files of the Stack as a JSON list.
+//! - `GET /history/NAMESPACE/STACK/UID/RUN/FILE` returns a file.
+
+mod access;
+mod path;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::routing::get;
+use kube::Client;
+
+use self::access::{Access, AccessError};
+use self::path::RequestedPath;
+use crate::history::{HistoryError, HistoryStore};
+
+/// Components of the endpoint.
+struct Api {
+    access: Access,
+    store: HistoryStore,
+}
+
+/// Rejected or failed request, with a message for the client.
+#[derive(Debug, thiserror::Error)]
+enum ApiError {
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error("path not found: must be /history/NAMESPACE/STACK or /history/NAMESPACE/STACK/UID/RUN/FILE")]
+    Path,
+    #[error("file not found in the history; it can be deleted already")]
+    NotFound,
+    #[error(transparent)]
+    Storage(#[from] HistoryError),
+}
+
+impl ApiError {
+    fn status(&self) -> StatusCode {
+        match self {
+            ApiError::Access(AccessError::NoToken | AccessError::InvalidToken) => StatusCode::UNAUTHORIZED,
+            ApiError::Access(AccessError::Forbidden { .. }) => StatusCode::FORBIDDEN,
+            ApiError::Access(AccessError::Review { .. } | AccessError::Timeout | AccessError::Busy)
+            | ApiError::Storage(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ApiError::Path | ApiError::NotFound => StatusCode::NOT_FOUND,
+        }
+    }
+}
+
+/// Returns the router of the endpoint.
+pub fn router(client: Client, store: HistoryStore) -> Router {
+    let api = Arc::new(Api { access: Access::new(client), store });
+    Router::new().route("/history/{*path}", get(serve)).with_state(api)
+}
+
+async fn serve(State(api): State<Arc<Api>>, Path(path): Path<String>, headers: HeaderMap) -> Response<Body> {
+    let answer = api.answer(&path, &headers).await;
+    answer.unwrap_or_else(|error| {
+        if error.status() == StatusCode::SERVICE_UNAVAILABLE {
+            tracing::warn!(error = &error as &dyn std::error::Error, "failed to serve the history of runs");
+        }
+        text(error.status(), "text/plain; charset=utf-8", false, format!("{error}\n").into_bytes())
+    })
+}
+
+impl Api {
+    async fn answer(&self, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
+        let requested = RequestedPath::parse(path).ok_or(ApiError::Path)?;
+        // The client learns only after this check whether a file exists.
+        self.access.check(headers, requested.namespace, requested.stack).await?;
+        let Some(file) = requested.file else {
+            let names = self.store.names(requested.path).await?;
+            let list = serde_json::to_vec(&names).unwrap_or_default();
+            return Ok(text(StatusCode::OK, "application/json", false, list));
+        };
+        let content = self.store.read_object(requested.path).await?.ok_or(ApiError::NotFound)?;
+        let media_type = if file.name().contains(".json") { "application/json" } else { "text/plain; charset=utf-8" };
+        Ok(text(StatusCode::OK, media_type, file.name().ends_with(".gz"), content))
+    }
+}
+
+/// Returns a response. Programs of tenants wrote the content, so a browser must neither guess its type nor execute it.
+fn text(status: StatusCode, media_type: &'static str, is_compressed: bool, content: Vec<u8>) -> Response<Body> {
+    let mut response = Response::new(Body::from(content));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(media_type));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, header::HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, header::HeaderValue::from_static("default-src 'none'; sandbox"));
+    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
+    if is_compressed {
+        headers.insert(header::CONTENT_ENCODING, header::HeaderValue::from_static("gzip"));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests;

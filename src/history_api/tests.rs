@@ -1,0 +1,90 @@
+//! Tests of the endpoint with a fake API server.
+
+use axum::body::to_bytes;
+use axum::http::Request;
+use jiff::Timestamp;
+use object_store::memory::InMemory;
+use serde_json::json;
+use tower::ServiceExt;
+
+use super::*;
+use crate::history::{File, Retention, RunName};
+use crate::runtime::fake_api::{FakeResponse, RecordedRequest, client};
+use crate::telemetry::metrics::Metrics;
+
+fn run() -> RunName {
+    RunName {
+        namespace: "apps".to_owned(),
+        stack: "web".to_owned(),
+        stack_uid: "uid".to_owned(),
+        created: Timestamp::UNIX_EPOCH,
+        kind: "up",
+        update_uid: "run".to_owned(),
+    }
+}
+
+/// Returns the endpoint with one run. Only alice may read the Stack `web` in the namespace `apps`.
+async fn endpoint() -> Router {
+    let (client, _) = client(|request: &RecordedRequest| {
+        let spec = &request.body["spec"];
+        if request.path.ends_with("/tokenreviews") {
+            let user = match spec["token"].as_str() {
+                Some("of-alice") => json!({"username": "alice", "groups": ["team"]}),
+                Some("of-bob") => json!({"username": "bob"}),
+                _ => return FakeResponse::Json(201, json!({"metadata": {}, "spec": spec, "status": {}})),
+            };
+            let status = json!({"authenticated": true, "user": user});
+            return FakeResponse::Json(201, json!({"metadata": {}, "spec": spec, "status": status}));
+        }
+        let attributes = &spec["resourceAttributes"];
+        let is_history = (&attributes["resource"], &attributes["subresource"], &attributes["verb"])
+            == (&json!("stacks"), &json!("history"), &json!("get"));
+        let is_own = (&attributes["namespace"], &attributes["name"]) == (&json!("apps"), &json!("web"));
+        let allowed = is_history && is_own && spec["user"] == "alice";
+        FakeResponse::Json(201, json!({"metadata": {}, "spec": spec, "status": {"allowed": allowed}}))
+    });
+    let retention = Retention { max_runs: 9, max_age: std::time::Duration::ZERO, max_size: None };
+    let store = HistoryStore::new(Box::new(InMemory::new()), "", "s3://runs", retention, Metrics::default());
+    store.write(&run(), File::Summary, b"{}".to_vec()).await.unwrap();
+    store.write(&run(), File::Output, b"compressed".to_vec()).await.unwrap();
+    router(client, store)
+}
+
+async fn ask(path: &str, token: Option<&str>) -> (u16, HeaderMap, String) {
+    let mut request = Request::get(path);
+    if let Some(token) = token {
+        request = request.header("Authorization", format!("Bearer {token}"));
+    }
+    let response = endpoint().await.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    (status, headers, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn a_user_with_permission_reads_the_files_of_the_stack() {
+    let (status, _, body) = ask("/history/apps/web", Some("of-alice")).await;
+    assert_eq!(status, 200, "{body}");
+    let names: Vec<String> = serde_json::from_str(&body).unwrap();
+    assert!(names.contains(&run().object(File::Output)) && names.len() == 2, "{names:?}");
+    let (status, headers, body) = ask(&format!("/history/{}", run().object(File::Output)), Some("of-alice")).await;
+    assert_eq!((status, body.as_str()), (200, "compressed"));
+    assert_eq!(headers["content-encoding"], "gzip");
+    assert_eq!(headers["x-content-type-options"], "nosniff");
+    let missing = format!("/history/{}", run().object(File::Plan));
+    assert_eq!(ask(&missing, Some("of-alice")).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_user_without_permission_learns_nothing() {
+    let file = format!("/history/{}", run().object(File::Summary));
+    let missing = format!("/history/{}", run().object(File::Plan));
+    for path in [&file, &missing] {
+        for (token, expected) in [(None, 401), (Some("unknown"), 401), (Some("of-bob"), 403)] {
+            assert_eq!(ask(path, token).await.0, expected, "{path} {token:?}");
+        }
+    }
+    let (status, _, body) = ask("/history/other/web", Some("of-alice")).await;
+    assert!(status == 403 && body.contains("needs the verb get for stacks/history"), "{body}");
+    assert_eq!(ask("/history/apps/web/../../other/web", Some("of-alice")).await.0, 404);
+}
