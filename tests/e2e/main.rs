@@ -37,6 +37,7 @@ mod first_run;
 mod flux_receivers;
 mod git;
 mod harness;
+mod history;
 mod hostile_sources;
 mod hygiene;
 mod identity;

@@ -99,6 +99,17 @@ impl Controller {
         self.until_replicas(replicas).await;
     }
 
+    /// Sets environment variables of the controller's container. The caller then waits for the rollout.
+    pub async fn set_variables(&self, variables: &[Value]) {
+        self.change(json!({ "env": variables })).await;
+    }
+
+    /// Removes environment variables of the controller's container. The caller then waits for the rollout.
+    pub async fn remove_variables(&self, names: &[&str]) {
+        let variables: Vec<Value> = names.iter().map(|name| json!({"name": name, "$patch": "delete"})).collect();
+        self.change(json!({ "env": variables })).await;
+    }
+
     async fn container(&self) -> Container {
         let pod = self.deployment().await.spec.and_then(|spec| spec.template.spec);
         let containers = pod.map(|pod| pod.containers).unwrap_or_default();

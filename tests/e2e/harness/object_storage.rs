@@ -1,0 +1,72 @@
+//! A bucket on the S3 server for the history of runs.
+
+use std::io::Read;
+use std::time::Duration;
+
+use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
+use serde_json::{Value, json};
+
+use super::environment::Environment;
+use super::http;
+
+pub const REGION: &str = "us-east-1";
+/// Validity period of a presigned request.
+const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
+
+/// A bucket that the controller can write to.
+pub struct ObjectStorage {
+    name: String,
+    bucket: Bucket,
+    credentials: Credentials,
+}
+
+impl ObjectStorage {
+    pub async fn create(name: &str) -> Self {
+        let environment = Environment::get();
+        let endpoint = environment.s3_url.parse().expect("S3_URL is a URL");
+        let bucket = Bucket::new(endpoint, UrlStyle::Path, name.to_owned(), REGION).expect("a valid bucket name");
+        let credentials = Credentials::new(environment.s3_access_key.clone(), environment.s3_secret_key.clone());
+        let url = bucket.create_bucket(&credentials).sign(SIGNATURE_VALIDITY);
+        http::send("creating a bucket", http::client().put(url)).await;
+        ObjectStorage { name: name.to_owned(), bucket, credentials }
+    }
+
+    /// Returns the URL of a prefix for the flag `--history-url`.
+    pub fn history_url(&self, prefix: &str) -> String {
+        let host = &Environment::get().s3_host_in_cluster;
+        let parameters = format!("region={REGION}&endpoint=http://{host}&allow_http=true");
+        format!("s3://{}/{prefix}?{parameters}", self.name)
+    }
+
+    /// Returns the environment variables with the credentials.
+    pub fn variables() -> Vec<Value> {
+        let environment = Environment::get();
+        let variables =
+            [("AWS_ACCESS_KEY_ID", &environment.s3_access_key), ("AWS_SECRET_ACCESS_KEY", &environment.s3_secret_key)];
+        variables.map(|(name, value)| json!({"name": name, "value": value})).into()
+    }
+
+    /// Returns the names of all objects with a prefix.
+    pub async fn list(&self, prefix: &str) -> Vec<String> {
+        let mut action = self.bucket.list_objects_v2(Some(&self.credentials));
+        action.with_prefix(prefix.to_owned());
+        let url = action.sign(SIGNATURE_VALIDITY);
+        let response = http::send("listing the history", http::client().get(url)).await;
+        let text = response.text().await.expect("a response");
+        let keys = text.split("<Key>").skip(1);
+        keys.filter_map(|rest| rest.split("</Key>").next()).map(str::to_owned).collect()
+    }
+
+    /// Returns the text of an object, and decompresses it if necessary.
+    pub async fn read(&self, name: &str) -> String {
+        let url = self.bucket.get_object(Some(&self.credentials), name).sign(SIGNATURE_VALIDITY);
+        let response = http::send("reading the history", http::client().get(url)).await;
+        let bytes = response.bytes().await.expect("a response");
+        if !name.ends_with(".gz") {
+            return String::from_utf8(bytes.to_vec()).expect("a text");
+        }
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(bytes.as_ref()).read_to_string(&mut text).expect("a compressed text");
+        text
+    }
+}
