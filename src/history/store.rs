@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{GetOptions, ObjectMeta, ObjectStore, PutOptions, PutPayload};
 
 use super::names::{File, RunName};
 use super::retention::{self, Retention, StoredObject};
@@ -76,11 +77,11 @@ impl HistoryStore {
     }
 
     /// Writes a file of a run. A repeated write replaces the file.
-    pub async fn write(&self, run: &RunName, file: File, content: Vec<u8>) -> Result<(), HistoryError> {
-        let name = run.object(file);
+    pub async fn write(&self, run: &RunName, file: File, content: impl Into<Bytes>) -> Result<(), HistoryError> {
+        let (name, content) = (run.object(file), content.into());
         let size = content.len() as u64;
         let location = self.location(&name);
-        let put = self.0.storage.put(&location, PutPayload::from(content));
+        let put = self.0.storage.put_opts(&location, PutPayload::from(content), PutOptions::default());
         within(put).await?.map_err(|source| HistoryError::Write { name, source })?;
         self.0.size.fetch_add(retention::counted(size), Ordering::Relaxed);
         Ok(())
@@ -95,7 +96,7 @@ impl HistoryStore {
     pub async fn read_object(&self, name: &str) -> Result<Option<Vec<u8>>, HistoryError> {
         let name = name.to_owned();
         let location = self.location(&name);
-        let read = async { self.0.storage.get(&location).await?.bytes().await };
+        let read = async { self.0.storage.get_opts(&location, GetOptions::default()).await?.bytes().await };
         match within(read).await? {
             Ok(content) => Ok(Some(content.to_vec())),
             Err(object_store::Error::NotFound { .. }) => Ok(None),

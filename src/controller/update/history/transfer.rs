@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use jiff::Timestamp;
 
 use super::summary::FileEntry;
@@ -24,7 +25,7 @@ const SLOT_TIMEOUT: Duration = Duration::from_secs(30);
 const DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
 /// File of a run with its content.
-type Content = (File, Vec<u8>);
+type Content = (File, Bytes);
 
 impl HistoryWriter {
     /// Stores a run. Returns the reason why the transcript is missing, if it is missing, or an error if the run is not
@@ -59,12 +60,13 @@ impl HistoryWriter {
         };
         failpoint::hit("update-transcript-read");
         if !job.plan.is_empty() {
-            files.push((File::Plan, job.plan.clone()));
+            files.push((File::Plan, job.plan.clone().into()));
         }
         let entries = files.iter().map(|(file, content)| FileEntry::new(*file, content.len())).collect();
         let summary = job.summary.with_files(entries, missing.clone());
         // The summary is last, so a run with a summary is complete.
-        files.push((File::Summary, serde_json::to_vec_pretty(&summary).map_err(|error| error.to_string())?));
+        let summary = serde_json::to_vec_pretty(&summary).map_err(|error| error.to_string())?;
+        files.push((File::Summary, summary.into()));
         match tokio::time::timeout(WRITE_TIMEOUT, self.write_all(job, files, delays)).await {
             Ok(written) => written.map_err(|error| error.to_string())?,
             Err(_) => return Err(HistoryError::Timeout(WRITE_TIMEOUT).to_string()),
@@ -80,7 +82,7 @@ impl HistoryWriter {
         for part in PARTS {
             let content = agent.transcript(uid, part).await?;
             if let Some(file) = file_of(part).filter(|_| !content.is_empty()) {
-                files.push((file, content));
+                files.push((file, content.into()));
             }
         }
         Ok(files)
