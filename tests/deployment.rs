@@ -53,11 +53,12 @@ fn the_memory_limit_covers_all_child_processes() {
 
 /// The kubelet evicts a pod whose volume exceeds its limit.
 #[test]
-fn the_volume_limit_covers_artifacts_and_fetched_repositories() {
+fn the_volume_limit_covers_artifacts_fetched_repositories_and_the_history() {
     let data = pod().volumes.unwrap().into_iter().find(|volume| volume.name == "data").unwrap();
     let limit = bytes(&data.empty_dir.unwrap().size_limit.unwrap());
     let flags = default_flags();
-    let needed = flags.storage_size + git::Limits::default().volume_bytes(flags.artifact_max_size);
+    let needed =
+        flags.storage_size + git::Limits::default().volume_bytes(flags.artifact_max_size) + flags.history_max_size;
     assert!(limit >= needed, "the volume limit is {} MiB, but {} MiB may be required", limit >> 20, needed >> 20);
 }
 

@@ -32,3 +32,4 @@ mod required_programs;
 mod runs;
 mod settings;
 mod sources;
+mod transcripts;

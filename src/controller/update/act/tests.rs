@@ -1,8 +1,10 @@
 //! Tests of the writes of an Update reconciliation.
 
 use std::sync::{Arc, Mutex, Once};
+use std::time::Duration;
 
 use futures::channel::mpsc;
+use object_store::memory::InMemory;
 use serde_json::{Value, json};
 
 use crate::api::auto::RunBinding;
@@ -12,12 +14,14 @@ use crate::controller::update::act::{Next, act};
 use crate::controller::update::attachments::Attachments;
 use crate::controller::update::context::Context;
 use crate::controller::update::decide::Action;
+use crate::controller::update::history::HistoryWriter;
 use crate::controller::update::observe::{Observed, Owner};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::plans::PlanFile;
 use crate::controller::update::pod_termination::NodeState;
 use crate::controller::update::queue::updates;
 use crate::controller::update::request::RunTimeouts;
+use crate::history::{HistoryStore, Retention};
 use crate::rpc::proto;
 use crate::runtime::fake_api::{FakeResponse, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::reconcile::ReconcileError;
@@ -159,6 +163,30 @@ async fn an_accepted_result_keeps_its_details_and_plausible_times() {
     assert!(next.is_err() && status.get("message").is_none(), "the status write is retried");
     let (next, _) = Box::pin(recorded(1, FakeResponse::refusal(503, "ServiceUnavailable"))).await;
     assert!(next.is_err(), "the full status is retried after an API server outage");
+}
+
+#[tokio::test]
+async fn a_result_is_recorded_with_the_reference_to_the_stored_run() {
+    let (client, object) = rejecting(0, FakeResponse::Silence);
+    let parts = TestParts::new(client);
+    let retention = Retention { max_runs: 9, max_age: Duration::ZERO, max_size: None };
+    let store = HistoryStore::new(Box::new(InMemory::new()), "", "s3://runs", retention, parts.metrics.clone());
+    let (requeue, mut requeues) = mpsc::channel(1);
+    let (tasks, end, metrics) = (parts.tasks.clone(), parts.end.clone(), parts.metrics.clone());
+    let history = HistoryWriter::new(store, parts.agents.clone(), requeue, tasks, end, metrics);
+    let context = Context { history: Some(history), ..context(&parts) };
+    let observed = observed(stored(), None);
+    let now = "2026-01-01T12:10:00Z".parse().unwrap();
+    let action = || Action::Record(Box::new(RunOutcome::of(&hostile())));
+    let next = act(&observed, action(), &context, now).await;
+    assert!(matches!(next, Ok(Next::Done(Some(_)))), "{next:?}");
+    assert!(object.lock().unwrap()["status"].get("message").is_none(), "the run is not stored yet");
+    futures::StreamExt::next(&mut requeues).await.unwrap();
+    let next = act(&observed, action(), &context, now).await;
+    assert!(matches!(next, Ok(Next::Again(update)) if update.is_complete()));
+    let history = object.lock().unwrap()["status"]["history"].clone();
+    assert_eq!(history["url"], "s3://runs/apps/app/unknown/20260101T120000Z-up-uid");
+    assert_eq!(history["message"], "the transcript was lost with the pod");
 }
 
 #[tokio::test]
