@@ -90,7 +90,8 @@ impl Transcript {
     pub fn finish(&self) -> io::Result<()> {
         let mut parts = self.parts();
         let Parts { output, events, steps } = &mut *parts;
-        [output, events, steps].into_iter().try_for_each(Part::finish)
+        // An error of one part does not affect the other parts.
+        [output, events, steps].map(Part::finish).into_iter().collect()
     }
 
     /// Returns the compressed bytes of a part from an offset, and the size of the compressed part. A part without
