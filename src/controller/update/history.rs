@@ -28,7 +28,7 @@ use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::fair_slots::{FairSlots, Limits};
 use crate::telemetry::metrics::{HistoryResult, Metrics};
 
-/// Maximum number of runs whose files are in memory at the same time. A run needs at most 11 MiB.
+/// Maximum number of runs whose files are in memory at the same time. A run needs at most 7 MiB.
 const SLOTS: Limits = Limits { total: 6, per_key: 3, waiting_per_key: 64 };
 /// Time after a failed write in which the controller makes only one short attempt for each run.
 const OUTAGE: Duration = Duration::from_secs(60);
