@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::api::auto::{RunHistory, Update, Workspace};
 use crate::api::conditions;
 use crate::controller::update::outcome::RunOutcome;
-use crate::history::{HistoryStore, RunName};
+use crate::history::{HistoryError, HistoryStore, RunName};
 use crate::rpc::client::{AgentAddress, Agents};
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::fair_slots::{FairSlots, Limits};
@@ -143,17 +143,14 @@ impl HistoryWriter {
 
     async fn run(&self, job: Job) {
         let namespace = job.run.namespace.clone();
-        let stored = self.transfer(&job, self.is_in_outage()).await;
+        let stored = self.transfer(&job).await;
         let (history, result) = match stored {
             Ok(None) => (RunHistory { url: Some(self.0.store.url(&job.run)), message: None }, HistoryResult::Stored),
             Ok(Some(missing)) => {
                 let (url, message) = (Some(self.0.store.url(&job.run)), Some(shorten(&missing)));
                 (RunHistory { url, message }, HistoryResult::Incomplete)
             }
-            Err(error) => {
-                *self.failed() = Some(Instant::now());
-                (RunHistory { url: None, message: Some(shorten(&error)) }, HistoryResult::Failed)
-            }
+            Err(error) => (RunHistory { url: None, message: Some(shorten(&error)) }, HistoryResult::Failed),
         };
         if let Some(error) = &history.message {
             tracing::warn!(namespace, update = job.update.name, error, "the history does not contain the complete run");
@@ -173,6 +170,16 @@ impl HistoryWriter {
     /// Returns whether the last write failed recently. The controller then does not delay each run by the timeout.
     fn is_in_outage(&self) -> bool {
         self.failed().is_some_and(|failed| failed.elapsed() < OUTAGE)
+    }
+
+    /// Records a failed write. Returns its message.
+    fn failed_write(&self, error: &HistoryError) -> String {
+        *self.failed() = Some(Instant::now());
+        error.to_string()
+    }
+
+    fn ended_outage(&self) {
+        *self.failed() = None;
     }
 
     fn runs(&self) -> MutexGuard<'_, HashMap<String, Stored>> {

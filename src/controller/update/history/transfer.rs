@@ -13,16 +13,27 @@ use crate::rpc::proto::TranscriptPart;
 use crate::rpc::transcript::PARTS;
 use crate::runtime::failpoint;
 
-/// Maximum time in which the agent returns the transcript. The rate limit of a namespace permits 1 MiB per second.
-const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum time in which all files are written, with all attempts.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time for both steps while the storage is unavailable.
-const OUTAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limits of a transfer. The rate limit of a namespace permits an agent to send 1 MiB per second.
+const LIMITS: TransferLimits = TransferLimits {
+    read: Duration::from_secs(15),
+    write: Duration::from_secs(30),
+    delays: &[Duration::from_secs(1), Duration::from_secs(4)],
+};
+/// Limits of a transfer while the storage is unavailable.
+const OUTAGE_LIMITS: TransferLimits =
+    TransferLimits { read: Duration::from_secs(3), write: Duration::from_secs(2), delays: &[] };
 /// Maximum time in which a run waits until other runs are stored.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Delays between the attempts to write a file.
-const DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
+
+/// Maximum durations of the steps of a transfer.
+struct TransferLimits {
+    /// Maximum time in which the agent returns the transcript.
+    read: Duration,
+    /// Maximum time in which all files are written, with all attempts.
+    write: Duration,
+    /// Delays between the attempts to write a file.
+    delays: &'static [Duration],
+}
 
 /// File of a run with its content.
 type Content = (File, Bytes);
@@ -30,30 +41,24 @@ type Content = (File, Bytes);
 impl HistoryWriter {
     /// Stores a run. Returns the reason why the transcript is missing, if it is missing, or an error if the run is not
     /// stored.
-    pub(super) async fn transfer(&self, job: &Job, in_outage: bool) -> Result<Option<String>, String> {
+    pub(super) async fn transfer(&self, job: &Job) -> Result<Option<String>, String> {
         let slot = tokio::time::timeout(SLOT_TIMEOUT, self.0.slots.acquire(&job.run.namespace)).await;
         let _slot = match slot {
             Ok(Ok(slot)) => slot,
             Ok(Err(busy)) => return Err(format!("too many runs of the namespace end at the same time: {busy}")),
             Err(_) => return Err(format!("other runs were not stored within {} s", SLOT_TIMEOUT.as_secs())),
         };
-        let delays: &[Duration] = if in_outage { &[] } else { &DELAYS };
-        let store = self.read_and_write(job, delays);
-        if !in_outage {
-            return store.await;
-        }
-        let stored = tokio::time::timeout(OUTAGE_TIMEOUT, store).await;
-        stored.unwrap_or_else(|_| Err(HistoryError::Timeout(OUTAGE_TIMEOUT).to_string()))
+        self.read_and_write(job, if self.is_in_outage() { &OUTAGE_LIMITS } else { &LIMITS }).await
     }
 
-    async fn read_and_write(&self, job: &Job, delays: &[Duration]) -> Result<Option<String>, String> {
+    async fn read_and_write(&self, job: &Job, limits: &TransferLimits) -> Result<Option<String>, String> {
         let (mut files, missing) = match &job.agent {
             None => (Vec::new(), job.has_run.then(|| "the transcript was lost with the pod".to_owned())),
-            Some(agent) => match tokio::time::timeout(READ_TIMEOUT, self.transcript(agent, &job.uid)).await {
+            Some(agent) => match tokio::time::timeout(limits.read, self.transcript(agent, &job.uid)).await {
                 Ok(Ok(files)) => (files, None),
                 Ok(Err(error)) => (Vec::new(), Some(format!("failed to read the transcript: {error}"))),
                 Err(_) => {
-                    let seconds = READ_TIMEOUT.as_secs();
+                    let seconds = limits.read.as_secs();
                     (Vec::new(), Some(format!("the agent did not return the transcript within {seconds} s")))
                 }
             },
@@ -67,9 +72,10 @@ impl HistoryWriter {
         // The summary is last, so a run with a summary is complete.
         let summary = serde_json::to_vec_pretty(&summary).map_err(|error| error.to_string())?;
         files.push((File::Summary, summary.into()));
-        match tokio::time::timeout(WRITE_TIMEOUT, self.write_all(job, files, delays)).await {
-            Ok(written) => written.map_err(|error| error.to_string())?,
-            Err(_) => return Err(HistoryError::Timeout(WRITE_TIMEOUT).to_string()),
+        match tokio::time::timeout(limits.write, self.write_all(job, files, limits.delays)).await {
+            Ok(Ok(())) => self.ended_outage(),
+            Ok(Err(error)) => return Err(self.failed_write(&error)),
+            Err(_) => return Err(self.failed_write(&HistoryError::Timeout(limits.write))),
         }
         failpoint::hit("update-history-written");
         Ok(missing)
