@@ -113,7 +113,7 @@ async fn lead(
 ) -> anyhow::Result<()> {
     let (tasks, last_events) = (shared.tasks.clone(), shared.last_events.clone());
     let parts = tokio::select! {
-        parts = build(config, shared, end) => parts?,
+        parts = Box::pin(build(config, shared, end)) => parts?,
         () = end.cancelled() => return Ok(()),
     };
     if let Some((lease, identity)) = lease {

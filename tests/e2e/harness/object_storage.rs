@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::time::Duration;
 
+use rusty_s3::actions::ListObjectsV2;
 use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 use serde_json::{Value, json};
 
@@ -53,8 +54,8 @@ impl ObjectStorage {
         let url = action.sign(SIGNATURE_VALIDITY);
         let response = http::send("listing the history", http::client().get(url)).await;
         let text = response.text().await.expect("a response");
-        let keys = text.split("<Key>").skip(1);
-        keys.filter_map(|rest| rest.split("</Key>").next()).map(str::to_owned).collect()
+        let listed = ListObjectsV2::parse_response(&text).expect("a list of objects");
+        listed.contents.into_iter().map(|object| object.key).collect()
     }
 
     /// Returns the text of an object, and decompresses it if necessary.

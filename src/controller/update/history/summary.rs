@@ -143,7 +143,7 @@ pub(super) fn of(update: &Update, workspace: Option<&Workspace>, outcome: &RunOu
         reason: outcome.failure,
         message: outcome.message.clone(),
         created: update.creation_timestamp().map(|created| created.0),
-        started: outcome.started.or(status.start_time.map(|start| start.0)),
+        started: outcome.started.or_else(|| status.start_time.as_ref().map(|start| start.0)),
         ended: outcome.ended,
         node,
         changes: outcome.changes.clone(),
