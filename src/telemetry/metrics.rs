@@ -137,6 +137,8 @@ pub struct Metrics {
     webhooks: Family<WebhookLabels, Counter>,
     events_dropped: Counter,
     notifications_dropped: Counter,
+    spans_exported: Counter,
+    spans_dropped: Counter,
     api_writes: Family<WriteLabels, Counter>,
     authority_expiry: Gauge,
     authority_well: Gauge,
@@ -165,6 +167,8 @@ impl Default for Metrics {
             webhooks: Family::default(),
             events_dropped: Counter::default(),
             notifications_dropped: Counter::default(),
+            spans_exported: Counter::default(),
+            spans_dropped: Counter::default(),
             api_writes: Family::default(),
             authority_expiry: Gauge::default(),
             authority_well: Gauge::default(),
@@ -223,6 +227,7 @@ impl Metrics {
             "Number of events that could not be sent to notification-controller",
             self.notifications_dropped.clone(),
         );
+        self.register_traces(registry);
         registry.register(
             "pulumi_controller_api_writes",
             "Number of API requests that change an object",
@@ -238,6 +243,12 @@ impl Metrics {
             "Whether the Secret of the certificate authority was valid when last read: 1 if valid, otherwise 0",
             self.authority_well.clone(),
         );
+    }
+
+    fn register_traces(&self, registry: &mut Registry) {
+        let (exported, dropped) = (self.spans_exported.clone(), self.spans_dropped.clone());
+        registry.register("pulumi_controller_spans_exported", "Number of spans that the collector received", exported);
+        registry.register("pulumi_controller_spans_dropped", "Number of spans that could not be exported", dropped);
     }
 
     /// Returns the metrics as OpenMetrics text.
@@ -308,6 +319,16 @@ impl Metrics {
     /// Counts an event that the controller could not send to notification-controller.
     pub fn notification_dropped(&self) {
         self.notifications_dropped.inc();
+    }
+
+    /// Counts spans that the collector has received.
+    pub fn spans_exported(&self, count: usize) {
+        self.spans_exported.inc_by(count as u64);
+    }
+
+    /// Counts spans that the controller could not export.
+    pub fn spans_dropped(&self, count: usize) {
+        self.spans_dropped.inc_by(count as u64);
     }
 
     /// Sets whether this process holds a Lease.

@@ -1,4 +1,4 @@
-//! Logs, metrics, and the redaction of secrets.
+//! Logs, metrics, traces, and the redaction of secrets.
 
 pub mod logging;
 pub mod metrics;
@@ -8,6 +8,7 @@ pub mod redact;
 pub mod runs;
 pub mod slots;
 pub mod stacks;
+pub mod traces;
 
 /// Formats an error and its causes as one line for users.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {

@@ -48,6 +48,8 @@ fn filled() -> Metrics {
     metrics.webhook(WebhookResult::Refused);
     metrics.event_dropped();
     metrics.notification_dropped();
+    metrics.spans_exported(2);
+    metrics.spans_dropped(1);
     metrics.api_write("apply", "Secret");
     metrics.authority(jiff::Timestamp::from_second(1_800_000_000).ok(), true);
     metrics

@@ -1,0 +1,63 @@
+//! Traces: spans with explicit times and identifiers, and their export to an OpenTelemetry collector over OTLP.
+//!
+//! A run spans many reconciliations and can span several processes of the controller. The controller therefore keeps no
+//! open spans. It computes all spans of a run from recorded times when the run has ended (`controller/update/trace.rs`),
+//! with identifiers that depend only on the UID of the Update. If a restarted controller exports the spans again, they
+//! have the same identifiers.
+
+mod export;
+mod otlp;
+mod span;
+
+use tokio::sync::mpsc;
+
+use crate::telemetry::metrics::Metrics;
+
+pub use export::{ExportTask, RetryPolicy, Settings};
+pub use span::{Span, SpanId, TraceId, Value, traceparent};
+
+/// Maximum number of queued spans. Further spans are dropped, and a metric counts them. A span has less than 2 KiB.
+const CAPACITY: usize = 4096;
+
+/// Queue of spans. Without a collector, there is no queue, and all calls have no effect. Cheap to clone. Never blocks.
+#[derive(Clone, Debug, Default)]
+pub struct Traces {
+    queue: Option<Queue>,
+}
+
+#[derive(Clone, Debug)]
+struct Queue {
+    spans: mpsc::Sender<Span>,
+    metrics: Metrics,
+}
+
+impl Traces {
+    /// Creates the queue, and the task that exports the queued spans. The caller must run the task. `instance` is the
+    /// name of the pod of the controller, and `cluster` is the name of the cluster, which can be empty.
+    pub fn new(
+        settings: Settings,
+        client: reqwest::Client,
+        (instance, cluster): (&str, &str),
+        metrics: Metrics,
+    ) -> (Traces, ExportTask) {
+        let (sender, spans) = mpsc::channel(CAPACITY);
+        let resource = otlp::resource(instance, cluster);
+        let task = ExportTask::new(settings, client, resource, spans, metrics.clone());
+        (Traces { queue: Some(Queue { spans: sender, metrics }) }, task)
+    }
+
+    /// Returns whether the controller exports traces.
+    pub fn is_enabled(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    /// Queues spans. If the queue is full, the remaining spans are dropped, and a metric counts them.
+    pub fn export(&self, spans: Vec<Span>) {
+        let Some(queue) = &self.queue else { return };
+        let dropped = spans.into_iter().filter_map(|span| queue.spans.try_send(span).err()).count();
+        queue.metrics.spans_dropped(dropped);
+    }
+}
+
+#[cfg(test)]
+mod tests;
