@@ -300,6 +300,21 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", value_name = "NAME")]
     pub cluster_name: String,
 
+    /// URL of an OpenTelemetry collector that receives the traces of all runs over OTLP with HTTP, such as
+    /// `http://collector:4318`. Default: no traces.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", default_value = "", value_name = "URL")]
+    pub otlp_endpoint: String,
+
+    /// Headers of the requests to the collector, in the format `NAME=VALUE,…` with percent-encoded values. To keep
+    /// credentials out of the arguments, set the environment variable from a Secret.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_HEADERS", default_value = "", hide_env_values = true)]
+    pub otlp_headers: String,
+
+    /// URL to which the Pulumi CLI in workspace pods exports its own spans, such as `grpc://collector:4317`. Every
+    /// program can read the URL and send spans to it. Requires `--otlp-endpoint`. Default: the CLI exports no spans.
+    #[arg(long, default_value = "", value_name = "URL")]
+    pub workspace_otlp_endpoint: String,
+
     /// Additional hosts from which the controller may fetch artifacts. Services in the namespace of the controller are
     /// always allowed.
     #[arg(long, value_delimiter = ',', value_name = "HOST")]

@@ -1,6 +1,7 @@
 //! Validated settings of the manager, and fixed limits.
 
 mod history;
+mod otlp;
 mod policy_packs;
 mod selector;
 
@@ -19,6 +20,7 @@ use crate::api::names;
 use crate::artifact;
 use crate::cli::ManagerFlags;
 use crate::telemetry::logging::{LogEncoding, LogLevel};
+use crate::telemetry::traces;
 
 pub use history::HistoryConfig;
 pub use policy_packs::ClusterPolicyPack;
@@ -75,6 +77,15 @@ pub struct LeaderElection {
     pub retry_period: Duration,
     /// Whether to release the Lease on shutdown.
     pub release: bool,
+}
+
+/// Settings of the traces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceExport {
+    /// Collector of the spans of the controller.
+    pub collector: traces::Settings,
+    /// Endpoint to which the Pulumi CLI exports its spans, without credentials.
+    pub workspace_endpoint: Option<String>,
 }
 
 /// Validated settings of the manager.
@@ -157,6 +168,8 @@ pub struct ManagerConfig {
     pub max_run_timeout: Duration,
     /// Name of the cluster for the tags of Pulumi stacks. Empty if the stacks have no tag with this name.
     pub cluster_name: String,
+    /// Settings of the traces. `None` if the controller exports no traces.
+    pub traces: Option<TraceExport>,
     /// Additional hosts of artifacts, in lower case. Services in the namespace of the controller are always allowed.
     pub artifact_hosts: Vec<String>,
     /// Host that replaces the host in artifact URLs, except the URLs of source-watcher.
@@ -223,6 +236,7 @@ impl ManagerConfig {
             default_run_timeout,
             max_run_timeout,
             cluster_name: cluster_name(&flags.cluster_name)?,
+            traces: traces(&flags)?,
             artifact_hosts: artifact_hosts.map(|host| artifact_host(host)).collect::<Result<_, _>>()?,
             source_controller_localhost: localhost("SOURCE_CONTROLLER_LOCALHOST", flags.source_controller_localhost)?,
             source_watcher_localhost: localhost("SOURCE_WATCHER_LOCALHOST", flags.source_watcher_localhost)?,
@@ -272,6 +286,22 @@ fn cluster_name(value: &str) -> Result<String, ConfigError> {
         return Err(invalid("cluster-name", name.escape_debug(), valid));
     }
     Ok(name.to_owned())
+}
+
+/// Returns the settings of the traces, or `None` if the endpoint of the collector is empty. The messages do not contain
+/// the values, because a value can be a URL with credentials.
+fn traces(flags: &ManagerFlags) -> Result<Option<TraceExport>, ConfigError> {
+    let (endpoint, for_cli) = (flags.otlp_endpoint.trim(), flags.workspace_otlp_endpoint.trim());
+    let invalid = |flag: &str, valid: &str| ConfigError(format!("invalid --{flag}: must be {valid}"));
+    let workspace_endpoint = otlp::cli_endpoint(for_cli).map_err(|valid| invalid("workspace-otlp-endpoint", valid))?;
+    if endpoint.is_empty() && workspace_endpoint.is_some() {
+        return Err(ConfigError("--workspace-otlp-endpoint requires --otlp-endpoint".to_owned()));
+    }
+    if endpoint.is_empty() {
+        return Ok(None);
+    }
+    let collector = otlp::settings(endpoint, &flags.otlp_headers).map_err(|valid| invalid("otlp-endpoint", valid))?;
+    Ok(Some(TraceExport { collector, workspace_endpoint }))
 }
 
 /// Validates ServiceAccounts in the form `name` or `namespace/name`.

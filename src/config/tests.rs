@@ -82,6 +82,21 @@ fn pods_have_a_default_service_account_only_if_configured() {
 }
 
 #[test]
+fn traces_are_disabled_by_default() {
+    assert_eq!(config(&NEEDED).unwrap().traces, None);
+    let endpoint = "--otlp-endpoint=http://otel:4318";
+    let traces = with(endpoint).unwrap().traces.unwrap();
+    assert_eq!(traces.collector.endpoint.as_str(), "http://otel:4318/v1/traces");
+    let cli = "--workspace-otlp-endpoint=grpc://otel:4317";
+    let both = config(&[NEEDED[0], NEEDED[1], endpoint, cli]).unwrap().traces.unwrap();
+    assert_eq!(both.workspace_endpoint.as_deref(), Some("grpc://otel:4317"));
+    let error = with(cli).unwrap_err().to_string();
+    assert_eq!(error, "--workspace-otlp-endpoint requires --otlp-endpoint");
+    let error = with("--otlp-endpoint=http://me:secret@otel").unwrap_err().to_string();
+    assert!(error.starts_with("invalid --otlp-endpoint: must be") && !error.contains("secret"), "{error}");
+}
+
+#[test]
 fn policy_packs_of_the_cluster_are_a_comma_separated_list() {
     let of = |value: &str| with(&format!("--policy-packs={value}")).map(|config| config.policy_packs.len());
     assert_eq!(config(&NEEDED).unwrap().policy_packs, []);
