@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::Instrument;
 
 use super::cancellation::{CancelRequest, Cause, Liveness};
 use super::environment::{self, Environment};
@@ -152,6 +153,7 @@ impl Operations {
         if let Some(source) = &request.source {
             run_metadata::add_variables(&mut environment, source);
         }
+        run_metadata::add_trace_variables(&mut environment, &request);
         let policies = self.policies(&parameters, &desired, &mut environment)?;
         let tags = run_metadata::stack_tags(&self.layout, &environment, &request.stack_tags);
         if let Some(session) = interactive_session::find(&self.layout)? {
@@ -189,7 +191,8 @@ impl Operations {
             version: self.source.version.clone(),
         }
         .with_organization();
-        self.tasks.spawn(self.clone().finish(run, guard, token));
+        let log_span = run_metadata::log_span(&request.traceparent);
+        self.tasks.spawn(self.clone().finish(run, guard, token).instrument(log_span));
         Ok(Admission::Begun)
     }
 

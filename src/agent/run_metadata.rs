@@ -1,19 +1,37 @@
-//! Metadata that a run passes to the state backend: environment variables with the Git metadata of the source, and the
-//! tags of the Pulumi stack.
+//! Metadata that a run passes to the state backend and to a collector of traces: environment variables with the Git
+//! metadata of the source, the tags of the Pulumi stack, and the context of the trace.
 
 use std::collections::HashMap;
 
 use super::environment::{self, Environment};
 use super::layout::Layout;
+use crate::pulumi::cli::{OTEL_TRACES, TRACEPARENT};
 use crate::pulumi::project::Project;
 use crate::pulumi::{backend, vcs};
-use crate::rpc::proto::SourceMetadata;
+use crate::rpc::proto::{RunRequest, SourceMetadata};
 
 /// Adds the variables from which the CLI reads Git metadata if the project is not in a Git working copy. The variables
 /// of the user take precedence.
 pub fn add_variables(environment: &mut Environment, source: &SourceMetadata) {
     for (name, value) in variables(source) {
         environment.variables.entry(name.into()).or_insert_with(|| value.into());
+    }
+}
+
+/// Adds the variables with which the CLI exports its spans as children of the span of the run. The variables of the user
+/// take precedence.
+pub fn add_trace_variables(environment: &mut Environment, request: &RunRequest) {
+    let variables = [(TRACEPARENT, &request.traceparent), (OTEL_TRACES, &request.otlp_endpoint)];
+    for (name, value) in variables.into_iter().filter(|(_, value)| !value.is_empty()) {
+        environment.variables.entry(name.into()).or_insert_with(|| value.into());
+    }
+}
+
+/// Returns the span for the log lines of a run, which then contain the ID of the trace.
+pub fn log_span(traceparent: &str) -> tracing::Span {
+    match traceparent.split('-').nth(1) {
+        Some(trace_id) => tracing::info_span!("operation", trace_id),
+        None => tracing::Span::none(),
     }
 }
 
@@ -107,6 +125,25 @@ mod tests {
             &SourceMetadata { repository_url: url, head: "1a2b".into(), ..SourceMetadata::default() },
         );
         assert_eq!(shown(&partial), [("PULUMI_GIT_HEAD", "1a2b")], "the URL has no owner");
+    }
+
+    #[test]
+    fn the_cli_joins_the_trace_of_the_run_unless_the_user_has_set_another() {
+        let request = RunRequest {
+            traceparent: "00-aa-bb-01".into(),
+            otlp_endpoint: "grpc://otel:4317".into(),
+            ..RunRequest::default()
+        };
+        let mut complete = environment(&[]);
+        add_trace_variables(&mut complete, &request);
+        let expected = [("PULUMI_OPTION_OTEL_TRACES", "grpc://otel:4317"), ("TRACEPARENT", "00-aa-bb-01")];
+        assert_eq!(shown(&complete), expected);
+        let mut own = environment(&[("PULUMI_OPTION_OTEL_TRACES", "file:///tmp/spans")]);
+        add_trace_variables(&mut own, &request);
+        assert_eq!(shown(&own), [("PULUMI_OPTION_OTEL_TRACES", "file:///tmp/spans"), ("TRACEPARENT", "00-aa-bb-01")]);
+        let mut without = environment(&[]);
+        add_trace_variables(&mut without, &RunRequest::default());
+        assert!(shown(&without).is_empty());
     }
 
     #[test]

@@ -25,8 +25,13 @@ const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
 pub const POLICY_PACK: &str = "PULUMI_OPTION_POLICY_PACK";
 /// Variable with the configuration files of the policy packs in [`POLICY_PACK`], as a comma-separated list.
 pub const POLICY_PACK_CONFIG: &str = "PULUMI_OPTION_POLICY_PACK_CONFIG";
+/// Variable with the endpoint to which the CLI exports its spans. A CLI without the flag `--otel-traces` ignores the
+/// variable.
+pub const OTEL_TRACES: &str = "PULUMI_OPTION_OTEL_TRACES";
+/// Variable from which the CLI reads the parent of its spans, in the format of W3C Trace Context.
+pub const TRACEPARENT: &str = "TRACEPARENT";
 /// Variables with this prefix that users may set.
-const KEPT_OPTIONS: [&str; 2] = [POLICY_PACK, POLICY_PACK_CONFIG];
+const KEPT_OPTIONS: [&str; 3] = [POLICY_PACK, POLICY_PACK_CONFIG, OTEL_TRACES];
 
 /// Returns the environment variables for every CLI call. Callers set these variables last, so that they override the
 /// variables of the user.
@@ -133,6 +138,7 @@ mod tests {
             ("PULUMI_OPTION_", true),
             ("PULUMI_OPTION_POLICY_PACK", false),
             ("PULUMI_OPTION_POLICY_PACK_CONFIG", false),
+            ("PULUMI_OPTION_OTEL_TRACES", false),
             ("PULUMI_OPTION_POLICY_PACKS", true),
             ("PULUMI_OPTIONS", false),
             ("PULUMI_ACCESS_TOKEN", false),

@@ -185,8 +185,8 @@ pub fn exceeds_protocol_version(update: &Update, workspace: &Workspace) -> bool 
     required_protocol_version(update, workspace) > understood
 }
 
-/// Returns the request that starts a run with this binding, without the plan and the tags of the Pulumi stack. `timeouts` contains
-/// the timeouts from the flags of the controller.
+/// Returns the request that starts a run with this binding, without the plan, the tags of the Pulumi stack and the trace.
+/// `timeouts` contains the timeouts from the flags of the controller.
 pub fn run(
     update: &Update,
     workspace: &Workspace,
@@ -225,6 +225,8 @@ pub fn run(
         source: update.spec.source.clone().map(source),
         oidc_login: oidc_login(&workspace.spec, timeout_seconds),
         plan: Vec::new(),
+        traceparent: String::new(),
+        otlp_endpoint: String::new(),
     })
 }
 
