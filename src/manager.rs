@@ -26,6 +26,7 @@ use crate::server;
 use crate::source::git;
 use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::traces::Traces;
 
 /// Name of the controller in events.
 const COMPONENT: &str = "pulumi-controller";
@@ -252,7 +253,8 @@ async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) 
     });
     let (events, event_task) =
         Events::with_notifications(writer.clone(), notification_controller, COMPONENT, &instance(), metrics.clone());
-    tasks.spawn(event_task.run(last_events));
+    tasks.spawn(event_task.run(last_events.clone()));
+    let traces = start_traces(config, &fetcher, &metrics, &tasks, last_events);
     let namespace = config.runtime_namespace.clone();
     let secrets = authority::SecretStore { reader: reader.clone(), writer: writer.clone(), namespace };
     let ca_rotator = authority::CaRotator::start(secrets, events.clone(), metrics.clone()).await?;
@@ -265,6 +267,7 @@ async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) 
         writer,
         metrics,
         events,
+        traces,
         agents,
         authority,
         store,
@@ -276,4 +279,20 @@ async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) 
         git_work: git_work(config),
         end: end.clone(),
     })
+}
+
+/// Starts the export of traces if a collector is configured. The export ends after the last spans are queued, when `end`
+/// is canceled.
+fn start_traces(
+    config: &ManagerConfig,
+    fetcher: &Fetcher,
+    metrics: &Metrics,
+    tasks: &TaskTracker,
+    end: CancellationToken,
+) -> Traces {
+    let Some(export) = &config.traces else { return Traces::default() };
+    let (instance, cluster) = (instance(), config.cluster_name.as_str());
+    let (traces, task) = Traces::new(export.collector.clone(), fetcher.client(), (&instance, cluster), metrics.clone());
+    tasks.spawn(task.run(end));
+    traces
 }

@@ -34,6 +34,7 @@ use crate::source::flux::{Reference, Sources, parse_kind};
 use crate::source::git::{self, Git};
 use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::traces::Traces;
 
 /// Capacity of a queue of objects to reconcile. If the queue is full, a further object is not enqueued. This is safe,
 /// because every object is also requeued periodically.
@@ -49,6 +50,7 @@ pub(super) struct Parts {
     pub(super) writer: Writer,
     pub(super) metrics: Metrics,
     pub(super) events: Events,
+    pub(super) traces: Traces,
     pub(super) agents: Agents,
     pub(super) authority: watch::Receiver<Arc<authority::Generations>>,
     pub(super) store: Store,
@@ -267,6 +269,7 @@ impl Wiring<'_> {
             same_revision_kinds: config.same_revision_kinds.iter().map(|kind| parse_kind(kind)).collect(),
             requeue_dependency: config.requeue_dependency,
             requeue_workspace,
+            arrivals: stack::Arrivals::new(parts.traces.is_enabled()),
         });
         let metrics = parts.metrics.clone();
         let runner = self.default_runner::<Stack>("stack-controller").on_deleted(move |gone| {
@@ -302,7 +305,10 @@ impl Wiring<'_> {
             let (agents, metrics) = (parts.agents.clone(), parts.metrics.clone());
             update::HistoryWriter::new(store, agents, requeue.clone(), tasks.clone(), end.clone(), metrics)
         });
+        let cli_endpoint = config.traces.as_ref().and_then(|traces| traces.workspace_endpoint.as_deref());
+        let traces = update::RunTraces::new(parts.traces.clone(), cli_endpoint);
         let attachments = update::Attachments::new(parts.agents.clone(), requeue, tasks, end);
+        let attachments = attachments.with_steps(traces.is_enabled());
         let context = Arc::new(update::Context {
             reader: parts.reader.clone(),
             writer: parts.writer.clone(),
@@ -317,6 +323,7 @@ impl Wiring<'_> {
             adopted: Arc::new(std::sync::Once::new()),
             timeouts: update::RunTimeouts { default: config.default_run_timeout, maximum: config.max_run_timeout },
             cluster_name: config.cluster_name.as_str().into(),
+            traces,
         });
         let runner = self.default_runner::<Update>("update-controller");
         let runner = runner.on_deleted(move |(namespace, name)| attachments.forget(namespace, name));

@@ -176,6 +176,7 @@ impl ReconcileRunner {
             namespace = key.0,
             reconcileID = %uuid::Uuid::new_v4(),
             revision = tracing::field::Empty,
+            trace_id = tracing::field::Empty,
         );
         self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
         self.metrics.reconciles().started(self.controller, &key);

@@ -49,7 +49,7 @@ pub async fn act(
         Action::AddFinalizer => add_finalizer(stack, context).await,
         Action::DiscardUpdate(message) => discard_update(stack, message, context).await,
         Action::ForgetUpdate => next_step(stack, &status::without_current_update(stack), context).await,
-        Action::CreateUpdate(current) => create_update(stack, &current, context, now).await,
+        Action::CreateUpdate(current) => create_update(stack, observed, &current, context, now).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
         Action::AwaitUpdate(message) => requeue(stack, &State::Working(message), None, context, now).await,
         Action::ReportUnknownOutcome(message) => {
@@ -140,7 +140,7 @@ async fn start(
         context.events.publish(run_events::with_revisions(event, current.commit.as_deref(), origin));
     }
     failpoint::hit("stack-run-recorded");
-    create_update(&written, current, context, now).await
+    create_update(&written, observed, current, context, now).await
 }
 
 /// Records that the Stack has expired, and then deletes it.
@@ -216,13 +216,16 @@ async fn cancel_drift_check(observed: &Observed, context: &Context, now: Timesta
     requeue(&observed.stack, &State::Working(message), None, context, now).await
 }
 
+/// Creates the Update of the recorded run. `stack` is the Stack with the record, which can be newer than that in `observed`.
 async fn create_update(
     stack: &Stack,
+    observed: &Observed,
     current: &CurrentUpdate,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let update = build_update::update(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
+    let update = context.arrivals.add_to_update(stack, observed.workspace.as_ref(), current, update, now);
     let created = match context.writer.create(&update).await {
         Ok(created) => created,
         Err(error) => return write_rejected(stack, error, context, now).await,
@@ -283,7 +286,7 @@ async fn apply_workspace(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
-    match put_workspace(observed, desired, context).await {
+    match put_workspace(observed, desired, context, now).await {
         Ok(()) => {
             failpoint::hit("stack-workspace-applied");
             requeue(stack, &State::Working(message), None, context, now).await
@@ -299,7 +302,7 @@ async fn replace_workspace(
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    match put_workspace(observed, desired, context).await {
+    match put_workspace(observed, desired, context, now).await {
         Ok(()) => Ok(Next::Again(Box::new(observed.stack.clone()))),
         Err(error) => workspace_rejected(&observed.stack, error, context, now).await,
     }
@@ -307,11 +310,18 @@ async fn replace_workspace(
 
 /// Applies the Workspace. First takes over the ownership of the fields that the Pulumi Kubernetes Operator applied. The
 /// apply can then remove those fields that the Stack does not set.
-async fn put_workspace(observed: &Observed, desired: &Workspace, context: &Context) -> Result<(), WriteError> {
-    if let Some(workspace) = &observed.workspace {
+async fn put_workspace(
+    observed: &Observed,
+    desired: &Workspace,
+    context: &Context,
+    now: Timestamp,
+) -> Result<(), WriteError> {
+    let live = observed.workspace.as_ref();
+    if let Some(workspace) = live {
         context.writer.take_over(workspace).await?;
     }
-    let applied = context.writer.apply::<Workspace>(desired).await?;
+    let with_times = context.arrivals.workspace_with_times(&observed.stack, live, desired, now);
+    let applied = context.writer.apply::<Workspace>(with_times.as_ref().unwrap_or(desired)).await?;
     context.mutated_workspaces.record(desired, &applied);
     Ok(())
 }

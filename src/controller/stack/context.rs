@@ -13,6 +13,7 @@ use crate::api::pulumi::Stack;
 use crate::artifact::{Fetcher, Store};
 use crate::controller::namespaces::Namespaces;
 use crate::controller::stack::approval::Approvals;
+use crate::controller::stack::arrivals::Arrivals;
 use crate::controller::stack::dependents::{Dependents, Stacks};
 use crate::controller::stack::destroy_limit::DestroyLimit;
 use crate::controller::stack::duplicate_stacks::DuplicateStacks;
@@ -83,6 +84,8 @@ pub struct Context {
     pub requeue_dependency: std::time::Duration,
     /// Requeues Workspaces that wait for the bytes of an artifact.
     pub requeue_workspace: mpsc::Sender<ObjectRef<Workspace>>,
+    /// Times of the artifacts that are not in a Workspace yet.
+    pub arrivals: Arrivals,
 }
 
 impl std::fmt::Debug for Context {

@@ -40,7 +40,13 @@ pub(super) async fn fetch(
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    fetch_named(observed, resolved, &describe(resolved), context, now).await
+    let (stack, arrivals) = (&observed.stack, &context.arrivals);
+    arrivals.detected(stack, &resolved.digest, now);
+    let next = fetch_named(observed, resolved, &describe(resolved), context, now).await?;
+    if arrivals.is_enabled() && context.store.is_granted(&resolved.digest, &stack.namespace().unwrap_or_default()) {
+        arrivals.fetched(stack, &resolved.digest, Timestamp::now());
+    }
+    Ok(next)
 }
 
 /// Fetches the artifact of a policy pack, in the same way as [`fetch`].

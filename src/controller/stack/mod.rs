@@ -7,6 +7,7 @@ mod act;
 mod action;
 mod annotations;
 mod approval;
+mod arrivals;
 mod backend;
 mod backoff;
 mod build_update;
@@ -46,6 +47,7 @@ mod workspace_state;
 mod write_outputs;
 
 pub use approval::{Approvals, approvals, unapproved_run};
+pub use arrivals::Arrivals;
 pub use context::{Context, StackCache};
 pub use dependents::{Dependents, StackGroup, Stacks, stacks};
 pub use destroy_limit::DestroyLimit;

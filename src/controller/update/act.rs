@@ -264,7 +264,7 @@ fn attach(
         PlanFile::NotNeeded | PlanFile::Unavailable(_) => Vec::new(),
     };
     let stack_tags = stack_tags::of(update, &context.cluster_name);
-    let request = proto::RunRequest { stack_tags, plan, ..request };
+    let request = context.traces.add_to(update, proto::RunRequest { stack_tags, plan, ..request });
     let may_start = may_start(observed, now);
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
@@ -403,6 +403,8 @@ async fn record(
     let next = Next::Again(Box::new(written.unwrap_or_else(|| update.clone())));
     report_end(update, &status, outcome.failure.unwrap_or("Succeeded"), context);
     history::report(update, &outcome, &context.events);
+    let steps = context.attachments.steps(&update.uid().unwrap_or_default());
+    context.traces.record(update, &status, steps.as_deref());
     let event = match outcome.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
         Some(reason) => {
@@ -474,6 +476,7 @@ async fn release(observed: &Observed, context: &Context) -> Result<Next, Reconci
         unmark_pod(pod, context).await?;
     }
     failpoint::hit("update-pod-unmarked");
+    context.traces.release(update);
     context.forget(update);
     context.writer.remove_finalizer(update, names::UPDATE_FINALIZER).await?;
     Ok(Next::Done(None))

@@ -16,6 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::api::auto::{RunProgress, Update};
+use crate::controller::update::resource_steps::ResourceSteps;
 use crate::rpc::client::{AgentAddress, Agents, RpcError};
 use crate::rpc::proto;
 use crate::runtime::run_limiter::Permit;
@@ -71,6 +72,8 @@ pub struct Attachments {
     /// short critical sections and never across an `.await`.
     slots: Arc<Mutex<HashMap<String, HeldSlot>>>,
     serials: Arc<AtomicU64>,
+    /// Whether the tasks record the resource operations.
+    records_steps: bool,
 }
 
 /// Slot of an open run, and the Update of this run.
@@ -84,6 +87,8 @@ struct Attachment {
     serial: u64,
     run_state: RunState,
     progress: Option<RunProgress>,
+    /// Resource operations of an ended run, if the tasks record them.
+    steps: Option<Arc<ResourceSteps>>,
     address: AgentAddress,
     may_start: bool,
     /// Ends the task when this value is dropped.
@@ -122,7 +127,19 @@ impl Attachments {
             open: Arc::default(),
             slots: Arc::default(),
             serials: Arc::default(),
+            records_steps: false,
         }
+    }
+
+    /// Makes the tasks record the resource operations of their runs.
+    #[must_use]
+    pub fn with_steps(self, records_steps: bool) -> Self {
+        Attachments { records_steps, ..self }
+    }
+
+    /// Returns the resource operations of an ended run, if its task has recorded them.
+    pub fn steps(&self, uid: &str) -> Option<Arc<ResourceSteps>> {
+        self.lock().get(uid)?.steps.clone()
     }
 
     /// Returns the state of a run, or `None` if no task is attached to the run.
@@ -148,7 +165,7 @@ impl Attachments {
             let (address, may_start) = (target.address.clone(), target.may_start);
             let _guard = token.clone().drop_guard();
             let run_state = RunState::Connecting;
-            open.insert(uid, Attachment { serial, run_state, progress, address, may_start, _guard });
+            open.insert(uid, Attachment { serial, run_state, progress, steps: None, address, may_start, _guard });
         }
         let this = self.clone();
         self.tasks.spawn(async move {

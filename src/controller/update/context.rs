@@ -12,6 +12,7 @@ use crate::controller::update::attachments::Attachments;
 use crate::controller::update::history::HistoryWriter;
 use crate::controller::update::queue::{UpdateGroup, Updates, open_runs};
 use crate::controller::update::request::RunTimeouts;
+use crate::controller::update::trace::RunTraces;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
 use crate::runtime::run_limiter::RunLimiter;
@@ -39,6 +40,7 @@ pub struct Context {
     pub timeouts: RunTimeouts,
     /// Name of the cluster for the tags of Pulumi stacks. Can be empty.
     pub cluster_name: Arc<str>,
+    pub traces: RunTraces,
 }
 
 impl std::fmt::Debug for Context {

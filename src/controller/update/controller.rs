@@ -88,6 +88,9 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
         context.forget(&update);
         return Ok(Outcome::Settled);
     };
+    if let Some(trace) = context.traces.trace_id(&live) {
+        tracing::Span::current().record("trace_id", tracing::field::display(trace));
+    }
     let live = context.writer.take_over(&live).await?.unwrap_or(live);
     let mut update = Box::new(live);
     for _ in 0..STEPS {

@@ -22,8 +22,11 @@ mod policy_violations;
 mod progress;
 mod queue;
 mod request;
+mod resource_steps;
 mod stack_tags;
 pub mod status;
+mod trace;
+mod trace_spans;
 
 pub use attachments::Attachments;
 pub use context::Context;
@@ -34,3 +37,4 @@ pub use outputs::{is_of as is_outputs_of, key as output_key};
 pub(crate) use queue::run_in;
 pub use queue::{UpdateGroup, Updates, updates};
 pub use request::{RunTimeouts, interrupted_run, required_protocol_version, waits_for_references};
+pub use trace::RunTraces;

@@ -188,7 +188,7 @@ fn hash(urn: &str) -> u64 {
 
 /// Returns the type and the name of a resource from its URN,
 /// `urn:pulumi:<stack>::<project>::<types of its parents>$<type>::<name>`.
-fn kind_and_name(urn: &str) -> (String, String) {
+pub(super) fn kind_and_name(urn: &str) -> (String, String) {
     let mut parts = urn.splitn(4, "::").skip(2);
     match (parts.next(), parts.next()) {
         (Some(kinds), Some(name)) => (one_line(&short(kinds.rsplit('$').next().unwrap_or(kinds))), one_line(name)),

@@ -61,7 +61,8 @@ mod caches {
     use crate::controller::namespaces::Namespaces;
     use crate::controller::stack::destroy_limit::DestroyLimit;
     use crate::controller::stack::{
-        Dependents, DuplicateStacks, Evaluator, MutatedWorkspaces, SourceWatches, StackCache, approvals, stacks,
+        Arrivals, Dependents, DuplicateStacks, Evaluator, MutatedWorkspaces, SourceWatches, StackCache, approvals,
+        stacks,
     };
     use crate::controller::test_parts::TestParts;
     use crate::controller::update::updates;
@@ -113,6 +114,7 @@ mod caches {
             no_cross_namespace_refs: true,
             requeue_dependency: Duration::from_secs(30),
             requeue_workspace,
+            arrivals: Arrivals::default(),
         });
         let spec = StackSpec { stack: "dev".to_owned(), ..StackSpec::default() };
         let mut stack = Stack::new("web", spec);

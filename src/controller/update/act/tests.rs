@@ -22,6 +22,7 @@ use crate::controller::update::pod_termination::NodeState;
 use crate::controller::update::queue::updates;
 use crate::controller::update::request::RunTimeouts;
 use crate::history::{HistoryStore, Retention};
+use crate::controller::update::trace::RunTraces;
 use crate::rpc::proto;
 use crate::runtime::fake_api::{FakeResponse, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::reconcile::ReconcileError;
@@ -78,6 +79,7 @@ fn context(parts: &TestParts) -> Context {
         adopted: Arc::new(Once::new()),
         timeouts: RunTimeouts::default(),
         cluster_name: "".into(),
+        traces: RunTraces::default(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Task that is attached to a run. It reads the messages of the agent at a limited rate, and publishes the state and
 //! the progress of the run.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
@@ -9,6 +10,7 @@ use tokio::time::Instant;
 use super::{Attachment, Attachments, RunState, Target};
 use crate::api::conditions;
 use crate::controller::update::progress::{Progress, ProgressChange};
+use crate::controller::update::resource_steps::ResourceSteps;
 use crate::rpc::byte_rate::ByteRate;
 use crate::rpc::client::{self as rpc, RpcError};
 use crate::rpc::proto::attach_reply::Part;
@@ -38,6 +40,7 @@ impl Attachments {
     /// Reads the messages of a run until the run ends, is rejected or must not start. Retries after errors.
     pub(super) async fn follow(&self, target: Target, serial: u64) {
         let mut following = Following::new(target, serial);
+        following.steps = self.records_steps.then(ResourceSteps::default);
         let mut wait = FIRST_RETRY;
         loop {
             let run_state = match Box::pin(self.follow_once(&mut following)).await {
@@ -114,6 +117,9 @@ impl Attachments {
     fn record(&self, following: &mut Following, progress: &proto::Progress) {
         following.from = progress.sequence + 1;
         let now = Instant::now();
+        if let Some(steps) = &mut following.steps {
+            steps.observe(progress);
+        }
         match following.progress.observe(progress) {
             ProgressChange::None => {}
             ProgressChange::Urgent => {
@@ -144,13 +150,16 @@ impl Attachments {
     }
 
     /// Publishes the state. Requeues the Update if the state has changed. The state of an ended run contains its last
-    /// progress.
+    /// progress and its resource operations.
     fn publish(&self, following: &mut Following, run_state: RunState) {
-        let progress = matches!(run_state, RunState::Ended(_)).then(|| following.progress.status());
+        let has_ended = matches!(run_state, RunState::Ended(_));
+        let progress = has_ended.then(|| following.progress.status());
+        let steps = following.steps.take_if(|_| has_ended).map(Arc::new);
         let is_new = self.change_attachment(following, |attachment| {
             let is_new = attachment.run_state != run_state;
             attachment.run_state = run_state;
             attachment.progress = progress.or_else(|| attachment.progress.take());
+            attachment.steps = steps.or_else(|| attachment.steps.take());
             is_new
         });
         if is_new {
@@ -179,6 +188,8 @@ struct Following {
     /// Sequence number of the next message.
     from: u64,
     progress: Progress,
+    /// Resource operations, if the task records them.
+    steps: Option<ResourceSteps>,
     /// Time of the last progress report.
     published: Option<Instant>,
     /// Time at which progress must be published, or `None` if the progress has not changed.
@@ -191,7 +202,8 @@ struct Following {
 impl Following {
     fn new(target: Target, serial: u64) -> Self {
         let rate = ByteRate::new(RATE, BURST, Instant::now());
-        Following { target, serial, from: 0, progress: Progress::default(), published: None, due: None, rate }
+        let progress = Progress::default();
+        Following { target, serial, from: 0, progress, steps: None, published: None, due: None, rate }
     }
 }
 

@@ -44,6 +44,7 @@ fn followed(attachments: &Attachments, serial: u64) -> Following {
         serial,
         run_state: RunState::Connecting,
         progress: None,
+        steps: None,
         address: target.address.clone(),
         may_start: true,
         _guard: CancellationToken::new().drop_guard(),

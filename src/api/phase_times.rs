@@ -1,0 +1,68 @@
+//! Times of the phases before a run, which the controller stores in an annotation of the Workspace and of the Update.
+//! Timestamps in a status have whole seconds, but most of these phases take less than a second.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::names;
+
+/// Maximum size of the annotation in bytes. A longer value is ignored.
+const MAX_SIZE: usize = 1024;
+
+/// Times of the phases before a run, in milliseconds since 1970. An unknown time is absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PhaseTimes {
+    /// Digest of the artifact to which the times apply.
+    pub digest: String,
+    /// Time at which the controller detected the artifact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detected: Option<i64>,
+    /// Time at which the artifact was in the store of the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetched: Option<i64>,
+    /// Time at which the artifact was installed in the pod, if the run was requested later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placed: Option<i64>,
+    /// Time at which the run was requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested: Option<i64>,
+}
+
+impl PhaseTimes {
+    /// Returns the times in the annotations of an object. Returns `None` if the annotation is absent or invalid.
+    pub fn of(annotations: &BTreeMap<String, String>) -> Option<Self> {
+        let text = annotations.get(names::ANNOTATION_PHASE_TIMES).filter(|text| text.len() <= MAX_SIZE)?;
+        serde_json::from_str(text).ok()
+    }
+
+    /// Sets the annotation.
+    pub fn write_to(&self, annotations: &mut BTreeMap<String, String>) {
+        if let Ok(text) = serde_json::to_string(self) {
+            annotations.insert(names::ANNOTATION_PHASE_TIMES.to_owned(), text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_annotation_contains_only_known_times() {
+        let times = PhaseTimes { digest: "sha256:a".to_owned(), detected: Some(1), ..PhaseTimes::default() };
+        let mut annotations = BTreeMap::new();
+        times.write_to(&mut annotations);
+        assert_eq!(annotations[names::ANNOTATION_PHASE_TIMES], r#"{"digest":"sha256:a","detected":1}"#);
+        assert_eq!(PhaseTimes::of(&annotations), Some(times));
+    }
+
+    #[test]
+    fn an_invalid_or_long_annotation_is_ignored() {
+        for text in ["", "{}", "[1]", &format!("{{\"digest\":\"{}\"}}", "x".repeat(MAX_SIZE))] {
+            let annotations = [(names::ANNOTATION_PHASE_TIMES.to_owned(), text.to_owned())].into();
+            assert_eq!(PhaseTimes::of(&annotations), None, "{text}");
+        }
+    }
+}

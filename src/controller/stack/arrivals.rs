@@ -1,0 +1,130 @@
+//! Arrival of the artifact of a Stack: the times at which the controller detected and fetched the artifact, for the trace
+//! of its first run. The controller writes the times to the Workspace together with the artifact, and later to the
+//! Update. Until then, they exist only in memory: after a restart, the controller fetches the artifact again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::api::auto::{Update, Workspace};
+use crate::api::conditions::{self, READY};
+use crate::api::phase_times::PhaseTimes;
+use crate::api::pulumi::{CurrentUpdate, Stack};
+use crate::artifact::Digest;
+
+/// Maximum number of artifacts whose times are in memory. If there are more, the times of all of them are removed.
+const MAX_ARRIVALS: usize = 1024;
+/// Minimum time in milliseconds from the installation of the artifact to the request of the run that counts as a wait,
+/// because the time of the installation has whole seconds.
+const MIN_WAIT: i64 = 2_000;
+
+/// Times of the artifacts that are not in a Workspace yet, by UID of the Stack. Without traces, there are none. Cheap to
+/// clone.
+#[derive(Clone, Debug, Default)]
+pub struct Arrivals {
+    // The lock is held only for short critical sections.
+    times: Option<Arc<Mutex<HashMap<String, PhaseTimes>>>>,
+}
+
+impl Arrivals {
+    /// Creates the map, if the controller exports traces.
+    pub fn new(is_enabled: bool) -> Self {
+        Arrivals { times: is_enabled.then(Arc::default) }
+    }
+
+    /// Returns whether the controller exports traces.
+    pub fn is_enabled(&self) -> bool {
+        self.times.is_some()
+    }
+
+    /// Records that the controller has detected an artifact. Repeated calls have no effect.
+    pub fn detected(&self, stack: &Stack, digest: &Digest, now: Timestamp) {
+        self.change(stack, digest, now, |_| {});
+    }
+
+    /// Records that an artifact is in the store.
+    pub fn fetched(&self, stack: &Stack, digest: &Digest, now: Timestamp) {
+        self.change(stack, digest, now, |times| times.fetched = Some(now.as_millisecond()));
+    }
+
+    fn change(&self, stack: &Stack, digest: &Digest, now: Timestamp, change: impl FnOnce(&mut PhaseTimes)) {
+        let Some(times) = &self.times else { return };
+        let digest = digest.to_string();
+        let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
+        if times.len() >= MAX_ARRIVALS {
+            times.clear();
+        }
+        let entry = times.entry(stack.uid().unwrap_or_default()).or_default();
+        if entry.digest != digest {
+            let detected = Some(now.as_millisecond());
+            *entry = PhaseTimes { digest, detected, ..PhaseTimes::default() };
+        }
+        change(entry);
+    }
+
+    /// Returns a desired Workspace with the times of its artifact. Keeps the times of the existing Workspace if it has the
+    /// same artifact. Returns `None` if there are no times.
+    pub fn workspace_with_times(
+        &self,
+        stack: &Stack,
+        live: Option<&Workspace>,
+        desired: &Workspace,
+        now: Timestamp,
+    ) -> Option<Workspace> {
+        let (times, artifact) = (self.times.as_ref()?, desired.spec.artifact.as_ref()?);
+        let digest = artifact.digest.to_string();
+        let uid = stack.uid().unwrap_or_default();
+        let arrived = times.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+        let is_same = |times: &PhaseTimes| times.digest == digest;
+        let kept = live.and_then(|live| PhaseTimes::of(live.annotations())).filter(is_same);
+        let has_artifact = live.and_then(|live| live.spec.artifact.as_ref()).is_some_and(|found| *found == *artifact);
+        let first = || {
+            let detected = Some(now.as_millisecond());
+            (!has_artifact).then(|| PhaseTimes { digest: digest.clone(), detected, ..PhaseTimes::default() })
+        };
+        let times = kept.or_else(|| arrived.filter(is_same)).or_else(first)?;
+        let mut desired = desired.clone();
+        times.write_to(desired.annotations_mut());
+        Some(desired)
+    }
+
+    /// Adds the times of the phases before the run to its Update. The times of the artifact belong only to its first run.
+    pub fn add_to_update(
+        &self,
+        stack: &Stack,
+        workspace: Option<&Workspace>,
+        current: &CurrentUpdate,
+        mut update: Update,
+        now: Timestamp,
+    ) -> Update {
+        if self.times.is_none() {
+            return update;
+        }
+        let digest = current.inputs.digest.as_ref().map(ToString::to_string).unwrap_or_default();
+        let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+        let is_first = last.is_none_or(|last| last.inputs.digest != current.inputs.digest);
+        let arrived = workspace.filter(|_| is_first).and_then(|workspace| {
+            let times = PhaseTimes::of(workspace.annotations()).filter(|times| times.digest == digest)?;
+            Some(PhaseTimes { placed: placed(workspace, &times, now), ..times })
+        });
+        let requested = Some(now.as_millisecond());
+        let times = PhaseTimes { digest, requested, ..arrived.unwrap_or_default() };
+        times.write_to(update.annotations_mut());
+        update
+    }
+}
+
+/// Returns the time at which the Workspace became ready with its artifact, if the run was requested much later, for
+/// example because it waited for a window.
+fn placed(workspace: &Workspace, times: &PhaseTimes, now: Timestamp) -> Option<i64> {
+    let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice())?;
+    let ready = conditions::find(conditions, READY).filter(|ready| ready.status == "True")?;
+    let placed = ready.last_transition_time.0.as_millisecond();
+    let earliest = times.fetched.or(times.detected)?;
+    (placed >= earliest && now.as_millisecond().saturating_sub(placed) >= MIN_WAIT).then_some(placed)
+}
+
+#[cfg(test)]
+mod tests;

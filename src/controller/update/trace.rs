@@ -1,0 +1,82 @@
+//! The trace of a run. When the run is recorded, the controller computes all spans from the recorded times and queues
+//! them for the export. The identifiers depend only on the UID of the Update, so that the agent receives the context of
+//! the run before its span exists, and a repeated export adds no other spans.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kube::ResourceExt;
+
+use crate::api::auto::{Update, UpdateStatus};
+use crate::controller::update::resource_steps::ResourceSteps;
+use crate::controller::update::trace_spans::{self, RUN, Recorded};
+use crate::rpc::proto;
+use crate::telemetry::traces::{SpanId, TraceId, Traces, traceparent};
+
+/// Maximum number of recorded runs whose Updates still have the finalizer. If there are more, the spans of some of them
+/// are exported twice.
+const MAX_EXPORTED: usize = 1024;
+
+/// Exports the traces of runs. Without a collector, all calls have no effect. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct RunTraces {
+    traces: Traces,
+    /// Endpoint for the spans of the CLI. Empty if the CLI exports no spans.
+    cli_endpoint: Arc<str>,
+    /// UIDs of the Updates whose spans this process has exported, until their finalizers are removed. The lock is held
+    /// only for short critical sections.
+    exported: Arc<Mutex<HashSet<String>>>,
+}
+
+impl RunTraces {
+    pub fn new(traces: Traces, cli_endpoint: Option<&str>) -> Self {
+        RunTraces { traces, cli_endpoint: cli_endpoint.unwrap_or_default().into(), exported: Arc::default() }
+    }
+
+    /// Returns whether the controller exports traces.
+    pub fn is_enabled(&self) -> bool {
+        self.traces.is_enabled()
+    }
+
+    /// Returns the trace of the run of an Update, or `None` if the controller exports no traces.
+    pub fn trace_id(&self, update: &Update) -> Option<TraceId> {
+        self.is_enabled().then(|| TraceId::of_run(update.metadata.uid.as_deref().unwrap_or_default()))
+    }
+
+    /// Adds the context of the run to the request for the agent.
+    pub fn add_to(&self, update: &Update, request: proto::RunRequest) -> proto::RunRequest {
+        let Some(trace) = self.trace_id(update) else { return request };
+        let span = SpanId::of_run(&update.uid().unwrap_or_default(), RUN);
+        let otlp_endpoint = self.cli_endpoint.to_string();
+        proto::RunRequest { traceparent: traceparent(trace, span), otlp_endpoint, ..request }
+    }
+
+    /// Exports the spans of a run whose result was recorded with `status`.
+    pub fn record(&self, update: &Update, status: &UpdateStatus, steps: Option<&ResourceSteps>) {
+        if !self.is_enabled() {
+            return;
+        }
+        let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        if exported.len() >= MAX_EXPORTED {
+            exported.clear();
+        }
+        exported.insert(update.uid().unwrap_or_default());
+        drop(exported);
+        let recorded = jiff::Timestamp::now();
+        self.traces.export(trace_spans::spans(&Recorded { update, status, recorded, steps }));
+    }
+
+    /// Exports the spans of a run if an earlier process has recorded its result and may have ended before the export. The
+    /// spans of its resources are lost.
+    pub fn release(&self, update: &Update) {
+        if !self.is_enabled() {
+            return;
+        }
+        let uid = update.uid().unwrap_or_default();
+        let is_exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+        if let Some(status) = update.status.as_ref().filter(|_| !is_exported) {
+            let ended = status.end_time.as_ref().map_or_else(jiff::Timestamp::now, |ended| ended.0);
+            self.traces.export(trace_spans::spans(&Recorded { update, status, recorded: ended, steps: None }));
+        }
+    }
+}

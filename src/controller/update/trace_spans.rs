@@ -1,0 +1,192 @@
+//! Computes the spans of a run from its recorded times. All functions are pure.
+//!
+//! The root covers the time from the artifact to the recorded result. Its children are the phases `fetch`, `placement`,
+//! `wait`, `queue`, `run` and `record`. The children of `run` are the resource operations. Users and the agent can set
+//! some of these times. The times are therefore limited, so that the phases follow each other.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::api::auto::{Update, UpdateStatus};
+use crate::api::conditions::{self, FAILED};
+use crate::api::phase_times::PhaseTimes;
+use crate::controller::stack::stack_of;
+use crate::controller::update::resource_steps::{ResourceStep, ResourceSteps};
+use crate::telemetry::redact::url_credentials;
+use crate::telemetry::traces::{Span, SpanId, TraceId, Value};
+
+/// Name of the span of the run, whose context the agent receives.
+pub const RUN: &str = "run";
+/// Name of the root span in its identifier.
+const ROOT: &str = "root";
+/// Maximum length of a text in an attribute, in bytes.
+const MAX_TEXT: usize = 512;
+/// Maximum time from the artifact to the creation of the Update. Earlier times in the annotation are ignored.
+const MAX_LEAD: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+/// A run whose result is recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Recorded<'a> {
+    pub update: &'a Update,
+    /// Status with the result. Its times can be more precise than those in the status of `update`.
+    pub status: &'a UpdateStatus,
+    /// Time at which the result was recorded.
+    pub recorded: Timestamp,
+    /// Resource operations, if known.
+    pub steps: Option<&'a ResourceSteps>,
+}
+
+/// The times of the phases, in ascending order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Phases {
+    /// Time at which the controller detected the artifact. `None` if the run has another cause.
+    detected: Option<Timestamp>,
+    fetched: Option<Timestamp>,
+    placed: Option<Timestamp>,
+    requested: Timestamp,
+    /// Start and end of the run. `None` if the run did not start.
+    run: Option<(Timestamp, Timestamp)>,
+    recorded: Timestamp,
+}
+
+impl Phases {
+    fn of(run: &Recorded<'_>) -> Self {
+        let recorded = run.recorded;
+        let created = run.update.creation_timestamp().map_or(recorded, |created| created.0).min(recorded);
+        let earliest = created.saturating_sub(MAX_LEAD).unwrap_or(created);
+        let times = PhaseTimes::of(run.update.annotations()).unwrap_or_default();
+        let mut latest = earliest;
+        // Limits a time to the period between the previous phase and the end of the trace.
+        let mut next = |time: Timestamp| {
+            latest = time.clamp(latest, recorded);
+            latest
+        };
+        let mut at = |time: Option<i64>| {
+            let time = time.and_then(|time| Timestamp::from_millisecond(time).ok());
+            time.filter(|time| *time >= earliest).map(&mut next)
+        };
+        let detected = at(times.detected);
+        let fetched = detected.and_then(|_| at(times.fetched));
+        let placed = detected.and_then(|_| at(times.placed));
+        let requested = at(times.requested);
+        let requested = requested.unwrap_or_else(|| next(created));
+        let status = run.status;
+        let started = status.start_time.as_ref().filter(|_| status.run.is_some()).map(|started| next(started.0));
+        let run = started.map(|started| (started, next(status.end_time.as_ref().map_or(recorded, |ended| ended.0))));
+        Phases { detected, fetched, placed, requested, run, recorded }
+    }
+
+    fn start(&self) -> Timestamp {
+        self.detected.unwrap_or(self.requested)
+    }
+
+    /// Returns the name, the start and the end of each phase.
+    fn spans(&self) -> Vec<(&'static str, Timestamp, Timestamp)> {
+        let installed = self.placed.unwrap_or(self.requested);
+        let fetch = self.detected.zip(self.fetched).map(|(start, end)| ("fetch", start, end));
+        let placement = self.fetched.or(self.detected).map(|start| ("placement", start, installed));
+        let wait = self.placed.map(|start| ("wait", start, self.requested));
+        let queue = ("queue", self.requested, self.run.map_or(self.recorded, |(start, _)| start));
+        let run = self.run.map(|(start, end)| (RUN, start, end));
+        let record = self.run.map(|(_, end)| ("record", end, self.recorded));
+        [fetch, placement, wait, Some(queue), run, record].into_iter().flatten().collect()
+    }
+}
+
+/// Returns all spans of a run. The root is the first span.
+pub fn spans(run: &Recorded<'_>) -> Vec<Span> {
+    let uid = run.update.uid().unwrap_or_default();
+    let (trace, root) = (TraceId::of_run(&uid), SpanId::of_run(&uid, ROOT));
+    let phases = Phases::of(run);
+    let failure = failure(run.status);
+    let mut spans = vec![Span {
+        trace,
+        id: root,
+        parent: None,
+        name: format!("pulumi {}", run.update.spec.kind.as_str()),
+        start: phases.start(),
+        end: phases.recorded,
+        attributes: attributes(run),
+        failure: failure.clone(),
+    }];
+    spans.extend(phases.spans().into_iter().map(|(name, start, end)| Span {
+        trace,
+        id: SpanId::of_run(&uid, name),
+        parent: Some(root),
+        name: name.to_owned(),
+        start,
+        end,
+        attributes: Vec::new(),
+        failure: failure.clone().filter(|_| name == RUN),
+    }));
+    let resources = run.steps.zip(phases.run).map(|(steps, period)| resource_spans(&uid, steps, period));
+    spans.extend(resources.unwrap_or_default());
+    spans
+}
+
+/// Returns the spans of the resource operations within the period of the run.
+fn resource_spans(uid: &str, steps: &ResourceSteps, (start, end): (Timestamp, Timestamp)) -> Vec<Span> {
+    let (trace, parent) = (TraceId::of_run(uid), SpanId::of_run(uid, RUN));
+    let at = |time: i64| Timestamp::from_millisecond(time).unwrap_or(start).clamp(start, end);
+    let span = |(number, step): (usize, &ResourceStep)| {
+        let start = at(step.start);
+        Span {
+            trace,
+            id: SpanId::of_run(uid, &format!("resource {number}")),
+            parent: Some(parent),
+            name: format!("{} {}", step.operation, step.kind),
+            start,
+            end: step.end.map_or(end, at).max(start),
+            attributes: vec![
+                ("pulumi.resource.urn", step.urn.as_str().into()),
+                ("pulumi.resource.type", step.kind.as_str().into()),
+                ("pulumi.resource.name", step.name.as_str().into()),
+                ("pulumi.operation", step.operation.as_str().into()),
+            ],
+            failure: step.has_failed.then(|| format!("{} failed", step.operation)),
+        }
+    };
+    steps.steps().iter().enumerate().map(span).collect()
+}
+
+/// Returns the attributes of the root, without unknown values.
+fn attributes(run: &Recorded<'_>) -> Vec<(&'static str, Value)> {
+    let (update, status) = (run.update, run.status);
+    let artifact = update.artifact();
+    let texts = [
+        ("k8s.namespace.name", update.namespace()),
+        ("pulumi.controller.stack", stack_of(update)),
+        ("pulumi.controller.workspace", Some(update.spec.workspace_name.clone())),
+        ("pulumi.controller.update", Some(update.name_any())),
+        ("pulumi.stack", Some(update.spec.stack_name.clone())),
+        ("pulumi.project", status.project_info.as_ref().map(|project| project.name.clone())),
+        ("pulumi.operation", Some(update.spec.kind.as_str().to_owned())),
+        ("pulumi.outcome", Some(failure_reason(status).unwrap_or("Succeeded").to_owned())),
+        ("pulumi.permalink", status.permalink.clone()),
+        ("flux.revision", artifact.map(|artifact| artifact.revision.clone())),
+        ("flux.digest", artifact.map(|artifact| artifact.digest.to_string())),
+        ("k8s.node.name", status.run.as_ref().map(|run| run.node_name.clone())),
+    ];
+    let known = texts.into_iter().filter_map(|(key, text)| Some((key, text.filter(|text| !text.is_empty())?)));
+    let short = |text: &str| Value::from(conditions::shorten(text, MAX_TEXT));
+    let mut attributes: Vec<(&'static str, Value)> = known.map(|(key, text)| (key, short(&text))).collect();
+    if let Some(steps) = run.steps.filter(|steps| steps.omitted() > 0) {
+        attributes.push(("pulumi.resources.omitted", steps.omitted().into()));
+    }
+    attributes
+}
+
+fn failure_reason(status: &UpdateStatus) -> Option<&str> {
+    let failed = conditions::find(&status.conditions, FAILED).filter(|failed| failed.status == "True")?;
+    Some(&failed.reason)
+}
+
+/// Returns the reason and the message of a failure, without credentials.
+fn failure(status: &UpdateStatus) -> Option<String> {
+    let reason = failure_reason(status)?;
+    let message = status.message.as_deref().unwrap_or_default();
+    Some(conditions::shorten(&url_credentials(&format!("{reason}: {message}")), MAX_TEXT))
+}
+
+#[cfg(test)]
+mod tests;
