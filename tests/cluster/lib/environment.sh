@@ -56,11 +56,11 @@ own_node_run() {
 }
 
 # Prints a PATH that starts with the directories of kubectl, pulumi, its language host, the test provider, helm, cosign,
-# oras and promtool, in the versions of the cluster. The directory of a part that is not built does not exist. A shell ignores such a
+# oras, promtool and otel-collector, in the versions of the cluster. The directory of a part that is not built does not exist. A shell ignores such a
 # directory, and finds another version of the program in the rest of the PATH.
 path_with_tools() {
     local part
-    for part in kubernetes common services helm cosign oras prometheus; do
+    for part in kubernetes common services helm cosign oras prometheus otel-collector; do
         printf '%s:' "${part_binaries[$part]}"
     done
     printf '%s' "$PATH"

@@ -6,12 +6,12 @@
 parts=(common kubernetes services)
 # These parts are built on demand, because most tests do not need them.
 extra_parts=(helm helm-controller flux-operator kwok pulumi-language-hosts pulumi-language-adapter cosign oras prometheus gcs-server
-    transit-server local-kms pulumi-oldest pulumi-middle pulumi-newest)
+    otel-collector transit-server local-kms pulumi-oldest pulumi-middle pulumi-newest)
 
 # Duration of a cold build on two CPUs in minutes. Only a message uses it.
 declare -A part_minutes=(
     [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [flux-operator]=3 [kwok]=2
-    [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [transit-server]=2 [local-kms]=1
+    [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [otel-collector]=2 [transit-server]=2 [local-kms]=1
     [pulumi-oldest]=4 [pulumi-middle]=4 [pulumi-newest]=4
 )
 
@@ -100,6 +100,10 @@ build_prometheus() {
     build_missing_part prometheus "tool for the tests of alerts"
 }
 
+build_otel_collector() {
+    build_missing_part otel-collector "tool for the tests of traces"
+}
+
 build_release_tools() {
     local part
     for part in kubernetes helm cosign oras; do build_missing_part "$part" "tool for releases"; done
@@ -128,7 +132,7 @@ build_part() {
     local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool result=0
     case $part in
         services) package=./cmd/... ;;
-        flux-operator | pulumi-language-adapter | gcs-server | transit-server) package=. ;;
+        flux-operator | pulumi-language-adapter | gcs-server | transit-server | otel-collector) package=. ;;
     esac
     mkdir -p "$cache_folder/tools"
     scratch=$(mktemp -d "$cache_folder/tools/.$part.XXXXXX")

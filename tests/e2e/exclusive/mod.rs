@@ -15,4 +15,5 @@ mod restart;
 mod run_slots;
 mod sleeping;
 mod takeover;
+mod traces;
 mod upgrade;
