@@ -30,6 +30,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("server/mod.rs", "printed at startup, about an address"),
     ("server/profile.rs", "the response to a request for a CPU profile"),
     ("telemetry/logging.rs", "printed at startup, about a flag"),
+    ("telemetry/traces/export.rs", "the log of the controller, about spans that were not exported"),
 ];
 
 /// Minimum number of letters in a message. Shorter messages only add a field name to another message.

@@ -46,6 +46,13 @@ impl Traces {
         (Traces { queue: Some(Queue { spans: sender, metrics }) }, task)
     }
 
+    /// Returns a queue without an exporter, for tests.
+    #[cfg(test)]
+    pub(crate) fn unexported() -> (Traces, mpsc::Receiver<Span>) {
+        let (spans, receiver) = mpsc::channel(CAPACITY);
+        (Traces { queue: Some(Queue { spans, metrics: Metrics::default() }) }, receiver)
+    }
+
     /// Returns whether the controller exports traces.
     pub fn is_enabled(&self) -> bool {
         self.queue.is_some()

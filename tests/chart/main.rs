@@ -308,6 +308,7 @@ fn conflicting_values_are_rejected_with_the_names_of_the_values() {
         ("receiver.ingress.enabled=true", "receiver.ingress.enabled requires receiver.enabled"),
         ("receiver.enabled=true,receiver.ingress.enabled=true", "requires receiver.ingress.hosts"),
         ("flux.enabled=false,flux.namespace=a", "require flux.enabled"),
+        ("traces.workspaceEndpoint=grpc://a:1", "require traces.endpoint"),
         ("serviceAccount.create=false", "requires serviceAccount.name"),
         ("podDisruptionBudget.minAvailable=1,podDisruptionBudget.maxUnavailable=1", "cannot be combined"),
         ("podLabels.app=a", "podLabels must not contain app"),

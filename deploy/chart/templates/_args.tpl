@@ -51,6 +51,8 @@ Parameters: root, instance, args (the arguments in kustomize/base). */}}
   (list "default-run-timeout" $values.runs.defaultTimeout)
   (list "max-run-timeout" $values.runs.maxTimeout)
   (list "cluster-name" $values.controller.clusterName)
+  (list "otlp-endpoint" $values.traces.endpoint)
+  (list "workspace-otlp-endpoint" $values.traces.workspaceEndpoint)
   (list "storage-size" $values.storage.size)
   (list "history-url" $values.history.url)
   (list "history-max-runs" $values.history.maxRuns)

@@ -34,6 +34,9 @@
 {{- if and $values.receiver.ingress.enabled (not $values.receiver.ingress.hosts) -}}
 {{- fail "receiver.ingress.enabled requires receiver.ingress.hosts" -}}
 {{- end -}}
+{{- if and (not $values.traces.endpoint) (or $values.traces.workspaceEndpoint $values.traces.headersSecret.name) -}}
+{{- fail "traces.workspaceEndpoint and traces.headersSecret.name require traces.endpoint" -}}
+{{- end -}}
 {{- if and (not $values.flux.enabled) (or $values.flux.namespace $values.flux.eventsAddr) -}}
 {{- fail "flux.namespace and flux.eventsAddr require flux.enabled" -}}
 {{- end -}}
@@ -73,6 +76,8 @@
   "history-max-runs" "history.maxRuns" "history-max-age" "history.maxAge" "history-max-size" "history.maxSize"
   "storage-size" "storage.size" "artifact-max-size" "storage.artifactMaxSize"
   "artifact-max-unpacked-size" "storage.artifactMaxUnpackedSize"
+  "otlp-endpoint" "traces.endpoint" "otlp-headers" "traces.headersSecret.name"
+  "workspace-otlp-endpoint" "traces.workspaceEndpoint"
 -}}
 {{- range $values.extraArgs -}}
 {{- $flag := . | trimPrefix "--" | splitList "=" | first -}}

@@ -80,3 +80,49 @@ impl RunTraces {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::telemetry::traces::Span;
+
+    fn update() -> Update {
+        serde_json::from_value(json!({
+            "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+            "metadata": {"name": "app-1", "uid": "uid", "creationTimestamp": "2026-01-01T12:00:00Z"},
+            "spec": {"workspaceName": "app", "stackName": "dev", "type": "up"},
+            "status": {"endTime": "2026-01-01T12:00:09Z"},
+        }))
+        .unwrap()
+    }
+
+    fn received(spans: &mut mpsc::Receiver<Span>) -> Vec<String> {
+        std::iter::from_fn(|| spans.try_recv().ok()).map(|span| span.name).collect()
+    }
+
+    #[test]
+    fn the_spans_of_a_run_are_exported_once_by_each_process_that_may_have_to() {
+        let (traces, mut spans) = Traces::unexported();
+        let traces = RunTraces::new(traces, None);
+        traces.record(&update(), &UpdateStatus::default(), None);
+        assert_eq!(received(&mut spans), ["pulumi up", "queue"]);
+        traces.release(&update());
+        assert!(received(&mut spans).is_empty(), "this process has exported the spans");
+        traces.release(&update());
+        assert_eq!(received(&mut spans), ["pulumi up", "queue"], "an earlier process has recorded the result");
+    }
+
+    #[test]
+    fn the_agent_receives_the_span_of_the_run() {
+        let (traces, _spans) = Traces::unexported();
+        let request = RunTraces::new(traces, Some("grpc://otel:4317")).add_to(&update(), proto::RunRequest::default());
+        let expected = traceparent(TraceId::of_run("uid"), SpanId::of_run("uid", RUN));
+        assert_eq!((request.traceparent, request.otlp_endpoint.as_str()), (expected, "grpc://otel:4317"));
+        let without = RunTraces::default().add_to(&update(), proto::RunRequest::default());
+        assert_eq!(without, proto::RunRequest::default());
+        assert_eq!(RunTraces::default().trace_id(&update()), None);
+    }
+}

@@ -130,6 +130,24 @@ async fn the_last_progress_is_reported_with_the_result() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_resource_operations_of_an_ended_run_are_kept_if_they_are_recorded() {
+    let (attachments, _requeues) = attachments();
+    let mut following = followed(&attachments, 1);
+    attachments.record(&mut following, &begun(1));
+    attachments.publish(&mut following, RunState::Ended(Box::default()));
+    assert_eq!(attachments.steps("uid"), None, "without traces, no operations are recorded");
+    let mut following = followed(&attachments, 2);
+    following.steps = Some(ResourceSteps::default());
+    attachments.publish(&mut following, RunState::Running);
+    attachments.record(&mut following, &begun(1));
+    assert_eq!(attachments.steps("uid"), None, "the run has not ended");
+    attachments.publish(&mut following, RunState::Ended(Box::default()));
+    let names: Vec<String> =
+        attachments.steps("uid").expect("operations").steps().iter().map(|step| step.name.clone()).collect();
+    assert_eq!(names, ["b1"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_replaced_task_reports_nothing_and_its_progress_is_kept() {
     let (attachments, mut requeues) = attachments();
     let mut old = followed(&attachments, 1);
