@@ -26,7 +26,7 @@ use crate::server;
 use crate::source::git;
 use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::traces::Traces;
+use crate::telemetry::traces::{ExporterError, Traces};
 
 /// Name of the controller in events.
 const COMPONENT: &str = "pulumi-controller";
@@ -254,7 +254,7 @@ async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) 
     let (events, event_task) =
         Events::with_notifications(writer.clone(), notification_controller, COMPONENT, &instance(), metrics.clone());
     tasks.spawn(event_task.run(last_events.clone()));
-    let traces = start_traces(config, &fetcher, &metrics, &tasks, last_events);
+    let traces = start_traces(config, &fetcher, &metrics, &tasks, last_events)?;
     let namespace = config.runtime_namespace.clone();
     let secrets = authority::SecretStore { reader: reader.clone(), writer: writer.clone(), namespace };
     let ca_rotator = authority::CaRotator::start(secrets, events.clone(), metrics.clone()).await?;
@@ -289,10 +289,10 @@ fn start_traces(
     metrics: &Metrics,
     tasks: &TaskTracker,
     end: CancellationToken,
-) -> Traces {
-    let Some(export) = &config.traces else { return Traces::default() };
+) -> Result<Traces, ExporterError> {
+    let Some(export) = &config.traces else { return Ok(Traces::default()) };
     let (instance, cluster) = (instance(), config.cluster_name.as_str());
-    let (traces, task) = Traces::new(export.collector.clone(), fetcher.client(), (&instance, cluster), metrics.clone());
+    let (traces, task) = Traces::new(&export.collector, fetcher.client(), (&instance, cluster), metrics.clone())?;
     tasks.spawn(task.run(end));
-    traces
+    Ok(traces)
 }

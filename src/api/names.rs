@@ -79,8 +79,8 @@ pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
 pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
 /// Annotation of an Update with the time at which the controller requested the cancellation of the run from the agent.
 pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";
-/// Annotation of a Workspace and of an Update with the times of the phases before the run, as JSON. The controller sets
-/// it only while it exports traces.
+/// Annotation of a Workspace and of an Update with the times of the phases before the run and the push of the run, as JSON.
+/// The controller sets it only while it exports traces.
 pub const ANNOTATION_PHASE_TIMES: &str = "auto.pulumi.com/phase-times";
 /// Annotation of a Secret with outputs. The value is a JSON list of the keys whose outputs are secret.
 pub const ANNOTATION_SECRETS: &str = "pulumi.com/secrets";

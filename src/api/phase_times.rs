@@ -1,4 +1,5 @@
-//! Times of the phases before a run, which the controller stores in an annotation of the Workspace and of the Update.
+//! Times of the phases before a run, and the push to which it belongs. The controller stores them in an annotation of the
+//! Workspace and of the Update.
 //! Timestamps in a status have whole seconds, but most of these phases take less than a second.
 
 use std::collections::BTreeMap;
@@ -16,6 +17,13 @@ const MAX_SIZE: usize = 1024;
 pub struct PhaseTimes {
     /// Digest of the artifact to which the times apply.
     pub digest: String,
+    /// UID of the Stack that requested the run. Absent in a Workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<String>,
+    /// Time at which the controller detected the artifact, if the run belongs to the trace of this push. Unlike
+    /// `detected`, it is also present in the later runs of the push.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pushed: Option<i64>,
     /// Time at which the controller detected the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detected: Option<i64>,

@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::telemetry::traces::{RetryPolicy, Settings};
+use crate::telemetry::traces::Settings;
 
 /// Last segments of the URL for traces, which follow the base URL.
 const PATH: &str = "v1/traces";
@@ -24,7 +24,7 @@ pub(super) fn settings(endpoint: &str, headers: &str) -> Result<Settings, &'stat
         endpoint.set_path(&format!("{path}/{PATH}"));
     }
     let headers = self::headers(headers).ok_or("set together with headers in the format key=value,key=value")?;
-    Ok(Settings { endpoint, headers, retry_policy: RetryPolicy::default() })
+    Ok(Settings { endpoint, headers })
 }
 
 /// Parses headers in the format of `OTEL_EXPORTER_OTLP_HEADERS`. The values are percent-encoded.

@@ -21,7 +21,7 @@ use crate::controller::stack::waiting::stall;
 use crate::controller::stack::{
     build_update, deletion, drift, expiry, fetch, output_objects, ownership, pko_migration, waiting, write_outputs,
 };
-use crate::controller::update::interrupted_run;
+use crate::controller::update::{TraceContext, interrupted_run};
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
@@ -49,7 +49,7 @@ pub async fn act(
         Action::AddFinalizer => add_finalizer(stack, context).await,
         Action::DiscardUpdate(message) => discard_update(stack, message, context).await,
         Action::ForgetUpdate => next_step(stack, &status::without_current_update(stack), context).await,
-        Action::CreateUpdate(current) => create_update(stack, observed, &current, context, now).await,
+        Action::CreateUpdate(current) => create_recorded_update(observed, &current, context, now).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
         Action::AwaitUpdate(message) => requeue(stack, &State::Working(message), None, context, now).await,
         Action::ReportUnknownOutcome(message) => {
@@ -130,6 +130,7 @@ async fn start(
     let Some(written) = write(stack, &status::started(stack, current, now), context).await? else {
         return Err(ReconcileError::stalled("failed to record the run: the status did not change"));
     };
+    let update = recorded_update(&written, observed, current, context, now)?;
     let (kind, revision) = (current.kind.as_str(), current.commit.as_deref().unwrap_or_default());
     tracing::info!(update = current.name, "type" = kind, revision, cause = current.message, "run requested");
     context.events.publish(run_events::begun(stack, current));
@@ -140,7 +141,7 @@ async fn start(
         context.events.publish(run_events::with_revisions(event, current.commit.as_deref(), origin));
     }
     failpoint::hit("stack-run-recorded");
-    create_update(&written, observed, current, context, now).await
+    create_update(&written, &update, current, context, now).await
 }
 
 /// Records that the Stack has expired, and then deletes it.
@@ -216,17 +217,41 @@ async fn cancel_drift_check(observed: &Observed, context: &Context, now: Timesta
     requeue(&observed.stack, &State::Working(message), None, context, now).await
 }
 
-/// Creates the Update of the recorded run. `stack` is the Stack with the record, which can be newer than that in `observed`.
-async fn create_update(
+/// Returns the Update of the recorded run, and adds its trace to the log lines. `stack` is the Stack with the record, which
+/// can be newer than that in `observed`.
+fn recorded_update(
     stack: &Stack,
     observed: &Observed,
     current: &CurrentUpdate,
     context: &Context,
     now: Timestamp,
-) -> Result<Next, ReconcileError> {
+) -> Result<Update, ReconcileError> {
     let update = build_update::update(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
     let update = context.arrivals.add_to_update(stack, observed.workspace.as_ref(), current, update, now);
-    let created = match context.writer.create(&update).await {
+    if let Some(trace) = TraceContext::of_stack(&update).filter(|_| context.arrivals.is_enabled()) {
+        tracing::Span::current().record("trace_id", tracing::field::display(trace.trace()));
+    }
+    Ok(update)
+}
+
+async fn create_recorded_update(
+    observed: &Observed,
+    current: &CurrentUpdate,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let update = recorded_update(&observed.stack, observed, current, context, now)?;
+    create_update(&observed.stack, &update, current, context, now).await
+}
+
+async fn create_update(
+    stack: &Stack,
+    update: &Update,
+    current: &CurrentUpdate,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let created = match context.writer.create(update).await {
         Ok(created) => created,
         Err(error) => return write_rejected(stack, error, context, now).await,
     };

@@ -13,6 +13,8 @@ use crate::api::conditions::{self, READY};
 use crate::api::phase_times::PhaseTimes;
 use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::artifact::Digest;
+use crate::controller::stack::approval::is_of_destroy;
+use crate::controller::stack::drift;
 
 /// Maximum number of artifacts whose times are in memory. If there are more, the times of all of them are removed.
 const MAX_ARRIVALS: usize = 1024;
@@ -90,7 +92,8 @@ impl Arrivals {
         Some(desired)
     }
 
-    /// Adds the times of the phases before the run to its Update. The times of the artifact belong only to its first run.
+    /// Adds the times of the phases before the run, and its push, to its Update. The times of the artifact belong only to
+    /// its first run.
     pub fn add_to_update(
         &self,
         stack: &Stack,
@@ -104,16 +107,30 @@ impl Arrivals {
         }
         let digest = current.inputs.digest.as_ref().map(ToString::to_string).unwrap_or_default();
         let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-        let is_first = last.is_none_or(|last| last.inputs.digest != current.inputs.digest);
-        let arrived = workspace.filter(|_| is_first).and_then(|workspace| {
+        let has_new_artifact = last.is_none_or(|last| last.inputs.digest != current.inputs.digest);
+        let is_first = has_new_artifact && !drift::is_check(current);
+        let arrived = workspace.and_then(|workspace| {
             let times = PhaseTimes::of(workspace.annotations()).filter(|times| times.digest == digest)?;
             Some(PhaseTimes { placed: placed(workspace, &times, now), ..times })
         });
+        let continues = is_first || continues_push(stack, current);
+        let pushed = arrived.as_ref().filter(|_| continues).and_then(|times| times.detected);
+        let arrived = arrived.filter(|_| is_first).unwrap_or_default();
         let requested = Some(now.as_millisecond());
-        let times = PhaseTimes { digest, requested, ..arrived.unwrap_or_default() };
+        let times = PhaseTimes { digest, stack: stack.uid(), pushed, requested, ..arrived };
         times.write_to(update.annotations_mut());
         update
     }
+}
+
+/// Returns whether a run belongs to the push of its artifact, although it is not the first run of the artifact: until the
+/// revision is applied, a retry, the preview that saves a plan, and the run that executes the plan.
+fn continues_push(stack: &Stack, current: &CurrentUpdate) -> bool {
+    let Some(status) = &stack.status else { return false };
+    let is_applied = current.commit.is_some() && status.last_applied_revision == current.commit;
+    let has_failed = status.last_update.as_ref().is_some_and(|last| last.reason.is_some());
+    let has_plan = current.plan.is_some() || current.save_plan.unwrap_or_default();
+    !is_applied && (has_failed || has_plan) && !drift::is_check(current) && !is_of_destroy(current)
 }
 
 /// Returns the time at which the Workspace became ready with its artifact, if the run was requested much later, for

@@ -26,6 +26,7 @@ mod resource_steps;
 mod stack_tags;
 pub mod status;
 mod trace;
+mod trace_context;
 mod trace_spans;
 
 pub use attachments::Attachments;
@@ -38,3 +39,4 @@ pub(crate) use queue::run_in;
 pub use queue::{UpdateGroup, Updates, updates};
 pub use request::{RunTimeouts, interrupted_run, required_protocol_version, waits_for_references};
 pub use trace::RunTraces;
+pub use trace_context::TraceContext;

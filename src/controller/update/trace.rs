@@ -1,17 +1,18 @@
 //! The trace of a run. When the run is recorded, the controller computes all spans from the recorded times and queues
-//! them for the export. The identifiers depend only on the UID of the Update, so that the agent receives the context of
-//! the run before its span exists, and a repeated export adds no other spans.
+//! them for the export.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::ResourceExt;
+use opentelemetry::trace::TraceId;
 
 use crate::api::auto::{Update, UpdateStatus};
 use crate::controller::update::resource_steps::ResourceSteps;
+use crate::controller::update::trace_context::TraceContext;
 use crate::controller::update::trace_spans::{self, RUN, Recorded};
 use crate::rpc::proto;
-use crate::telemetry::traces::{SpanId, TraceId, Traces, traceparent};
+use crate::telemetry::traces::{Traces, traceparent};
 
 /// Maximum number of recorded runs whose Updates still have the finalizer. If there are more, the spans of some of them
 /// are exported twice.
@@ -40,15 +41,17 @@ impl RunTraces {
 
     /// Returns the trace of the run of an Update, or `None` if the controller exports no traces.
     pub fn trace_id(&self, update: &Update) -> Option<TraceId> {
-        self.is_enabled().then(|| TraceId::of_run(update.metadata.uid.as_deref().unwrap_or_default()))
+        self.is_enabled().then(|| TraceContext::of(update).trace())
     }
 
     /// Adds the context of the run to the request for the agent.
     pub fn add_to(&self, update: &Update, request: proto::RunRequest) -> proto::RunRequest {
-        let Some(trace) = self.trace_id(update) else { return request };
-        let span = SpanId::of_run(&update.uid().unwrap_or_default(), RUN);
-        let otlp_endpoint = self.cli_endpoint.to_string();
-        proto::RunRequest { traceparent: traceparent(trace, span), otlp_endpoint, ..request }
+        if !self.is_enabled() {
+            return request;
+        }
+        let context = TraceContext::of(update);
+        let traceparent = traceparent(context.trace(), context.span(RUN));
+        proto::RunRequest { traceparent, otlp_endpoint: self.cli_endpoint.to_string(), ..request }
     }
 
     /// Exports the spans of a run whose result was recorded with `status`.
@@ -83,11 +86,11 @@ impl RunTraces {
 
 #[cfg(test)]
 mod tests {
+    use opentelemetry_sdk::trace::SpanData;
     use serde_json::json;
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::telemetry::traces::Span;
 
     fn update() -> Update {
         serde_json::from_value(json!({
@@ -99,8 +102,8 @@ mod tests {
         .unwrap()
     }
 
-    fn received(spans: &mut mpsc::Receiver<Span>) -> Vec<String> {
-        std::iter::from_fn(|| spans.try_recv().ok()).map(|span| span.name).collect()
+    fn received(spans: &mut mpsc::Receiver<SpanData>) -> Vec<String> {
+        std::iter::from_fn(|| spans.try_recv().ok()).map(|span| span.name.into_owned()).collect()
     }
 
     #[test]
@@ -119,7 +122,8 @@ mod tests {
     fn the_agent_receives_the_span_of_the_run() {
         let (traces, _spans) = Traces::unexported();
         let request = RunTraces::new(traces, Some("grpc://otel:4317")).add_to(&update(), proto::RunRequest::default());
-        let expected = traceparent(TraceId::of_run("uid"), SpanId::of_run("uid", RUN));
+        let context = TraceContext::of(&update());
+        let expected = traceparent(context.trace(), context.span(RUN));
         assert_eq!((request.traceparent, request.otlp_endpoint.as_str()), (expected, "grpc://otel:4317"));
         let without = RunTraces::default().add_to(&update(), proto::RunRequest::default());
         assert_eq!(without, proto::RunRequest::default());

@@ -6,19 +6,21 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+use opentelemetry::KeyValue;
+use opentelemetry::trace::Status;
+use opentelemetry_sdk::trace::SpanData;
 
 use crate::api::auto::{Update, UpdateStatus};
 use crate::api::conditions::{self, FAILED};
 use crate::api::phase_times::PhaseTimes;
 use crate::controller::stack::stack_of;
 use crate::controller::update::resource_steps::{ResourceStep, ResourceSteps};
+use crate::controller::update::trace_context::TraceContext;
 use crate::telemetry::redact::url_credentials;
-use crate::telemetry::traces::{Span, SpanId, TraceId, Value};
+use crate::telemetry::traces::span;
 
 /// Name of the span of the run, whose context the agent receives.
 pub const RUN: &str = "run";
-/// Name of the root span in its identifier.
-const ROOT: &str = "root";
 /// Maximum length of a text in an attribute, in bytes.
 const MAX_TEXT: usize = 512;
 /// Maximum time from the artifact to the creation of the Update. Earlier times in the annotation are ignored.
@@ -94,63 +96,52 @@ impl Phases {
 }
 
 /// Returns all spans of a run. The root is the first span.
-pub fn spans(run: &Recorded<'_>) -> Vec<Span> {
-    let uid = run.update.uid().unwrap_or_default();
-    let (trace, root) = (TraceId::of_run(&uid), SpanId::of_run(&uid, ROOT));
+pub fn spans(run: &Recorded<'_>) -> Vec<SpanData> {
+    let context = TraceContext::of(run.update);
+    let (trace, ids) = (context.trace(), context.root());
     let phases = Phases::of(run);
-    let failure = failure(run.status);
-    let mut spans = vec![Span {
-        trace,
-        id: root,
-        parent: None,
-        name: format!("pulumi {}", run.update.spec.kind.as_str()),
-        start: phases.start(),
-        end: phases.recorded,
-        attributes: attributes(run),
-        failure: failure.clone(),
-    }];
-    spans.extend(phases.spans().into_iter().map(|(name, start, end)| Span {
-        trace,
-        id: SpanId::of_run(&uid, name),
-        parent: Some(root),
-        name: name.to_owned(),
-        start,
-        end,
-        attributes: Vec::new(),
-        failure: failure.clone().filter(|_| name == RUN),
+    let status = failure(run.status).map_or(Status::Unset, Status::error);
+    let name = format!("pulumi {}", run.update.spec.kind.as_str());
+    let root = span(trace, ids, name, (phases.start(), phases.recorded));
+    let mut spans = vec![SpanData { attributes: attributes(run), status: status.clone(), ..root }];
+    spans.extend(phases.spans().into_iter().map(|(name, start, end)| {
+        let status = if name == RUN { status.clone() } else { Status::Unset };
+        SpanData { status, ..span(trace, (context.span(name), ids.0), name, (start, end)) }
     }));
-    let resources = run.steps.zip(phases.run).map(|(steps, period)| resource_spans(&uid, steps, period));
-    spans.extend(resources.unwrap_or_default());
+    if let Some((steps, period)) = run.steps.zip(phases.run) {
+        spans.extend(resource_spans(&context, steps, period));
+    }
     spans
 }
 
 /// Returns the spans of the resource operations within the period of the run.
-fn resource_spans(uid: &str, steps: &ResourceSteps, (start, end): (Timestamp, Timestamp)) -> Vec<Span> {
-    let (trace, parent) = (TraceId::of_run(uid), SpanId::of_run(uid, RUN));
+fn resource_spans(
+    context: &TraceContext,
+    steps: &ResourceSteps,
+    (start, end): (Timestamp, Timestamp),
+) -> Vec<SpanData> {
     let at = |time: i64| Timestamp::from_millisecond(time).unwrap_or(start).clamp(start, end);
-    let span = |(number, step): (usize, &ResourceStep)| {
+    let of_step = |(number, step): (usize, &ResourceStep)| {
         let start = at(step.start);
-        Span {
-            trace,
-            id: SpanId::of_run(uid, &format!("resource {number}")),
-            parent: Some(parent),
-            name: format!("{} {}", step.operation, step.kind),
-            start,
-            end: step.end.map_or(end, at).max(start),
+        let ids = (context.span(&format!("resource {number}")), context.span(RUN));
+        let name = format!("{} {}", step.operation, step.kind);
+        let failed = || Status::error(format!("{} failed", step.operation));
+        SpanData {
             attributes: vec![
-                ("pulumi.resource.urn", step.urn.as_str().into()),
-                ("pulumi.resource.type", step.kind.as_str().into()),
-                ("pulumi.resource.name", step.name.as_str().into()),
-                ("pulumi.operation", step.operation.as_str().into()),
+                KeyValue::new("pulumi.resource.urn", step.urn.clone()),
+                KeyValue::new("pulumi.resource.type", step.kind.clone()),
+                KeyValue::new("pulumi.resource.name", step.name.clone()),
+                KeyValue::new("pulumi.operation", step.operation.clone()),
             ],
-            failure: step.has_failed.then(|| format!("{} failed", step.operation)),
+            status: step.has_failed.then(failed).unwrap_or_default(),
+            ..span(context.trace(), ids, name, (start, step.end.map_or(end, at).max(start)))
         }
     };
-    steps.steps().iter().enumerate().map(span).collect()
+    steps.steps().iter().enumerate().map(of_step).collect()
 }
 
 /// Returns the attributes of the root, without unknown values.
-fn attributes(run: &Recorded<'_>) -> Vec<(&'static str, Value)> {
+fn attributes(run: &Recorded<'_>) -> Vec<KeyValue> {
     let (update, status) = (run.update, run.status);
     let artifact = update.artifact();
     let texts = [
@@ -168,10 +159,10 @@ fn attributes(run: &Recorded<'_>) -> Vec<(&'static str, Value)> {
         ("k8s.node.name", status.run.as_ref().map(|run| run.node_name.clone())),
     ];
     let known = texts.into_iter().filter_map(|(key, text)| Some((key, text.filter(|text| !text.is_empty())?)));
-    let short = |text: &str| Value::from(conditions::shorten(text, MAX_TEXT));
-    let mut attributes: Vec<(&'static str, Value)> = known.map(|(key, text)| (key, short(&text))).collect();
+    let short = |(key, text): (&'static str, String)| KeyValue::new(key, conditions::shorten(&text, MAX_TEXT));
+    let mut attributes: Vec<KeyValue> = known.map(short).collect();
     if let Some(steps) = run.steps.filter(|steps| steps.omitted() > 0) {
-        attributes.push(("pulumi.resources.omitted", steps.omitted().into()));
+        attributes.push(KeyValue::new("pulumi.resources.omitted", steps.omitted()));
     }
     attributes
 }

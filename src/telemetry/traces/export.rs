@@ -1,19 +1,36 @@
 //! Exports queued spans to a collector over OTLP with HTTP and Protocol Buffers.
+//!
+//! `opentelemetry-otlp` encodes the spans and repeats failed requests. The batch processor of the OpenTelemetry SDK is
+//! not used: it calls the exporter on a thread without a tokio runtime, but the HTTP client requires the runtime. It also
+//! does not report the number of dropped spans. Its variant for tokio is experimental.
 
 use std::time::Duration;
 
-use reqwest::StatusCode;
-use reqwest::header::{CONTENT_TYPE, HeaderMap};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Request, Response};
+use opentelemetry_http::{HttpClient, HttpError};
+use opentelemetry_otlp::{
+    ExporterBuildError, Protocol, RetryPolicy, SpanExporter, WithExportConfig as _, WithHttpConfig as _,
+};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::otlp::{self, Resource};
-use super::span::Span;
 use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of spans in a request.
 const MAX_BATCH: usize = 512;
+/// Timeout of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after the first request after which a failed request is not repeated.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(60);
+const RETRIES: usize = 5;
+/// Delay before the first retry. The delay doubles with each further retry.
+const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Maximum time for which queued spans are exported after the shutdown has started.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(1500);
 
@@ -25,81 +42,84 @@ pub struct Settings {
     /// Headers of each request, for example with credentials. Their values are marked as sensitive, so they are not
     /// part of debug output.
     pub headers: HeaderMap,
-    pub retry_policy: RetryPolicy,
 }
 
-/// Policy for retries of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetryPolicy {
-    /// Timeout of one attempt.
-    pub timeout: Duration,
-    /// Maximum number of retries.
-    pub retries: u32,
-    /// Delay before the first retry. The delay doubles with each further retry.
-    pub initial_backoff: Duration,
-    pub max_backoff: Duration,
-}
-
-impl Default for RetryPolicy {
-    fn default() -> Self {
-        RetryPolicy {
-            timeout: Duration::from_secs(10),
-            retries: 5,
-            initial_backoff: Duration::from_secs(1),
-            max_backoff: Duration::from_secs(30),
-        }
-    }
-}
-
-/// Error of an attempt to export spans.
+/// Error about the settings of the exporter. The flags are already validated, but the exporter also reads variables.
 #[derive(Debug, thiserror::Error)]
-enum ExportError {
-    #[error("failed to reach the collector at {endpoint}; check --otlp-endpoint and the NetworkPolicies")]
-    Unreachable { endpoint: Url, source: reqwest::Error },
-    #[error("the collector at {endpoint} responded with {status}; check --otlp-endpoint and its credentials")]
-    Refused { endpoint: Url, status: StatusCode },
+#[error("failed to create the exporter of traces; check the variables that start with OTEL_EXPORTER_OTLP_")]
+pub struct ExporterError(#[from] ExporterBuildError);
+
+/// HTTP client of the exporter: the client of the controller with the headers for the collector.
+#[derive(Debug)]
+struct CollectorClient {
+    client: reqwest::Client,
+    headers: HeaderMap,
 }
 
-impl ExportError {
-    /// Returns whether a retry can succeed, as the specification of OTLP defines.
-    fn is_transient(&self) -> bool {
-        match self {
-            ExportError::Unreachable { .. } => true,
-            ExportError::Refused { status, .. } => matches!(
-                *status,
-                StatusCode::TOO_MANY_REQUESTS
-                    | StatusCode::BAD_GATEWAY
-                    | StatusCode::SERVICE_UNAVAILABLE
-                    | StatusCode::GATEWAY_TIMEOUT
-            ),
+#[tonic::async_trait]
+impl HttpClient for CollectorClient {
+    /// Sends one request. The body of the response is not read, because its size is not limited, and the exporter needs
+    /// only the status and the header `Retry-After`.
+    async fn send_bytes(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        // The exporter adds the headers from the environment, but the flag takes precedence over the environment.
+        let content_type = request.headers_mut().remove(CONTENT_TYPE);
+        *request.headers_mut() = self.headers.clone();
+        if let Some(content_type) = content_type {
+            request.headers_mut().insert(CONTENT_TYPE, content_type);
+        }
+        let mut request = reqwest::Request::try_from(request)?;
+        *request.timeout_mut() = Some(REQUEST_TIMEOUT);
+        match self.client.execute(request).await {
+            Ok(mut received) => {
+                let mut response = Response::new(Bytes::new());
+                *response.status_mut() = received.status();
+                *response.headers_mut() = std::mem::take(received.headers_mut());
+                Ok(response)
+            }
+            Err(error) => {
+                // The error of the exporter does not contain the cause.
+                tracing::info!(error = &error as &dyn std::error::Error, "failed to reach the collector");
+                Err(error.into())
+            }
         }
     }
 }
 
 /// Task that exports the queued spans.
 pub struct ExportTask {
-    settings: Settings,
-    client: reqwest::Client,
-    resource: Resource,
-    spans: mpsc::Receiver<Span>,
+    endpoint: Url,
+    exporter: SpanExporter,
+    spans: mpsc::Receiver<SpanData>,
     metrics: Metrics,
 }
 
 impl std::fmt::Debug for ExportTask {
+    /// Omits the exporter, because its output would contain the headers from the environment.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("ExportTask").field("endpoint", &self.settings.endpoint).finish_non_exhaustive()
+        formatter.debug_struct("ExportTask").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }
 
 impl ExportTask {
     pub(super) fn new(
-        settings: Settings,
+        settings: &Settings,
         client: reqwest::Client,
-        resource: Resource,
-        spans: mpsc::Receiver<Span>,
+        resource: &Resource,
+        spans: mpsc::Receiver<SpanData>,
         metrics: Metrics,
-    ) -> Self {
-        ExportTask { settings, client, resource, spans, metrics }
+    ) -> Result<Self, ExporterError> {
+        let retry_policy = RetryPolicy::default().with_max_retries(RETRIES);
+        let retry_policy = retry_policy.with_initial_delay(INITIAL_BACKOFF).with_max_delay(MAX_BACKOFF);
+        let mut exporter = SpanExporter::builder()
+            .with_http()
+            .with_http_client(CollectorClient { client, headers: settings.headers.clone() })
+            .with_endpoint(settings.endpoint.as_str())
+            .with_protocol(Protocol::HttpBinary)
+            .with_timeout(EXPORT_TIMEOUT)
+            .with_retry_policy(retry_policy)
+            .build()?;
+        exporter.set_resource(resource);
+        Ok(ExportTask { endpoint: settings.endpoint.clone(), exporter, spans, metrics })
     }
 
     /// Runs until `end` is canceled. Then exports the queued spans for at most the shutdown timeout.
@@ -131,50 +151,14 @@ impl ExportTask {
             if received == 0 {
                 return;
             }
-            match self.export(batch, end).await {
+            match self.exporter.export(batch).await {
                 Ok(()) => self.metrics.spans_exported(received),
                 Err(error) => {
                     self.metrics.spans_dropped(received);
                     let error = &error as &dyn std::error::Error;
-                    tracing::info!(spans = received, error, "failed to export spans");
+                    tracing::info!(spans = received, endpoint = %self.endpoint, error, "failed to export spans");
                 }
             }
-        }
-    }
-
-    /// Exports spans. After `end` is canceled, makes at most one further attempt.
-    async fn export(&self, spans: Vec<Span>, end: &CancellationToken) -> Result<(), ExportError> {
-        let body = otlp::encode(&self.resource, spans);
-        let policy = self.settings.retry_policy;
-        let mut backoff = policy.initial_backoff;
-        for _ in 0..policy.retries {
-            match self.post(body.clone()).await {
-                Err(error) if error.is_transient() && !end.is_cancelled() => {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "retrying the export of spans");
-                }
-                other => return other,
-            }
-            tokio::select! {
-                () = tokio::time::sleep(backoff) => {}
-                () = end.cancelled() => break,
-            }
-            backoff = backoff.saturating_mul(2).min(policy.max_backoff);
-        }
-        self.post(body).await
-    }
-
-    /// Sends one request. The body of the response is not read, because its size is not limited.
-    async fn post(&self, body: Vec<u8>) -> Result<(), ExportError> {
-        let Settings { endpoint, headers, retry_policy } = &self.settings;
-        let request = self.client.post(endpoint.clone()).headers(headers.clone());
-        let request = request.header(CONTENT_TYPE, "application/x-protobuf").timeout(retry_policy.timeout);
-        let failed = |source: reqwest::Error| ExportError::Unreachable {
-            endpoint: endpoint.clone(),
-            source: source.without_url(),
-        };
-        match request.body(body).send().await.map_err(failed)?.status() {
-            status if status.is_success() => Ok(()),
-            status => Err(ExportError::Refused { endpoint: endpoint.clone(), status }),
         }
     }
 }

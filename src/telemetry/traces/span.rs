@@ -1,57 +1,30 @@
-//! Spans, and their identifiers.
+//! Spans with explicit times, and their identifiers.
 
-use std::fmt;
+use std::borrow::Cow;
 
 use jiff::Timestamp;
+use opentelemetry::InstrumentationScope;
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use sha2::{Digest, Sha256};
 
-/// Identifier of a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TraceId([u8; 16]);
+/// Value of `service.name`, and name of the instrumentation scope.
+pub(super) const SERVICE: &str = "pulumi-controller";
 
-impl TraceId {
-    /// Returns the trace of the run with this UID. The API server generates the UID at random, so a client that cannot
-    /// read the Update does not know its trace.
-    pub fn of_run(uid: &str) -> Self {
-        TraceId(derived(&["trace", uid]))
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
+/// Returns the trace that these texts identify.
+pub fn trace_id(texts: &[&str]) -> TraceId {
+    TraceId::from_bytes(derived("trace", texts))
 }
 
-impl fmt::Display for TraceId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&hex::encode(self.0))
-    }
-}
-
-/// Identifier of a span within its trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SpanId([u8; 8]);
-
-impl SpanId {
-    /// Returns the span with this name in the trace of the run with this UID.
-    pub fn of_run(uid: &str, name: &str) -> Self {
-        SpanId(derived(&["span", uid, name]))
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Display for SpanId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&hex::encode(self.0))
-    }
+/// Returns the span that these texts identify.
+pub fn span_id(texts: &[&str]) -> SpanId {
+    SpanId::from_bytes(derived("span", texts))
 }
 
 /// Returns the first bytes of the hash of a list of texts.
-fn derived<const LENGTH: usize>(texts: &[&str]) -> [u8; LENGTH] {
+fn derived<const LENGTH: usize>(purpose: &str, texts: &[&str]) -> [u8; LENGTH] {
     let mut hasher = Sha256::new();
-    for text in texts {
+    for text in std::iter::once(&purpose).chain(texts) {
         hasher.update((text.len() as u64).to_be_bytes());
         hasher.update(text.as_bytes());
     }
@@ -66,44 +39,29 @@ pub fn traceparent(trace: TraceId, span: SpanId) -> String {
     format!("00-{trace}-{span}-01")
 }
 
-/// Value of an attribute.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
-    Text(String),
-    Number(i64),
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Value::Text(text.to_owned())
+/// Returns a completed span without attributes and without a failure. The caller limits the length of all texts. The
+/// parent of a root is [`SpanId::INVALID`].
+pub fn span(
+    trace: TraceId,
+    (id, parent): (SpanId, SpanId),
+    name: impl Into<Cow<'static, str>>,
+    (start, end): (Timestamp, Timestamp),
+) -> SpanData {
+    SpanData {
+        span_context: SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::NONE),
+        parent_span_id: parent,
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Internal,
+        name: name.into(),
+        start_time: start.into(),
+        end_time: end.into(),
+        attributes: Vec::new(),
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status: Status::Unset,
+        instrumentation_scope: InstrumentationScope::builder(SERVICE).with_version(env!("CARGO_PKG_VERSION")).build(),
     }
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Value::Text(text)
-    }
-}
-
-impl From<i64> for Value {
-    fn from(number: i64) -> Self {
-        Value::Number(number)
-    }
-}
-
-/// A completed span. The creator limits the length of all texts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
-    pub trace: TraceId,
-    pub id: SpanId,
-    /// Parent in the same trace. `None` for the root.
-    pub parent: Option<SpanId>,
-    pub name: String,
-    pub start: Timestamp,
-    pub end: Timestamp,
-    pub attributes: Vec<(&'static str, Value)>,
-    /// Message of the failure, or `None` if the operation has not failed.
-    pub failure: Option<String>,
 }
 
 #[cfg(test)]
@@ -111,20 +69,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_depend_only_on_the_uid_and_the_name() {
-        let trace = TraceId::of_run("uid-1");
-        assert_eq!(trace, TraceId::of_run("uid-1"));
-        assert_ne!(trace, TraceId::of_run("uid-2"));
-        let span = SpanId::of_run("uid-1", "run");
-        assert_eq!(span, SpanId::of_run("uid-1", "run"));
-        assert_ne!(span, SpanId::of_run("uid-1", "queue"));
-        assert_ne!(span, SpanId::of_run("uid-2", "run"));
-        assert_ne!(SpanId::of_run("a", "bc"), SpanId::of_run("ab", "c"), "the lengths are part of the hash");
+    fn identifiers_depend_on_each_text() {
+        let trace = trace_id(&["uid-1"]);
+        assert_eq!(trace, trace_id(&["uid-1"]));
+        assert_ne!(trace, trace_id(&["uid-2"]));
+        let span = span_id(&["uid-1", "run"]);
+        assert_eq!(span, span_id(&["uid-1", "run"]));
+        assert_ne!(span, span_id(&["uid-1", "queue"]));
+        assert_ne!(span_id(&["a", "bc"]), span_id(&["ab", "c"]), "the lengths are part of the hash");
     }
 
     #[test]
     fn a_traceparent_has_the_format_of_w3c() {
-        let text = traceparent(TraceId::of_run("uid-1"), SpanId::of_run("uid-1", "run"));
+        let text = traceparent(trace_id(&["uid-1"]), span_id(&["uid-1", "run"]));
         let parts: Vec<&str> = text.split('-').collect();
         let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
         assert_eq!(lengths, [2, 32, 16, 2], "{text}");

@@ -9,23 +9,22 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use jiff::Timestamp;
+use opentelemetry::trace::Status;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::otlp::ExportTraceServiceRequest;
 use super::*;
 
-fn span(name: &str) -> Span {
-    Span {
-        trace: TraceId::of_run("uid"),
-        id: SpanId::of_run("uid", name),
-        parent: Some(SpanId::of_run("uid", "root")),
-        name: name.to_owned(),
-        start: Timestamp::from_millisecond(1_760_000_000_123).unwrap(),
-        end: Timestamp::from_millisecond(1_760_000_001_000).unwrap(),
-        attributes: vec![("text", "a".into()), ("number", 7.into())],
-        failure: Some("boom".to_owned()),
+fn completed(name: &'static str) -> SpanData {
+    let at = |milliseconds| Timestamp::from_millisecond(milliseconds).unwrap();
+    let times = (at(1_760_000_000_123), at(1_760_000_001_000));
+    let ids = (span_id(&["uid", name]), span_id(&["uid", "root"]));
+    SpanData {
+        attributes: vec![KeyValue::new("text", "a"), KeyValue::new("number", 7_i64)],
+        status: Status::error("boom"),
+        ..span(trace_id(&["uid"]), ids, name, times)
     }
 }
 
@@ -49,10 +48,8 @@ async fn serve(collector: Collector) -> Settings {
     let endpoint = Url::parse(&format!("http://{}/v1/traces", listener.local_addr().unwrap())).unwrap();
     let router = Router::new().route("/v1/traces", post(collect)).with_state(collector);
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let backoff = Duration::from_millis(1);
-    let retry_policy = RetryPolicy { initial_backoff: backoff, max_backoff: backoff, ..RetryPolicy::default() };
     let headers = [(reqwest::header::AUTHORIZATION, "Bearer t".parse().unwrap())].into_iter().collect();
-    Settings { endpoint, headers, retry_policy }
+    Settings { endpoint, headers }
 }
 
 /// Returns a client that trusts no certificates, because the server does not use TLS.
@@ -64,9 +61,9 @@ fn http_client() -> reqwest::Client {
 }
 
 /// Exports spans until the queue is empty, and returns the text of the metrics.
-async fn export(settings: Settings, spans: Vec<Span>) -> String {
+async fn export(settings: Settings, spans: Vec<SpanData>) -> String {
     let (metrics, end) = (Metrics::default(), CancellationToken::new());
-    let (traces, task) = Traces::new(settings, http_client(), ("pod-1", "prod"), metrics.clone());
+    let (traces, task) = Traces::new(&settings, http_client(), ("pod-1", "prod"), metrics.clone()).unwrap();
     traces.export(spans);
     end.cancel();
     task.run(end).await;
@@ -76,7 +73,7 @@ async fn export(settings: Settings, spans: Vec<Span>) -> String {
 #[tokio::test]
 async fn spans_are_exported_with_their_times_and_identifiers() {
     let collector = Collector::default();
-    let text = export(serve(collector.clone()).await, vec![span("one"), span("two")]).await;
+    let text = export(serve(collector.clone()).await, vec![completed("one"), completed("two")]).await;
     assert!(text.contains("pulumi_controller_spans_exported_total 2"), "{text}");
     let received = collector.received.lock().unwrap();
     let [(headers, body)] = received.as_slice() else { panic!("one request: {received:?}") };
@@ -85,19 +82,22 @@ async fn spans_are_exported_with_their_times_and_identifiers() {
     let request = ExportTraceServiceRequest::decode(body.clone()).unwrap();
     let spans = &request.resource_spans[0].scope_spans[0].spans;
     assert_eq!(spans.iter().map(|span| span.name.as_str()).collect::<Vec<_>>(), ["one", "two"]);
-    assert_eq!((spans[0].trace_id.as_slice(), spans[0].parent_span_id.len()), (TraceId::of_run("uid").bytes(), 8));
+    assert_eq!(spans[0].trace_id, trace_id(&["uid"]).to_bytes());
+    assert_eq!(spans[0].parent_span_id, span_id(&["uid", "root"]).to_bytes());
     assert_eq!(spans[0].start_time_unix_nano, 1_760_000_000_123_000_000);
     assert_eq!(spans[0].status.as_ref().map(|status| (status.message.as_str(), status.code)), Some(("boom", 2)));
     let resource = request.resource_spans[0].resource.as_ref().unwrap();
     let keys: Vec<&str> = resource.attributes.iter().map(|attribute| attribute.key.as_str()).collect();
-    assert_eq!(keys, ["service.name", "service.version", "service.instance.id", "k8s.cluster.name"]);
+    for key in ["service.name", "service.version", "service.instance.id", "k8s.cluster.name"] {
+        assert_eq!(keys.iter().filter(|found| **found == key).count(), 1, "{keys:?}");
+    }
 }
 
 #[tokio::test]
 async fn a_rejected_request_is_not_repeated_and_its_spans_are_counted() {
     let collector = Collector::default();
     collector.refusals.lock().unwrap().push(StatusCode::UNAUTHORIZED);
-    let text = export(serve(collector.clone()).await, vec![span("one")]).await;
+    let text = export(serve(collector.clone()).await, vec![completed("one")]).await;
     assert!(text.contains("pulumi_controller_spans_dropped_total 1"), "{text}");
     assert!(collector.received.lock().unwrap().is_empty());
 }
@@ -105,12 +105,12 @@ async fn a_rejected_request_is_not_repeated_and_its_spans_are_counted() {
 #[tokio::test]
 async fn an_unavailable_collector_is_called_again() {
     let collector = Collector::default();
-    collector.refusals.lock().unwrap().extend([StatusCode::SERVICE_UNAVAILABLE; 2]);
+    collector.refusals.lock().unwrap().extend([StatusCode::SERVICE_UNAVAILABLE]);
     let settings = serve(collector.clone()).await;
     let (metrics, end) = (Metrics::default(), CancellationToken::new());
-    let (traces, task) = Traces::new(settings, http_client(), ("", ""), metrics);
+    let (traces, task) = Traces::new(&settings, http_client(), ("", ""), metrics).unwrap();
     let task = tokio::spawn(task.run(end.clone()));
-    traces.export(vec![span("one")]);
+    traces.export(vec![completed("one")]);
     for _ in 0..1000 {
         if !collector.received.lock().unwrap().is_empty() {
             break;
@@ -126,9 +126,9 @@ async fn an_unavailable_collector_is_called_again() {
 fn spans_that_exceed_the_queue_are_dropped_and_counted() {
     let metrics = Metrics::default();
     let endpoint = Url::parse("http://collector:4318/v1/traces").unwrap();
-    let settings = Settings { endpoint, headers: HeaderMap::new(), retry_policy: RetryPolicy::default() };
-    let (traces, _task) = Traces::new(settings, http_client(), ("", ""), metrics.clone());
-    traces.export(vec![span("one"); CAPACITY + 3]);
+    let settings = Settings { endpoint, headers: HeaderMap::new() };
+    let (traces, _task) = Traces::new(&settings, http_client(), ("", ""), metrics.clone()).unwrap();
+    traces.export(vec![completed("one"); CAPACITY + 3]);
     let text = metrics.encode().unwrap();
     assert!(text.contains("pulumi_controller_spans_dropped_total 3"), "{text}");
 }
@@ -137,5 +137,5 @@ fn spans_that_exceed_the_queue_are_dropped_and_counted() {
 fn without_a_collector_nothing_is_queued() {
     let traces = Traces::default();
     assert!(!traces.is_enabled());
-    traces.export(vec![span("one")]);
+    traces.export(vec![completed("one")]);
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
-use pulumi_controller::telemetry::traces::TraceId;
+use pulumi_controller::controller::update::TraceContext;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
@@ -148,7 +148,7 @@ async fn free_port() -> u16 {
 }
 
 fn trace_of(update: &Update) -> String {
-    TraceId::of_run(&update.uid().expect("a UID")).to_string()
+    TraceContext::of(update).trace().to_string()
 }
 
 /// Returns the Update of the first run of a commit.
@@ -198,7 +198,9 @@ async fn check(scene: &Scene, controller: &Controller, collector: &Collector) {
     check_trace(scene, &update, &collector.until_complete(&update).await);
     let trace = trace_of(&update);
     let lines = controller.log_lines(&trace).await;
-    assert!(lines.iter().any(|line| line.contains("run finished")), "{lines:#?}");
+    for message in ["run requested", "run finished"] {
+        assert!(lines.iter().any(|line| line.contains(message)), "{message}: {lines:#?}");
+    }
     let log = main.pod_log("pulumi").await;
     assert!(log.contains(&trace), "the log of the agent contains the trace: {log}");
 

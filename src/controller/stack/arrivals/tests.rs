@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::api::auto::{ArtifactReference, UpdateSpec, WorkspaceSpec};
+use crate::api::auto::{ArtifactReference, PreviewOf, UpdateKind, UpdateSpec, WorkspaceSpec};
 use crate::api::pulumi::{LastUpdate, RunInputs, StackSpec, StackStatus};
 
 fn at(milliseconds: i64) -> Timestamp {
@@ -48,6 +48,8 @@ fn the_update_of_the_first_run_has_the_times_of_its_artifact() {
     assert_eq!(again.annotations(), placed.annotations(), "a later apply keeps the times");
     let expected = PhaseTimes {
         digest: digest("a").to_string(),
+        stack: Some("uid".to_owned()),
+        pushed: Some(1_000),
         detected: Some(1_000),
         fetched: Some(2_000),
         placed: None,
@@ -61,6 +63,35 @@ fn the_update_of_the_first_run_has_the_times_of_its_artifact() {
     ran.status = Some(StackStatus { last_update, ..StackStatus::default() });
     let later = times_of_run(&arrivals, &ran, &placed, 8_000);
     assert_eq!((later.detected, later.requested), (None, Some(8_000)), "a later run has another cause");
+}
+
+#[test]
+fn the_later_runs_of_a_push_have_its_time_until_the_revision_is_applied() {
+    let arrivals = Arrivals::new(true);
+    arrivals.detected(&stack(), &digest("a"), at(1_000));
+    let placed = arrivals.workspace_with_times(&stack(), None, &workspace("a"), at(2_000)).expect("times");
+    let pushed = |reason: Option<&str>, applied: &str, run: &CurrentUpdate| {
+        let reason = reason.map(str::to_owned);
+        let last_update = Some(LastUpdate { inputs: current("a").inputs, reason, ..LastUpdate::default() });
+        let last_applied_revision = Some(applied.to_owned());
+        let status = Some(StackStatus { last_update, last_applied_revision, ..StackStatus::default() });
+        let update = Update::new("app-2", UpdateSpec::default());
+        let stack = Stack { status, ..stack() };
+        let update = arrivals.add_to_update(&stack, Some(&placed), run, update, at(9_000));
+        let times = PhaseTimes::of(update.annotations()).expect("times");
+        assert_eq!((times.detected, times.requested), (None, Some(9_000)), "only the first run has these times");
+        times.pushed
+    };
+    let run = CurrentUpdate { commit: Some("new".to_owned()), ..current("a") };
+    assert_eq!(pushed(Some("UpdateFailed"), "old", &run), Some(1_000), "a retry");
+    let plan = CurrentUpdate { save_plan: Some(true), preview_of: Some(PreviewOf::Up), ..run.clone() };
+    assert_eq!(pushed(None, "old", &plan), Some(1_000), "a new plan");
+    assert_eq!(pushed(None, "old", &run), None, "a run at an interval, such as a preview");
+    assert_eq!(pushed(Some("UpdateFailed"), "new", &run), None, "the revision was already applied");
+    let check = CurrentUpdate { preview_of: Some(PreviewOf::Refresh), ..run.clone() };
+    assert_eq!(pushed(Some("UpdateFailed"), "old", &check), None, "a drift check");
+    let destroy = CurrentUpdate { kind: UpdateKind::Destroy, ..run };
+    assert_eq!(pushed(Some("UpdateFailed"), "old", &destroy), None, "a destroy");
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Tests of the spans of a run.
 
+use std::time::SystemTime;
+
+use opentelemetry::trace::SpanId;
 use serde_json::{Value as Json, json};
 
 use super::*;
@@ -40,12 +43,12 @@ fn ended(start: i64, end: i64) -> UpdateStatus {
 }
 
 /// Returns the name, the start and the end of each span, in milliseconds after the creation of the Update.
-fn shown(spans: &[Span]) -> Vec<(&str, i64, i64)> {
-    let after = |time: Timestamp| time.as_millisecond() - CREATED;
-    spans.iter().map(|span| (span.name.as_str(), after(span.start), after(span.end))).collect()
+fn shown(spans: &[SpanData]) -> Vec<(&str, i64, i64)> {
+    let after = |time: SystemTime| Timestamp::try_from(time).unwrap().as_millisecond() - CREATED;
+    spans.iter().map(|span| (span.name.as_ref(), after(span.start_time), after(span.end_time))).collect()
 }
 
-fn spans_of(update: &Update, status: &UpdateStatus, recorded: i64) -> Vec<Span> {
+fn spans_of(update: &Update, status: &UpdateStatus, recorded: i64) -> Vec<SpanData> {
     spans(&Recorded { update, status, recorded: at(recorded), steps: None })
 }
 
@@ -63,9 +66,11 @@ fn the_phases_of_a_push_follow_each_other() {
     ];
     assert_eq!(shown(&spans), expected);
     let [root, phases @ ..] = spans.as_slice() else { panic!("a root") };
-    assert!(root.parent.is_none() && phases.iter().all(|phase| phase.parent == Some(root.id)));
-    assert!(spans.iter().all(|span| span.trace == TraceId::of_run("uid")));
-    assert_eq!(phases[3].id, SpanId::of_run("uid", RUN), "the agent receives this span as the parent");
+    assert_eq!(root.parent_span_id, SpanId::INVALID);
+    assert!(phases.iter().all(|phase| phase.parent_span_id == root.span_context.span_id()));
+    let context = TraceContext::of(&update);
+    assert!(spans.iter().all(|span| span.span_context.trace_id() == context.trace()));
+    assert_eq!(phases[3].span_context.span_id(), context.span(RUN), "the agent receives this span as the parent");
 }
 
 #[test]
@@ -95,8 +100,8 @@ fn implausible_times_are_limited() {
     let times = json!({"detected": year, "fetched": -year, "placed": 3, "requested": -1});
     let spans = spans_of(&update(times, json!({})), &ended(-50, 10 * year), 40);
     for span in &spans {
-        assert!(span.start <= span.end && span.end <= at(40), "{span:?}");
-        assert!(span.start >= spans[0].start, "{span:?}");
+        assert!(span.start_time <= span.end_time && span.end_time <= at(40).into(), "{span:?}");
+        assert!(span.start_time >= spans[0].start_time, "{span:?}");
     }
 }
 
@@ -110,11 +115,11 @@ fn a_failure_is_part_of_the_root_and_of_the_run() {
     status.conditions = vec![serde_json::from_value(failed).unwrap()];
     status.message = Some("no route to https://me:secret@host".to_owned());
     let spans = spans_of(&update(json!({}), json!({})), &status, 40);
-    let failed: Vec<_> = spans.iter().filter_map(|span| Some((span.name.as_str(), span.failure.as_deref()?))).collect();
-    let message = "UpdateFailed: no route to https://***@host";
-    assert_eq!(failed, [("pulumi up", message), ("run", message)]);
-    let outcome = spans[0].attributes.iter().find(|(key, _)| *key == "pulumi.outcome");
-    assert_eq!(outcome, Some(&("pulumi.outcome", "UpdateFailed".into())));
+    let failed = spans.iter().filter(|span| span.status != Status::Unset);
+    let failed: Vec<_> = failed.map(|span| (span.name.as_ref(), span.status.clone())).collect();
+    let status = Status::error("UpdateFailed: no route to https://***@host");
+    assert_eq!(failed, [("pulumi up", status.clone()), ("run", status)]);
+    assert!(spans[0].attributes.contains(&KeyValue::new("pulumi.outcome", "UpdateFailed")));
 }
 
 #[test]
@@ -134,8 +139,9 @@ fn resource_operations_are_within_the_run_and_repeated_spans_are_equal() {
     let all = spans(&run);
     let resources = &all[4..];
     assert_eq!(shown(resources), [("create aws:s3:Bucket", 20, 25), ("create aws:s3:Bucket", 10, 30)]);
-    assert!(resources.iter().all(|span| span.parent == Some(SpanId::of_run("uid", RUN))));
-    assert_eq!((resources[0].failure.as_deref(), &resources[1].failure), (Some("create failed"), &None));
-    assert_ne!(resources[0].id, resources[1].id);
+    let parent = TraceContext::of(&update).span(RUN);
+    assert!(resources.iter().all(|span| span.parent_span_id == parent));
+    assert_eq!((&resources[0].status, &resources[1].status), (&Status::error("create failed"), &Status::Unset));
+    assert_ne!(resources[0].span_context.span_id(), resources[1].span_context.span_id());
     assert_eq!(spans(&run), all);
 }

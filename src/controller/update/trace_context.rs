@@ -1,0 +1,128 @@
+//! Identifiers of the trace and of the spans of a run. They depend only on the Update, so that the agent receives the
+//! context of the run before its span exists, and a repeated export has the same identifiers.
+//!
+//! The runs of one push have one trace: the preview that saves the plan, the run that executes it, and their retries
+//! until the first success. A run with another cause has its own trace, which also contains the run that executes its
+//! plan. The root of the first run is the root of the trace. The roots of the other runs are its children.
+
+use kube::ResourceExt;
+use opentelemetry::trace::{SpanId, TraceId};
+
+use crate::api::auto::Update;
+use crate::api::phase_times::PhaseTimes;
+use crate::telemetry::traces::{span_id, trace_id};
+
+/// Name of the root span of a run in its identifier.
+const ROOT: &str = "root";
+
+/// Trace of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceContext {
+    trace: TraceId,
+    /// UID of the Update.
+    uid: String,
+    /// Whether the run is the first run of its trace.
+    is_first: bool,
+}
+
+impl TraceContext {
+    /// Returns the trace of an Update.
+    ///
+    /// Users can change the annotation of an Update. The namespace is therefore part of the hash: a user who knows the UID
+    /// of a Stack can select its traces only in the namespace of the Stack.
+    pub fn of(update: &Update) -> Self {
+        let uid = update.uid().unwrap_or_default();
+        let (namespace, name) = (update.namespace().unwrap_or_default(), update.name_any());
+        let PhaseTimes { stack, digest, pushed, detected, .. } =
+            PhaseTimes::of(update.annotations()).unwrap_or_default();
+        let plan = update.spec.plan.as_ref().map(|plan| plan.update_name.as_str());
+        let (trace, is_first) = match (&stack, pushed) {
+            (Some(stack), Some(pushed)) => {
+                (trace_id(&["push", &namespace, stack, &digest, &pushed.to_string()]), detected.is_some())
+            }
+            // The name of an Update contains a number that its Stack never uses again.
+            (Some(stack), None) => (trace_id(&["run", &namespace, stack, plan.unwrap_or(&name)]), plan.is_none()),
+            (None, _) => (trace_id(&["update", &uid]), true),
+        };
+        TraceContext { trace, uid, is_first }
+    }
+
+    /// Returns the trace of an Update of a Stack. The Update does not have to exist yet. Returns `None` for other Updates.
+    pub fn of_stack(update: &Update) -> Option<Self> {
+        PhaseTimes::of(update.annotations())?.stack.map(|_| Self::of(update))
+    }
+
+    pub fn trace(&self) -> TraceId {
+        self.trace
+    }
+
+    /// Returns the root span of the run, and its parent. The parent is invalid for the root of the trace.
+    pub fn root(&self) -> (SpanId, SpanId) {
+        let root_of_trace = span_id(&[ROOT, &self.trace.to_string()]);
+        match self.is_first {
+            true => (root_of_trace, SpanId::INVALID),
+            false => (self.span(ROOT), root_of_trace),
+        }
+    }
+
+    /// Returns the span with this name in the run.
+    pub fn span(&self, name: &str) -> SpanId {
+        span_id(&[&self.uid, name])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::artifact::Digest;
+
+    /// Returns the trace of an Update with this name of a Stack, with these times and this plan.
+    fn of(name: &str, stack: &str, times: &Value, plan: Option<&str>) -> TraceContext {
+        let mut times = times.clone();
+        times["stack"] = json!(stack);
+        let plan = plan.map(|name| json!({"updateName": name, "fileDigest": Digest::of(b"plan")}));
+        let update: Update = serde_json::from_value(json!({
+            "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+            "metadata": {
+                "name": name, "namespace": "apps", "uid": format!("uid of {name}"),
+                "annotations": {"auto.pulumi.com/phase-times": times.to_string()},
+            },
+            "spec": {"workspaceName": "app", "stackName": "dev", "type": "up", "plan": plan},
+        }))
+        .unwrap();
+        TraceContext::of_stack(&update).expect("a trace")
+    }
+
+    #[test]
+    fn all_runs_of_a_push_have_one_trace_with_one_root() {
+        let preview = of("app-1", "uid", &json!({"digest": "sha256:a", "pushed": 5, "detected": 5}), None);
+        let later = json!({"digest": "sha256:a", "pushed": 5});
+        let (up, retry) = (of("app-2", "uid", &later, Some("app-1")), of("app-3", "uid", &later, None));
+        assert_eq!((up.trace, retry.trace), (preview.trace, preview.trace));
+        let (root, parent) = preview.root();
+        assert_eq!((parent, up.root().1, retry.root().1), (SpanId::INVALID, root, root));
+        assert_ne!(up.root().0, retry.root().0);
+        assert_ne!(up.span("run"), retry.span("run"));
+        for (stack, times) in [
+            ("other", later),
+            ("uid", json!({"digest": "sha256:b", "pushed": 5})),
+            ("uid", json!({"digest": "sha256:a", "pushed": 6})),
+        ] {
+            assert_ne!(of("app-2", stack, &times, None).trace, preview.trace, "{stack} {times}");
+        }
+    }
+
+    #[test]
+    fn a_run_with_another_cause_has_its_own_trace_which_contains_the_run_of_its_plan() {
+        let times = json!({"digest": "sha256:a", "requested": 9});
+        let preview = of("app-4", "uid", &times, None);
+        let up = of("app-5", "uid", &times, Some("app-4"));
+        assert_eq!((up.trace, up.root().1), (preview.trace, preview.root().0));
+        assert_eq!(preview.root().1, SpanId::INVALID);
+        let drift = of("app-6", "uid", &times, None);
+        assert_ne!(drift.trace, preview.trace);
+        assert_eq!(drift.root().1, SpanId::INVALID);
+    }
+}
