@@ -4,16 +4,15 @@ mod history;
 mod otlp;
 mod policy_packs;
 mod selector;
+mod values;
 
-use std::fmt::Display;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use kube::core::Selector;
 use sha2::{Digest, Sha256};
-use thiserror::Error;
 use url::Url;
 
 use crate::api::names;
@@ -24,6 +23,8 @@ use crate::telemetry::traces;
 
 pub use history::HistoryConfig;
 pub use policy_packs::ClusterPolicyPack;
+pub use values::{ConfigError, address};
+use values::{artifact_host, duration, invalid, localhost, require_at_least, unset};
 
 /// Timeout of a request to the API server.
 pub const API_TIMEOUT: Duration = Duration::from_secs(30);
@@ -49,19 +50,6 @@ const DEFAULT_LEASE_NAME: &str = "pulumi-controller-leader-election";
 const MAX_CLUSTER_NAME: usize = 256;
 /// Minimum size of the artifact storage, in bytes.
 const MIN_STORAGE_SIZE: u64 = 16 * 1024 * 1024;
-
-/// Invalid flag or environment variable. The message contains its name and the valid values.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct ConfigError(String);
-
-fn unset(flag: &str, variable: &str, valid: &str) -> ConfigError {
-    ConfigError(format!("--{flag} or {variable} must be set to the {valid}"))
-}
-
-fn invalid(flag: &str, value: impl Display, valid: impl Display) -> ConfigError {
-    ConfigError(format!("invalid --{flag}={value}: must be {valid}"))
-}
 
 /// Settings of the leader election.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,6 +189,7 @@ impl ManagerConfig {
             retry_delays: retry_delays(&flags)?,
             max_destroys: max_destroys(&flags)?,
             history: history(&flags)?,
+            traces: traces(&flags)?,
             watched_inputs: watched_inputs(&flags)?,
             metrics_address: address("metrics-addr", &flags.metrics_addr)?,
             health_address: address("health-addr", &flags.health_addr)?,
@@ -236,7 +225,6 @@ impl ManagerConfig {
             default_run_timeout,
             max_run_timeout,
             cluster_name: cluster_name(&flags.cluster_name)?,
-            traces: traces(&flags)?,
             artifact_hosts: artifact_hosts.map(|host| artifact_host(host)).collect::<Result<_, _>>()?,
             source_controller_localhost: localhost("SOURCE_CONTROLLER_LOCALHOST", flags.source_controller_localhost)?,
             source_watcher_localhost: localhost("SOURCE_WATCHER_LOCALHOST", flags.source_watcher_localhost)?,
@@ -328,19 +316,6 @@ fn access_token_secret(name: String) -> Result<Option<String>, ConfigError> {
         return Ok(Some(name).filter(|name| !name.is_empty()));
     }
     Err(invalid("default-access-token-secret", &name, "the name of a Secret"))
-}
-
-/// Parses an address in the format of Go. `:8080` means the port on all addresses. Returns `None` for `0` or an empty
-/// value.
-pub fn address(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, ConfigError> {
-    if value.is_empty() || value == "0" {
-        return Ok(None);
-    }
-    let parsed = match value.strip_prefix(':') {
-        Some(port) => port.parse().ok().map(|port: u16| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))),
-        None => value.parse().ok(),
-    };
-    parsed.map(Some).ok_or_else(|| invalid(flag, value, "HOST:PORT, :PORT, or 0 to disable"))
 }
 
 fn events_address(value: &str) -> Result<Option<Url>, ConfigError> {
@@ -474,40 +449,6 @@ fn artifact_limits(flags: &ManagerFlags) -> Result<artifact::Limits, ConfigError
         return Err(invalid("storage-size", flags.storage_size, minimum));
     }
     Ok(artifact::Limits { download_bytes, unpacked_bytes, ..artifact::Limits::default() })
-}
-
-/// Parses a duration in the format of Go, such as `1m30s`.
-fn duration(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
-    let parsed = value.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok());
-    parsed.ok_or_else(|| invalid(flag, value, "a duration such as 35s, 750ms or 1m30s"))
-}
-
-fn require_at_least(flag: &'static str, minimum: u64, value: u64) -> Result<(), ConfigError> {
-    if value < minimum { Err(invalid(flag, value, format!("at least {minimum}"))) } else { Ok(()) }
-}
-
-/// Valid formats of a host, for error messages.
-const HOST: &str = "HOST or HOST:PORT without scheme and path";
-
-fn artifact_host(value: &str) -> Result<String, ConfigError> {
-    let host = value.trim().to_ascii_lowercase();
-    let error = || ConfigError(format!("invalid host {value:?} in --artifact-hosts: must be {HOST}"));
-    if is_host(&host) { Ok(host) } else { Err(error()) }
-}
-
-/// Validates a host that replaces other hosts. Returns `None` for an empty value.
-fn localhost(variable: &'static str, value: Option<String>) -> Result<Option<String>, ConfigError> {
-    match value.filter(|host| !host.is_empty()) {
-        Some(value) if !is_host(&value) => Err(ConfigError(format!("invalid {variable}={value:?}: must be {HOST}"))),
-        host => Ok(host),
-    }
-}
-
-/// Returns whether `text` is a host with an optional port and without other parts of a URL.
-fn is_host(text: &str) -> bool {
-    let url = Url::parse(&format!("http://{text}"));
-    let plain = !text.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '@' | '\\'));
-    plain && url.is_ok_and(|url| url.has_host())
 }
 
 #[cfg(test)]

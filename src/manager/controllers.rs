@@ -278,11 +278,8 @@ impl Wiring<'_> {
             destroy_limit.end(gone);
             git.forget(gone);
         });
-        let feeds = stack::Feeds {
-            approvals,
-            requeued: futures::stream::select(requeued, stacks_of(followers, requeue_waiting)),
-            dependents: requeued_dependents,
-        };
+        let requeued = futures::stream::select(requeued, stacks_of(followers, requeue_waiting));
+        let feeds = stack::Feeds { approvals, requeued, dependents: requeued_dependents };
         Box::pin(stack::controller(self.start(store, runner), feeds, context)).await;
     }
 

@@ -137,9 +137,10 @@ fn list(value: &Value) -> Vec<Value> {
 
 /// Returns the attributes with a text.
 fn attributes(object: &Value) -> BTreeMap<String, String> {
-    let text = |attribute: &Value| Some((attribute["key"].as_str()?, attribute["value"]["stringValue"].as_str()?));
-    let all = list(&object["attributes"]);
-    all.iter().filter_map(text).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    let text = |attribute: Value| {
+        Some((attribute["key"].as_str()?.to_owned(), attribute["value"]["stringValue"].as_str()?.to_owned()))
+    };
+    list(&object["attributes"]).into_iter().filter_map(text).collect()
 }
 
 async fn free_port() -> u16 {

@@ -116,8 +116,7 @@ mod caches {
             requeue_workspace,
             arrivals: Arrivals::default(),
         });
-        let spec = StackSpec { stack: "dev".to_owned(), ..StackSpec::default() };
-        let mut stack = Stack::new("web", spec);
+        let mut stack = Stack::new("web", StackSpec { stack: "dev".to_owned(), ..StackSpec::default() });
         stack.metadata.namespace = Some("apps".to_owned());
         let stack = Arc::new(stack);
         for missing in ["Stack, Update", "Update"] {
