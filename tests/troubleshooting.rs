@@ -15,7 +15,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("agent/bootstrap.rs", "the log of the init container bootstrap"),
     ("agent/init.rs", "the log of the pulumi container"),
     ("artifact/fetch/settings.rs", "printed at startup, about a flag"),
-    ("config.rs", "printed at startup, about a flag"),
+    ("config/values.rs", "printed at startup, about a flag"),
     ("history/open.rs", "printed at startup, about a flag"),
     ("history_api/access.rs", "the response to a request for the history of runs"),
     ("history_api/mod.rs", "the response to a request for the history of runs"),

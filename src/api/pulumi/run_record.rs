@@ -13,20 +13,26 @@ use crate::api::bounds;
 #[serde(rename_all = "camelCase")]
 pub struct RunRecord {
     /// Name of the Update. The Update can be deleted already.
+    #[schemars(length(max = bounds::NAME))]
     pub name: String,
     /// Pulumi command: `up`, `preview` or `destroy`.
     #[serde(rename = "type")]
+    #[schemars(length(max = bounds::WORD))]
     pub kind: String,
     /// Result: `succeeded` or `failed`.
+    #[schemars(length(max = bounds::WORD))]
     pub state: String,
     /// Reason of a failure. Absent after a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::WORD))]
     pub reason: Option<String>,
     /// Reason why the run was requested. Truncated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::MESSAGE))]
     pub cause: Option<String>,
     /// Revision of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::REVISION))]
     pub revision: Option<String>,
     /// Start of the run. Absent if the run did not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,15 +40,16 @@ pub struct RunRecord {
     /// End of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
-    /// Number of resources by operation of the Pulumi engine.
+    /// Number of resources by operation of the Pulumi engine. Example: `{create: 2, same: 5}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,
-    /// Users who approved the plan of the run. Absent for a run without a plan.
+    /// Users who approved the plan of the run. Absent for a run without a plan. Example: `[alice]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = bounds::RUN_APPROVERS))]
+    #[schemars(length(max = bounds::RUN_APPROVERS), inner(length(max = bounds::WORD)))]
     pub approved_by: Vec<String>,
     /// URL of the directory with the files of the run in the history. Absent if the run is not in the history.
     #[serde(default, rename = "historyURL", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::PATH))]
     pub history_url: Option<String>,
 }

@@ -48,6 +48,7 @@ fn filled() -> Metrics {
     metrics.webhook(WebhookResult::Refused);
     metrics.event_dropped();
     metrics.notification_dropped();
+    metrics.history_run(HistoryResult::Stored);
     metrics.spans_exported(2);
     metrics.spans_dropped(1);
     metrics.api_write("apply", "Secret");
