@@ -42,8 +42,8 @@ fn markdown(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the YAML blocks that contain objects, without the kustomize and Prometheus files. Replaces the example
-/// namespace by `default`, which exists in the test cluster.
+/// Returns the YAML blocks that contain objects, without kustomize files, Prometheus rules and values of the chart. Replaces
+/// the example namespace by `default`, which exists in the test cluster.
 pub fn objects_of(text: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block: Option<String> = None;
@@ -58,6 +58,7 @@ pub fn objects_of(text: &str) -> Vec<String> {
             None => {}
         }
     }
-    blocks.retain(|block| !block.contains("kustomize.config.k8s.io") && !block.starts_with("groups:"));
+    let is_object = |block: &str| block.lines().any(|line| line.starts_with("apiVersion:"));
+    blocks.retain(|block| is_object(block) && !block.contains("kustomize.config.k8s.io"));
     blocks.into_iter().map(|block| block.replace("namespace: apps\n", "namespace: default\n")).collect()
 }
