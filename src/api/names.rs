@@ -67,6 +67,14 @@ pub const ANNOTATION_PAUSE: &str = "pulumi.com/pause";
 /// Annotation of a namespace with windows and freezes for the runs of all its Stacks, with the structure of
 /// `spec.schedule` of a Stack, in YAML or JSON.
 pub const ANNOTATION_SCHEDULE: &str = "pulumi.com/schedule";
+/// Annotation of a namespace with the maximum number of its concurrent runs. It replaces the flag
+/// `--max-concurrent-runs-per-namespace` for this namespace.
+pub const ANNOTATION_MAX_CONCURRENT_RUNS: &str = "pulumi.com/max-concurrent-runs";
+/// Annotation of a namespace with its weight in the distribution of run slots.
+pub const ANNOTATION_RUN_WEIGHT: &str = "pulumi.com/run-weight";
+/// Annotation of a namespace with the names of the concurrency groups that it shares with other namespaces, separated by
+/// commas.
+pub const ANNOTATION_CONCURRENCY_GROUPS: &str = "pulumi.com/concurrency-groups";
 /// Annotation of an Update with the reason why the controller deletes the Update before its run starts.
 pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
 /// Annotation of a workspace pod with an open run. The value is the UID of the Update.

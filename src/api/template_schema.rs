@@ -24,9 +24,11 @@ use crate::api::bounds;
 const SET_IN_WORKSPACE: [&str; 3] = ["artifact", "policyPacks", "pulumiCloudOIDC"];
 
 /// Fields of an Update that `updateTemplate` does not support, because the Stack sets them.
-const SET_IN_UPDATE: [&str; 12] = [
+const SET_IN_UPDATE: [&str; 14] = [
     "appliedStack",
     "artifact",
+    "background",
+    "concurrencyGroup",
     "pendingCreates",
     "pendingSince",
     "plan",
@@ -40,8 +42,17 @@ const SET_IN_UPDATE: [&str; 12] = [
 ];
 
 /// Fields of a Stack whose schema in the older version contains no fields.
-const SHORTENED: [&str; 8] =
-    ["drift", "gitAuth", "plan", "podTemplate", "policyPacks", "policyViolations", "schedule", "updateTemplate"];
+const SHORTENED: [&str; 9] = [
+    "concurrencyGroup",
+    "drift",
+    "gitAuth",
+    "plan",
+    "podTemplate",
+    "policyPacks",
+    "policyViolations",
+    "schedule",
+    "updateTemplate",
+];
 
 /// Start of the description of a field that the controller rejects.
 pub const NOT_SUPPORTED: &str = "Not supported";

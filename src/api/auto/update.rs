@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::auto::{ArtifactReference, PlanReference, PreviewOf, SourceMetadata, UpdateStatus};
-use crate::api::pulumi::PulumiStack;
+use crate::api::pulumi::{ConcurrencyGroup, PulumiStack};
 use crate::api::{bounds, conditions, schema};
 use crate::artifact::Digest;
 
@@ -151,10 +151,21 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 
-    /// Priority of the run among the queued runs of its namespace. Runs with a higher priority start first. Default: 0.
+    /// Priority of the run among the queued runs of its namespace. Runs with a higher priority start first. Each ten
+    /// minutes of waiting count as one level of priority. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
+
+    /// Whether the run has no new inputs: a drift check, or a run at an interval. Such a run starts after the other queued
+    /// runs of its namespace, unless it has been pending for a day longer. A Stack sets this field. Default: `false`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub background: Option<bool>,
+
+    /// Group of runs that use the same cloud account or state backend. The number of concurrent runs of a group is limited.
+    /// A Stack sets this field to its `spec.concurrencyGroup`. Default: no group. Example: `{name: aws-prod, limit: 2}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency_group: Option<ConcurrencyGroup>,
 
     /// Time at which the run became due. Among the queued runs of a namespace with equal priority, the run with the
     /// earliest time starts first. A Stack sets this field to its `status.pendingSince`. Default: the creation time of

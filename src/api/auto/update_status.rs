@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::auto::{ArtifactReference, RunHistory, UpdatePlan};
-use crate::api::pulumi::PolicyViolations;
+use crate::api::pulumi::{BoundConcurrencyGroup, PolicyViolations};
 use crate::api::{bounds, schema};
 
 /// Observed state of an Update.
@@ -250,4 +250,7 @@ pub struct RunBinding {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCED_OBJECTS), inner(length(max = bounds::WORD)))]
     pub empty_references: Vec<String>,
+    /// Concurrency group of the run. Absent for a run without a group. Example: `{name: aws-prod, limit: 2}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency_group: Option<BoundConcurrencyGroup>,
 }

@@ -2,6 +2,7 @@
 
 mod approval;
 mod cloud_oidc;
+mod concurrency;
 mod drift;
 mod output_objects;
 mod policy;
@@ -17,6 +18,7 @@ pub use approval::{
     Approval, ApprovalDecision, ApprovalMode, ApprovalPolicy, ApprovalSpec, ApprovedPlan, ApprovedStack, StackPlan,
 };
 pub use cloud_oidc::PulumiCloudOidc;
+pub use concurrency::{BoundConcurrencyGroup, ConcurrencyGroup};
 pub use drift::{DriftIgnoreRule, DriftMode, DriftPolicy, StackDrift};
 pub use output_objects::{OutputObject, OutputObjectKind, OutputObjectReference};
 pub use policy::{EnforcementLevel, PolicyPack, PolicyViolation, PolicyViolations};

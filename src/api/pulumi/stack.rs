@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::api::auto::LockRecovery;
 use crate::api::pulumi::{
-    ApprovalPolicy, ConfigReference, DriftPolicy, FluxSource, GitAuth, GitReference, OutputObject, PolicyPack,
-    ProgramReference, PulumiCloudOidc, ResourceRef, RunSchedule, StackStatus,
+    ApprovalPolicy, ConcurrencyGroup, ConfigReference, DriftPolicy, FluxSource, GitAuth, GitReference, OutputObject,
+    PolicyPack, ProgramReference, PulumiCloudOidc, ResourceRef, RunSchedule, StackStatus,
 };
 use crate::api::{bounds, schema};
 
@@ -293,10 +293,16 @@ pub struct StackSpec {
     pub workspace_reclaim_policy: WorkspaceReclaimPolicy,
 
     /// Priority of the runs of this Stack among the queued runs of its namespace. Runs with a higher priority start
-    /// first. The priority does not affect runs of other namespaces. Default: 0.
+    /// first. Each ten minutes of waiting count as one level of priority. The priority does not affect runs of other
+    /// namespaces. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
+
+    /// Group of Stacks whose runs use the same cloud account or state backend. The number of concurrent runs of a group is
+    /// limited. Default: no group. Example: `{name: aws-prod, limit: 2}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency_group: Option<ConcurrencyGroup>,
 
     /// Maximum duration of a run, such as `1h30m`. A longer run is canceled gracefully and counts as failed. The flag
     /// `--max-run-timeout` of the controller is the upper limit. If this field is `0s`, only the flag limits the run. Default: the

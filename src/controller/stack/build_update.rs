@@ -79,6 +79,8 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         policy_packs_digest: current.policy_packs_digest.clone(),
         applied_stack: applied_stack(stack, is_destroy),
         priority: stack.spec.priority,
+        background: current.background,
+        concurrency_group: stack.spec.concurrency_group.clone(),
         pending_since: stack.status.as_ref().and_then(|status| status.pending_since.clone()),
         timeout: stack.spec.timeout.clone(),
         idle_timeout: stack.spec.idle_timeout.clone(),

@@ -12,6 +12,7 @@ mod backend;
 mod backoff;
 mod build_update;
 mod build_workspace;
+mod concurrency_group;
 mod context;
 mod decide;
 mod deletion;

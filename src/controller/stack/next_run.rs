@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::api::auto::{UpdateKind, Workspace};
-use crate::api::pulumi::{Stack, WorkspaceReclaimPolicy};
+use crate::api::pulumi::{CurrentUpdate, Stack, WorkspaceReclaimPolicy};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::annotations;
 use crate::controller::stack::approval::{self, Gate};
@@ -18,7 +18,7 @@ use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_updat
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
 use crate::controller::stack::{
-    build_update, build_workspace, output_objects, ownership, pko_migration, policy_packs, status,
+    build_update, build_workspace, concurrency_group, output_objects, ownership, pko_migration, policy_packs, status,
 };
 use crate::source::Resolved;
 
@@ -150,17 +150,26 @@ fn permitted_run(observed: &Observed, resolved: &Resolved, in_store: bool, due_r
     }
 }
 
+/// Returns the value of `status.currentUpdate` for a run that is due.
+fn recorded_run(observed: &Observed, resolved: &Resolved, due_run: &DueRun) -> CurrentUpdate {
+    let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+    let candidate = RunCandidate::new(observed, resolved);
+    let background = schedule::is_background(last, due_run, &candidate).then_some(true);
+    CurrentUpdate { background, ..current_update(observed, resolved, due_run) }
+}
+
 /// Returns the next step towards a run that is due.
 fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRun, now: Timestamp) -> Action {
     let (stack, kind) = (&observed.stack, due_run.operation);
     let artifact = reference(resolved);
     // The Update and the durations are validated before the Workspace changes.
-    let current = current_update(observed, resolved, due_run);
+    let current = recorded_run(observed, resolved, due_run);
     let run = || build_update::update(stack, &current).map(drop);
     if let Err(error) = build_workspace::check_times(stack).and_then(|()| run()) {
         return Action::Invalid(error.to_string());
     }
-    if let Err(message) = drift::check_schedule(stack).and_then(|()| output_objects::check(stack)) {
+    let checked = drift::check_schedule(stack).and_then(|()| output_objects::check(stack));
+    if let Err(message) = checked.and_then(|()| concurrency_group::check(stack)) {
         return Action::Invalid(message);
     }
     if let Some(action) = blocked_by_dependencies(observed, &resolved.revision, kind, now) {

@@ -154,6 +154,7 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
         save_plan: (run.plan == PlanUse::Save).then_some(true),
         preview_of: preview_of(run),
         refresh: run.refresh.then_some(true),
+        background: None,
         plan: match &run.plan {
             PlanUse::Execute(plan) => Some(plan.clone()),
             PlanUse::None | PlanUse::Save => None,

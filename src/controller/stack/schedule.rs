@@ -11,7 +11,7 @@ use crate::api::pulumi::{LastUpdate, RunInputs};
 use crate::api::resolve::Decision;
 use crate::artifact::Digest;
 use crate::controller::stack::backoff::{self, StackBackoff};
-use crate::controller::stack::run::{self, RunCandidate};
+use crate::controller::stack::run::{self, DueRun, PlanUse, RunCandidate};
 use crate::controller::stack::{annotations, pko_migration};
 
 /// Decision about the next run of a Stack.
@@ -178,6 +178,14 @@ pub fn failures_after(
 /// Returns whether the run has the same inputs as the last run. Such a run is a scheduled run or a retry.
 pub fn is_repetition(last: Option<&LastUpdate>, candidate: &RunCandidate) -> bool {
     last.is_some_and(|last| had_inputs(last, candidate))
+}
+
+/// Returns whether a run has no new inputs: a drift check, or a run that repeats a successful run, such as a run at an
+/// interval. No user waits for such a run, so it starts after the other queued runs of its namespace.
+pub fn is_background(last: Option<&LastUpdate>, run: &DueRun, candidate: &RunCandidate) -> bool {
+    let has_succeeded = last.is_some_and(|last| last.state.as_deref() == Some("succeeded"));
+    let repeats = run.operation != UpdateKind::Destroy && run.plan == PlanUse::None && has_succeeded;
+    run.operation == UpdateKind::Refresh || repeats && is_repetition(last, candidate)
 }
 
 /// Returns whether the last run had the same inputs as the candidate.

@@ -70,6 +70,7 @@ pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunB
         node_name: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
         container_id: container.and_then(|container| container.container_id.clone()).unwrap_or_default(),
         empty_references: Vec::new(),
+        concurrency_group: None,
     })
 }
 

@@ -454,3 +454,23 @@ fn a_request_for_a_refresh_runs_a_stack_once() {
     assert_eq!(due(&with(inputs(Some("t")))), Due::Done(None));
     assert!(!is_repetition(Some(&with(inputs(None))), &candidate), "a plan without the refresh does not apply");
 }
+
+#[test]
+fn a_run_without_new_inputs_runs_in_the_background() {
+    let run = |operation, plan| DueRun { operation, message: String::new(), refresh: false, plan };
+    let up = || run(UpdateKind::Up, PlanUse::None);
+    let new = RunCandidate { revision: "main@sha1:b".to_owned(), ..candidate() };
+    let new = RunCandidate { inputs: RunInputs { digest: Some(Digest::of(b"b")), ..new.inputs.clone() }, ..new };
+    let rows = [
+        ("first run", None, up(), candidate(), false),
+        ("run at an interval", Some(last("succeeded", 0)), up(), candidate(), true),
+        ("new commit", Some(last("succeeded", 0)), up(), new.clone(), false),
+        ("retry", Some(last("failed", 1)), up(), candidate(), false),
+        ("drift check", Some(last("succeeded", 0)), run(UpdateKind::Refresh, PlanUse::None), new, true),
+        ("destroy", Some(last("succeeded", 0)), run(UpdateKind::Destroy, PlanUse::None), candidate(), false),
+        ("plan", Some(last("succeeded", 0)), run(UpdateKind::Up, PlanUse::Save), candidate(), false),
+    ];
+    for (name, last, run, candidate, expected) in rows {
+        assert_eq!(is_background(last.as_ref(), &run, &candidate), expected, "{name}");
+    }
+}

@@ -1,0 +1,45 @@
+//! Concurrency groups: runs that use the same cloud account or state backend.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Concurrency group of runs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ConcurrencyGroup {
+    /// Name of the group, such as `aws-prod`. Groups of different namespaces are independent, unless an administrator
+    /// shares the group between namespaces.
+    // The pattern and the length of a DNS label.
+    #[schemars(length(min = 1, max = 63), extend("pattern" = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+
+    /// Maximum number of concurrent runs of the group. If the Stacks of a group specify different limits, the lowest
+    /// limit of the open and queued runs applies. The flag `--concurrency-groups` of the controller sets the limit of a
+    /// group that several namespaces share. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = ConcurrencyGroup::MAX_LIMIT))]
+    pub limit: Option<u32>,
+}
+
+impl ConcurrencyGroup {
+    /// Maximum limit of a group.
+    pub const MAX_LIMIT: u32 = 100;
+
+    /// Returns the limit of the group in its namespace. The older version of the API does not validate the field.
+    pub fn local_limit(&self) -> u32 {
+        self.limit.unwrap_or(1).clamp(1, Self::MAX_LIMIT)
+    }
+}
+
+/// Concurrency group of an open run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct BoundConcurrencyGroup {
+    /// Name of the group.
+    pub name: String,
+    /// Maximum number of concurrent runs of the group when the run started.
+    pub limit: u32,
+    /// Whether several namespaces share the group. Absent if the group belongs to the namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<bool>,
+}
