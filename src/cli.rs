@@ -285,6 +285,12 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = 6)]
     pub max_concurrent_runs_per_node: usize,
 
+    /// Concurrency groups that namespaces can share, as NAME=LIMIT, such as `aws-prod=2`. The annotation
+    /// `pulumi.com/concurrency-groups` of a namespace lists the groups that the namespace shares. Default: each concurrency
+    /// group belongs to one namespace.
+    #[arg(long, value_delimiter = ',', value_name = "NAME=LIMIT,...")]
+    pub concurrency_groups: Vec<String>,
+
     /// Default timeout of a run, for Stacks and Updates without `spec.timeout`. The agent gracefully cancels a run that
     /// exceeds the timeout. With `0`, only `--max-run-timeout` limits these runs.
     #[arg(long, default_value = "3h", value_name = "DURATION")]

@@ -1,11 +1,13 @@
 //! Validated settings of the manager, and fixed limits.
 
+mod concurrency_groups;
 mod history;
 mod otlp;
 mod policy_packs;
 mod selector;
 mod values;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -150,6 +152,8 @@ pub struct ManagerConfig {
     pub max_concurrent_runs_per_namespace: usize,
     /// Maximum number of concurrent runs per node.
     pub max_concurrent_runs_per_node: usize,
+    /// Limits of the concurrency groups that namespaces can share, by name.
+    pub concurrency_groups: BTreeMap<String, u32>,
     /// Default timeout of a run, in whole seconds. With zero, only the maximum timeout limits the run.
     pub default_run_timeout: Duration,
     /// Maximum timeout of a run, in whole seconds. Zero disables the maximum.
@@ -176,8 +180,6 @@ impl ManagerConfig {
             return Err(unset("agent-image", "AGENT_IMAGE", "image of the controller"));
         }
         require_at_least("concurrent", 1, u64::from(flags.concurrent))?;
-        require_at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
-        require_at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
         let runs_per_namespace = runs_per_namespace(&flags)?;
         let (default_run_timeout, max_run_timeout) = run_timeouts(&flags)?;
         let artifact_limits = artifact_limits(&flags)?;
@@ -222,6 +224,7 @@ impl ManagerConfig {
             max_concurrent_runs: flags.max_concurrent_runs,
             max_concurrent_runs_per_namespace: runs_per_namespace,
             max_concurrent_runs_per_node: flags.max_concurrent_runs_per_node,
+            concurrency_groups: concurrency_groups(&flags.concurrency_groups)?,
             default_run_timeout,
             max_run_timeout,
             cluster_name: cluster_name(&flags.cluster_name)?,
@@ -232,12 +235,15 @@ impl ManagerConfig {
     }
 }
 
-/// Returns the maximum number of concurrent runs per namespace. By default, a namespace may occupy at most half of the run
-/// slots, rounded up.
+/// Checks the numbers of concurrent runs, and returns their number per namespace. By default, a namespace may occupy at
+/// most half of the run slots, rounded up.
 fn runs_per_namespace(flags: &ManagerFlags) -> Result<usize, ConfigError> {
-    let runs = flags.max_concurrent_runs_per_namespace.unwrap_or_else(|| flags.max_concurrent_runs.div_ceil(2));
-    require_at_least("max-concurrent-runs-per-namespace", 1, runs as u64)?;
-    Ok(runs)
+    require_at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
+    require_at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
+    let default = || flags.max_concurrent_runs.div_ceil(2);
+    let runs_per_namespace = flags.max_concurrent_runs_per_namespace.unwrap_or_else(default);
+    require_at_least("max-concurrent-runs-per-namespace", 1, runs_per_namespace as u64)?;
+    Ok(runs_per_namespace)
 }
 
 /// Returns the time after which an idle Workspace falls asleep. Returns `None` if the value is empty or zero.
@@ -251,6 +257,10 @@ fn idle_after(value: &str) -> Result<Option<SignedDuration>, ConfigError> {
         Ok(after) if after >= MIN_IDLE_AFTER => Ok(Some(after)),
         _ => Err(invalid(flag, value, "0s or at least 1m")),
     }
+}
+
+fn concurrency_groups(values: &[String]) -> Result<BTreeMap<String, u32>, ConfigError> {
+    concurrency_groups::parse(values).map_err(|(value, why)| invalid("concurrency-groups", value, why))
 }
 
 /// Returns the namespace to watch, or `None` for all namespaces.

@@ -1,4 +1,7 @@
-//! Annotations of namespaces that affect the runs of all their Stacks: the pause and the schedule.
+//! Annotations of namespaces that affect the runs of all their Stacks: the pause, the schedule, and the share in the run
+//! slots.
+
+mod run_share;
 
 use std::collections::BTreeMap;
 
@@ -12,12 +15,23 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::names::{ANNOTATION_PAUSE, ANNOTATION_SCHEDULE};
+use crate::api::names::{
+    ANNOTATION_CONCURRENCY_GROUPS, ANNOTATION_MAX_CONCURRENT_RUNS, ANNOTATION_PAUSE, ANNOTATION_RUN_WEIGHT,
+    ANNOTATION_SCHEDULE,
+};
 use crate::api::pulumi::Stack;
 use crate::runtime::reads::{ReadError, Reader};
 
+pub use run_share::RunShare;
+
 /// Annotations that affect runs.
-const ANNOTATIONS: [&str; 2] = [ANNOTATION_PAUSE, ANNOTATION_SCHEDULE];
+const ANNOTATIONS: [&str; 5] = [
+    ANNOTATION_CONCURRENCY_GROUPS,
+    ANNOTATION_MAX_CONCURRENT_RUNS,
+    ANNOTATION_PAUSE,
+    ANNOTATION_RUN_WEIGHT,
+    ANNOTATION_SCHEDULE,
+];
 
 /// Metadata of a namespace, without the fields that the controller does not use.
 type Metadata = PartialObjectMeta<Namespace>;
@@ -29,6 +43,8 @@ pub struct RunSettings {
     pub pause: Option<String>,
     /// Value of the annotation `pulumi.com/schedule` of the namespace.
     pub schedule: Option<String>,
+    /// Share of the namespace in the run slots. It affects only the queue, so a change does not requeue Stacks.
+    pub run_share: RunShare,
 }
 
 impl RunSettings {
@@ -40,7 +56,8 @@ impl RunSettings {
                 "namespace {namespace} is paused{reason}; to resume, remove the annotation {ANNOTATION_PAUSE} of the namespace"
             )
         });
-        RunSettings { pause, schedule: value(ANNOTATION_SCHEDULE).map(str::to_owned) }
+        let run_share = RunShare::of_namespace(namespace, annotations);
+        RunSettings { pause, schedule: value(ANNOTATION_SCHEDULE).map(str::to_owned), run_share }
     }
 }
 
@@ -99,7 +116,7 @@ impl Namespaces {
                 Ok(found.map(|found| RunSettings::of_namespace(namespace, found.annotations())).unwrap_or_default())
             }
             Err(error) if error.is_forbidden() => {
-                tracing::warn!(%error, namespace, "failed to read the pause and the schedule of the namespace; they have no effect");
+                tracing::warn!(%error, namespace, "failed to read the annotations of the namespace for its runs; they have no effect");
                 Ok(RunSettings::default())
             }
             Err(error) => Err(error),
@@ -167,7 +184,10 @@ fn changed_namespace(cache: &Store<Metadata>, event: &Event<Metadata>) -> Option
     let (Event::Apply(namespace) | Event::InitApply(namespace)) = event else { return None };
     let name = namespace.name_any();
     let before = cache.get(&ObjectRef::new(&name));
-    let settings = |namespace: &Metadata| RunSettings::of_namespace(&name, namespace.annotations());
+    let settings = |namespace: &Metadata| {
+        let settings = RunSettings::of_namespace(&name, namespace.annotations());
+        (settings.pause, settings.schedule)
+    };
     let before = before.map(|before| settings(&before)).unwrap_or_default();
     (before != settings(namespace)).then_some(name)
 }
@@ -219,6 +239,8 @@ mod tests {
         assert_eq!(apply(json!({"other": "1", "pulumi.com/pause": "true"})).as_deref(), Some("apps"));
         assert_eq!(apply(json!({"other": "2", "pulumi.com/pause": "true"})), None);
         assert_eq!(apply(json!({"other": "2"})).as_deref(), Some("apps"));
+        assert_eq!(apply(json!({"other": "2", "pulumi.com/run-weight": "2"})), None, "only the queue reads the weight");
+        assert_eq!(apply(json!({"other": "2"})), None);
         let stored = cache.get(&ObjectRef::new("apps")).unwrap();
         assert_eq!((stored.labels().len(), stored.annotations().len()), (0, 0));
     }

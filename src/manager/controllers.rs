@@ -315,6 +315,7 @@ impl Wiring<'_> {
             events: parts.events.clone(),
             references,
             namespaces,
+            concurrency_groups: Arc::new(config.concurrency_groups.clone()),
             metrics: parts.metrics.clone(),
             updates,
             adopted: Arc::new(std::sync::Once::new()),

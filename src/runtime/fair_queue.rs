@@ -1,83 +1,47 @@
 //! Selects the queued run that starts next. The functions are pure: they use no clock and no lock. The caller requeues
 //! the runs that may start.
 //!
-//! A free slot is assigned to the namespace with the fewest open runs. Among several such namespaces, the slot is
-//! assigned to the namespace whose last slot assignment is the oldest. A namespace can start another run only if the
-//! number of free slots exceeds the number of its open runs, on the node and in total. One namespace therefore uses at
-//! most half of the slots (rounded up), a second namespace at most half of the remaining slots, and so on. This rule
-//! does not apply if the limits allow one namespace to use all slots.
+//! A free slot is assigned to the namespace with the fewest open runs in relation to its weight. Among several such
+//! namespaces, the slot is assigned to the namespace whose last slot assignment is the oldest. A namespace with the
+//! weight 1 can start another run only if the number of free slots exceeds the number of its open runs, on the node and
+//! in total. One namespace therefore uses at most half of the slots (rounded up), a second namespace at most half of the
+//! remaining slots, and so on. A namespace with a higher weight needs proportionally fewer free slots. This rule does not
+//! apply if the flags allow one namespace to use all slots.
 //!
-//! Within a namespace, the run with the highest priority starts first. Among runs with the same priority, the run that
-//! has been pending longest starts first. Neither the priority nor the number of queued runs of a namespace delays the
-//! runs of another namespace.
+//! Within a namespace, the run with the highest rank starts first. The rank of a run increases with its priority and with
+//! its waiting time. Background runs, such as drift checks, have a lower rank. Neither the rank nor the number of queued
+//! runs of a namespace delays the runs of another namespace.
+//!
+//! A run gets the slot in total, the slot of its namespace, the slot of its node and the slot of its concurrency group at
+//! the same time. A queued run therefore holds nothing that another run waits for, so no runs wait for each other.
 
+pub mod estimate;
+pub mod forecast;
+mod full;
 mod queue;
+mod run;
+mod taken;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::telemetry::slots::SlotUses;
-use queue::{Queue, Taken};
+use crate::telemetry::slots::{LOCAL_GROUPS, SlotReport};
+use queue::Queue;
+use taken::Taken;
 
-pub use queue::{Limits, Run};
+pub use full::Full;
+pub use run::{Group, GroupKey, Limits, Run, Share};
 
 /// Time for which a slot is reserved for a run that may start. The time is limited, because the run may no longer
 /// exist.
 const RESERVATION: Duration = Duration::from_secs(30);
 
-/// Reason why a run must wait for a slot. The status contains the text, so the text contains no numbers that change
-/// often.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Full {
-    All {
-        limit: usize,
-    },
-    Namespace {
-        name: String,
-        limit: usize,
-    },
-    Node {
-        name: String,
-        limit: usize,
-    },
-    /// The free slots are reserved for namespaces with fewer open runs than this namespace.
-    Reserved,
-    /// The free slots of the node are reserved for namespaces with fewer open runs on the node than this namespace.
-    ReservedOnNode {
-        name: String,
-    },
-}
-
-impl fmt::Display for Full {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("waiting for a run slot: ")?;
-        match self {
-            Full::All { limit } => write!(formatter, "{limit} of {limit} in use (--max-concurrent-runs)"),
-            Full::Namespace { name, limit } => {
-                write!(formatter, "{limit} of {limit} in use by namespace {name} (--max-concurrent-runs-per-namespace)")
-            }
-            Full::Node { name, limit } => {
-                write!(formatter, "{limit} of {limit} in use on node {name} (--max-concurrent-runs-per-node)")
-            }
-            Full::Reserved => formatter
-                .write_str("the free slots are reserved for namespaces with fewer runs (--max-concurrent-runs)"),
-            Full::ReservedOnNode { name } => write!(
-                formatter,
-                "the free slots of node {name} are reserved for namespaces with fewer runs on this node \
-                 (--max-concurrent-runs-per-node)"
-            ),
-        }
-    }
-}
-
 /// Open run.
 struct Open {
-    namespace: String,
-    node: String,
+    run: Run,
     permits: usize,
 }
 
@@ -110,12 +74,13 @@ impl<W> FairQueue<W> {
     /// Assigns a slot to a run if one is free. Otherwise, queues the run. When the run may start,
     /// [`FairQueue::next_requeue`] returns `key`.
     pub fn request(&mut self, run: &Run, key: W, now: Instant) -> Result<(), Full> {
-        let is_reserved = self.reserved.get(&run.uid).is_some_and(|reserved| reserved.run.node == run.node);
+        let is_same = |reserved: &Reserved<W>| reserved.run.node == run.node && reserved.run.group == run.group;
+        let is_reserved = self.reserved.get(&run.uid).is_some_and(is_same);
         if is_reserved || self.open.contains_key(&run.uid) {
             self.adopt(run, now);
             return Ok(());
         }
-        // The run may have moved to another node. It then needs a slot on that node.
+        // The run may have moved to another node or group. It then needs a slot of that node or group.
         self.reserved.remove(&run.uid);
         self.queue.insert(run.clone(), key);
         self.reserve(now);
@@ -130,8 +95,10 @@ impl<W> FairQueue<W> {
     /// did.
     pub fn adopt(&mut self, run: &Run, now: Instant) {
         self.forget(&run.uid);
-        let new = || Open { namespace: run.namespace.clone(), node: run.node.clone(), permits: 0 };
-        self.open.entry(run.uid.clone()).or_insert_with(new).permits += 1;
+        let open = self.open.entry(run.uid.clone()).or_insert_with(|| Open { run: run.clone(), permits: 0 });
+        open.permits += 1;
+        // The start time is unknown when the run gets its slot.
+        open.run.started = open.run.started.or(run.started);
         // The run may have had a reserved slot on another node. This slot is now free for a queued run.
         self.reserve(now);
     }
@@ -178,14 +145,20 @@ impl<W> FairQueue<W> {
         self.queue.oldest()
     }
 
-    /// Returns the numbers of open and queued runs by namespace.
-    pub fn uses(&self) -> SlotUses {
-        let mut uses = SlotUses::new();
+    /// Returns the numbers of open and queued runs by namespace and by concurrency group.
+    pub fn uses(&self) -> SlotReport {
+        let mut uses = SlotReport::default();
         for open in self.open.values() {
-            uses.entry(open.namespace.clone()).or_default().open += 1;
+            uses.namespaces.entry(open.run.namespace.clone()).or_default().open += 1;
+            if let Some(group) = &open.run.group {
+                uses.groups.entry(label(&group.key).to_owned()).or_default().open += 1;
+            }
         }
         for (namespace, queued) in self.queue.by_namespace() {
-            uses.entry(namespace.to_owned()).or_default().queued += queued;
+            uses.namespaces.entry(namespace.to_owned()).or_default().queued += queued;
+        }
+        for (group, queued) in self.queue.by_group() {
+            uses.groups.entry(label(group).to_owned()).or_default().queued += queued;
         }
         uses
     }
@@ -212,36 +185,55 @@ impl<W> FairQueue<W> {
     }
 
     fn taken_slots(&self) -> Taken<'_> {
-        let open = self.open.values().map(|open| (open.namespace.as_str(), open.node.as_str()));
-        let reserved = self.reserved.values().map(|reserved| (&reserved.run.namespace, &reserved.run.node));
-        let reserved = reserved.map(|(namespace, node)| (namespace.as_str(), node.as_str()));
-        let mut taken = Taken::default();
-        for (namespace, node) in open.chain(reserved) {
-            *taken.by_namespace.entry(namespace).or_default() += 1;
-            *taken.by_node.entry(node).or_default() += 1;
-            taken.all += 1;
-            *taken.by_both.entry((namespace, node)).or_default() += 1;
-        }
-        taken
+        Taken::of(self.open_runs())
     }
 
+    /// Returns the runs that are open or have a reserved slot.
+    fn open_runs(&self) -> impl Iterator<Item = &Run> {
+        self.open.values().map(|open| &open.run).chain(self.reserved.values().map(|reserved| &reserved.run))
+    }
+
+    fn ahead_of(&self, uid: &str) -> usize {
+        self.queue.ahead_of(uid)
+    }
+
+    /// Returns a copy in which all reserved slots are in use and the run is the key.
+    fn simulated(&self) -> FairQueue<Run> {
+        let open = self.open_runs().map(|run| (run.uid.clone(), Open { run: run.clone(), permits: 1 })).collect();
+        FairQueue { open, queue: self.queue.simulated(), ..FairQueue::new(self.limits) }
+    }
+
+    /// Returns the reason why a queued run waits.
     fn full_reason(&self, run: &Run) -> Full {
-        let Limits { all, each_namespace, each_node } = self.limits;
+        let Limits { all, each_node, .. } = self.limits;
         let taken = self.taken_slots();
-        let (namespace, node) = (&run.namespace, &run.node);
-        match () {
-            () if taken.on_node(node) >= each_node => Full::Node { name: node.clone(), limit: each_node },
-            () if taken.in_namespace(namespace) >= each_namespace => {
-                Full::Namespace { name: namespace.clone(), limit: each_namespace }
+        let (namespace, node, share) = (&run.namespace, &run.node, run.share);
+        let of_namespace = self.limits.of_namespace(share);
+        let full_group = run.group.as_ref().map(|group| &group.key).and_then(|group| {
+            let limit = taken.full_group(group, self.queue.group_limit(group))?;
+            Some(Full::Group { name: group.name.clone(), limit, is_shared: group.namespace.is_none() })
+        });
+        match full_group {
+            Some(full) => full,
+            None if taken.on_node(node) >= each_node => Full::Node { name: node.clone(), limit: each_node },
+            None if taken.in_namespace(namespace) >= of_namespace => {
+                Full::Namespace { name: namespace.clone(), limit: of_namespace, is_annotated: share.limit.is_some() }
             }
-            () if taken.all >= all => Full::All { limit: all },
-            () if taken.is_reserved_on_node(namespace, node, &self.limits) => {
+            None if taken.all >= all => Full::All { limit: all },
+            None if taken.is_reserved_on_node(namespace, node, share, &self.limits) => {
                 Full::ReservedOnNode { name: node.clone() }
             }
-            () if taken.is_reserved(namespace, &self.limits) => Full::Reserved,
-            () => Full::All { limit: all },
+            None if taken.is_reserved(namespace, share, &self.limits) => Full::Reserved,
+            // Another run of the group gets the next slot.
+            None => Full::All { limit: all },
         }
     }
+}
+
+/// Returns the label of a group in the metrics. Tenants choose the names of all groups except those that several
+/// namespaces share, so the other groups have a common label.
+fn label(group: &GroupKey) -> &str {
+    if group.namespace.is_none() { &group.name } else { LOCAL_GROUPS }
 }
 
 #[cfg(test)]

@@ -1,14 +1,18 @@
-//! Limits the number of open runs in total, in each namespace and on each node. [`FairQueue`] selects the queued run
-//! that starts next.
+//! Limits the number of open runs in total, in each namespace, on each node and in each concurrency group. [`FairQueue`]
+//! selects the queued run that starts next.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::Stream;
+use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::runtime::fair_queue::FairQueue;
-pub use crate::runtime::fair_queue::{Full, Limits, Run};
+use crate::runtime::fair_queue::estimate::{Estimate, Estimates};
+use crate::runtime::fair_queue::forecast::Forecast;
+pub use crate::runtime::fair_queue::{Full, Group, GroupKey, Limits, Run, Share};
 use crate::telemetry::metrics::Metrics;
 
 /// Grants slots to runs. A value of type `W` identifies a run to requeue, for example a reference to its object.
@@ -29,6 +33,23 @@ struct Shared<W> {
     changed: Notify,
     /// Open and queued runs. The lock is held only for short critical sections and never across an `.await`.
     queue: Mutex<FairQueue<W>>,
+    /// Estimates in the statuses of the queued runs. Never locked together with `queue`.
+    estimates: Mutex<Estimates>,
+}
+
+/// Why a run waits, and when it starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queued {
+    pub reason: Full,
+    /// `None` if the number of queued runs is too large.
+    pub estimate: Option<Estimate>,
+}
+
+impl fmt::Display for Queued {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(formatter)?;
+        self.estimate.map_or(Ok(()), |estimate| estimate.fmt(formatter))
+    }
 }
 
 /// Permit for an open run. When the last permit of a run is dropped, the slot of the run is free.
@@ -38,8 +59,8 @@ pub struct Permit<W> {
     shared: Arc<Shared<W>>,
 }
 
-impl<W> std::fmt::Debug for Permit<W> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<W> fmt::Debug for Permit<W> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Permit").field("uid", &self.uid).finish_non_exhaustive()
     }
 }
@@ -55,7 +76,8 @@ impl<W> Drop for Permit<W> {
 impl<W: Send + 'static> RunLimiter<W> {
     pub fn new(limits: Limits, metrics: Metrics) -> Self {
         let queue = Mutex::new(FairQueue::new(limits));
-        let shared = Arc::new(Shared { metrics, changed: Notify::new(), queue });
+        let estimates = Mutex::default();
+        let shared = Arc::new(Shared { metrics, changed: Notify::new(), queue, estimates });
         // The metrics are a part of the shared state, so a strong reference would keep the state forever.
         let weak = Arc::downgrade(&shared);
         let uses = move || weak.upgrade().map(|shared| shared.lock().uses()).unwrap_or_default();
@@ -67,11 +89,27 @@ impl<W: Send + 'static> RunLimiter<W> {
 impl<W> RunLimiter<W> {
     /// Acquires a slot for a run. If no slot is free, queues the run. When the run may start, [`RunLimiter::requeues`]
     /// returns `key`.
-    pub fn acquire(&self, run: &Run, key: W) -> Result<Permit<W>, Full> {
+    ///
+    /// # Errors
+    /// Returns the reason why the run waits, and the estimate of its start.
+    pub fn acquire(&self, run: &Run, key: W) -> Result<Permit<W>, Queued> {
+        let now = Timestamp::now();
+        let is_outdated = self.shared.estimates().is_outdated(&run.uid, now);
         let mut queue = self.shared.lock();
         let granted = queue.request(run, key, Instant::now());
+        let forecast = (granted.is_err() && is_outdated).then(|| Forecast::new(&queue, &run.uid, now));
         self.shared.update(queue);
-        granted.map(|()| self.permit(run))
+        match granted {
+            Ok(()) => {
+                self.shared.estimates().forget(&run.uid);
+                Ok(self.permit(run))
+            }
+            Err(reason) => {
+                // The simulation takes milliseconds, so it runs without a lock.
+                let new = forecast.map(Forecast::estimate);
+                Err(Queued { reason, estimate: self.shared.estimates().display(&run.uid, new) })
+            }
+        }
     }
 
     /// Acquires a slot for a run that started before this process. The run counts toward the limits, but is never
@@ -88,6 +126,7 @@ impl<W> RunLimiter<W> {
         let mut queue = self.shared.lock();
         queue.withdraw(uid, Instant::now());
         self.shared.update(queue);
+        self.shared.estimates().forget(uid);
     }
 
     /// Returns a stream that identifies the queued runs that may start. Each item is the `key` from
@@ -110,6 +149,10 @@ impl<W> RunLimiter<W> {
 impl<W> Shared<W> {
     fn lock(&self) -> MutexGuard<'_, FairQueue<W>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn estimates(&self) -> MutexGuard<'_, Estimates> {
+        self.estimates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn update(&self, queue: MutexGuard<'_, FairQueue<W>>) {

@@ -1,4 +1,4 @@
-//! Metrics of run slots: their number, and the namespaces that use them or wait for them.
+//! Metrics of run slots: their number, and the namespaces and concurrency groups that use them or wait for them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,10 +23,22 @@ pub struct SlotUse {
     pub queued: usize,
 }
 
-/// Use of run slots by namespace.
+/// Use of run slots by namespace, or by concurrency group.
 pub type SlotUses = BTreeMap<String, SlotUse>;
 
-type Source = Arc<dyn Fn() -> SlotUses + Send + Sync>;
+/// Use of run slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotReport {
+    pub namespaces: SlotUses,
+    /// Use by concurrency group. The number of groups is limited, because only groups in the flags of the controller have
+    /// their own entries.
+    pub groups: SlotUses,
+}
+
+/// Value of the label `group` for all groups whose names tenants choose. It is not a valid name of a group.
+pub const LOCAL_GROUPS: &str = "Local";
+
+type Source = Arc<dyn Fn() -> SlotReport + Send + Sync>;
 
 /// Use of run slots. Each scrape counts the runs, so that a change to the queue costs nothing. Cheap to clone.
 #[derive(Clone, Default)]
@@ -40,13 +52,13 @@ impl fmt::Debug for Slots {
 
 impl Slots {
     /// Sets the number of slots, and the function that counts the runs.
-    pub fn observe(&self, count: usize, source: impl Fn() -> SlotUses + Send + Sync + 'static) {
+    pub fn observe(&self, count: usize, source: impl Fn() -> SlotReport + Send + Sync + 'static) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((count, Arc::new(source)));
     }
 
-    /// Returns the number of slots, and their use by namespace. The function that counts the runs takes a lock, so it
+    /// Returns the number of slots, and their use. The function that counts the runs takes a lock, so it
     /// is called without the lock of this object.
-    fn read(&self) -> (usize, SlotUses) {
+    fn read(&self) -> (usize, SlotReport) {
         let observed = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         observed.map(|(count, source)| (count, source())).unwrap_or_default()
     }
@@ -71,29 +83,40 @@ fn bounded(uses: SlotUses) -> SlotUses {
 
 impl Collector for Slots {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (count, uses) = self.read();
+        let (count, report) = self.read();
         let help = "Maximum number of concurrent runs";
         let metric = encoder.encode_descriptor("pulumi_controller_run_slots", help, None, MetricType::Gauge)?;
         ConstGauge::new(number(count)).encode(metric)?;
-        let uses = bounded(uses);
-        let open = uses.iter().map(|(namespace, uses)| (namespace, uses.open));
-        let help = "Number of run slots that the runs of a namespace use";
-        gauges(&mut encoder, "pulumi_controller_run_slots_used", help, open)?;
-        let queued = uses.iter().map(|(namespace, uses)| (namespace, uses.queued));
+        let (uses, groups) = (bounded(report.namespaces), report.groups);
+        let name = "pulumi_controller_run_slots_used";
+        gauges(&mut encoder, (name, "Number of run slots that the runs of a namespace use"), "namespace", open(&uses))?;
+        let name = "pulumi_controller_runs_queued";
         let help = "Number of runs of a namespace in the queue for a run slot";
-        gauges(&mut encoder, "pulumi_controller_runs_queued", help, queued)
+        gauges(&mut encoder, (name, help), "namespace", queued(&uses))?;
+        let name = "pulumi_controller_concurrency_group_runs_open";
+        gauges(&mut encoder, (name, "Number of open runs of a concurrency group"), "group", open(&groups))?;
+        let name = "pulumi_controller_concurrency_group_runs_queued";
+        gauges(&mut encoder, (name, "Number of queued runs of a concurrency group"), "group", queued(&groups))
     }
+}
+
+fn open(uses: &SlotUses) -> impl Iterator<Item = (&String, usize)> {
+    uses.iter().map(|(name, uses)| (name, uses.open))
+}
+
+fn queued(uses: &SlotUses) -> impl Iterator<Item = (&String, usize)> {
+    uses.iter().map(|(name, uses)| (name, uses.queued))
 }
 
 fn gauges<'u>(
     encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
+    (name, help): (&str, &str),
+    label: &str,
     values: impl Iterator<Item = (&'u String, usize)>,
 ) -> fmt::Result {
     let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (namespace, value) in values {
-        ConstGauge::new(number(value)).encode(metric.encode_family(&[("namespace", namespace.as_str())])?)?;
+    for (key, value) in values {
+        ConstGauge::new(number(value)).encode(metric.encode_family(&[(label, key.as_str())])?)?;
     }
     Ok(())
 }
@@ -109,8 +132,9 @@ mod tests {
     #[test]
     fn each_scrape_counts_the_runs_of_each_namespace() {
         let slots = Slots::default();
-        assert_eq!(slots.read(), (0, SlotUses::new()));
-        let uses = SlotUses::from([("apps".to_owned(), SlotUse { open: 2, queued: 1 })]);
+        assert_eq!(slots.read(), (0, SlotReport::default()));
+        let namespaces = SlotUses::from([("apps".to_owned(), SlotUse { open: 2, queued: 1 })]);
+        let uses = SlotReport { namespaces, ..SlotReport::default() };
         let expected = uses.clone();
         slots.observe(10, move || uses.clone());
         assert_eq!(slots.read(), (10, expected));

@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn settings(pause: Option<&str>, schedule: Option<&str>) -> RunSettings {
-        RunSettings { pause: pause.map(str::to_owned), schedule: schedule.map(str::to_owned) }
+        RunSettings { pause: pause.map(str::to_owned), schedule: schedule.map(str::to_owned), ..RunSettings::default() }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Dependencies of an Update reconciliation.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
 
 use kube::ResourceExt;
@@ -30,8 +31,10 @@ pub struct Context {
     pub run_limiter: RunLimiter<ObjectRef<Update>>,
     pub events: Events,
     pub references: References,
-    /// Pauses of namespaces.
+    /// Pauses of namespaces, and their shares in the run slots.
     pub namespaces: Namespaces,
+    /// Limits of the concurrency groups that namespaces can share, by name.
+    pub concurrency_groups: Arc<BTreeMap<String, u32>>,
     pub metrics: Metrics,
     /// All Updates in the scope of the controller.
     pub updates: Updates,

@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use crate::api::auto::{RunBinding, RunProgress, Update, UpdateKind, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
+use crate::controller::namespaces::{RunSettings, RunShare};
 use crate::controller::references::Checked;
 use crate::controller::stack::{RestrictedRun, Restriction, unapproved_run};
 use crate::controller::update::attachments::{RunSnapshot, RunState};
@@ -49,6 +50,8 @@ pub struct Observed {
     pub forbidden: Option<String>,
     /// Why the run must not start now. Read only for a run that is the next run of its Workspace.
     pub restriction: Option<Restriction>,
+    /// Share of the namespace in the run slots. Read only for a run that is the next run of its Workspace.
+    pub run_share: RunShare,
     /// Plan that the run follows. Not read after the agent has reported that the run is in progress or has ended.
     pub plan: PlanFile,
     /// State of the Secrets and ConfigMaps to which the run refers. Read only for a run that has no binding and is the
@@ -117,7 +120,9 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         true => None,
         false => forbidden(&update, preceding_update.as_ref(), context).await?,
     };
-    let restriction = restriction(&update, preceding_update.as_ref(), context, now).await?;
+    let settings = run_settings(&update, preceding_update.as_ref(), context).await?;
+    let restriction = settings.as_ref().and_then(|settings| restriction(&update, settings, now));
+    let run_share = settings.map(|settings| settings.run_share).unwrap_or_default();
     let agent_ip = snapshot.as_ref().map(|snapshot| snapshot.ip);
     let task_may_start = snapshot.as_ref().is_some_and(|snapshot| snapshot.may_start);
     let (run_state, progress) = snapshot.map_or((None, None), |snapshot| (Some(snapshot.run_state), snapshot.progress));
@@ -135,6 +140,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         stack,
         forbidden,
         restriction,
+        run_share,
         plan,
         references,
     })
@@ -170,21 +176,23 @@ async fn forbidden(
     Ok(stack.and_then(|stack| unapproved_run(&stack, update)))
 }
 
-/// Returns the restriction of a run that is the next run of its Workspace. The Stack controller applies `spec.schedule` of a
-/// Stack.
-async fn restriction(
+/// Returns the settings of the namespace for a run that is the next run of its Workspace.
+async fn run_settings(
     update: &Update,
     preceding_update: Option<&String>,
     context: &Context,
-    now: Timestamp,
-) -> Result<Option<Restriction>, ReadError> {
+) -> Result<Option<RunSettings>, ReadError> {
     if !may_be_next(update, preceding_update) {
         return Ok(None);
     }
+    Ok(Some(context.namespaces.run_settings(&update.namespace().unwrap_or_default()).await?))
+}
+
+/// Returns the restriction of a run. The Stack controller applies `spec.schedule` of a Stack.
+fn restriction(update: &Update, settings: &RunSettings, now: Timestamp) -> Option<Restriction> {
     let namespace = update.namespace().unwrap_or_default();
-    let settings = context.namespaces.run_settings(&namespace).await?;
     let run = RestrictedRun { kind: update.spec.kind, namespace: &namespace, schedule: None };
-    Ok(run.restriction(&settings, now))
+    run.restriction(settings, now)
 }
 
 /// Returns whether the run is open and not bound yet, and no other Update of its Workspace runs before it.

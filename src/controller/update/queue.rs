@@ -1,17 +1,19 @@
 //! Index of the Updates by Workspace and by Stack, and the position of each run in the queue for run slots.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
 use crate::api::auto::Update;
+use crate::api::pulumi::BoundConcurrencyGroup;
 use crate::controller::stack::stack_of;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::index::{IndexWriter, Indexed, indexed};
-use crate::runtime::run_limiter::Run;
+use crate::runtime::run_limiter::{Group, GroupKey, Run, Share};
 
 /// Group of Updates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,8 +63,59 @@ fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
         workspace: update.spec.workspace_name.clone(),
         node: node.to_owned(),
         priority: update.spec.priority.unwrap_or_default(),
+        is_background: update.spec.background.unwrap_or_default(),
         pending_since: pending_since(update, siblings),
+        group: bound_group(update),
+        share: Share::default(),
+        expected: expected_duration(update, siblings),
+        started: update.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0),
     }
+}
+
+/// Returns the group of a bound run. The binding contains the group, so that a change to the Stack or to the annotations
+/// of the namespace does not affect an open run.
+fn bound_group(update: &Update) -> Option<Group> {
+    let bound = update.status.as_ref()?.run.as_ref()?.concurrency_group.as_ref()?;
+    let namespace = update.namespace().filter(|_| !bound.shared.unwrap_or_default());
+    let key = GroupKey { namespace, name: bound.name.clone() };
+    Some(Group { key, limit: usize::try_from(bound.limit).unwrap_or(usize::MAX) })
+}
+
+/// Returns the group of a run that is not bound yet. The group belongs to the namespace, unless the flag
+/// `--concurrency-groups` contains its name and the annotation of the namespace permits it. A tenant can therefore never
+/// use the slots of a group of another namespace.
+pub fn group_of(update: &Update, shared: &BTreeSet<String>, limits: &BTreeMap<String, u32>) -> Option<Group> {
+    let group = update.spec.concurrency_group.as_ref()?;
+    let name = group.name.clone();
+    let (namespace, limit) = match limits.get(&name).filter(|_| shared.contains(&name)) {
+        Some(limit) => (None, *limit),
+        None => (Some(update.namespace().unwrap_or_default()), group.local_limit()),
+    };
+    Some(Group { key: GroupKey { namespace, name }, limit: usize::try_from(limit).unwrap_or(usize::MAX) })
+}
+
+/// Returns the group of a run for its binding.
+pub fn binding_of(group: &Group) -> BoundConcurrencyGroup {
+    BoundConcurrencyGroup {
+        name: group.key.name.clone(),
+        limit: u32::try_from(group.limit).unwrap_or(u32::MAX),
+        shared: group.key.namespace.is_none().then_some(true),
+    }
+}
+
+/// Returns the median duration of the completed runs of the same kind in the Workspace, or `None` if there are none.
+fn expected_duration(update: &Update, siblings: &[Arc<Update>]) -> Option<SignedDuration> {
+    let kind = |update: &Update| (update.spec.kind, update.spec.preview_of);
+    let ended = siblings.iter().filter(|other| other.is_complete() && kind(other) == kind(update));
+    let durations = ended.filter_map(|other| {
+        let status = other.status.as_ref()?;
+        // A run that did not start has no binding.
+        status.run.as_ref()?;
+        Some(status.end_time.as_ref()?.0.duration_since(status.start_time.as_ref()?.0))
+    });
+    let mut durations: Vec<SignedDuration> = durations.filter(|duration| !duration.is_negative()).collect();
+    durations.sort_unstable();
+    durations.get(durations.len() / 2).copied()
 }
 
 /// Returns all open runs with their Updates. After a restart, these are the runs that an earlier process has started.
@@ -70,7 +123,14 @@ pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
     let open = updates.iter().filter(|update| !update.is_complete());
     let bound = open.filter_map(|update| Some((update, update.status.as_ref()?.run.as_ref()?)));
     bound
-        .map(|(update, binding)| (run_on(&binding.node_name, update, &[]), ObjectRef::from_obj(update.as_ref())))
+        .map(|(update, binding)| {
+            let is_sibling = |other: &&Arc<Update>| {
+                other.metadata.namespace == update.metadata.namespace
+                    && other.spec.workspace_name == update.spec.workspace_name
+            };
+            let siblings: Vec<_> = updates.iter().filter(is_sibling).cloned().collect();
+            (run_on(&binding.node_name, update, &siblings), ObjectRef::from_obj(update.as_ref()))
+        })
         .collect()
 }
 
@@ -93,8 +153,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus};
+    use crate::api::auto::{RunBinding, UpdateKind, UpdateSpec, UpdateStatus};
     use crate::api::conditions::{self, COMPLETE, ConditionUpdate, Status};
+    use crate::api::pulumi::ConcurrencyGroup;
 
     fn time(second: i64) -> Option<Time> {
         Timestamp::from_second(second).ok().map(Time)
@@ -136,8 +197,61 @@ mod tests {
             node: "n1".to_owned(),
             priority: -3,
             pending_since: Timestamp::from_second(10).expect("timestamp in range"),
+            ..Run::default()
         };
         assert_eq!(run_in(&pod, &update, &[]), expected);
+    }
+
+    #[test]
+    fn only_an_administrator_shares_a_group_between_namespaces() {
+        let (shared, limits) = (BTreeSet::from(["aws-prod".to_owned()]), BTreeMap::from([("aws-prod".to_owned(), 4)]));
+        let mut update = update(10, None);
+        update.metadata.namespace = Some("apps".to_owned());
+        assert_eq!(group_of(&update, &shared, &limits), None);
+        let named = ConcurrencyGroup { name: "aws-prod".to_owned(), limit: Some(2) };
+        update.spec.concurrency_group = Some(named);
+        let group = |namespace: Option<&str>, limit| {
+            let key = GroupKey { namespace: namespace.map(str::to_owned), name: "aws-prod".to_owned() };
+            Some(Group { key, limit })
+        };
+        let rows = [
+            ("shared", shared.clone(), limits.clone(), group(None, 4)),
+            ("not permitted by the annotation", BTreeSet::new(), limits, group(Some("apps"), 2)),
+            ("not in the flag", shared, BTreeMap::new(), group(Some("apps"), 2)),
+        ];
+        for (name, shared, limits, expected) in rows {
+            let found = group_of(&update, &shared, &limits);
+            assert_eq!(found, expected, "{name}");
+            // After a restart, the binding has the same group.
+            let concurrency_group = found.as_ref().map(binding_of);
+            update.status.get_or_insert_default().run = Some(RunBinding { concurrency_group, ..RunBinding::default() });
+            assert_eq!(bound_group(&update), expected, "{name}");
+        }
+        update.spec.concurrency_group = Some(ConcurrencyGroup { name: "aws-prod".to_owned(), limit: None });
+        assert_eq!(group_of(&update, &BTreeSet::new(), &BTreeMap::new()), group(Some("apps"), 1), "default");
+    }
+
+    #[test]
+    fn the_expected_duration_is_the_median_of_the_completed_runs_of_the_same_kind() {
+        let ended = |seconds: i64, kind: UpdateKind| {
+            let mut update = update(10, Some(100));
+            update.spec.kind = kind;
+            let condition = ConditionUpdate { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
+            let status = update.status.get_or_insert_default();
+            (status.end_time, status.run) = (time(100 + seconds), Some(RunBinding::default()));
+            let at = Timestamp::from_second(100 + seconds).expect("timestamp in range");
+            conditions::set(&mut status.conditions, &condition, 1, at);
+            Arc::new(update)
+        };
+        let mut next = update(10, None);
+        next.spec.kind = UpdateKind::Up;
+        assert_eq!(expected_duration(&next, &[]), None);
+        let mut siblings: Vec<_> = [60, 3600, 90].map(|seconds| ended(seconds, UpdateKind::Up)).into();
+        siblings.push(ended(1, UpdateKind::Preview));
+        siblings.push(Arc::new(update(10, Some(100))));
+        assert_eq!(expected_duration(&next, &siblings), Some(SignedDuration::from_secs(90)));
+        next.spec.kind = UpdateKind::Destroy;
+        assert_eq!(expected_duration(&next, &siblings), None);
     }
 
     #[test]

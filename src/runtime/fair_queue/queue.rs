@@ -1,123 +1,62 @@
-//! Queued runs in the order in which they start, and the number of slots in use.
+//! Queued runs in the order in which they start.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
-/// Run that needs a slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
-    pub uid: String,
-    pub namespace: String,
-    /// Name of the Workspace of the run.
-    pub workspace: String,
-    /// Node of the workspace pod.
-    pub node: String,
-    /// Priority of the run in its namespace. Runs with a higher priority start first.
-    pub priority: i32,
-    /// Time since which the run is pending. Among runs with the same priority, the run that has been pending longest
-    /// starts first.
-    pub pending_since: Timestamp,
-}
+use crate::runtime::fair_queue::run::{GroupKey, Limits, Position, Run, Share};
+use crate::runtime::fair_queue::taken::{Taken, WeightedUse};
 
-/// Maximum numbers of open runs: in total, in each namespace and on each node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    pub all: usize,
-    pub each_namespace: usize,
-    pub each_node: usize,
-}
+/// Number of namespaces without queued runs whose last slots are always recorded. At most three times as many are
+/// recorded.
+const MIN_RECORDED: usize = 1024;
 
-/// Numbers of slots that are in use or reserved: in total, by namespace and by node.
-#[derive(Default)]
-pub(super) struct Taken<'t> {
-    pub(super) all: usize,
-    pub(super) by_namespace: HashMap<&'t str, usize>,
-    pub(super) by_node: HashMap<&'t str, usize>,
-    pub(super) by_both: HashMap<(&'t str, &'t str), usize>,
-}
+/// Queued runs with the same node, namespace and concurrency group. Either the first of them can start or none.
+type Lane = (String, Option<GroupKey>);
 
-impl Taken<'_> {
-    pub(super) fn in_namespace(&self, namespace: &str) -> usize {
-        self.by_namespace.get(namespace).copied().unwrap_or_default()
-    }
-
-    pub(super) fn on_node(&self, node: &str) -> usize {
-        self.by_node.get(node).copied().unwrap_or_default()
-    }
-
-    pub(super) fn of_both(&self, namespace: &str, node: &str) -> usize {
-        self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
-    }
-
-    /// Returns whether the limits of the namespace and the node permit another run. The caller checks the total limit.
-    pub(super) fn has_free_slot(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
-        self.on_node(node) < limits.each_node
-            && self.in_namespace(namespace) < limits.each_namespace
-            && !self.is_reserved(namespace, limits)
-            && !self.is_reserved_on_node(namespace, node, limits)
-    }
-
-    /// Returns whether the free slots are reserved for namespaces with fewer open runs than this namespace.
-    pub(super) fn is_reserved(&self, namespace: &str, limits: &Limits) -> bool {
-        let own = self.in_namespace(namespace);
-        shares_slots(limits) && own > 0 && limits.all.saturating_sub(self.all) <= own
-    }
-
-    /// Returns whether the free slots of the node are reserved for namespaces with fewer open runs on the node than
-    /// this namespace.
-    pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
-        let own = self.of_both(namespace, node);
-        shares_slots(limits) && own > 0 && limits.each_node.saturating_sub(self.on_node(node)) <= own
-    }
-}
-
-/// Returns whether some slots are reserved for other namespaces. This is not the case if the limits allow one namespace
-/// to use all slots.
-fn shares_slots(limits: &Limits) -> bool {
-    limits.each_namespace < limits.all
-}
-
-/// Sort key of a run within its namespace. The run with the smallest key starts first. Runs with the same priority and
-/// pending time are ordered by name, so that a restart of the controller does not change their order.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Position {
-    priority: Reverse<i32>,
-    pending_since: Timestamp,
-    workspace: String,
-    uid: String,
-}
-
-impl Position {
-    fn of(run: &Run) -> Self {
-        Position {
-            priority: Reverse(run.priority),
-            pending_since: run.pending_since,
-            workspace: run.workspace.clone(),
-            uid: run.uid.clone(),
-        }
-    }
-}
-
-/// Queued runs of a namespace on one node.
+/// Queued runs of a lane on one node.
 type Runs<W> = BTreeMap<Position, (Run, W)>;
 
 /// Namespace with queued runs.
-#[derive(Default)]
 struct Namespace {
     runs: usize,
-    /// Logical time at which the namespace last received a slot, or at which its first run was queued if it has not
-    /// received a slot yet.
-    served: u64,
+    share: Share,
+    /// Logical time at which the first run was queued.
+    joined: u64,
+    /// Logical time at which the namespace last received a slot of each shared group. At most as many groups as the
+    /// controller shares between namespaces.
+    groups: HashMap<GroupKey, u64>,
+}
+
+/// Place of a queued run.
+struct Found {
+    node: String,
+    lane: Lane,
+    position: Position,
+    /// Limit of the group of the run.
+    limit: Option<usize>,
+}
+
+/// First run of a lane that may start.
+struct Candidate<'q> {
+    namespace: &'q str,
+    /// Group that several namespaces share.
+    shared: Option<&'q GroupKey>,
+    position: &'q Position,
 }
 
 /// All queued runs by node, so that `next` can skip all runs of a node without a free slot.
 pub(super) struct Queue<W> {
-    runs: BTreeMap<String, BTreeMap<String, Runs<W>>>,
-    /// Node, namespace and position of each run, by UID.
-    found: HashMap<String, (String, String, Position)>,
+    runs: BTreeMap<String, BTreeMap<Lane, Runs<W>>>,
+    /// Place of each run, by UID.
+    found: HashMap<String, Found>,
     namespaces: HashMap<String, Namespace>,
+    /// Logical time at which each namespace last received a slot, or at which its first run was queued if it has not
+    /// received a slot yet. Namespaces without queued runs are included. Otherwise, a namespace whose only run is
+    /// replaced by the run of a newer revision would lose its turn.
+    served: HashMap<String, u64>,
+    /// Limits of the queued runs of each group, and the number of runs with each limit.
+    group_limits: HashMap<GroupKey, BTreeMap<usize, usize>>,
     /// All runs by pending time, oldest first.
     by_age: BTreeSet<(Timestamp, String)>,
     clock: u64,
@@ -129,6 +68,8 @@ impl<W> Default for Queue<W> {
             runs: BTreeMap::new(),
             found: HashMap::new(),
             namespaces: HashMap::new(),
+            served: HashMap::new(),
+            group_limits: HashMap::new(),
             by_age: BTreeSet::new(),
             clock: 0,
         }
@@ -149,63 +90,196 @@ impl<W> Queue<W> {
         self.namespaces.iter().map(|(name, namespace)| (name.as_str(), namespace.runs))
     }
 
-    /// Adds a run, or replaces the entry of the run if it is already queued.
+    /// Returns the groups with queued runs, and the number of these runs.
+    pub(super) fn by_group(&self) -> impl Iterator<Item = (&GroupKey, usize)> {
+        self.group_limits.iter().map(|(group, limits)| (group, limits.values().sum()))
+    }
+
+    pub(super) fn runs(&self) -> impl Iterator<Item = &Run> {
+        let queued = self.runs.values().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
+        queued.map(|(run, _)| run)
+    }
+
+    /// Returns the number of queued runs of the same namespace that rank higher than a queued run.
+    pub(super) fn ahead_of(&self, uid: &str) -> usize {
+        let Some(own) = self.found.get(uid) else { return 0 };
+        let others = self.found.values().filter(|other| other.lane.0 == own.lane.0);
+        others.filter(|other| other.position < own.position).count()
+    }
+
+    /// Returns the share of a namespace with queued runs.
+    pub(super) fn share(&self, namespace: &str) -> Share {
+        self.namespaces.get(namespace).map(|namespace| namespace.share).unwrap_or_default()
+    }
+
+    /// Returns the lowest limit of the queued runs of a group.
+    pub(super) fn group_limit(&self, group: &GroupKey) -> Option<usize> {
+        self.group_limits.get(group)?.first_key_value().map(|(limit, _)| *limit)
+    }
+
+    /// Adds a run, or replaces the entry of the run if it is already queued. The share of the run replaces the share of
+    /// its namespace.
     pub(super) fn insert(&mut self, run: Run, key: W) {
         let clock = self.tick();
-        let namespace = self.namespaces.entry(run.namespace.clone());
+        let new = || Namespace { runs: 0, share: run.share, joined: clock, groups: HashMap::new() };
+        let namespace = self.namespaces.entry(run.namespace.clone()).or_insert_with(new);
+        namespace.share = run.share;
         // The new entry is counted before the old entry is removed. Otherwise, a namespace with only this run would
         // lose its position.
-        namespace.or_insert(Namespace { runs: 0, served: clock }).runs += 1;
+        namespace.runs += 1;
+        self.served.entry(run.namespace.clone()).or_insert(clock);
         self.remove(&run.uid);
         let position = Position::of(&run);
+        let lane = (run.namespace.clone(), run.group.as_ref().map(|group| group.key.clone()));
+        let limit = run.group.as_ref().map(|group| group.limit);
+        if let Some(group) = &run.group {
+            *self.group_limits.entry(group.key.clone()).or_default().entry(group.limit).or_default() += 1;
+        }
         self.by_age.insert((run.pending_since, run.uid.clone()));
-        self.found.insert(run.uid.clone(), (run.node.clone(), run.namespace.clone(), position.clone()));
-        let namespaces = self.runs.entry(run.node.clone()).or_default();
-        namespaces.entry(run.namespace.clone()).or_default().insert(position, (run, key));
+        let found = Found { node: run.node.clone(), lane: lane.clone(), position: position.clone(), limit };
+        self.found.insert(run.uid.clone(), found);
+        let lanes = self.runs.entry(run.node.clone()).or_default();
+        lanes.entry(lane).or_default().insert(position, (run, key));
     }
 
     pub(super) fn remove(&mut self, uid: &str) -> Option<(Run, W)> {
-        let (node, namespace, position) = self.found.remove(uid)?;
+        let Found { node, lane, position, limit } = self.found.remove(uid)?;
         self.by_age.remove(&(position.pending_since, uid.to_owned()));
-        let of_node = self.runs.get_mut(&node)?;
-        let runs = of_node.get_mut(&namespace)?;
-        let removed = runs.remove(&position);
-        if runs.is_empty() {
-            of_node.remove(&namespace);
+        if let (Some(group), Some(limit)) = (&lane.1, limit) {
+            self.remove_limit(group, limit);
         }
-        if of_node.is_empty() {
-            self.runs.remove(&node);
-        }
-        if let Some(queued) = self.namespaces.get_mut(&namespace) {
+        if let Some(queued) = self.namespaces.get_mut(&lane.0) {
             queued.runs = queued.runs.saturating_sub(1);
             if queued.runs == 0 {
-                self.namespaces.remove(&namespace);
+                self.namespaces.remove(&lane.0);
+                self.forget_idle_namespaces();
             }
         }
+        let lanes = self.runs.get_mut(&node)?;
+        let runs = lanes.get_mut(&lane)?;
+        let removed = runs.remove(&position);
+        if runs.is_empty() {
+            lanes.remove(&lane);
+        }
+        if lanes.is_empty() {
+            self.runs.remove(&node);
+        }
         removed
+    }
+
+    fn remove_limit(&mut self, group: &GroupKey, limit: usize) {
+        let Some(limits) = self.group_limits.get_mut(group) else { return };
+        if let Some(runs) = limits.get_mut(&limit) {
+            *runs = runs.saturating_sub(1);
+            if *runs == 0 {
+                limits.remove(&limit);
+            }
+        }
+        if limits.is_empty() {
+            self.group_limits.remove(group);
+        }
+    }
+
+    /// Bounds the number of recorded namespaces without queued runs.
+    fn forget_idle_namespaces(&mut self) {
+        if self.served.len() <= self.namespaces.len() + 2 * MIN_RECORDED {
+            return;
+        }
+        let is_idle = |name: &String| !self.namespaces.contains_key(name);
+        let mut idle: Vec<u64> = self.served.iter().filter(|(name, _)| is_idle(name)).map(|(_, at)| *at).collect();
+        idle.sort_unstable();
+        let oldest = idle.iter().rev().nth(MIN_RECORDED).copied().unwrap_or_default();
+        let namespaces = &self.namespaces;
+        self.served.retain(|name, at| namespaces.contains_key(name) || *at > oldest);
     }
 
     /// Returns the UID of the run that starts next, or `None` if no queued run may start. `taken` contains the slots
     /// that are in use or reserved.
     pub(super) fn next(&self, taken: &Taken<'_>, limits: &Limits) -> Option<&str> {
-        let nodes = self.runs.iter().filter(|(node, _)| taken.on_node(node) < limits.each_node);
-        let queues = nodes.flat_map(|(node, namespaces)| namespaces.iter().map(move |(name, runs)| (node, name, runs)));
-        let candidates = queues.filter(|(node, namespace, _)| taken.has_free_slot(namespace, node, limits));
-        let candidates = candidates.filter_map(|(_, namespace, runs)| {
-            let served = self.namespaces.get(namespace).map_or(0, |namespace| namespace.served);
-            Some((taken.in_namespace(namespace), served, runs.first_key_value()?.0))
+        let mut candidates = self.candidates(taken, limits);
+        let turns = self.turns(&candidates, taken);
+        candidates.retain(|candidate| {
+            let turn = candidate.shared.and_then(|group| turns.get(group));
+            turn.is_none_or(|namespace| *namespace == candidate.namespace)
         });
-        candidates.min().map(|(_, _, next)| next.uid.as_str())
+        let precedence = |candidate: &Candidate<'_>| {
+            let weight = self.share(candidate.namespace).weight;
+            let uses = WeightedUse { open: taken.in_namespace(candidate.namespace), weight };
+            let served = self.served.get(candidate.namespace).copied().unwrap_or_default();
+            (uses, served)
+        };
+        let first = candidates.iter().min_by(|a, b| {
+            let (first, second) = (precedence(a), precedence(b));
+            first.cmp(&second).then_with(|| a.position.cmp(b.position))
+        });
+        first.map(|candidate| candidate.position.uid())
+    }
+
+    /// Returns the first run of each lane that may start.
+    fn candidates(&self, taken: &Taken<'_>, limits: &Limits) -> Vec<Candidate<'_>> {
+        let nodes = self.runs.iter().filter(|(node, _)| taken.on_node(node) < limits.each_node);
+        let lanes = nodes.flat_map(|(node, lanes)| lanes.iter().map(move |(lane, runs)| (node, lane, runs)));
+        let free = lanes.filter(|(node, (namespace, group), _)| {
+            taken.has_free_slot(namespace, node, self.share(namespace), limits)
+                && group.as_ref().is_none_or(|group| taken.full_group(group, self.group_limit(group)).is_none())
+        });
+        let candidates = free.filter_map(|(_, (namespace, group), runs)| {
+            let shared = group.as_ref().filter(|group| group.namespace.is_none());
+            Some(Candidate { namespace, shared, position: runs.first_key_value()?.0 })
+        });
+        candidates.collect()
+    }
+
+    /// Returns the namespace whose run may use the next slot of each shared group. Otherwise, a namespace with many runs
+    /// outside the group would never get a slot of the group.
+    fn turns<'q>(&self, candidates: &[Candidate<'q>], taken: &Taken<'_>) -> HashMap<&'q GroupKey, &'q str> {
+        let precedence = |group: &GroupKey, namespace: &str| {
+            let queued = self.namespaces.get(namespace);
+            let served = queued.map(|queued| queued.groups.get(group).copied().unwrap_or(queued.joined));
+            let weight = queued.map(|queued| queued.share).unwrap_or_default().weight;
+            (WeightedUse { open: taken.of_group_in(group, namespace), weight }, served)
+        };
+        let mut turns: HashMap<&'q GroupKey, &'q str> = HashMap::new();
+        for candidate in candidates {
+            let Some(group) = candidate.shared else { continue };
+            let first = turns.get(group).copied();
+            let own = precedence(group, candidate.namespace);
+            if first.is_none_or(|first| own < precedence(group, first)) {
+                turns.insert(group, candidate.namespace);
+            }
+        }
+        turns
     }
 
     /// Removes a run, and records that its namespace received a slot.
     pub(super) fn take(&mut self, uid: &str) -> Option<(Run, W)> {
         let clock = self.tick();
-        let taken = self.remove(uid)?;
-        if let Some(namespace) = self.namespaces.get_mut(&taken.0.namespace) {
-            namespace.served = clock;
+        let (run, key) = self.remove(uid)?;
+        self.served.insert(run.namespace.clone(), clock);
+        let shared = run.group.as_ref().filter(|group| group.key.namespace.is_none());
+        if let (Some(namespace), Some(group)) = (self.namespaces.get_mut(&run.namespace), shared) {
+            namespace.groups.insert(group.key.clone(), clock);
         }
-        Some(taken)
+        Some((run, key))
+    }
+
+    /// Returns a copy of the queue in which the run is the key.
+    pub(super) fn simulated(&self) -> Queue<Run> {
+        let mut copy = Queue::default();
+        for run in self.runs() {
+            let run = Run { share: self.share(&run.namespace), ..run.clone() };
+            copy.insert(run.clone(), run);
+        }
+        for (name, namespace) in &mut copy.namespaces {
+            if let Some(queued) = self.namespaces.get(name) {
+                (namespace.joined, namespace.groups) = (queued.joined, queued.groups.clone());
+            }
+        }
+        for (name, at) in &mut copy.served {
+            *at = self.served.get(name).copied().unwrap_or(*at);
+        }
+        copy.clock = self.clock;
+        copy
     }
 
     fn tick(&mut self) -> u64 {
@@ -216,20 +290,21 @@ impl<W> Queue<W> {
 
 #[cfg(test)]
 impl<W> Queue<W> {
-    pub(super) fn runs(&self) -> impl Iterator<Item = &Run> {
-        let queued = self.runs.values().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
-        queued.map(|(run, _)| run)
+    pub(super) fn recorded(&self) -> usize {
+        self.served.len()
     }
 
     /// Returns whether all indexes of the queued runs are consistent.
     pub(super) fn is_consistent(&self) -> bool {
         let counted: usize = self.namespaces.values().map(|namespace| namespace.runs).sum();
-        let is_found =
-            |run: &Run| self.found.get(&run.uid).is_some_and(|(.., position)| *position == Position::of(run));
+        let in_groups: usize = self.by_group().map(|(_, runs)| runs).sum();
+        let is_found = |run: &Run| self.found.get(&run.uid).is_some_and(|found| found.position == Position::of(run));
         let oldest = self.runs().map(|run| run.pending_since).min();
         self.oldest() == oldest
             && counted == self.found.len()
             && self.runs().count() == self.found.len()
+            && in_groups == self.runs().filter(|run| run.group.is_some()).count()
+            && self.namespaces.keys().all(|name| self.served.contains_key(name))
             && self.runs().all(is_found)
     }
 }

@@ -6,6 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod groups;
+mod shares;
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
@@ -16,8 +19,8 @@ fn run(uid: &str, namespace: &str, node: &str) -> Run {
         namespace: namespace.to_owned(),
         workspace: uid.to_owned(),
         node: node.to_owned(),
-        priority: 0,
         pending_since: at(0),
+        ..Run::default()
     }
 }
 
@@ -112,7 +115,7 @@ fn a_namespace_is_limited_even_while_slots_are_free() {
     let mut queue = queue(4, 2, 4);
     assert_eq!(queue.request(&run("a1", "a", "n"), String::new(), now), Ok(()));
     assert_eq!(queue.request(&run("a2", "a", "n"), String::new(), now), Ok(()));
-    let full = Full::Namespace { name: "a".to_owned(), limit: 2 };
+    let full = Full::Namespace { name: "a".to_owned(), limit: 2, is_annotated: false };
     assert_eq!(queue.request(&run("a3", "a", "n"), "a3".to_owned(), now), Err(full));
     assert_eq!(queue.request(&run("b1", "b", "n"), String::new(), now), Ok(()), "another namespace has a free slot");
     queue.close("a1", now);
@@ -160,7 +163,8 @@ fn a_namespace_uses_at_most_half_of_all_free_slots() {
 
 #[test]
 fn one_namespace_can_use_all_slots_if_the_limits_allow_it() {
-    assert_eq!(fill(&mut queue(4, 4, 9), "a", "one"), (4, Full::Namespace { name: "a".to_owned(), limit: 4 }));
+    let namespace = |limit| Full::Namespace { name: "a".to_owned(), limit, is_annotated: false };
+    assert_eq!(fill(&mut queue(4, 4, 9), "a", "one"), (4, namespace(4)));
     assert_eq!(fill(&mut queue(9, 9, 4), "a", "one"), (4, Full::Node { name: "one".to_owned(), limit: 4 }));
 }
 
@@ -230,34 +234,6 @@ fn changing_the_priority_moves_a_queued_run() {
     assert_eq!(queue.next_requeue(now).as_deref(), Some("two"));
 }
 
-#[test]
-fn the_message_of_a_queued_run_contains_the_reason_and_the_flag() {
-    let name = || "x1".to_owned();
-    for (full, words) in [
-        (Full::All { limit: 10 }, "waiting for a run slot: 10 of 10 in use (--max-concurrent-runs)"),
-        (Full::All { limit: 1 }, "waiting for a run slot: 1 of 1 in use (--max-concurrent-runs)"),
-        (
-            Full::Node { name: name(), limit: 4 },
-            "waiting for a run slot: 4 of 4 in use on node x1 (--max-concurrent-runs-per-node)",
-        ),
-        (
-            Full::Reserved,
-            "waiting for a run slot: the free slots are reserved for namespaces with fewer runs (--max-concurrent-runs)",
-        ),
-        (
-            Full::ReservedOnNode { name: name() },
-            "waiting for a run slot: the free slots of node x1 are reserved for namespaces with fewer runs on this node \
-             (--max-concurrent-runs-per-node)",
-        ),
-        (
-            Full::Namespace { name: name(), limit: 1 },
-            "waiting for a run slot: 1 of 1 in use by namespace x1 (--max-concurrent-runs-per-namespace)",
-        ),
-    ] {
-        assert_eq!(full.to_string(), words);
-    }
-}
-
 /// Event. The number in `Ask`, `Close` and `Withdraw` selects a run. `Pass` advances the time by this number of
 /// seconds.
 #[derive(Clone, Debug)]
@@ -280,12 +256,40 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 0..120)
 }
 
-/// Returns one of 24 runs in three namespaces on two nodes.
+/// Returns one of 24 runs in three namespaces on two nodes. Half of the runs have a group: one of two groups in their
+/// namespace, or a shared group.
 fn numbered(number: u8) -> Run {
     let number = number % 24;
     let (priority, pending_since) = (i32::from(number % 5) - 2, at(i64::from(number % 7)));
     let run = run(&format!("{number:02}"), &format!("namespace{}", number % 3), &format!("node{}", number % 2));
-    Run { priority, pending_since, ..run }
+    let group = match number / 3 {
+        0 | 1 => Some(local("g", &run.namespace, 1)),
+        2 => Some(local("h", &run.namespace, 1 + usize::from(number % 2))),
+        3 => Some(shared("g", 2)),
+        _ => None,
+    };
+    Run { priority, pending_since, group, ..run }
+}
+
+fn local(name: &str, namespace: &str, limit: usize) -> Group {
+    Group { key: GroupKey { namespace: Some(namespace.to_owned()), name: name.to_owned() }, limit }
+}
+
+fn shared(name: &str, limit: usize) -> Group {
+    Group { key: GroupKey { namespace: None, name: name.to_owned() }, limit }
+}
+
+fn is_group_full(queue: &FairQueue<String>, run: &Run) -> bool {
+    let taken = queue.taken_slots();
+    let key = run.group.as_ref().map(|group| &group.key);
+    key.is_some_and(|key| taken.full_group(key, queue.queue.group_limit(key)).is_some())
+}
+
+/// Returns the open runs of each group whose number exceeds the limit of one of these runs.
+fn exceeded_groups(queue: &FairQueue<String>) -> Vec<&GroupKey> {
+    let groups: Vec<&Group> = queue.open_runs().filter_map(|run| run.group.as_ref()).collect();
+    let open = |key: &GroupKey| groups.iter().filter(|group| group.key == *key).count();
+    groups.iter().filter(|group| open(&group.key) > group.limit).map(|group| &group.key).collect()
 }
 
 fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
@@ -301,10 +305,12 @@ fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
         }
     }
     for queued in queue.queue.runs() {
-        let is_full = queue.taken() == limits.all || !taken.has_free_slot(&queued.namespace, &queued.node, limits);
+        let has_slot = taken.has_free_slot(&queued.namespace, &queued.node, queued.share, limits);
+        let is_full = queue.taken() == limits.all || !has_slot || is_group_full(queue, queued);
         prop_assert!(is_full, "{queued:?} waits despite a free slot");
         prop_assert!(!queue.open.contains_key(&queued.uid) && !queue.reserved.contains_key(&queued.uid));
     }
+    prop_assert!(exceeded_groups(queue).is_empty(), "{:?}", exceeded_groups(queue));
     prop_assert!(queue.queue.is_consistent());
     Ok(())
 }
@@ -313,7 +319,9 @@ fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
 /// uses.
 fn eligible(queue: &FairQueue<String>) -> BTreeMap<String, usize> {
     let taken = queue.taken_slots();
-    let queued = queue.queue.runs().filter(|run| taken.has_free_slot(&run.namespace, &run.node, &queue.limits));
+    let queued = queue.queue.runs().filter(|run| {
+        taken.has_free_slot(&run.namespace, &run.node, run.share, &queue.limits) && !is_group_full(queue, run)
+    });
     queued.map(|run| (run.namespace.clone(), taken.in_namespace(&run.namespace))).collect()
 }
 
@@ -372,6 +380,7 @@ proptest! {
     ) {
         let now = Instant::now();
         let mut queue = queue(all, each_namespace, all + 1);
+        let numbered = |number: u8| Run { group: None, ..numbered(number) };
         for number in requests {
             let run = numbered(number);
             if !queue.open.contains_key(&run.uid) {

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::StreamExt;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::runtime::run_limiter::{Limits, Run, RunLimiter};
 use crate::telemetry::metrics::Metrics;
@@ -23,8 +23,8 @@ fn run(uid: &str) -> Run {
         namespace: "team".to_owned(),
         workspace: uid.to_owned(),
         node: "node".to_owned(),
-        priority: 0,
         pending_since: Timestamp::UNIX_EPOCH,
+        ..Run::default()
     }
 }
 
@@ -98,6 +98,22 @@ async fn two_permits_of_one_run_use_one_slot() {
     assert!(run_limiter.acquire(&run("b"), "b").is_err());
     drop(second);
     assert!(run_limiter.acquire(&run("b"), "b").is_ok());
+}
+
+#[tokio::test]
+async fn the_message_of_a_queued_run_contains_its_estimated_start() {
+    let run_limiter = run_limiter(1);
+    let half_an_hour = SignedDuration::from_mins(30);
+    let open = Run { expected: Some(half_an_hour), started: Some(Timestamp::now()), ..run("open") };
+    let _permit = run_limiter.adopt(&open);
+    let first = run_limiter.acquire(&run("first"), "first").unwrap_err();
+    let start = first.estimate.and_then(|estimate| estimate.start).expect("the duration is known");
+    let wait = start.duration_since(Timestamp::now());
+    assert!((half_an_hour - wait).abs() <= SignedDuration::from_mins(1), "{wait:?}");
+    assert!(first.to_string().contains("(--max-concurrent-runs-per-namespace); estimated start at "), "{first}");
+    let second = run_limiter.acquire(&run("second"), "second").unwrap_err();
+    assert!(second.to_string().ends_with("; 1 run of this namespace is ahead"), "its duration is unknown: {second}");
+    assert_eq!(run_limiter.acquire(&run("first"), "first").unwrap_err(), first, "the message does not change");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use prometheus_client::metrics::histogram::exponential_buckets_range;
 
 use super::*;
 use crate::telemetry::reconciles::ReconcileResult;
-use crate::telemetry::slots::{SlotUse, SlotUses};
+use crate::telemetry::slots::{SlotReport, SlotUse, SlotUses};
 use crate::telemetry::stacks::{Violations, Wait};
 
 fn state() -> StackState {
@@ -40,7 +40,9 @@ fn filled() -> Metrics {
     metrics.runs().started("up", Duration::from_secs(20));
     metrics.runs().ended("up", "Succeeded", Duration::from_secs(20));
     metrics.runs().recorded("up", true, Duration::from_secs(50));
-    let uses = SlotUses::from([("apps".to_owned(), SlotUse { open: 3, queued: 1 })]);
+    let namespaces = SlotUses::from([("apps".to_owned(), SlotUse { open: 3, queued: 1 })]);
+    let groups = SlotUses::from([("aws-prod".to_owned(), SlotUse { open: 1, queued: 1 })]);
+    let uses = SlotReport { namespaces, groups };
     metrics.runs().slots().observe(10, move || uses.clone());
     metrics.set_program_count(2);
     metrics.set_stack_count(5);

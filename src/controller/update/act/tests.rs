@@ -8,7 +8,7 @@ use object_store::memory::InMemory;
 use serde_json::{Value, json};
 
 use crate::api::auto::RunBinding;
-use crate::controller::namespaces::Namespaces;
+use crate::controller::namespaces::{Namespaces, RunShare};
 use crate::controller::test_parts::TestParts;
 use crate::controller::update::act::{Next, act};
 use crate::controller::update::attachments::Attachments;
@@ -74,6 +74,7 @@ fn context(parts: &TestParts) -> Context {
         events: parts.events.clone(),
         references: parts.references.clone(),
         namespaces: Namespaces::without_watch(parts.reader.clone(), false),
+        concurrency_groups: Arc::default(),
         metrics: parts.metrics.clone(),
         updates: updates().0,
         adopted: Arc::new(Once::new()),
@@ -111,6 +112,7 @@ fn observed(update: Value, pod: Option<Value>) -> Observed {
         stack: Owner::Lives,
         forbidden: None,
         restriction: None,
+        run_share: RunShare::default(),
         plan: PlanFile::NotNeeded,
         references: None,
     }

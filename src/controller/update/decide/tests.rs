@@ -9,6 +9,7 @@ use crate::api::auto::{
 };
 use crate::api::conditions::{ConditionUpdate, Status};
 use crate::artifact::Digest;
+use crate::controller::namespaces::RunShare;
 use crate::controller::references::Checked;
 use crate::controller::update::plans::PlanFile;
 use crate::controller::update::pod_termination::NodeState;
@@ -83,6 +84,7 @@ fn observed(update: Update) -> Observed {
         stack: Owner::Lives,
         forbidden: None,
         restriction: None,
+        run_share: RunShare::default(),
         plan: PlanFile::NotNeeded,
         references: Some(Checked::default()),
     }

@@ -10,7 +10,7 @@ fn freeze() -> Option<RunSchedule> {
 }
 
 fn paused() -> RunSettings {
-    RunSettings { pause: Some("paused".to_owned()), schedule: None }
+    RunSettings { pause: Some("paused".to_owned()), ..RunSettings::default() }
 }
 
 fn with_spec(change: fn(&mut StackSpec)) -> Stack {

@@ -181,8 +181,7 @@ async fn a_deleted_update_is_detached_from_its_run_and_frees_its_slot() {
         namespace: "apps".to_owned(),
         workspace: uid.to_owned(),
         node: "n".to_owned(),
-        priority: 0,
-        pending_since: jiff::Timestamp::UNIX_EPOCH,
+        ..Run::default()
     };
     let gone = target().update;
     attachments.hold_slot("uid", gone.clone(), run_limiter.adopt(&run("uid")));

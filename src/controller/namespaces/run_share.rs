@@ -1,0 +1,110 @@
+//! Annotations of a namespace that affect the queue of its runs: the maximum number of concurrent runs, the weight and the
+//! shared concurrency groups. Administrators set them: a user with the role `edit` cannot change a namespace.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::conditions::shorten;
+use crate::api::names::{self, ANNOTATION_CONCURRENCY_GROUPS, ANNOTATION_MAX_CONCURRENT_RUNS, ANNOTATION_RUN_WEIGHT};
+use crate::runtime::run_limiter::Share;
+
+/// Maximum value of the annotation with the number of concurrent runs.
+const MAX_RUNS: usize = 10_000;
+/// Maximum weight of a namespace.
+const MAX_WEIGHT: usize = 100;
+/// Maximum number of shared groups of a namespace.
+const MAX_GROUPS: usize = 100;
+/// Maximum length of an invalid value in a message, in bytes.
+const MAX_SHOWN: usize = 64;
+
+/// Share of a namespace in the run slots, and its shared groups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunShare {
+    pub share: Share,
+    /// Names of the concurrency groups that the namespace shares with other namespaces.
+    pub shared_groups: BTreeSet<String>,
+    /// Messages about annotations with invalid values, which have no effect.
+    pub ignored: Vec<String>,
+}
+
+impl RunShare {
+    /// Parses the annotations of a namespace.
+    pub fn of_namespace(namespace: &str, annotations: &BTreeMap<String, String>) -> Self {
+        let mut ignored = Vec::new();
+        let mut number = |name: &str, maximum: usize| {
+            let value = annotations.get(name)?.trim();
+            let parsed = value.parse::<usize>().ok().filter(|number| (1..=maximum).contains(number));
+            if parsed.is_none() && !value.is_empty() {
+                ignored.push(message(namespace, name, value, &format!("is not an integer from 1 to {maximum}")));
+            }
+            parsed
+        };
+        let limit = number(ANNOTATION_MAX_CONCURRENT_RUNS, MAX_RUNS);
+        let weight = number(ANNOTATION_RUN_WEIGHT, MAX_WEIGHT).unwrap_or(Share::default().weight);
+        let (shared_groups, surplus) = groups(annotations);
+        if let Some(value) = surplus {
+            let why = format!("must contain at most {MAX_GROUPS} names of concurrency groups, separated by commas");
+            ignored.push(message(namespace, ANNOTATION_CONCURRENCY_GROUPS, &value, &why));
+        }
+        RunShare { share: Share { limit, weight }, shared_groups, ignored }
+    }
+}
+
+/// Returns the names of the shared groups, and the first invalid name.
+fn groups(annotations: &BTreeMap<String, String>) -> (BTreeSet<String>, Option<String>) {
+    let value = annotations.get(ANNOTATION_CONCURRENCY_GROUPS).map(String::as_str).unwrap_or_default();
+    let parts = value.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let (valid, invalid): (Vec<&str>, Vec<&str>) = parts.partition(|name| names::is_object_name(name));
+    let surplus = invalid.first().or_else(|| valid.get(MAX_GROUPS));
+    (valid.iter().take(MAX_GROUPS).map(|name| (*name).to_owned()).collect(), surplus.map(|name| (*name).to_owned()))
+}
+
+fn message(namespace: &str, annotation: &str, value: &str, why: &str) -> String {
+    let value = shorten(value, MAX_SHOWN);
+    format!("ignoring the annotation {annotation} of namespace {namespace}: {value:?} {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(annotations: &[(&str, &str)]) -> RunShare {
+        let annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        RunShare::of_namespace("apps", &annotations)
+    }
+
+    #[test]
+    fn invalid_values_have_no_effect_and_are_reported() {
+        let share = |limit, weight| Share { limit, weight };
+        let (runs, weight) = (ANNOTATION_MAX_CONCURRENT_RUNS, ANNOTATION_RUN_WEIGHT);
+        let rows = [
+            (vec![], share(None, 1), 0),
+            (vec![(runs, "3"), (weight, " 2 ")], share(Some(3), 2), 0),
+            (vec![(runs, ""), (weight, "")], share(None, 1), 0),
+            (vec![(runs, "0"), (weight, "101")], share(None, 1), 2),
+            (vec![(runs, "three"), (weight, "-1")], share(None, 1), 2),
+            (vec![(runs, "1"), (weight, "1.5")], share(Some(1), 1), 1),
+            (vec![(runs, "99999999999999999999"), (weight, "100")], share(None, 100), 1),
+        ];
+        for (annotations, expected, ignored) in rows {
+            let found = parse(&annotations);
+            assert_eq!((found.share, found.ignored.len()), (expected, ignored), "{annotations:?}");
+        }
+        let found = parse(&[(weight, "many")]).ignored;
+        assert_eq!(
+            found,
+            [
+                "ignoring the annotation pulumi.com/run-weight of namespace apps: \"many\" is not an integer from 1 to 100"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_shared_groups_are_a_list_of_names() {
+        let found = parse(&[(ANNOTATION_CONCURRENCY_GROUPS, "aws-prod, state ,,Not valid")]);
+        assert_eq!(found.shared_groups, ["aws-prod", "state"].map(str::to_owned).into());
+        assert_eq!(found.ignored.len(), 1, "{:?}", found.ignored);
+        let many: Vec<String> = (0..=MAX_GROUPS).map(|number| format!("group-{number}")).collect();
+        let found = parse(&[(ANNOTATION_CONCURRENCY_GROUPS, &many.join(","))]);
+        assert_eq!((found.shared_groups.len(), found.ignored.len()), (MAX_GROUPS, 1));
+    }
+}

@@ -1,0 +1,88 @@
+//! Estimates when a queued run starts. A forecast simulates the queue with the expected durations of the runs. It does
+//! not include runs that become due later.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+use crate::runtime::fair_queue::FairQueue;
+use crate::runtime::fair_queue::estimate::Estimate;
+use crate::runtime::fair_queue::run::Run;
+
+/// Maximum number of queued runs for which the start of a run is estimated. The simulation of a longer queue would use
+/// too much CPU time, and its result would be inaccurate.
+const MAX_QUEUED: usize = 256;
+/// Expected remaining duration of an open run that takes longer than expected.
+const OVERDUE: SignedDuration = SignedDuration::from_mins(1);
+
+/// Copy of the queue that simulates the start of one queued run.
+pub struct Forecast {
+    /// `None` if too many runs are queued.
+    queue: Option<FairQueue<Run>>,
+    /// UID of the queued run.
+    target: String,
+    /// Number of queued runs of its namespace that rank higher.
+    ahead: usize,
+    /// Expected ends of the open runs. Runs with an unknown duration are not included, so they never end.
+    ends: BTreeSet<(Timestamp, String)>,
+    now: Timestamp,
+}
+
+impl Forecast {
+    /// Returns the forecast for a queued run. `now` is the current time.
+    pub fn new<W>(queue: &FairQueue<W>, target: &str, now: Timestamp) -> Self {
+        let ends = queue.open_runs().filter_map(|run| Some((end(run, now)?, run.uid.clone()))).collect();
+        let copy = (queue.queued() <= MAX_QUEUED).then(|| queue.simulated());
+        Forecast { queue: copy, target: target.to_owned(), ahead: queue.ahead_of(target), ends, now }
+    }
+
+    /// Returns the estimate. The number of steps is limited by the number of open and queued runs.
+    pub fn estimate(mut self) -> Estimate {
+        let start = self.simulate().and_then(whole_minute);
+        Estimate { ahead: self.ahead, start, made: self.now }
+    }
+
+    fn simulate(&mut self) -> Option<Timestamp> {
+        let queue = self.queue.as_mut()?;
+        // The reservations in the simulation never expire, because the instant never changes.
+        let instant = Instant::now();
+        let mut time = self.now;
+        loop {
+            while let Some(run) = queue.next_requeue(instant) {
+                if run.uid == self.target {
+                    return Some(time);
+                }
+                queue.adopt(&run, instant);
+                if let Some(end) = run.expected.and_then(|expected| time.checked_add(expected).ok()) {
+                    self.ends.insert((end, run.uid));
+                }
+            }
+            let (end, uid) = self.ends.pop_first()?;
+            time = time.max(end);
+            queue.close(&uid, instant);
+        }
+    }
+}
+
+impl fmt::Debug for Forecast {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Forecast").field("target", &self.target).finish_non_exhaustive()
+    }
+}
+
+/// Returns the expected end of an open run, or `None` if its duration is unknown.
+fn end(run: &Run, now: Timestamp) -> Option<Timestamp> {
+    let end = run.started.unwrap_or(now).checked_add(run.expected?).ok()?;
+    Some(end.max(now.checked_add(OVERDUE).ok()?))
+}
+
+/// Rounds up to a whole minute.
+fn whole_minute(time: Timestamp) -> Option<Timestamp> {
+    let minutes = time.as_second().checked_add(59)?.div_euclid(60);
+    Timestamp::from_second(minutes.checked_mul(60)?).ok()
+}
+
+#[cfg(test)]
+mod tests;

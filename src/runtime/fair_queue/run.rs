@@ -1,0 +1,154 @@
+//! Runs that need a slot, the limits of the slots, and the order of the runs of a namespace.
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Waiting time that one level of priority is worth. A run therefore starts before each run that becomes due later than
+/// this time multiplied by the difference of their priorities, so that no run waits forever.
+const PRIORITY_LEVEL: SignedDuration = SignedDuration::from_mins(10);
+/// Waiting time by which a background run ranks lower. It is limited, so that a namespace whose queue is never empty
+/// still detects drift.
+const BACKGROUND_DELAY: SignedDuration = SignedDuration::from_hours(24);
+
+/// Run that needs a slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    pub uid: String,
+    pub namespace: String,
+    /// Name of the Workspace of the run.
+    pub workspace: String,
+    /// Node of the workspace pod.
+    pub node: String,
+    /// Priority of the run in its namespace.
+    pub priority: i32,
+    /// Whether the run has no new inputs, such as a drift check. Such a run starts after the other runs of its
+    /// namespace.
+    pub is_background: bool,
+    /// Time since which the run is pending.
+    pub pending_since: Timestamp,
+    /// Concurrency group of the run.
+    pub group: Option<Group>,
+    /// Share of the namespace in the slots. The share of an open run has no effect.
+    pub share: Share,
+    /// Expected duration, if it is known.
+    pub expected: Option<SignedDuration>,
+    /// Start time of an open run, if it is known.
+    pub started: Option<Timestamp>,
+}
+
+/// Share of a namespace in the slots. An administrator sets the share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Maximum number of open runs. Default: [`Limits::each_namespace`].
+    pub limit: Option<usize>,
+    /// Weight of the namespace. A namespace with the weight 2 gets twice as many slots as a namespace with the weight 1.
+    pub weight: usize,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Share { limit: None, weight: 1 }
+    }
+}
+
+/// Identity of a concurrency group.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKey {
+    /// Namespace of the group, or `None` if several namespaces share the group. Groups of two namespaces are different
+    /// groups, even if they have the same name.
+    pub namespace: Option<String>,
+    pub name: String,
+}
+
+/// Concurrency group of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub key: GroupKey,
+    /// Maximum number of open runs of the group. If the runs of a group have different limits, the lowest limit of the
+    /// open and queued runs applies.
+    pub limit: usize,
+}
+
+/// Maximum numbers of open runs: in total, in each namespace and on each node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub all: usize,
+    pub each_namespace: usize,
+    pub each_node: usize,
+}
+
+impl Limits {
+    /// Returns the maximum number of open runs of a namespace with this share.
+    pub fn of_namespace(&self, share: Share) -> usize {
+        share.limit.unwrap_or(self.each_namespace)
+    }
+}
+
+/// Sort key of a run within its namespace. The run with the smallest key starts first. Runs with the same rank are
+/// ordered by name, so that a restart of the controller does not change their order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Position {
+    /// Time since which the run is pending, changed by its priority, in milliseconds since the Unix epoch. All runs gain
+    /// rank at the same speed while they wait, so their order never changes.
+    rank: i64,
+    pub(super) pending_since: Timestamp,
+    workspace: String,
+    uid: String,
+}
+
+impl Position {
+    pub(super) fn of(run: &Run) -> Self {
+        Position {
+            rank: rank(run),
+            pending_since: run.pending_since,
+            workspace: run.workspace.clone(),
+            uid: run.uid.clone(),
+        }
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        &self.uid
+    }
+}
+
+fn rank(run: &Run) -> i64 {
+    // A high priority of a Stack must not move its background runs before the other runs of the namespace.
+    let priority = if run.is_background { run.priority.min(0) } else { run.priority };
+    let delay = if run.is_background { milliseconds(BACKGROUND_DELAY) } else { 0 };
+    let lead = milliseconds(PRIORITY_LEVEL).saturating_mul(i64::from(priority));
+    run.pending_since.as_millisecond().saturating_add(delay).saturating_sub(lead)
+}
+
+fn milliseconds(duration: SignedDuration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(priority: i32, is_background: bool, pending_since: i64) -> Run {
+        let pending_since = Timestamp::from_second(pending_since).unwrap();
+        Run { priority, is_background, pending_since, ..Run::default() }
+    }
+
+    #[test]
+    fn a_waiting_run_gains_one_level_of_priority_in_ten_minutes() {
+        let day = 24 * 3600;
+        // The first run of each row starts first.
+        let rows = [
+            ("earlier run", run(0, false, 0), run(0, false, 1)),
+            ("higher priority", run(1, false, 599), run(0, false, 0)),
+            ("the other run has waited longer", run(0, false, 0), run(1, false, 601)),
+            ("lower priority", run(0, false, 599), run(-1, false, 0)),
+            ("no run waits forever", run(-1000, false, 0), run(1000, false, 2000 * 600 + 1)),
+            ("background run", run(0, false, day - 1), run(0, true, 0)),
+            ("background run with a high priority", run(0, false, day - 1), run(1000, true, 0)),
+            ("a background run has waited for a day", run(0, true, 0), run(0, false, day + 1)),
+            ("two background runs", run(0, true, 0), run(0, true, 1)),
+            ("background run with a low priority", run(0, true, 599), run(-1, true, 0)),
+        ];
+        for (name, first, second) in rows {
+            assert!(Position::of(&first) < Position::of(&second), "{name}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Slots that are in use or reserved.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use crate::runtime::fair_queue::run::{GroupKey, Limits, Run, Share};
+
+/// Numbers of slots that are in use or reserved: in total, by namespace, by node and by concurrency group.
+#[derive(Default)]
+pub(super) struct Taken<'t> {
+    pub(super) all: usize,
+    by_namespace: HashMap<&'t str, usize>,
+    by_node: HashMap<&'t str, usize>,
+    by_both: HashMap<(&'t str, &'t str), usize>,
+    by_group: HashMap<&'t GroupKey, GroupUse>,
+    by_group_and_namespace: HashMap<(&'t GroupKey, &'t str), usize>,
+}
+
+/// Open runs of a concurrency group.
+#[derive(Clone, Copy)]
+struct GroupUse {
+    open: usize,
+    /// Lowest limit of these runs.
+    limit: usize,
+}
+
+/// Number of slots of a namespace in relation to its weight. The namespace with the smallest value gets the next slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WeightedUse {
+    pub(super) open: usize,
+    pub(super) weight: usize,
+}
+
+impl Ord for WeightedUse {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The comparison of the products is exact, unlike a comparison of quotients.
+        let (own, its) = (self.open.saturating_mul(other.weight), other.open.saturating_mul(self.weight));
+        own.cmp(&its)
+    }
+}
+
+impl PartialOrd for WeightedUse {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for WeightedUse {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for WeightedUse {}
+
+impl<'t> Taken<'t> {
+    /// Counts the slots of these runs.
+    pub(super) fn of(runs: impl Iterator<Item = &'t Run>) -> Self {
+        let mut taken = Taken::default();
+        for run in runs {
+            let (namespace, node) = (run.namespace.as_str(), run.node.as_str());
+            taken.all += 1;
+            *taken.by_namespace.entry(namespace).or_default() += 1;
+            *taken.by_node.entry(node).or_default() += 1;
+            *taken.by_both.entry((namespace, node)).or_default() += 1;
+            if let Some(group) = &run.group {
+                let uses = taken.by_group.entry(&group.key).or_insert(GroupUse { open: 0, limit: group.limit });
+                uses.open += 1;
+                uses.limit = uses.limit.min(group.limit);
+                *taken.by_group_and_namespace.entry((&group.key, namespace)).or_default() += 1;
+            }
+        }
+        taken
+    }
+
+    pub(super) fn in_namespace(&self, namespace: &str) -> usize {
+        self.by_namespace.get(namespace).copied().unwrap_or_default()
+    }
+
+    pub(super) fn on_node(&self, node: &str) -> usize {
+        self.by_node.get(node).copied().unwrap_or_default()
+    }
+
+    pub(super) fn of_both(&self, namespace: &str, node: &str) -> usize {
+        self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
+    }
+
+    /// Returns the number of slots that the runs of a namespace in a group use.
+    pub(super) fn of_group_in(&self, group: &GroupKey, namespace: &str) -> usize {
+        self.by_group_and_namespace.get(&(group, namespace)).copied().unwrap_or_default()
+    }
+
+    /// Returns the limit of a group if the group has no free slot. `queued` is the lowest limit of its queued runs.
+    pub(super) fn full_group(&self, group: &GroupKey, queued: Option<usize>) -> Option<usize> {
+        let uses = self.by_group.get(group)?;
+        let limit = queued.map_or(uses.limit, |queued| queued.min(uses.limit));
+        (uses.open >= limit).then_some(limit)
+    }
+
+    /// Returns whether the limits of the namespace and the node permit another run. The caller checks the total limit and
+    /// the limit of the group.
+    pub(super) fn has_free_slot(&self, namespace: &str, node: &str, share: Share, limits: &Limits) -> bool {
+        self.on_node(node) < limits.each_node
+            && self.in_namespace(namespace) < limits.of_namespace(share)
+            && !self.is_reserved(namespace, share, limits)
+            && !self.is_reserved_on_node(namespace, node, share, limits)
+    }
+
+    /// Returns whether the free slots are reserved for namespaces with fewer open runs than this namespace, in relation
+    /// to its weight.
+    pub(super) fn is_reserved(&self, namespace: &str, share: Share, limits: &Limits) -> bool {
+        is_reserved(limits.all, self.all, self.in_namespace(namespace), share, limits)
+    }
+
+    /// Returns whether the free slots of the node are reserved for namespaces with fewer open runs on the node than
+    /// this namespace, in relation to its weight.
+    pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, share: Share, limits: &Limits) -> bool {
+        is_reserved(limits.each_node, self.on_node(node), self.of_both(namespace, node), share, limits)
+    }
+}
+
+/// Returns whether the free slots are reserved for namespaces other than a namespace with `own` slots. This is never the
+/// case if the flags allow one namespace to use all slots. The limit of a single namespace has no influence on this rule,
+/// so that no other namespace loses its slots.
+fn is_reserved(all: usize, taken: usize, own: usize, share: Share, limits: &Limits) -> bool {
+    let free = all.saturating_sub(taken);
+    limits.each_namespace < limits.all && own > 0 && free.saturating_mul(share.weight) <= own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_use_of_slots_is_compared_in_relation_to_the_weight() {
+        let uses = |open, weight| WeightedUse { open, weight };
+        assert!(uses(0, 1) < uses(1, 100));
+        assert!(uses(3, 2) < uses(2, 1) && uses(2, 1) < uses(5, 2));
+        assert_eq!(uses(2, 1), uses(4, 2));
+        assert_eq!(uses(0, 1), uses(0, 7), "a namespace without a slot has no advantage from its weight");
+        assert!(uses(usize::MAX, 1) >= uses(1, 1), "no overflow");
+    }
+}
