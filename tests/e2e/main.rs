@@ -18,6 +18,7 @@ mod bad_programs;
 mod by_hand;
 mod cancel;
 mod cloud_identity;
+mod concurrency;
 mod conditions;
 mod conformance;
 mod deletion;

@@ -13,6 +13,7 @@ mod overlays;
 mod policies;
 mod restart;
 mod run_slots;
+mod shared_groups;
 mod sleeping;
 mod takeover;
 mod traces;
