@@ -43,7 +43,7 @@ pub struct RunSettings {
     pub pause: Option<String>,
     /// Value of the annotation `pulumi.com/schedule` of the namespace.
     pub schedule: Option<String>,
-    /// Share of the namespace in the run slots. It affects only the queue, so a change does not requeue Stacks.
+    /// Share of the namespace in the run slots. It affects only the queue, so a change requeues no Stacks.
     pub run_share: RunShare,
 }
 
@@ -83,10 +83,16 @@ impl Namespaces {
         Namespaces { reader, is_paused, cache: None }
     }
 
-    /// Creates a component whose cache the returned watch fills.
-    pub fn with_watch(reader: Reader, is_paused: bool) -> (Self, NamespaceWatch) {
+    /// Creates a component whose cache the returned watch fills. When the settings of a namespace change, the watch calls
+    /// `requeue_runs` with its name, so that the runs that have not started use the new settings.
+    pub fn with_watch(
+        reader: Reader,
+        is_paused: bool,
+        requeue_runs: impl FnMut(&str) + Send + 'static,
+    ) -> (Self, NamespaceWatch) {
         let (cache, writer) = reflector::store();
-        (Namespaces { reader, is_paused, cache: Some(cache) }, NamespaceWatch { writer })
+        let watch = NamespaceWatch { writer, requeue_runs: Box::new(requeue_runs) };
+        (Namespaces { reader, is_paused, cache: Some(cache) }, watch)
     }
 
     /// Returns whether a change to the annotations requeues the Stacks of the namespace.
@@ -127,6 +133,8 @@ impl Namespaces {
 /// Watch of namespaces.
 pub struct NamespaceWatch {
     writer: reflector::store::Writer<Metadata>,
+    /// Requeues the runs of a namespace that have not started.
+    requeue_runs: Box<dyn FnMut(&str) + Send>,
 }
 
 impl std::fmt::Debug for NamespaceWatch {
@@ -136,8 +144,9 @@ impl std::fmt::Debug for NamespaceWatch {
 }
 
 impl NamespaceWatch {
-    /// Watches namespaces until `end` is canceled. When the settings of a namespace change, all Stacks that `stacks_of`
-    /// returns for the namespace are requeued.
+    /// Watches namespaces until `end` is canceled. When the settings of a namespace change, its runs that have not started
+    /// are requeued. If the pause or the schedule changes, all Stacks that `stacks_of` returns for the namespace are also
+    /// requeued.
     pub async fn run(
         mut self,
         client: Client,
@@ -159,7 +168,10 @@ impl NamespaceWatch {
             };
             let changed = changed_namespace(&cache, &event);
             self.writer.apply_watcher_event(&event);
-            for stack in changed.into_iter().flat_map(|namespace| stacks_of(&namespace)) {
+            let Some(Changed { namespace, affects_stacks }) = changed else { continue };
+            (self.requeue_runs)(&namespace);
+            let stacks = if affects_stacks { stacks_of(&namespace) } else { Vec::new() };
+            for stack in stacks {
                 // The queue is closed only during the shutdown.
                 if requeue.send(stack).await.is_err() {
                     return;
@@ -179,17 +191,23 @@ fn keep_settings(namespace: &mut Metadata) {
     }
 }
 
+/// Namespace whose settings have changed.
+#[derive(Debug, PartialEq, Eq)]
+struct Changed {
+    namespace: String,
+    /// Whether the pause or the schedule has changed. The other settings affect only the queue of the runs.
+    affects_stacks: bool,
+}
+
 /// Returns the namespace of the event if its settings have changed.
-fn changed_namespace(cache: &Store<Metadata>, event: &Event<Metadata>) -> Option<String> {
-    let (Event::Apply(namespace) | Event::InitApply(namespace)) = event else { return None };
-    let name = namespace.name_any();
-    let before = cache.get(&ObjectRef::new(&name));
-    let settings = |namespace: &Metadata| {
-        let settings = RunSettings::of_namespace(&name, namespace.annotations());
-        (settings.pause, settings.schedule)
-    };
-    let before = before.map(|before| settings(&before)).unwrap_or_default();
-    (before != settings(namespace)).then_some(name)
+fn changed_namespace(cache: &Store<Metadata>, event: &Event<Metadata>) -> Option<Changed> {
+    let (Event::Apply(metadata) | Event::InitApply(metadata)) = event else { return None };
+    let namespace = metadata.name_any();
+    let settings = |metadata: &Metadata| RunSettings::of_namespace(&namespace, metadata.annotations());
+    let before = cache.get(&ObjectRef::new(&namespace)).map(|before| settings(&before)).unwrap_or_default();
+    let now = settings(metadata);
+    let affects_stacks = (&before.pause, &before.schedule) != (&now.pause, &now.schedule);
+    (before != now).then_some(Changed { namespace, affects_stacks })
 }
 
 #[cfg(test)]
@@ -225,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_of_the_settings_requeue_stacks() {
+    fn only_changes_of_the_settings_requeue_stacks_and_runs() {
         let (cache, mut writer) = reflector::store();
         let mut apply = |annotations: serde_json::Value| {
             let mut namespace = namespace(annotations);
@@ -235,12 +253,15 @@ mod tests {
             writer.apply_watcher_event(&event);
             changed
         };
+        let changed = |affects_stacks| Some(Changed { namespace: "apps".to_owned(), affects_stacks });
         assert_eq!(apply(json!({"other": "1"})), None);
-        assert_eq!(apply(json!({"other": "1", "pulumi.com/pause": "true"})).as_deref(), Some("apps"));
+        assert_eq!(apply(json!({"other": "1", "pulumi.com/pause": "true"})), changed(true));
         assert_eq!(apply(json!({"other": "2", "pulumi.com/pause": "true"})), None);
-        assert_eq!(apply(json!({"other": "2"})).as_deref(), Some("apps"));
-        assert_eq!(apply(json!({"other": "2", "pulumi.com/run-weight": "2"})), None, "only the queue reads the weight");
-        assert_eq!(apply(json!({"other": "2"})), None);
+        assert_eq!(apply(json!({"other": "2"})), changed(true));
+        assert_eq!(apply(json!({"other": "2", "pulumi.com/run-weight": "2"})), changed(false), "no Stack");
+        assert_eq!(apply(json!({"other": "3", "pulumi.com/run-weight": "2"})), None);
+        assert_eq!(apply(json!({"other": "3", "pulumi.com/concurrency-groups": "aws"})), changed(false));
+        assert_eq!(apply(json!({"other": "2"})), changed(false));
         let stored = cache.get(&ObjectRef::new("apps")).unwrap();
         assert_eq!((stored.labels().len(), stored.annotations().len()), (0, 0));
     }

@@ -99,7 +99,7 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
         let watch = inputs.clone().run(parts.client.clone(), parts.scope.clone(), selector, parts.end.clone());
         parts.tasks.spawn(watch);
     }
-    let (namespaces, namespace_watch) = namespaces(config, parts);
+    let (namespaces, namespace_watch) = namespaces(config, parts, &updates, requeue_update.clone());
     let wiring = Wiring { config, parts };
     tokio::join!(
         wiring.stacks(updates.clone(), requeue_workspace, (namespaces.clone(), namespace_watch)),
@@ -111,15 +111,26 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
 }
 
 /// Creates the reader of the settings of namespaces, and the watch of namespaces if the controller watches all namespaces.
-fn namespaces(config: &ManagerConfig, parts: &Parts) -> (Namespaces, Option<NamespaceWatch>) {
+/// A change to the settings requeues the Updates of the namespace that have not started. If the queue is full, an Update
+/// is not requeued, because it is also requeued periodically.
+fn namespaces(
+    config: &ManagerConfig,
+    parts: &Parts,
+    updates: &update::Updates,
+    mut requeue: mpsc::Sender<ObjectRef<Update>>,
+) -> (Namespaces, Option<NamespaceWatch>) {
     let (reader, is_paused) = (parts.reader.clone(), config.is_paused);
-    match config.watch_namespace {
-        Some(_) => (Namespaces::without_watch(reader, is_paused), None),
-        None => {
-            let (namespaces, watch) = Namespaces::with_watch(reader, is_paused);
-            (namespaces, Some(watch))
-        }
+    if config.watch_namespace.is_some() {
+        return (Namespaces::without_watch(reader, is_paused), None);
     }
+    let updates = updates.store().clone();
+    let requeue_runs = move |namespace: &str| {
+        for update in waiting_in(&updates, namespace) {
+            drop(requeue.try_send(update));
+        }
+    };
+    let (namespaces, watch) = Namespaces::with_watch(reader, is_paused, requeue_runs);
+    (namespaces, Some(watch))
 }
 
 /// Returns the Stacks of these followers of Git repositories. Also requeues the Workspaces of the Stacks, because they may wait
@@ -138,6 +149,15 @@ fn stacks_of(
 fn stacks_in(stacks: &reflector::Store<Stack>, namespace: &str) -> Vec<ObjectRef<Stack>> {
     let is_in_namespace = |stack: &&Arc<Stack>| stack.metadata.namespace.as_deref() == Some(namespace);
     stacks.state().iter().filter(is_in_namespace).map(|stack| ObjectRef::from_obj(&**stack)).collect()
+}
+
+/// Returns the cached Updates of a namespace whose runs have not started.
+fn waiting_in(updates: &reflector::Store<Update>, namespace: &str) -> Vec<ObjectRef<Update>> {
+    let is_bound = |update: &Update| update.status.as_ref().is_some_and(|status| status.run.is_some());
+    let is_waiting = |update: &&Arc<Update>| {
+        update.metadata.namespace.as_deref() == Some(namespace) && !update.is_complete() && !is_bound(update)
+    };
+    updates.state().iter().filter(is_waiting).map(|update| ObjectRef::from_obj(&**update)).collect()
 }
 
 /// Returns a policy pack of the cluster in the format of the Stack controller.
