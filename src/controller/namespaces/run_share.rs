@@ -39,13 +39,27 @@ impl RunShare {
             parsed
         };
         let limit = number(ANNOTATION_MAX_CONCURRENT_RUNS, MAX_RUNS);
-        let weight = number(ANNOTATION_RUN_WEIGHT, MAX_WEIGHT).unwrap_or(Share::default().weight);
+        let weight = number(ANNOTATION_RUN_WEIGHT, MAX_WEIGHT).unwrap_or_else(|| Share::default().weight);
         let (shared_groups, surplus) = groups(annotations);
         if let Some(value) = surplus {
             let why = format!("must contain at most {MAX_GROUPS} names of concurrency groups, separated by commas");
             ignored.push(message(namespace, ANNOTATION_CONCURRENCY_GROUPS, &value, &why));
         }
         RunShare { share: Share { limit, weight }, shared_groups, ignored }
+    }
+
+    /// Returns the message about the groups that the annotation shares, but the flag `--concurrency-groups` does not
+    /// contain. `limits` contains the groups of the flag. Each of the missing groups belongs to one namespace.
+    pub fn missing_groups(&self, namespace: &str, limits: &BTreeMap<String, u32>) -> Option<String> {
+        let missing = self.shared_groups.iter().map(String::as_str).filter(|name| !limits.contains_key(*name));
+        let missing = missing.collect::<Vec<_>>().join(", ");
+        let shown = shorten(&missing, MAX_SHOWN);
+        (!missing.is_empty()).then(|| {
+            format!(
+                "not in --concurrency-groups, so not shared: {shown} (annotation {ANNOTATION_CONCURRENCY_GROUPS} of \
+                 namespace {namespace})"
+            )
+        })
     }
 }
 
@@ -106,5 +120,18 @@ mod tests {
         let many: Vec<String> = (0..=MAX_GROUPS).map(|number| format!("group-{number}")).collect();
         let found = parse(&[(ANNOTATION_CONCURRENCY_GROUPS, &many.join(","))]);
         assert_eq!((found.shared_groups.len(), found.ignored.len()), (MAX_GROUPS, 1));
+    }
+
+    #[test]
+    fn a_shared_group_that_the_flag_does_not_contain_is_reported() {
+        let limits = BTreeMap::from([("state".to_owned(), 2)]);
+        let missing = |value: &str| parse(&[(ANNOTATION_CONCURRENCY_GROUPS, value)]).missing_groups("apps", &limits);
+        assert_eq!(missing(""), None);
+        assert_eq!(missing("state"), None);
+        let expected = "not in --concurrency-groups, so not shared: aws, gcp (annotation pulumi.com/concurrency-groups of \
+                        namespace apps)";
+        assert_eq!(missing("state,gcp,aws").as_deref(), Some(expected));
+        let many: Vec<String> = (0..MAX_GROUPS).map(|number| format!("group-{number}")).collect();
+        assert!(missing(&many.join(",")).is_some_and(|message| message.len() < 200 && message.contains("...")));
     }
 }

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use crate::api::auto::{ArtifactReference, RunBinding, Update, UpdateKind, UpdateStatus};
 use crate::api::conditions::{self, update_reason};
 use crate::api::names;
-use crate::controller::namespaces::RunShare;
 use crate::controller::references::{Waiter, request_mounts};
 use crate::controller::stack::stack_of;
 use crate::controller::update::attachments::{RunState, Target};
@@ -23,15 +22,15 @@ use crate::controller::update::observe::{Observed, binding, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::outputs::{self, Stored};
 use crate::controller::update::plans::{self, PlanFile};
-use crate::controller::update::queue::{binding_of, group_of, run_in};
+use crate::controller::update::queue::run_in;
 use crate::controller::update::request::interrupted_runs;
+use crate::controller::update::run_slot::{self, Slot};
 use crate::controller::update::{request, stack_tags, status};
 use crate::rpc::client::AgentAddress;
 use crate::rpc::proto;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
-use crate::runtime::run_limiter::{Queued, Run};
 
 /// Requeue interval of an Update that a watch or an attached task normally requeues earlier.
 const WATCHED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
@@ -176,16 +175,18 @@ async fn record_binding(
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();
     let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL))) };
-    let RunShare { share, shared_groups, .. } = &observed.run_share;
-    let group = group_of(update, shared_groups, &context.concurrency_groups);
-    let run = Run { group, share: *share, ..run_in(pod, update, &context.siblings(update)) };
-    let permit = match context.run_limiter.acquire(&run, ObjectRef::from_obj(update)) {
-        Ok(permit) => permit,
-        Err(queued) => return report_queued(observed, &queued, context, now).await,
+    let Slot { permit, group, warnings } = match run_slot::acquire(observed, pod, context) {
+        Ok(slot) => slot,
+        Err(waiting) => {
+            let status = status::waiting(update, update_reason::QUEUED, &waiting.message, now);
+            if context.writer.status(update, &status).await?.is_some() {
+                run_slot::report(update, &waiting.warnings, context);
+            }
+            return Ok(Next::Done(Some(SLOT_REQUEUE_INTERVAL)));
+        }
     };
     // After a restart, the open runs of the group must be known before the namespaces are read.
-    let concurrency_group = run.group.as_ref().map(binding_of);
-    let binding = &RunBinding { concurrency_group, ..binding.clone() };
+    let binding = &RunBinding { concurrency_group: group, ..binding.clone() };
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     mark_pod(pod, &uid, context).await?;
     failpoint::hit("update-pod-marked");
@@ -196,28 +197,9 @@ async fn record_binding(
     context.metrics.runs().started(kind, waited);
     let (stack, revision, node) = (stack_name(update), revision(binding.artifact.as_ref()), &binding.node_name);
     tracing::info!(stack, revision, "type" = kind, node, waited_seconds = waited.as_secs(), "run started");
+    run_slot::report(update, &warnings, context);
     failpoint::hit("update-bound");
     Ok(next)
-}
-
-/// Reports that the run waits for a slot or for its concurrency group. If an annotation of the namespace is invalid, the
-/// message contains the reason, because the number of slots may be different from what the administrator expects.
-async fn report_queued(
-    observed: &Observed,
-    queued: &Queued,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    let (update, ignored) = (&observed.update, &observed.run_share.ignored);
-    let message = std::iter::once(queued.to_string()).chain(ignored.iter().cloned()).collect::<Vec<_>>().join("; ");
-    let status = status::waiting(update, update_reason::QUEUED, &message, now);
-    let written = context.writer.status(update, &status).await?;
-    if written.is_some() && !ignored.is_empty() {
-        let ignored = ignored.join("; ");
-        tracing::warn!(ignored, "invalid annotations of a namespace have no effect");
-        context.events.publish(Event::new(update, EventKind::Warning, "RunShareInvalid", ignored));
-    }
-    Ok(Next::Done(Some(SLOT_REQUEUE_INTERVAL)))
 }
 
 /// Marks a pod that executes a run. The finalizer keeps the pod object after a forced deletion. The annotations prevent
