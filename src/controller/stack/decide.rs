@@ -200,7 +200,9 @@ fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> O
         () if deleting && deletion::awaited_confirmation(observed).is_some() => {
             Some("the destroy requires a confirmation")
         }
-        () if drift::is_superseded(observed, current) => Some("another run is due"),
+        () if drift::is_superseded(observed, current) || is_outdated_background_run(observed, current) => {
+            Some("another run is due")
+        }
         () if has_newer_source && !approval::is_of_destroy(current) => Some("the source has a newer revision"),
         () if has_changed_pack(observed, current) => Some("a policy pack has changed"),
         () if approval::is_of_destroy(current) && deletion::has_another_source(observed, current) => {
@@ -208,6 +210,12 @@ fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> O
         }
         () => None,
     }
+}
+
+/// Returns whether the inputs of the Stack have changed since a background run was recorded, for example because a user has
+/// requested a run. The run with these inputs is no longer a background run, so it starts earlier.
+fn is_outdated_background_run(observed: &Observed, current: &CurrentUpdate) -> bool {
+    current.background.unwrap_or_default() && drift::has_other_inputs(observed)
 }
 
 /// Returns whether a policy pack has changed since the run was recorded.

@@ -156,15 +156,20 @@ pub fn is_superseded(observed: &Observed, current: &CurrentUpdate) -> bool {
     if !is_check(current) {
         return false;
     }
-    let stack = &observed.stack;
-    let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    let has_other_inputs = match &observed.source {
+    let metadata = &observed.stack.metadata;
+    metadata.deletion_timestamp.is_some()
+        || metadata.generation.is_some_and(|generation| generation != current.inputs.generation)
+        || has_other_inputs(observed)
+}
+
+/// Returns whether the inputs of the Stack differ from the inputs of the last run. Returns `false` if the source is not
+/// available.
+pub fn has_other_inputs(observed: &Observed) -> bool {
+    let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+    match &observed.source {
         Some(Ok(resolved)) => !schedule::is_repetition(last, &RunCandidate::new(observed, resolved)),
         Some(Err(_)) | None => false,
-    };
-    stack.metadata.deletion_timestamp.is_some()
-        || stack.metadata.generation.is_some_and(|generation| generation != current.inputs.generation)
-        || has_other_inputs
+    }
 }
 
 /// Records the result of a drift check in the status and in the condition `Drifted`.

@@ -181,11 +181,12 @@ pub fn is_repetition(last: Option<&LastUpdate>, candidate: &RunCandidate) -> boo
 }
 
 /// Returns whether a run has no new inputs: a drift check, or a run that repeats a successful run, such as a run at an
-/// interval. No user waits for such a run, so it starts after the other queued runs of its namespace.
+/// interval. No user waits for such a run, so it starts after the other queued runs of its namespace. A run that corrects
+/// drift, and a run with a requested refresh, are not background runs.
 pub fn is_background(last: Option<&LastUpdate>, run: &DueRun, candidate: &RunCandidate) -> bool {
     let has_succeeded = last.is_some_and(|last| last.state.as_deref() == Some("succeeded"));
-    let repeats = run.operation != UpdateKind::Destroy && run.plan == PlanUse::None && has_succeeded;
-    run.operation == UpdateKind::Refresh || repeats && is_repetition(last, candidate)
+    let is_plain = run.operation != UpdateKind::Destroy && run.plan == PlanUse::None && !run.refresh;
+    run.operation == UpdateKind::Refresh || (is_plain && has_succeeded && is_repetition(last, candidate))
 }
 
 /// Returns whether the last run had the same inputs as the candidate.

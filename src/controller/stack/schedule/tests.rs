@@ -461,11 +461,16 @@ fn a_run_without_new_inputs_runs_in_the_background() {
     let up = || run(UpdateKind::Up, PlanUse::None);
     let new = RunCandidate { revision: "main@sha1:b".to_owned(), ..candidate() };
     let new = RunCandidate { inputs: RunInputs { digest: Some(Digest::of(b"b")), ..new.inputs.clone() }, ..new };
+    let request = || Some("t".to_owned());
+    let inputs = RunInputs { requested_at: request(), refresh_at: request(), ..candidate().inputs };
+    let refresh = RunCandidate { inputs, ..candidate() };
     let rows = [
         ("first run", None, up(), candidate(), false),
         ("run at an interval", Some(last("succeeded", 0)), up(), candidate(), true),
         ("new commit", Some(last("succeeded", 0)), up(), new.clone(), false),
         ("retry", Some(last("failed", 1)), up(), candidate(), false),
+        ("requested refresh", Some(last("succeeded", 0)), up(), refresh, false),
+        ("correction of drift", Some(last("succeeded", 0)), DueRun { refresh: true, ..up() }, candidate(), false),
         ("drift check", Some(last("succeeded", 0)), run(UpdateKind::Refresh, PlanUse::None), new, true),
         ("destroy", Some(last("succeeded", 0)), run(UpdateKind::Destroy, PlanUse::None), candidate(), false),
         ("plan", Some(last("succeeded", 0)), run(UpdateKind::Up, PlanUse::Save), candidate(), false),

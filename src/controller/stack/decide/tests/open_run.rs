@@ -61,6 +61,28 @@ fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
     assert!(matches!(decide(&lost, now()), Action::Fetch(_)));
 }
 
+#[test]
+fn a_queued_background_run_is_revoked_when_a_user_requests_a_run() {
+    let decided = |background: Option<bool>, annotations: &[&str]| {
+        let mut recorded = stack();
+        recorded.status.get_or_insert_default().last_update = Some(last("up", "succeeded"));
+        let current = current_update(&observed(recorded.clone()), &resolved(), &up());
+        recorded.status.get_or_insert_default().current_update = Some(CurrentUpdate { background, ..current });
+        recorded.annotations_mut().extend(annotations.iter().map(|name| ((*name).to_owned(), "t".to_owned())));
+        let observed = Observed {
+            update: Some(Update::new("app-1", UpdateSpec::default())),
+            workspace: Some(workspace(&stack(), Status::True, "Succeeded")),
+            ..observed(recorded)
+        };
+        decide(&observed, now()).name()
+    };
+    let refresh = [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_REFRESH];
+    assert_eq!(decided(Some(true), &[]), "AwaitUpdate");
+    assert_eq!(decided(Some(true), &[names::ANNOTATION_REQUESTED_AT]), "RevokeUpdate");
+    assert_eq!(decided(Some(true), &refresh), "RevokeUpdate");
+    assert_eq!(decided(None, &refresh), "AwaitUpdate", "the run of the request starts next");
+}
+
 /// Returns an artifact of a Git repository with this digest of the selected files.
 fn selected(content: &[u8], selection: &str) -> Resolved {
     let spec = StackSpec {
