@@ -174,6 +174,11 @@ pub mod update_reason {
     pub const TIMEOUT_EXCEEDED: &str = "TimeoutExceeded";
 }
 
+/// Start of the message of a run that waits for a run slot.
+pub const WAITING_FOR_SLOT: &str = "waiting for a run slot: ";
+/// Start of the message of a run that waits for its concurrency group.
+pub const WAITING_FOR_GROUP: &str = "waiting for concurrency group ";
+
 /// Maximum length of a condition message that the API server accepts, in bytes.
 const MAX_MESSAGE: usize = 32768;
 

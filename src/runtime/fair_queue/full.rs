@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::api::conditions::{WAITING_FOR_GROUP, WAITING_FOR_SLOT};
 use crate::api::names::ANNOTATION_MAX_CONCURRENT_RUNS;
 
 /// Reason why a run must wait for a slot. The status contains the text, so the text contains no numbers that change
@@ -40,9 +41,9 @@ impl fmt::Display for Full {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Full::Group { name, limit, is_shared } = self {
             let setting = if *is_shared { "--concurrency-groups" } else { "spec.concurrencyGroup" };
-            return write!(formatter, "waiting for concurrency group {name}: {limit} of {limit} runs open ({setting})");
+            return write!(formatter, "{WAITING_FOR_GROUP}{name}: {limit} of {limit} runs open ({setting})");
         }
-        formatter.write_str("waiting for a run slot: ")?;
+        formatter.write_str(WAITING_FOR_SLOT)?;
         match self {
             Full::All { limit } => write!(formatter, "{limit} of {limit} in use (--max-concurrent-runs)"),
             Full::Namespace { name, limit, is_annotated: false } => {

@@ -44,6 +44,7 @@ impl<'a> State<'a> {
                 "The last preview has succeeded. A preview changes no resources."
             }
             Phase::Ready => "The last run has succeeded, and no run is due.",
+            Phase::Running if self.is_queued() => "A run is queued. It starts when other runs have ended.",
             Phase::Running => "A run is open or queued.",
             Phase::Preparing => "The controller fetches the source or prepares the workspace pod.",
             Phase::Suspended if self.is_deleted() => {
@@ -119,6 +120,9 @@ impl<'a> State<'a> {
         let mut steps = match self.phase {
             Phase::Ready => Vec::new(),
             Phase::Pending => vec![step("Check that the controller is running:", "kubectl pulumi doctor")],
+            Phase::Running if self.is_queued() => {
+                vec![step("Wait until other runs have ended. To list all runs:", "kubectl get updates -A")]
+            }
             Phase::Running => vec![self.plugin("Follow the log of the run:", "logs -f", "")],
             Phase::Preparing | Phase::Deleting => {
                 vec![self.plugin("Look at the events of the Workspace and its pod:", "events", "")]
@@ -344,6 +348,12 @@ impl<'a> State<'a> {
     fn plugin(&self, sentence: &str, command: &str, arguments: &str) -> String {
         let arguments = if arguments.is_empty() { String::new() } else { format!(" {arguments}") };
         step(sentence, &format!("kubectl pulumi {command} -n {} {}{arguments}", self.namespace, self.name))
+    }
+
+    /// Returns whether the run waits for a run slot or for its concurrency group.
+    fn is_queued(&self) -> bool {
+        let starts = [conditions::WAITING_FOR_SLOT, conditions::WAITING_FOR_GROUP];
+        phase::cause(self.stack).is_some_and(|cause| starts.iter().any(|start| cause.contains(*start)))
     }
 
     fn is_deleted(&self) -> bool {

@@ -91,6 +91,23 @@ fn states_without_a_condition_have_a_next_step() {
 }
 
 #[test]
+fn the_step_of_a_queued_run_lists_the_other_runs() {
+    let rows = [
+        "waiting for a run slot: 10 of 10 in use (--max-concurrent-runs); estimated start at 14:05 UTC",
+        "waiting for concurrency group aws: 1 of 1 runs open (spec.concurrencyGroup)",
+    ];
+    for why in rows {
+        let message = format!("up of revision main@sha1:a (web-1): {why}");
+        let status = json!({ "conditions": [condition("Ready", "Unknown", "NotReadyInProgress", &message)],
+            "currentUpdate": { "name": "web-1" } });
+        let stack = stack("web", &json!({}), &status);
+        assert_explained(&stack, why);
+        assert!(State::of(&stack).summary().starts_with("A run is queued."), "{why}");
+        assert!(steps(&stack).concat().ends_with("kubectl get updates -A"), "{why}");
+    }
+}
+
+#[test]
 fn a_destroy_can_be_skipped_in_every_state_in_which_it_waits() {
     let keeps = |spec: &Value, conditions: &[Value]| {
         let mut stack = stack("web", spec, &json!({ "conditions": conditions }));
