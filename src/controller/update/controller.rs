@@ -95,7 +95,7 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
     let mut update = Box::new(live);
     for _ in 0..STEPS {
         let now = Timestamp::now();
-        let observed = observe(*update, &context, now).await?;
+        let observed = Box::pin(observe(*update, &context, now)).await?;
         let action = decide(&observed, now);
         tracing::debug!(action = action.name(), "decided");
         match act(&observed, action, &context, now).await? {
