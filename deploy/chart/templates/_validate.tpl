@@ -26,7 +26,7 @@
 {{- fail "history.endpoint.enabled requires history.enabled" -}}
 {{- end -}}
 {{- if and $values.history.endpoint.enabled $values.watch.namespace -}}
-{{- fail "history.endpoint.enabled and watch.namespace cannot be combined: the endpoint needs permissions for the cluster" -}}
+{{- fail "history.endpoint.enabled and watch.namespace cannot be combined: the endpoint needs cluster-wide permissions" -}}
 {{- end -}}
 {{- if and $values.receiver.ingress.enabled (not $values.receiver.enabled) -}}
 {{- fail "receiver.ingress.enabled requires receiver.enabled" -}}
