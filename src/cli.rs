@@ -235,12 +235,12 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "720h", value_name = "DURATION")]
     pub history_max_age: String,
 
-    /// Maximum size of a history on a volume, in bytes. The limit does not apply to an object storage.
+    /// Maximum size of a history on a volume, in bytes. The limit does not apply to object storage.
     #[arg(long, default_value_t = 128 * 1024 * 1024, value_name = "BYTES")]
     pub history_max_size: u64,
 
-    /// Address of the endpoint for reading the history. The endpoint checks the permissions of the user, and does not
-    /// encrypt the connection. `0` disables the endpoint.
+    /// Address of the HTTP endpoint that serves the history. The endpoint checks the permissions of the user, and does
+    /// not encrypt the connection. `0` disables the endpoint.
     #[arg(long, default_value = "0", value_name = "HOST:PORT")]
     pub history_addr: String,
 
@@ -267,8 +267,9 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "pulumi/pulumi:latest-nonroot", value_name = "IMAGE")]
     pub default_workspace_image: String,
 
-    /// Time without a run and without an interactive session after which the controller removes the pod of a Workspace, for
-    /// Workspaces without `spec.idle.after`. The next run creates the pod again. The minimum is `1m`. Default: never.
+    /// Time after which the controller removes the pod of an idle Workspace, for Workspaces without `spec.idle.after`.
+    /// A Workspace is idle if no run and no interactive session is open. The next run creates the pod again. The
+    /// minimum is `1m`. Default: never.
     #[arg(long, default_value = "", value_name = "DURATION")]
     pub default_workspace_idle_after: String,
 
@@ -306,7 +307,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", value_name = "NAME")]
     pub cluster_name: String,
 
-    /// URL of an OpenTelemetry collector that receives the traces of all runs over OTLP with HTTP, such as
+    /// URL of an OpenTelemetry collector that receives the traces of all runs over OTLP/HTTP, such as
     /// `http://collector:4318`. Default: no traces.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", default_value = "", value_name = "URL")]
     pub otlp_endpoint: String,

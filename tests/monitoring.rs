@@ -69,8 +69,8 @@ fn without_strings(expression: &str) -> String {
     parts.fold(first, |text, part| text + part.split_once(']').map_or("", |(_, rest)| rest))
 }
 
-/// Returns the names in an expression. This is no complete parser: it knows the parts of the language that the alerts and
-/// the dashboards use.
+/// Returns the names in an expression. This is not a complete parser: it supports only the parts of the language that
+/// the alerts and the dashboards use.
 fn names(expression: &str) -> Names {
     let text = without_strings(expression);
     let is_part = |character: char| character.is_ascii_alphanumeric() || character == '_' || character == ':';
@@ -142,7 +142,7 @@ fn dashboards() -> Vec<(String, Value)> {
 
 /// Returns all expressions, with a description of their place.
 fn expressions() -> Vec<(String, String)> {
-    let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned();
+    let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{value} is not a string")).to_owned();
     let mut found: Vec<_> = alerts().iter().map(|alert| (text(&alert["alert"]), text(&alert["expr"]))).collect();
     for (file, dashboard) in dashboards() {
         for panel in dashboard["panels"].as_array().unwrap() {

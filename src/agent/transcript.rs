@@ -1,9 +1,10 @@
 //! The transcript of an operation: the output of the CLI, the events of the engine and the changed resources, without
 //! secrets. The controller reads the transcript when the operation has ended.
 //!
-//! Each part has a limited size. If a part exceeds its limit, the transcript contains its beginning and its end, which
-//! contains the errors and the summary, and a mark with the number of omitted bytes in between. During the operation,
-//! the beginning is in a file and the end is in memory. After a restart of the agent, the end is therefore missing.
+//! Each part has a limited size. If a part exceeds its limit, the transcript contains only the beginning and the end of
+//! the part, with a marker that contains the number of omitted bytes in between. The end usually contains the errors
+//! and the summary. During the operation, the beginning is in a file and the end is in memory. After a restart of the
+//! agent, the end is therefore missing.
 
 mod event;
 
@@ -26,7 +27,8 @@ use crate::rpc::transcript::{MAX_CHUNK, limit};
 
 const PREFIX: &str = "transcript-";
 
-/// The transcript of one operation. A write error never stops the operation: the rest of the part is then missing.
+/// The transcript of one operation. A write error never stops the operation. After a write error, the rest of the part
+/// is missing.
 #[derive(Debug)]
 pub struct Transcript {
     directory: PathBuf,
@@ -156,7 +158,7 @@ struct Part {
 
 impl Part {
     fn new(path: PathBuf, part: TranscriptPart) -> Self {
-        // The mark also counts.
+        // The limit includes the marker.
         let half = limit(part) / 2 - 128;
         let (file, end, written, end_size) = (None, VecDeque::new(), 0, 0);
         Part { path, half, file, written, is_full: false, end, end_size, omitted: 0 }
@@ -167,7 +169,7 @@ impl Part {
         if !self.is_full && self.written + size <= self.half {
             match self.write(line) {
                 Ok(()) => self.written += size,
-                // The file can contain a part of the line.
+                // The file may contain the start of the line, so the beginning ends here.
                 Err(_) => (self.is_full, self.omitted) = (true, self.omitted + size as u64),
             }
             return;

@@ -17,7 +17,7 @@ const MIN_SIZE: u64 = 16 * 1024 * 1024;
 pub struct HistoryConfig {
     pub url: HistoryUrl,
     pub retention: Retention,
-    /// Address of the endpoint for reading the history, if enabled.
+    /// Address of the history endpoint, if enabled.
     pub address: Option<SocketAddr>,
 }
 

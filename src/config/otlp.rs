@@ -1,4 +1,4 @@
-//! Settings of the export of traces.
+//! Settings of the trace export.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;

@@ -1,4 +1,4 @@
-//! The history of runs: stores the data of ended runs in an object storage or on a volume, and deletes old runs.
+//! The history of runs: stores the data of ended runs in object storage or on a volume, and deletes old runs.
 //!
 //! `names` defines the names of the objects, `open` connects to the storage, `store` writes, reads and deletes objects,
 //! `retention` decides which runs are deleted, and `cleanup` deletes them periodically. This module knows neither

@@ -122,7 +122,7 @@ impl HistoryUrl {
     }
 }
 
-/// Opens the storage. Sends no request to an object storage. The credentials come from the environment, as in the SDKs
+/// Opens the storage. Sends no request to the object storage. The credentials come from the environment, as in the SDKs
 /// of the providers.
 pub fn open(url: &HistoryUrl, retention: Retention, metrics: Metrics) -> Result<HistoryStore, OpenError> {
     let failed = |source| OpenError::Storage { url: url.base(), source };

@@ -7,10 +7,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::names;
 
-/// Minimum size for which an object counts, in bytes. It is the size of a block in a usual file system, and limits the
+/// Minimum size that counts for an object, in bytes. The value is the usual block size of a file system. It limits the
 /// number of objects on a volume.
 const MIN_SIZE: u64 = 4096;
-/// Part of the maximum size that remains used after a cleanup, in percent. The next runs then need no cleanup.
+/// Percentage of the maximum size that remains in use after a cleanup, so that the next runs need no cleanup.
 const KEPT_PERCENT: u64 = 90;
 
 /// Limits of the history.
@@ -39,7 +39,7 @@ impl StoredObject {
     }
 }
 
-/// Returns the size for which an object counts.
+/// Returns the size that counts for an object.
 pub(super) fn counted(size: u64) -> u64 {
     size.max(MIN_SIZE)
 }

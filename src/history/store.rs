@@ -172,7 +172,7 @@ impl HistoryStore {
         self.delete(batch).await
     }
 
-    /// Deletes objects. Another process can have deleted them already.
+    /// Deletes objects. An object that no longer exists is not an error.
     pub(super) async fn delete(&self, names: Vec<String>) -> Result<(), HistoryError> {
         if names.is_empty() {
             return Ok(());

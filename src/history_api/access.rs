@@ -20,10 +20,10 @@ const MAX_TOKEN: usize = 16 * 1024;
 pub(super) enum AccessError {
     #[error("the request contains no token: set the header `Authorization: Bearer TOKEN`")]
     NoToken,
-    #[error("the API server does not accept the token")]
+    #[error("the API server rejected the token")]
     InvalidToken,
     #[error(
-        "user {user} must not read the history of Stack {namespace}/{stack}: the user needs the verb get for stacks/history"
+        "user {user} cannot read the history of Stack {namespace}/{stack}: the user needs the verb get for stacks/history"
     )]
     Forbidden { user: String, namespace: String, stack: String },
     #[error("failed to check the permissions of the user: {source}")]

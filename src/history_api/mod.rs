@@ -33,7 +33,7 @@ enum ApiError {
     Access(#[from] AccessError),
     #[error("path not found: must be /history/NAMESPACE/STACK or /history/NAMESPACE/STACK/UID/RUN/FILE")]
     Path,
-    #[error("file not found in the history; it can be deleted already")]
+    #[error("file not found in the history; the controller may have deleted the run")]
     NotFound,
     #[error(transparent)]
     Storage(#[from] HistoryError),

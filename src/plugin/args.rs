@@ -46,7 +46,7 @@ pub struct GlobalFlags {
 /// Format of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Text for people.
+    /// Text for users.
     #[default]
     Text,
     /// JSON for programs.
@@ -82,13 +82,14 @@ pub enum Command {
     Outputs(OutputFlags),
     /// List the last runs of a Stack.
     History(StackName),
-    /// Explain why a Stack is not running, and show the next step.
+    /// Explain the state of a Stack, and show the next step.
     Explain(StackName),
-    /// Resolve runs that require a decision: unknown outcomes, pending creates, and Pulumi stacks that are not found.
+    /// Resolve runs that require a decision: unknown outcomes, pending creates, and destroys whose Pulumi stack does not
+    /// exist.
     Resolve(ResolveFlags),
     /// Check the cluster, the controller, your permissions and the Stacks.
     Doctor(DoctorFlags),
-    /// Print the script with which kubectl completes the commands, flags and Stacks of this plugin.
+    /// Print the completion script for kubectl, which completes the commands, flags and Stacks of this plugin.
     Completion,
     /// Print the versions of the plugin and of the controller.
     Version,
@@ -148,7 +149,7 @@ pub struct LogFlags {
     #[arg(value_name = "STACK")]
     pub stack: String,
 
-    /// Name of the Update of the run. Default: the open run, or else the last run.
+    /// Name of the Update of the run. Default: the open run or, if no run is open, the last run.
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
 
@@ -219,7 +220,7 @@ pub struct DecisionFlags {
     pub stack: String,
 
     /// Digest of the plan that you have reviewed, or its first eight or more digits. Default: the plugin shows the plan
-    /// in the terminal, and asks.
+    /// in the terminal, and asks for confirmation.
     #[arg(long, value_name = "DIGEST")]
     pub plan: Option<String>,
 
@@ -254,7 +255,7 @@ pub struct ResolveFlags {
     #[arg(long, value_enum, value_name = "DECISION")]
     pub decision: Decision,
 
-    /// Print the decisions, and do not change any Stack.
+    /// Print the decisions without applying them.
     #[arg(long)]
     pub dry_run: bool,
 }

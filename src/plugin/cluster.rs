@@ -101,7 +101,7 @@ impl Cluster {
         self.deadline
     }
 
-    /// Returns the client for requests that have no own function. The caller passes them to [`Cluster::call`].
+    /// Returns the client for requests without a dedicated function. The caller passes them to [`Cluster::call`].
     pub fn client(&self) -> Client {
         self.client.clone()
     }

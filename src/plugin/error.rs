@@ -59,9 +59,9 @@ fn advice(code: u16) -> &'static str {
         401 => "log in to the cluster again, or select another user with --context",
         403 => "ask an administrator for the permission, or select another namespace with --namespace",
         404 => "check that the controller and its CustomResourceDefinitions are installed: kubectl pulumi doctor",
-        409 => "another client has changed the object; repeat the command",
-        429 | 500..=599 => "the API server is overloaded or not available; repeat the command later",
-        _ => "correct the object that the message names, and repeat the command",
+        409 => "another client has changed the object; retry the command",
+        429 | 500..=599 => "the API server is overloaded or not available; retry the command later",
+        _ => "correct the object that the message names, and retry the command",
     }
 }
 

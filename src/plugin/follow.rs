@@ -26,7 +26,7 @@ pub enum Outcome {
     Waiting(String),
     /// The goal is reached. Contains the result.
     Done(String),
-    /// The goal cannot be reached without an action of a user. Contains the cause and the action.
+    /// The goal cannot be reached until a user acts. Contains the cause and the action.
     Failed(String),
 }
 
@@ -113,7 +113,7 @@ fn command(stack: &Stack, name: &str) -> String {
 ///
 /// # Errors
 ///
-/// Returns an error if the goal is not reached, if the Stack is deleted, if a request fails, or if the time is over.
+/// Returns an error if the goal is not reached, if the Stack is deleted, if a request fails, or if the timeout expires.
 pub async fn wait(
     cluster: &Cluster,
     stack: &Stack,
@@ -133,7 +133,7 @@ pub async fn wait(
         progress.state(&state);
         if Instant::now() + POLL_INTERVAL > cluster.deadline() {
             return Err(PluginError::TimedOut(format!(
-                "timed out while waiting for Stack {}: {state}; the run continues. To wait longer, use --timeout",
+                "timed out while waiting for Stack {}: {state}; the run continues; to wait longer, increase --timeout",
                 full_name(&stack)
             )));
         }

@@ -61,7 +61,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Returns an error if the source does not become ready, if a request fails, or if the time is over.
+    /// Returns an error if the source does not become ready, if a request fails, or if the timeout expires.
     pub async fn reconcile(
         &self,
         cluster: &Cluster,

@@ -72,7 +72,7 @@ pub enum HistoryResult {
     Stored,
     /// The history lacks the transcript of the run.
     Incomplete,
-    /// No file or not all files could be written.
+    /// At least one file could not be written.
     Failed,
 }
 

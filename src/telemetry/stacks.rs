@@ -151,7 +151,7 @@ impl Stacks {
         Ok(())
     }
 
-    /// Returns the number of waiting Stacks and the begin of the oldest wait, by reason.
+    /// Returns the number of waiting Stacks and the start of the oldest wait, by reason.
     fn waits(&self) -> BTreeMap<&'static str, (i64, Timestamp)> {
         let mut waits: BTreeMap<&'static str, (i64, Timestamp)> = BTreeMap::new();
         for wait in self.lock().values().filter_map(|state| state.wait) {

@@ -1,4 +1,4 @@
-//! Tests the references to the history of runs. `exclusive/history.rs` tests the content with an object storage.
+//! Tests the references to the history of runs. `exclusive/history.rs` tests the content in object storage.
 
 use serde_json::json;
 

@@ -8,7 +8,7 @@ use crate::agent::redactor::Redactor;
 use crate::pulumi::console;
 
 /// Maximum size of an event in bytes. Larger events, for example of a resource with a large file, are replaced with a
-/// mark.
+/// marker.
 const MAX_EVENT: usize = 256 * 1024;
 
 /// Returns an event without secrets, as one line of JSON. Redacts each string separately, so that the result is valid

@@ -11,9 +11,9 @@ use crate::api::{bounds, schema};
 /// When an idle Workspace falls asleep.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct WorkspaceIdle {
-    /// Time without a run and without an interactive session after which the controller removes the pod, as a duration
-    /// such as `30m`. The next run creates the pod again. The minimum is `1m`. With `0s`, the Workspace keeps its pod.
-    /// Default: the flag `--default-workspace-idle-after` of the controller.
+    /// Time after which the controller removes the pod of an idle Workspace, as a duration such as `30m`. A Workspace
+    /// is idle if no run and no interactive session is open. The next run creates the pod again. The minimum is `1m`.
+    /// With `0s`, the Workspace keeps its pod. Default: the flag `--default-workspace-idle-after` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub after: Option<String>,

@@ -102,7 +102,8 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_output: Option<String>,
 
-    /// Run in the history. Absent if the history is disabled. Example: `{url: "s3://runs/apps/web/…"}`.
+    /// Reference to the run in the history. Absent if the history is disabled. Example:
+    /// `{url: "s3://runs/apps/web/…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<RunHistory>,
 

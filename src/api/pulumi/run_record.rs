@@ -12,7 +12,7 @@ use crate::api::bounds;
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunRecord {
-    /// Name of the Update. The Update can be deleted already.
+    /// Name of the Update, which may no longer exist.
     #[schemars(length(max = bounds::NAME))]
     pub name: String,
     /// Pulumi command: `up`, `preview` or `destroy`.
@@ -26,7 +26,7 @@ pub struct RunRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub reason: Option<String>,
-    /// Reason why the run was requested. Truncated.
+    /// Reason for the run, truncated to 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::MESSAGE))]
     pub cause: Option<String>,

@@ -96,8 +96,8 @@ pub struct StackStatus {
     #[schemars(length(max = bounds::HISTORY))]
     pub history: Vec<Snapshot>,
 
-    /// Recent runs without drift checks, newest first. At most ten entries.
-    /// Example: `[{name: web-1, type: up, state: succeeded, historyURL: "s3://runs/apps/web/…"}]`.
+    /// Last runs, except drift checks, newest first. At most ten entries. Example:
+    /// `[{name: web-1, type: up, state: succeeded, historyURL: "s3://runs/apps/web/…"}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::RUNS))]
     pub runs: Vec<RunRecord>,
@@ -356,7 +356,7 @@ pub struct Snapshot {
     pub last_reconciled_status: String,
     /// Number of runs of the artifact with this result.
     pub total_reconciliations: i64,
-    /// Name of the Update of the last of the runs. `status.runs` contains its reference to the history.
+    /// Name of the Update of the last run of this entry. `status.runs` contains the URL of the run in the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAME))]
     pub last_run: Option<String>,

@@ -75,7 +75,7 @@ struct Job {
     run: RunName,
     /// Address of the agent that has the transcript.
     agent: Option<AgentAddress>,
-    /// Whether the CLI can have run, so that a transcript can have existed.
+    /// Whether the CLI may have run. Otherwise, no transcript exists.
     has_run: bool,
     summary: summary::Summary,
     plan: Vec<u8>,
@@ -111,7 +111,7 @@ impl HistoryWriter {
             return state.clone();
         }
         if runs.len() >= MAX_RUNS {
-            // A removed run is only stored a second time.
+            // If the state of a run is lost, the run is only stored a second time.
             runs.clear();
         }
         runs.insert(uid.clone(), Stored::NotYet);
@@ -156,7 +156,7 @@ impl HistoryWriter {
             tracing::warn!(namespace, update = job.update.name, error, "the history does not contain the complete run");
         }
         self.0.metrics.history_run(result);
-        // A run that was forgotten in the meantime stays forgotten.
+        // If the state of the run was removed in the meantime, it is not added again.
         if let Some(state) = self.runs().get_mut(&job.uid) {
             *state = Stored::Done(history);
         }

@@ -44,7 +44,7 @@ impl RunTraces {
         self.is_enabled().then(|| TraceContext::of(update).trace())
     }
 
-    /// Adds the context of the run to the request for the agent.
+    /// Adds the trace context of the run to the request for the agent.
     pub fn add_to(&self, update: &Update, request: proto::RunRequest) -> proto::RunRequest {
         if !self.is_enabled() {
             return request;

@@ -1,7 +1,7 @@
-//! Identifiers of the trace and of the spans of a run. They depend only on the Update, so that the agent receives the
-//! context of the run before its span exists, and a repeated export has the same identifiers.
+//! Identifiers of the trace and of the spans of a run. They depend only on the Update. The agent can therefore receive
+//! the context of the span before the span exists, and a repeated export has the same identifiers.
 //!
-//! The runs of one push have one trace: the preview that saves the plan, the run that executes it, and their retries
+//! All runs of a push share one trace: the preview that saves the plan, the run that executes it, and their retries
 //! until the first success. A run with another cause has its own trace, which also contains the run that executes its
 //! plan. The root of the first run is the root of the trace. The roots of the other runs are its children.
 
@@ -28,8 +28,8 @@ pub struct TraceContext {
 impl TraceContext {
     /// Returns the trace of an Update.
     ///
-    /// Users can change the annotation of an Update. The namespace is therefore part of the hash: a user who knows the UID
-    /// of a Stack can select its traces only in the namespace of the Stack.
+    /// Users can change the annotation of an Update. The namespace is therefore part of the hash. A user who knows the
+    /// UID of a Stack can join its trace only from the namespace of the Stack.
     pub fn of(update: &Update) -> Self {
         let uid = update.uid().unwrap_or_default();
         let (namespace, name) = (update.namespace().unwrap_or_default(), update.name_any());

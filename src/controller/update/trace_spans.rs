@@ -2,7 +2,8 @@
 //!
 //! The root covers the time from the artifact to the recorded result. Its children are the phases `fetch`, `placement`,
 //! `wait`, `queue`, `run` and `record`. The children of `run` are the resource operations. Users and the agent can set
-//! some of these times. The times are therefore limited, so that the phases follow each other.
+//! some of these times. The times are therefore clamped, so that each phase starts at the end of the previous phase or
+//! later.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -58,7 +59,7 @@ impl Phases {
         let earliest = created.saturating_sub(MAX_LEAD).unwrap_or(created);
         let times = PhaseTimes::of(run.update.annotations()).unwrap_or_default();
         let mut latest = earliest;
-        // Limits a time to the period between the previous phase and the end of the trace.
+        // Clamps a time to the period between the previous phase and the end of the trace.
         let mut next = |time: Timestamp| {
             latest = time.clamp(latest, recorded);
             latest

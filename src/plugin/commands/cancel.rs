@@ -38,7 +38,7 @@ fn run_to_cancel<'a>(stack: &'a Stack, named: Option<&str>) -> Result<&'a str, P
     let name = full_name(stack);
     match (open, named) {
         (Some(open), Some(named)) if open != named => Err(PluginError::NotReady(format!(
-            "failed to cancel run {named} of Stack {name}: the open or queued run is {open}; name this run"
+            "failed to cancel run {named} of Stack {name}: the open or queued run is {open}; use this name"
         ))),
         (Some(open), _) => Ok(open),
         (None, _) => Err(PluginError::NotReady(format!(

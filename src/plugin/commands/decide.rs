@@ -110,7 +110,7 @@ fn confirm(stack: &Stack, plan: &StackPlan, decision: ApprovalDecision) -> Resul
     std::io::stdin().lock().read_line(&mut answer).map_err(failed)?;
     match answer.trim() {
         "yes" => Ok(()),
-        _ => Err(PluginError::Failed(format!("no decision about the plan of Stack {}", full_name(stack)))),
+        _ => Err(PluginError::Failed(format!("aborted: no decision about the plan of Stack {}", full_name(stack)))),
     }
 }
 

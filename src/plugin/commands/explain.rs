@@ -1,4 +1,4 @@
-//! `explain`: explains why a Stack is not running, and shows the next step.
+//! `explain`: explains the state of a Stack, and shows the next step.
 
 mod details;
 mod steps;

@@ -25,7 +25,8 @@ use crate::plugin::updates;
 
 /// Maximum size of a log that is not followed.
 const MAX_BYTES: i64 = 10 * 1024 * 1024;
-/// Time after the recorded end of a run within which lines still belong to the run. The times have only seconds.
+/// Time after the recorded end of a run within which lines still belong to the run. The recorded times have a precision
+/// of one second.
 const AFTER_END: SignedDuration = SignedDuration::from_secs(2);
 /// Time after the end of a run within which its last lines arrive.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -153,7 +154,7 @@ impl Window {
 }
 
 fn read_error(error: &std::io::Error) -> PluginError {
-    PluginError::Failed(format!("failed to read the log: {error}; repeat the command"))
+    PluginError::Failed(format!("failed to read the log: {error}; retry the command"))
 }
 
 /// Prints the lines of a run that has ended, or the lines until now.

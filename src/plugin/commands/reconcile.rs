@@ -18,7 +18,7 @@ use crate::plugin::sources::Source;
 ///
 /// # Errors
 ///
-/// Returns an error if a Stack is suspended, if a run fails, if a request fails, or if the time is over.
+/// Returns an error if a Stack is suspended, if a run fails, if a request fails, or if the timeout expires.
 pub async fn run(cluster: &Cluster, flags: &ReconcileFlags) -> Result<(), PluginError> {
     let mut progress = Progress::new();
     let stacks = select::selected(cluster, &flags.selection).await?;
@@ -74,7 +74,7 @@ async fn reconcile_sources(
     let mut done = BTreeSet::new();
     for stack in stacks {
         let Some(source) = Source::of(stack) else {
-            progress.note(&format!("Stack {} has no Flux source: the controller reads its source", full_name(stack)));
+            progress.note(&format!("Stack {} has no Flux source: nothing to reconcile first", full_name(stack)));
             continue;
         };
         if !done.insert(source.describe()) {
@@ -91,7 +91,7 @@ async fn reconcile_sources(
 ///
 /// # Errors
 ///
-/// Returns an error that does not only affect this Stack.
+/// Returns an error only if it also affects the other Stacks.
 pub fn collect(error: PluginError, failures: &mut Vec<String>, progress: &mut Progress) -> Result<(), PluginError> {
     match error {
         PluginError::NotReady(message) => {

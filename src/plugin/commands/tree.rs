@@ -214,7 +214,7 @@ fn update_state(update: &Update) -> String {
 impl Node {
     fn write(&self, parent: &str, first: &str, next: &str, out: &mut String) {
         let role = self.role.map(|role| format!("{role} ")).unwrap_or_default();
-        // The namespace is printed only where it differs from the namespace of the parent.
+        // The namespace is printed only if it differs from the namespace of the parent.
         let name = match self.namespace == parent {
             true => format!("{}/{}", self.kind, self.name),
             false => format!("{}/{}/{}", self.kind, self.namespace, self.name),

@@ -1,8 +1,8 @@
-//! Exports queued spans to a collector over OTLP with HTTP and Protocol Buffers.
+//! Exports queued spans to a collector over OTLP/HTTP with Protocol Buffers.
 //!
-//! `opentelemetry-otlp` encodes the spans and repeats failed requests. The batch processor of the OpenTelemetry SDK is
-//! not used: it calls the exporter on a thread without a tokio runtime, but the HTTP client requires the runtime. It also
-//! does not report the number of dropped spans. Its variant for tokio is experimental.
+//! `opentelemetry-otlp` encodes the spans and retries failed requests. The batch processor of the OpenTelemetry SDK is
+//! not used: it calls the exporter on a thread without a tokio runtime, but the HTTP client requires the runtime. It
+//! also does not report the number of dropped spans. Its variant for tokio is experimental.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::telemetry::metrics::Metrics;
 const MAX_BATCH: usize = 512;
 /// Timeout of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after the first request after which a failed request is not repeated.
+/// Maximum time from the first request to its last retry.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRIES: usize = 5;
 /// Delay before the first retry. The delay doubles with each further retry.
@@ -46,7 +46,7 @@ pub struct Settings {
 
 /// Error about the settings of the exporter. The flags are already validated, but the exporter also reads variables.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to create the exporter of traces; check the variables that start with OTEL_EXPORTER_OTLP_")]
+#[error("failed to create the trace exporter; check the variables that start with OTEL_EXPORTER_OTLP_")]
 pub struct ExporterError(#[from] ExporterBuildError);
 
 /// HTTP client of the exporter: the client of the controller with the headers for the collector.
@@ -133,7 +133,7 @@ impl ExportTask {
         };
         tokio::select! {
             () = self.export_all(&end) => {}
-            () = overdue => tracing::info!("spans still queued after the shutdown timeout"),
+            () = overdue => tracing::info!("dropped the queued spans after the shutdown timeout"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Tests the history of runs with an object storage.
+//! Tests the history of runs in object storage.
 
 use serde_json::{Value, json};
 

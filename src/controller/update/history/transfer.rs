@@ -22,14 +22,14 @@ const LIMITS: TransferLimits = TransferLimits {
 /// Limits of a transfer while the storage is unavailable.
 const OUTAGE_LIMITS: TransferLimits =
     TransferLimits { read: Duration::from_secs(3), write: Duration::from_secs(2), delays: &[] };
-/// Maximum time in which a run waits until other runs are stored.
+/// Maximum time for which a run waits until other runs are stored.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum durations of the steps of a transfer.
 struct TransferLimits {
-    /// Maximum time in which the agent returns the transcript.
+    /// Timeout for the transcript from the agent.
     read: Duration,
-    /// Maximum time in which all files are written, with all attempts.
+    /// Timeout for the writes of all files, including retries.
     write: Duration,
     /// Delays between the attempts to write a file.
     delays: &'static [Duration],
@@ -46,7 +46,9 @@ impl HistoryWriter {
         let _slot = match slot {
             Ok(Ok(slot)) => slot,
             Ok(Err(busy)) => return Err(format!("too many runs of the namespace end at the same time: {busy}")),
-            Err(_) => return Err(format!("other runs were not stored within {} s", SLOT_TIMEOUT.as_secs())),
+            Err(_) => {
+                return Err(format!("timed out after {} s while other runs were being stored", SLOT_TIMEOUT.as_secs()));
+            }
         };
         self.read_and_write(job, if self.is_in_outage() { &OUTAGE_LIMITS } else { &LIMITS }).await
     }

@@ -159,7 +159,7 @@ fn controller(found: &Controller) -> Check {
     match found.version() {
         Some(version) if version != VERSION => Check::warning(
             format!("controller {namespace}/{name} has version {version}, and this plugin has version {VERSION}"),
-            "Use the plugin of the version of the controller, because other versions can have other fields.",
+            "Install the version of the plugin that matches the controller. Other versions can have different fields.",
         ),
         _ => Check::ok(format!("controller {namespace}/{name} is running: {image}")),
     }
@@ -169,7 +169,7 @@ fn controller(found: &Controller) -> Check {
 pub fn permissions(missing: Result<Vec<&Permission>, PluginError>) -> Check {
     let missing = match missing {
         Ok(missing) => missing,
-        Err(error) => return Check::warning(error.to_string(), "Repeat the command."),
+        Err(error) => return Check::warning(error.to_string(), "Retry the command."),
     };
     if missing.is_empty() {
         return Check::ok("you have the permissions for all commands".to_owned());

@@ -21,7 +21,7 @@ const MAX_TEXT: usize = 200;
 pub struct Facts {
     pub stack: Stack,
     pub workspace: Option<Workspace>,
-    /// The open run, or else the last run.
+    /// The open run or, if no run is open, the last run.
     pub update: Option<Update>,
 }
 

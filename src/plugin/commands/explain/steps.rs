@@ -1,5 +1,4 @@
-//! Summary of each state of a Stack, and the steps with which a user continues. `docs/spec/v1/stack.md` describes the
-//! states.
+//! Summary of each state of a Stack, and the next steps for the user. `docs/spec/v1/stack.md` describes the states.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
@@ -17,7 +16,7 @@ use crate::plugin::phase::{self, Phase};
 /// Summary of a reason that this version of the plugin does not know.
 const UNKNOWN: &str = "The next run waits. The cause is below.";
 /// Summary of a stalled Stack with a reason that this version of the plugin does not know.
-const UNKNOWN_STALLED: &str = "The Stack cannot continue without an action of a user.";
+const UNKNOWN_STALLED: &str = "The Stack cannot continue until a user acts.";
 
 /// State of a Stack, which determines the summary and the steps.
 pub struct State<'a> {
@@ -114,8 +113,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Returns the steps with which a user continues, first the most likely step. Each step is a sentence with a command
-    /// on the next line.
+    /// Returns the next steps for the user, the most likely step first. Each step is a sentence with a command on the
+    /// next line.
     pub fn next_steps(&self) -> Vec<String> {
         let mut steps = match self.phase {
             Phase::Ready => Vec::new(),
@@ -270,14 +269,14 @@ impl<'a> State<'a> {
                 &format!("kubectl annotate -n {} stack {} {ANNOTATION_CONFIRM_DESTROY}=true", self.namespace, self.name),
             )],
             Some(reason::UPDATE_CONFLICT) if self.is_deleted() => {
-                vec![self.edit("Delete the other Stack first, or restore spec.stack and spec.backend, as in the cause:")]
+                vec![self.edit("Delete the other Stack first, or restore spec.stack and spec.backend:")]
             }
             Some(reason::UPDATE_CONFLICT) => vec![self.edit(
                 "Set another spec.stack or spec.backend, or set spec.preview. If you delete one of the Stacks instead, first \
                  check whether its deletion destroys the resources:",
             )],
             Some(reason::SOURCE_UNAVAILABLE) => vec![self.plugin(
-                "Create the source, or correct the reference or the credentials in the cause. Then reconcile the source:",
+                "Create the source, or correct its reference or its credentials. Then reconcile the source:",
                 "reconcile",
                 "--with-source",
             )],
