@@ -30,6 +30,29 @@ pub fn run_if_due(
     kind: UpdateKind,
     now: Timestamp,
 ) -> Action {
+    match next_step(observed, resolved, in_store, kind, now) {
+        waiting @ (Action::Settled(_)
+        | Action::AwaitApproval(_)
+        | Action::ReportRejection(_)
+        | Action::AwaitPermission(_)) => missing_in_pod(observed, resolved, in_store, kind).unwrap_or(waiting),
+        action => action,
+    }
+}
+
+/// Returns the action that fetches the source or a policy pack that the pod of the Workspace lacks. A user can need the pod
+/// while no run is due, for example to repair the state of the Pulumi stack.
+fn missing_in_pod(observed: &Observed, resolved: &Resolved, in_store: bool, kind: UpdateKind) -> Option<Action> {
+    let is_kept = |workspace: &&Workspace| workspace.metadata.deletion_timestamp.is_none();
+    let workspace = observed.workspace.as_ref().filter(is_kept).filter(|_| kind != UpdateKind::Destroy)?;
+    let requests_source = workspace.spec.artifact.as_ref() == Some(&reference(resolved));
+    if !in_store && requests_source && matches!(readiness(workspace), Readiness::LacksSource(_)) {
+        return Some(Action::Fetch(resolved.clone()));
+    }
+    let lacking = policy_packs::lacking(observed.policy_packs_of(kind), observed.workspace.as_ref());
+    lacking.map(|pack| Action::FetchPolicyPack(Box::new(pack.clone())))
+}
+
+fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: UpdateKind, now: Timestamp) -> Action {
     let stack = &observed.stack;
     if let Some(status) = pko_migration::baseline(stack, resolved) {
         return Action::AdoptBaseline(Box::new(status));
@@ -64,14 +87,14 @@ pub fn run_if_due(
         Due::Done(again) => match drift::check(stack, kind, now) {
             // A pause delays the check, and does not change the conditions.
             Check::Now(_) if restriction(observed, UpdateKind::Preview, now).is_some() => {
-                settled_on(observed, resolved, in_store, kind, again)
+                settled_on(observed, resolved, kind, again)
             }
             Check::Now(message) => run(observed, resolved, in_store, &drift::due_run(stack, message), now),
             Check::After(wait) => {
                 let again = again.map_or(wait, |again| again.min(wait));
-                settled_on(observed, resolved, in_store, kind, Some(again))
+                settled_on(observed, resolved, kind, Some(again))
             }
-            Check::Never => settled_on(observed, resolved, in_store, kind, again),
+            Check::Never => settled_on(observed, resolved, kind, again),
         },
         Due::FailedPermanently => Action::Settled(Settled::FailedPermanently),
         Due::Invalid(message) => Action::Invalid(message),
@@ -238,15 +261,9 @@ fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind
 }
 
 /// Returns the action for a Stack whose last run succeeded and for which no other run is due. The action deletes the
-/// Workspace if the reclaim policy is `Delete`, or fetches the source for a pod that has lost it. If the pod rejected a
-/// newer source, the action applies the Workspace with the source of the last run.
-fn settled_on(
-    observed: &Observed,
-    resolved: &Resolved,
-    in_store: bool,
-    kind: UpdateKind,
-    again: Option<SignedDuration>,
-) -> Action {
+/// Workspace if the reclaim policy is `Delete`. If the pod rejected a newer source, the action applies the Workspace with
+/// the source of the last run.
+fn settled_on(observed: &Observed, resolved: &Resolved, kind: UpdateKind, again: Option<SignedDuration>) -> Action {
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
     let is_there = observed.workspace.as_ref().is_some_and(|w| w.metadata.deletion_timestamp.is_none());
     // After a destroy, the Workspace is deleted before the finalizer of the Stack is removed.
@@ -255,14 +272,6 @@ fn settled_on(
         return Action::ReclaimWorkspace;
     }
     let requests_another = |w: &&Workspace| w.spec.artifact.as_ref() != Some(&reference(resolved));
-    let lacks_its_source = |w: &Workspace| !requests_another(&w) && matches!(readiness(w), Readiness::LacksSource(_));
-    if stays && !in_store && observed.workspace.as_ref().is_some_and(lacks_its_source) {
-        return Action::Fetch(resolved.clone());
-    }
-    let lacking = policy_packs::lacking(observed.policy_packs_of(kind), observed.workspace.as_ref());
-    if let Some(pack) = lacking.filter(|_| stays) {
-        return Action::FetchPolicyPack(Box::new(pack.clone()));
-    }
     let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));
     let stuck = observed.workspace.as_ref().filter(requests_another).filter(refused);
     match stuck.and_then(|_| desired_workspace(observed, resolved, kind).ok()) {

@@ -189,15 +189,17 @@ pub fn is_background(last: Option<&LastUpdate>, run: &DueRun, candidate: &RunCan
     run.operation == UpdateKind::Refresh || (is_plain && has_succeeded && is_repetition(last, candidate))
 }
 
-/// Returns whether the last run had the same inputs as the candidate.
+/// Returns whether the last run had the same inputs as the candidate. As in [`changed_request`], an annotation that a user
+/// has removed is no new request.
 fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs, &candidate.inputs);
+    let is_handled = |before: &Option<String>, now: &Option<String>| now.is_none() || before == now;
     before.generation == now.generation
-        && before.reconcile_request == now.reconcile_request
-        && before.requested_at == now.requested_at
-        && before.force_at == now.force_at
-        && before.reset_at == now.reset_at
-        && before.refresh_at == now.refresh_at
+        && is_handled(&before.reconcile_request, &now.reconcile_request)
+        && is_handled(&before.requested_at, &now.requested_at)
+        && is_handled(&before.force_at, &now.force_at)
+        && is_handled(&before.reset_at, &now.reset_at)
+        && is_handled(&before.refresh_at, &now.refresh_at)
         && is_same_source(last, candidate)
         && run::changed_input(last, now).is_none()
 }

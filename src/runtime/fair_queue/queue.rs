@@ -37,7 +37,7 @@ struct Found {
     limit: Option<usize>,
 }
 
-/// First run of a lane that may start.
+/// First run of a namespace that may start.
 struct Candidate<'q> {
     namespace: &'q str,
     /// Group that several namespaces share.
@@ -196,43 +196,49 @@ impl<W> Queue<W> {
     /// Returns the UID of the run that starts next, or `None` if no queued run may start. `taken` contains the slots
     /// that are in use or reserved.
     pub(super) fn next(&self, taken: &Taken<'_>, limits: &Limits) -> Option<&str> {
-        let mut candidates = self.candidates(taken, limits);
+        let candidates = self.candidates(taken, limits);
         let turns = self.turns(&candidates, taken);
-        candidates.retain(|candidate| {
-            let turn = candidate.shared.and_then(|group| turns.get(group));
-            turn.is_none_or(|namespace| *namespace == candidate.namespace)
-        });
-        let precedence = |candidate: &Candidate<'_>| {
-            let weight = self.share(candidate.namespace).weight;
-            let uses = WeightedUse { open: taken.in_namespace(candidate.namespace), weight };
-            let served = self.served.get(candidate.namespace).copied().unwrap_or_default();
-            (uses, served)
+        let precedence = |namespace: &str| {
+            let uses = WeightedUse { open: taken.in_namespace(namespace), weight: self.share(namespace).weight };
+            (uses, self.served.get(namespace).copied().unwrap_or_default())
         };
-        let first = candidates.iter().min_by(|a, b| {
-            let (first, second) = (precedence(a), precedence(b));
+        let first = candidates.values().min_by(|a, b| {
+            let (first, second) = (precedence(a.namespace), precedence(b.namespace));
             first.cmp(&second).then_with(|| a.position.cmp(b.position))
-        });
-        first.map(|candidate| candidate.position.uid())
+        })?;
+        let turn = first.shared.and_then(|group| turns.get(group)).and_then(|namespace| candidates.get(namespace));
+        Some(turn.unwrap_or(first).position.uid())
     }
 
-    /// Returns the first run of each lane that may start.
-    fn candidates(&self, taken: &Taken<'_>, limits: &Limits) -> Vec<Candidate<'_>> {
+    /// Returns the first run of each namespace that may start.
+    fn candidates(&self, taken: &Taken<'_>, limits: &Limits) -> BTreeMap<&str, Candidate<'_>> {
         let nodes = self.runs.iter().filter(|(node, _)| taken.on_node(node) < limits.each_node);
         let lanes = nodes.flat_map(|(node, lanes)| lanes.iter().map(move |(lane, runs)| (node, lane, runs)));
         let free = lanes.filter(|(node, (namespace, group), _)| {
             taken.has_free_slot(namespace, node, self.share(namespace), limits)
                 && group.as_ref().is_none_or(|group| taken.full_group(group, self.group_limit(group)).is_none())
         });
-        let candidates = free.filter_map(|(_, (namespace, group), runs)| {
+        let mut candidates: BTreeMap<&str, Candidate<'_>> = BTreeMap::new();
+        for (_, (namespace, group), runs) in free {
+            let Some((position, _)) = runs.first_key_value() else { continue };
             let shared = group.as_ref().filter(|group| group.namespace.is_none());
-            Some(Candidate { namespace, shared, position: runs.first_key_value()?.0 })
-        });
-        candidates.collect()
+            let candidate = Candidate { namespace, shared, position };
+            match candidates.get(namespace.as_str()) {
+                Some(first) if first.position <= candidate.position => {}
+                _ => drop(candidates.insert(namespace, candidate)),
+            }
+        }
+        candidates
     }
 
-    /// Returns the namespace whose run may use the next slot of each shared group. Otherwise, a namespace with many runs
-    /// outside the group would never get a slot of the group.
-    fn turns<'q>(&self, candidates: &[Candidate<'q>], taken: &Taken<'_>) -> HashMap<&'q GroupKey, &'q str> {
+    /// Returns the namespace whose run receives the next slot of each shared group. Otherwise, a namespace with many open
+    /// runs outside the group would never get a slot of the group. Only a namespace whose first run belongs to the group
+    /// has a turn, so its other runs do not delay the group.
+    fn turns<'q>(
+        &self,
+        candidates: &BTreeMap<&'q str, Candidate<'q>>,
+        taken: &Taken<'_>,
+    ) -> HashMap<&'q GroupKey, &'q str> {
         let precedence = |group: &GroupKey, namespace: &str| {
             let queued = self.namespaces.get(namespace);
             let served = queued.map(|queued| queued.groups.get(group).copied().unwrap_or(queued.joined));
@@ -240,7 +246,7 @@ impl<W> Queue<W> {
             (WeightedUse { open: taken.of_group_in(group, namespace), weight }, served)
         };
         let mut turns: HashMap<&'q GroupKey, &'q str> = HashMap::new();
-        for candidate in candidates {
+        for candidate in candidates.values() {
             let Some(group) = candidate.shared else { continue };
             let first = turns.get(group).copied();
             let own = precedence(group, candidate.namespace);

@@ -102,6 +102,33 @@ fn a_namespace_with_many_other_runs_gets_its_turn_in_a_shared_group() {
 }
 
 #[test]
+fn runs_outside_a_shared_group_do_not_delay_the_group_in_other_namespaces() {
+    let now = Instant::now();
+    let mut queue = queue(1, 1, 1);
+    assert_eq!(request(&mut queue, &run("open", "z", "n")), Ok(()));
+    let late = Run { pending_since: at(5000), ..grouped("a-last", "a", shared("aws", 1)) };
+    let _ = request(&mut queue, &late);
+    let _ = request(&mut queue, &run("a0", "a", "n"));
+    let _ = request(&mut queue, &grouped("b-member", "b", shared("aws", 1)));
+    let mut ended = "open".to_owned();
+    let mut order = Vec::new();
+    for next in 1..=4 {
+        queue.close(&ended, now);
+        // Namespace a always has another run before its run in the group.
+        let _ = request(&mut queue, &run(&format!("a{next}"), "a", "n"));
+        ended = queue.next_requeue(now).expect("a free slot");
+        let started = match ended.as_str() {
+            "b-member" => grouped("b-member", "b", shared("aws", 1)),
+            "a-last" => late.clone(),
+            uid => run(uid, "a", "n"),
+        };
+        assert_eq!(request(&mut queue, &started), Ok(()));
+        order.push(ended.clone());
+    }
+    assert!(order.contains(&"b-member".to_owned()), "{order:?}");
+}
+
+#[test]
 fn an_open_run_keeps_its_group_after_a_restart() {
     let mut queue = queue(9, 9, 9);
     queue.adopt(&grouped("a1", "a", local("state", "a", 1)), Instant::now());

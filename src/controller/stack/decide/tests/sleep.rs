@@ -67,6 +67,19 @@ fn drift_checks_and_retries_wake_the_workspace() {
 }
 
 #[test]
+fn a_pod_that_a_user_woke_receives_its_source_although_no_run_is_due() {
+    let mut failed = asleep();
+    let status = failed.stack.status.as_mut().expect("value is set");
+    status.last_update.as_mut().expect("value is set").state = Some("failed".to_owned());
+    assert!(matches!(decide(&failed, now()), Action::Settled(Settled::RetryAfter(_))), "the Workspace is asleep");
+    let woken = workspace(&failed.stack, Status::False, "ArtifactUnavailable");
+    failed.workspace = Some(woken);
+    assert_eq!(brief(&decide(&failed, now())), "Fetch");
+    failed.in_store = true;
+    assert!(matches!(decide(&failed, now()), Action::Settled(Settled::RetryAfter(_))));
+}
+
+#[test]
 fn a_due_run_fetches_its_policy_packs_before_the_workspace_wakes() {
     let action = |in_store: bool| {
         let pack = ResolvedPack { name: "house".to_owned(), resolved: resolved(), config: [].into(), in_store };
