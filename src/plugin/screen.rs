@@ -82,9 +82,13 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut out = String::new();
     for line in &lines {
-        let padded: String =
-            line.iter().zip(&widths).map(|(text, width)| format!("{text:<padding$}", padding = width + GAP)).collect();
-        out.push_str(padded.trim_end());
+        // Does not pad with the formatter, which panics for a width above 65,535.
+        let mut padding = 0;
+        for (text, width) in line.iter().zip(&widths) {
+            out.push_str(&" ".repeat(padding));
+            out.push_str(text);
+            padding = width.saturating_sub(text.chars().count()) + GAP;
+        }
         out.push('\n');
     }
     out
@@ -154,6 +158,15 @@ mod tests {
         let rows = [vec!["web".to_owned(), String::new()], vec!["database".to_owned(), "two\nlines".to_owned()]];
         assert_eq!(table(&["NAME", "STATE"], &rows), "NAME       STATE\nweb        -\ndatabase   two lines\n");
         assert_eq!(table(&["NAME"], &[]), "NAME\n");
+    }
+
+    #[test]
+    fn a_long_cell_does_not_panic() {
+        let long = "x".repeat(70_000);
+        let last = table(&["NAME", "VALUE"], &[vec!["web".to_owned(), long.clone()]]);
+        assert_eq!(last, format!("NAME   VALUE\nweb    {long}\n"), "the last column is not padded");
+        let first = table(&["NAME", "VALUE"], &[vec![long.clone(), "web".to_owned()]]);
+        assert_eq!(first, format!("NAME{}VALUE\n{long}   web\n", " ".repeat(70_000 - 4 + GAP)));
     }
 
     #[test]
