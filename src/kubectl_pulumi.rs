@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match plugin::run(CommandLine::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("✗ {error}");
+            eprintln!("{}", plugin::message(&error));
             ExitCode::from(error.exit_code())
         }
     }

@@ -10,6 +10,7 @@ pub mod artifact;
 pub mod file_watch;
 pub mod pulumi;
 pub mod subprocess;
+pub mod text;
 
 pub mod history;
 pub mod rpc;

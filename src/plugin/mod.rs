@@ -25,6 +25,11 @@ mod updates;
 use crate::plugin::args::CommandLine;
 use crate::plugin::error::PluginError;
 
+/// Returns the message of an error for the terminal. The message can contain text from the cluster.
+pub fn message(error: &PluginError) -> String {
+    format!("✗ {}", screen::printable(&error.to_string()))
+}
+
 /// Runs a command.
 ///
 /// # Errors
@@ -39,4 +44,15 @@ pub fn run(line: CommandLine) -> Result<(), PluginError> {
     // Does not wait for a blocking read of the standard input.
     runtime.shutdown_background();
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_message_cannot_control_the_terminal() {
+        let error = PluginError::NotReady("Stack apps/web is not ready: a\u{1b}]52;c;eA==\u{7}\u{202e}b".to_owned());
+        assert_eq!(message(&error), "✗ Stack apps/web is not ready: a\u{fffd}]52;c;eA==\u{fffd}\u{fffd}b");
+    }
 }

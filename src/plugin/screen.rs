@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Write as _};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use pulumi_controller::text::is_format;
 use serde::Serialize;
 
 use crate::plugin::args::Format;
@@ -122,11 +123,17 @@ pub fn short_duration(duration: SignedDuration) -> String {
     }
 }
 
-/// Replaces the control characters in a text, except line breaks and tabs, so that a message from the cluster cannot
-/// change the state of the terminal.
+/// Replaces the control characters in a text, except line breaks and tabs, and the invisible format characters, so that
+/// a message from the cluster cannot change the state of the terminal or look like another message.
 pub fn printable(text: &str) -> String {
     let is_control = |character: char| character.is_control() && character != '\n' && character != '\t';
-    text.chars().map(|character| if is_control(character) { '\u{fffd}' } else { character }).collect()
+    let is_replaced = |character: char| is_control(character) || is_format(character);
+    text.chars().map(|character| if is_replaced(character) { '\u{fffd}' } else { character }).collect()
+}
+
+/// Returns a text like [`printable`] in a single line, so that a value from the cluster cannot look like another line.
+pub fn printable_line(text: &str) -> String {
+    printable(text).replace(['\n', '\t'], "\u{fffd}")
 }
 
 #[cfg(test)]
@@ -151,6 +158,12 @@ mod tests {
         let example = Example { name: "web" };
         assert_eq!(render(&example, Format::Json).unwrap(), "{\n  \"name\": \"web\"\n}\n");
         assert_eq!(render(&example, Format::Yaml).unwrap(), "name: web\n");
+    }
+
+    #[test]
+    fn a_text_contains_no_control_and_format_characters() {
+        assert_eq!(printable("a\u{9b}b\r\u{202e}c\n\td"), "a\u{fffd}b\u{fffd}\u{fffd}c\n\td");
+        assert_eq!(printable_line("a\n\u{2066}b"), "a\u{fffd}\u{fffd}b");
     }
 
     #[test]

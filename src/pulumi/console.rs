@@ -1,6 +1,7 @@
 //! Cleans the console output of the CLI, and finds links in it.
 
 use super::stack_name;
+use crate::text::is_format;
 
 /// Labels that the CLI prints before the URL of an update.
 const PERMALINK_LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
@@ -47,15 +48,6 @@ pub fn without_colors(text: &str) -> String {
 pub fn for_display(text: &str) -> String {
     let is_shown = |character: char| (!character.is_control() || "\n\t".contains(character)) && !is_format(character);
     without_colors(text).chars().filter(|character| is_shown(*character)).collect()
-}
-
-/// Returns whether a character is invisible and changes the direction or the lines of a text. Such characters can
-/// make a text look like another text.
-fn is_format(character: char) -> bool {
-    matches!(
-        character,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
-    )
 }
 
 /// Returns the length of the color tag at the start of a text, or 0.

@@ -11,7 +11,7 @@ use crate::plugin::args::DecisionFlags;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
 use crate::plugin::progress::Progress;
-use crate::plugin::screen::printable;
+use crate::plugin::screen::{printable, printable_line};
 use crate::plugin::select::full_name;
 
 /// Minimum number of digits of a shortened digest.
@@ -120,12 +120,14 @@ fn describe(stack: &Stack, plan: &StackPlan) -> String {
     let refresh = if plan.refresh.unwrap_or_default() { " with a refresh of the state" } else { "" };
     out.push_str(&format!("  operation: {}{refresh}\n", plan.operation.as_str()));
     if let Some(revision) = &plan.revision {
-        out.push_str(&format!("  revision: {revision}\n"));
+        out.push_str(&format!("  revision: {}\n", printable_line(revision)));
     }
     let changes: Vec<String> = plan.changes.iter().map(|(operation, count)| format!("{count} {operation}")).collect();
-    out.push_str(&format!("  changes: {}\n", changes.join(", ")));
+    out.push_str(&format!("  changes: {}\n", printable_line(&changes.join(", "))));
     for resource in plan.resources.iter().take(MAX_RESOURCES) {
-        out.push_str(&format!("  {:<8} {} {}\n", resource.operation, resource.kind(), resource.name()));
+        // The program chooses the name, which could otherwise contain lines that look like other resources.
+        let text = format!("{:<8} {} {}", resource.operation, resource.kind(), resource.name());
+        out.push_str(&format!("  {}\n", printable_line(&text)));
     }
     let shown = i64::try_from(plan.resources.len().min(MAX_RESOURCES)).unwrap_or(i64::MAX);
     if plan.resource_count > shown {
@@ -229,5 +231,9 @@ mod tests {
         stack.status.as_mut().unwrap().plan.as_mut().unwrap().refresh = Some(true);
         let text = describe(&stack, plan(&stack).unwrap());
         assert!(text.contains("  operation: up with a refresh of the state\n"), "{text}");
+        let resources = &mut stack.status.as_mut().unwrap().plan.as_mut().unwrap().resources;
+        resources[0].urn = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs\n  same     all".to_owned();
+        let text = describe(&stack, plan(&stack).unwrap());
+        assert!(text.contains("Bucket logs\u{fffd}  same     all\n"), "{text}");
     }
 }
