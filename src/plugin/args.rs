@@ -219,8 +219,8 @@ pub struct DecisionFlags {
     #[arg(value_name = "STACK")]
     pub stack: String,
 
-    /// Digest of the plan that you have reviewed, or its first eight or more digits. Default: the plugin shows the plan
-    /// in the terminal, and asks for confirmation.
+    /// Digest of the plan that you have reviewed, or its first digits: at least 32 for `approve`, and at least 8 for
+    /// `reject`. Default: the plugin shows the plan in the terminal, and asks for confirmation.
     #[arg(long, value_name = "DIGEST")]
     pub plan: Option<String>,
 

@@ -85,7 +85,9 @@ fn a_user_approves_a_reviewed_plan_and_cancels_a_run_with_the_plugin() {
         let plan = until_awaiting(&main, &commit).await;
 
         assert!(plugin(scene, &["explain", "main"]).await.contains("kubectl pulumi approve"));
-        let other = try_plugin(scene, &["approve", "main", "--plan", "0123456789"]).await;
+        let short = try_plugin(scene, &["approve", "main", "--plan", "0123456789"]).await;
+        assert!(short.expect_err("a short digest").contains("its first 32 or more digits"));
+        let other = try_plugin(scene, &["approve", "main", "--plan", &"0123456789".repeat(4)]).await;
         assert!(other.expect_err("another plan").contains("review this plan"));
         let refusal = try_plugin(scene, &["approve", "main"]).await.expect_err("there is no terminal");
         assert!(refusal.contains("--plan is required"), "{refusal}");

@@ -14,8 +14,11 @@ use crate::plugin::progress::Progress;
 use crate::plugin::screen::{printable, printable_line};
 use crate::plugin::select::full_name;
 
-/// Minimum number of digits of a shortened digest.
-const MIN_DIGITS: usize = 8;
+/// Minimum number of digits of a shortened digest in an approval: 128 bits. A tenant who controls the content of the plan
+/// could create a harmful plan with the same few digits as the reviewed plan.
+const MIN_APPROVED_DIGITS: usize = 32;
+/// Minimum number of digits of a shortened digest in a rejection.
+const MIN_REJECTED_DIGITS: usize = 8;
 /// Maximum number of resources of a plan in the terminal.
 const MAX_RESOURCES: usize = 50;
 
@@ -41,7 +44,7 @@ async fn decide(cluster: &Cluster, flags: &DecisionFlags, decision: ApprovalDeci
     let stack: Stack = cluster.get(cluster.namespace(), &flags.stack).await?;
     let plan = plan(&stack)?;
     match &flags.plan {
-        Some(digest) => check_digest(&stack, plan, digest)?,
+        Some(digest) => check_digest(&stack, plan, digest, decision)?,
         // The user decides about the plan on the screen, even if the controller creates a newer plan in the meantime.
         None => confirm(&stack, plan, decision)?,
     }
@@ -73,13 +76,17 @@ fn plan(stack: &Stack) -> Result<&StackPlan, PluginError> {
 }
 
 /// Checks that the plan of the Stack is the plan that the user has reviewed.
-fn check_digest(stack: &Stack, plan: &StackPlan, given: &str) -> Result<(), PluginError> {
+fn check_digest(stack: &Stack, plan: &StackPlan, given: &str, decision: ApprovalDecision) -> Result<(), PluginError> {
+    let min_digits = match decision {
+        ApprovalDecision::Approve => MIN_APPROVED_DIGITS,
+        ApprovalDecision::Reject => MIN_REJECTED_DIGITS,
+    };
     let (current, digest) = (plan.digest.to_string(), plan.digest.hex());
     let digits = given.strip_prefix("sha256:").unwrap_or(given);
-    let is_valid = digits.len() >= MIN_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_valid = digits.len() >= min_digits && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_valid {
         return Err(PluginError::Usage(format!(
-            "invalid --plan={given}: use the digest of the plan, or its first {MIN_DIGITS} or more digits"
+            "invalid --plan={given}: use the digest of the plan, or its first {min_digits} or more digits"
         )));
     }
     if given == current || digest.starts_with(digits) {
@@ -210,13 +217,22 @@ mod tests {
     #[test]
     fn only_the_reviewed_plan_is_accepted() {
         let stack = with_plan();
-        let check = |given: &str| check_digest(&stack, plan(&stack).unwrap(), given).map_err(|error| error.exit_code());
-        for valid in [PLAN, "d242d1f0", "sha256:d242d1f0da28"] {
-            assert_eq!(check(valid), Ok(()), "{valid}");
+        let check = |given: &str, decision: ApprovalDecision| {
+            check_digest(&stack, plan(&stack).unwrap(), given, decision).map_err(|error| error.exit_code())
+        };
+        let hex = PLAN.strip_prefix("sha256:").unwrap();
+        for valid in [PLAN, hex, hex.get(..32).unwrap(), PLAN.get(..39).unwrap()] {
+            assert_eq!(check(valid, ApprovalDecision::Approve), Ok(()), "{valid}");
+            assert_eq!(check(valid, ApprovalDecision::Reject), Ok(()), "{valid}");
         }
-        assert_eq!(check("d242d1f"), Err(2), "too short");
-        assert_eq!(check("not a digest"), Err(2));
-        assert_eq!(check("0123456789"), Err(5), "another plan");
+        for short in ["d242d1f0", "sha256:d242d1f0da28", hex.get(..31).unwrap()] {
+            assert_eq!(check(short, ApprovalDecision::Approve), Err(2), "{short}");
+            assert_eq!(check(short, ApprovalDecision::Reject), Ok(()), "{short}");
+        }
+        assert_eq!(check("d242d1f", ApprovalDecision::Reject), Err(2), "too short");
+        assert_eq!(check("not a digest", ApprovalDecision::Reject), Err(2));
+        assert_eq!(check("0123456789", ApprovalDecision::Reject), Err(5), "another plan");
+        assert_eq!(check(DIGEST, ApprovalDecision::Approve), Err(5), "another plan");
         assert_eq!(plan(&without_plan()).unwrap_err().exit_code(), 5);
     }
 

@@ -169,10 +169,7 @@ impl<'a> State<'a> {
 
     fn of_waiting(&self) -> Vec<String> {
         match self.reason {
-            Some(reason::AWAITING_APPROVAL) => vec![
-                self.plugin("Review the plan, and approve it:", "approve", ""),
-                self.plugin("Or reject the plan:", "reject", "--reason TEXT"),
-            ],
+            Some(reason::AWAITING_APPROVAL) => self.of_approval(),
             Some(reason::PAUSED) => self.of_pause(),
             Some(reason::OUTSIDE_SCHEDULE) => self.of_schedule(),
             Some(reason::PREREQUISITE_NOT_SATISFIED) => {
@@ -183,6 +180,17 @@ impl<'a> State<'a> {
             }
             _ => vec![self.plugin("Look at the events:", "events", "")],
         }
+    }
+
+    /// Returns how to decide about the plan. Only the complete digest names the plan in a way that nobody can imitate.
+    fn of_approval(&self) -> Vec<String> {
+        let mut steps = vec![self.plugin("Review the plan, and approve it:", "approve", "")];
+        if let Some(plan) = self.stack.status.as_ref().and_then(|status| status.plan.as_ref()) {
+            let arguments = format!("--plan {}", plan.digest);
+            steps.push(self.plugin("Or, after the review, approve it without a terminal:", "approve", &arguments));
+        }
+        steps.push(self.plugin("Or reject the plan:", "reject", "--reason TEXT"));
+        steps
     }
 
     /// Returns how a pause ends. The message of the condition tells whether the namespace or the controller is paused.

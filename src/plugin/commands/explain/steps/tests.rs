@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::plugin::fixtures::{condition, now, stack};
+use crate::plugin::fixtures::{DIGEST, PLAN, condition, now, stack};
 
 /// The reference of Stacks.
 const REFERENCE: &str = include_str!("../../../../../docs/spec/v1/stack.md");
@@ -198,4 +198,21 @@ fn results_of_a_ready_stack_have_a_next_step() {
     let mandatory = of(condition("Drifted", "False", "NoDrift", ""), json!({ "mandatory": 1 }));
     assert!(mandatory.contains("Correct the program"), "{mandatory}");
     assert_eq!(of(condition("Drifted", "False", "NoDrift", ""), json!({ "advisory": 1 })), "");
+}
+
+#[test]
+fn an_approval_without_a_terminal_names_the_complete_digest() {
+    let waiting = |more: Value| {
+        let mut status = more;
+        status["conditions"] = json!([
+            condition("Ready", "False", "AwaitingApproval", "why"),
+            condition("Reconciling", "True", "AwaitingApproval", "why"),
+        ]);
+        steps(&stack("web", &json!({}), &status))
+    };
+    let plan = json!({ "digest": PLAN, "updateName": "web-1", "fileDigest": DIGEST, "operation": "up",
+        "changes": { "create": 1 }, "resources": [], "resourceCount": 1 });
+    let step = format!("kubectl pulumi approve -n apps web --plan {PLAN}");
+    assert!(waiting(json!({ "plan": plan })).iter().any(|found| found.ends_with(&step)));
+    assert_eq!(waiting(json!({})).len(), 2, "without a plan in the status");
 }
