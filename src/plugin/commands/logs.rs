@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use futures::{AsyncBufReadExt as _, Stream, StreamExt as _};
+use futures::{AsyncBufRead, AsyncBufReadExt as _, Stream, StreamExt as _};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -23,8 +23,8 @@ use crate::plugin::screen::{self, printable};
 use crate::plugin::select::full_name;
 use crate::plugin::updates;
 
-/// Maximum size of a log that is not followed.
-const MAX_BYTES: i64 = 10 * 1024 * 1024;
+/// Maximum size of a log that is not followed, in bytes.
+const MAX_BYTES: usize = 10 * 1024 * 1024;
 /// Time after the recorded end of a run within which lines still belong to the run. The recorded times have a precision
 /// of one second.
 const AFTER_END: SignedDuration = SignedDuration::from_secs(2);
@@ -44,21 +44,23 @@ pub async fn run(cluster: &Cluster, flags: &LogFlags) -> Result<(), PluginError>
     if !found.is_some_and(|pod| is_pod_of(&pod, &update)) {
         return print_last_output(&update);
     }
-    let follows = flags.follow && window.end.is_none();
-    let parameters = LogParams {
+    if !flags.follow || window.end.is_some() {
+        return Box::pin(print_tail(cluster, &pod, &window, flags.tail)).await;
+    }
+    let parameters = parameters(&window, true, flags.tail);
+    let log = Box::pin(cluster.open_log(namespace, &pod, &parameters).await?);
+    follow(cluster, &update, log.lines(), &mut window).await
+}
+
+fn parameters(window: &Window, follow: bool, tail_lines: Option<i64>) -> LogParams {
+    LogParams {
         container: Some(names::PULUMI_CONTAINER.to_owned()),
-        follow: follows,
-        limit_bytes: (!follows).then_some(MAX_BYTES),
+        follow,
+        limit_bytes: if follow { None } else { i64::try_from(MAX_BYTES).ok() },
         since_time: Some(window.start),
-        tail_lines: flags.tail.filter(|_| follows),
+        tail_lines,
         timestamps: true,
         ..LogParams::default()
-    };
-    let log = Box::pin(cluster.open_log(namespace, &pod, &parameters).await?);
-    if follows {
-        follow(cluster, &update, log.lines(), &mut window).await
-    } else {
-        print_tail(log.lines(), &window, flags.tail).await
     }
 }
 
@@ -157,30 +159,87 @@ fn read_error(error: &std::io::Error) -> PluginError {
     PluginError::Failed(format!("failed to read the log: {error}; retry the command"))
 }
 
+/// Last lines of a run.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tail {
+    lines: VecDeque<String>,
+    /// The log contains lines after the end of the run.
+    has_later_lines: bool,
+    /// The log reached the limit before the end of the run.
+    is_cut: bool,
+}
+
 /// Prints the lines of a run that has ended, or the lines until now.
-async fn print_tail(
-    mut lines: impl Stream<Item = std::io::Result<String>> + Unpin,
-    window: &Window,
-    tail: Option<i64>,
-) -> Result<(), PluginError> {
-    let limit = tail.map_or(usize::MAX, |lines| usize::try_from(lines).unwrap_or_default());
-    let mut last = VecDeque::new();
-    while let Some(line) = lines.next().await {
-        match window.line(&line.map_err(|error| read_error(&error))?) {
-            Line::Before => {}
-            Line::Within(text) => {
-                last.push_back(format!("{}\n", printable(text)));
-                if last.len() > limit {
-                    last.pop_front();
-                }
-            }
-            Line::After => break,
-        }
+async fn print_tail(cluster: &Cluster, pod: &str, window: &Window, tail: Option<i64>) -> Result<(), PluginError> {
+    let mut found = Box::pin(request_tail(cluster, pod, window, tail, tail)).await?;
+    // The API server has counted lines of later runs.
+    if tail.is_some() && found.has_later_lines {
+        found = Box::pin(request_tail(cluster, pod, window, None, tail)).await?;
     }
-    for line in last {
+    for line in found.lines {
         screen::write(line.as_bytes())?;
     }
+    if found.is_cut {
+        eprintln!("{}", cut_note(cluster.namespace(), pod));
+    }
     Ok(())
+}
+
+fn cut_note(namespace: &str, pod: &str) -> String {
+    format!(
+        "ℹ The log reached the limit of {} MiB, so later lines of the run are missing. For the complete log: kubectl logs \
+         -n {namespace} {pod} -c {}",
+        MAX_BYTES / 1024 / 1024,
+        names::PULUMI_CONTAINER
+    )
+}
+
+/// Reads the last `tail` lines of a run from the last `tail_lines` lines of the pod.
+async fn request_tail(
+    cluster: &Cluster,
+    pod: &str,
+    window: &Window,
+    tail_lines: Option<i64>,
+    tail: Option<i64>,
+) -> Result<Tail, PluginError> {
+    let parameters = parameters(window, false, tail_lines);
+    let log = Box::pin(cluster.open_log(cluster.namespace(), pod, &parameters).await?);
+    read_tail(log, window, tail, MAX_BYTES).await
+}
+
+/// Reads the last lines of a run from a log with at most `max_bytes` bytes.
+async fn read_tail(
+    mut log: impl AsyncBufRead + Unpin,
+    window: &Window,
+    tail: Option<i64>,
+    max_bytes: usize,
+) -> Result<Tail, PluginError> {
+    let limit = tail.map_or(usize::MAX, |lines| usize::try_from(lines).unwrap_or_default());
+    let mut found = Tail::default();
+    let mut read = 0;
+    loop {
+        // The limit can cut a character, so the line is not always valid UTF-8.
+        let mut line = Vec::new();
+        let length = log.read_until(b'\n', &mut line).await.map_err(|error| read_error(&error))?;
+        if length == 0 {
+            found.is_cut = read >= max_bytes;
+            return Ok(found);
+        }
+        read += length;
+        match window.line(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n'])) {
+            Line::Before => {}
+            Line::Within(text) => {
+                found.lines.push_back(format!("{}\n", printable(text)));
+                if found.lines.len() > limit {
+                    found.lines.pop_front();
+                }
+            }
+            Line::After => {
+                found.has_later_lines = true;
+                return Ok(found);
+            }
+        }
+    }
 }
 
 /// Prints the lines of an open run until the run ends.
@@ -240,6 +299,31 @@ mod tests {
         assert_eq!(window.line("no time"), Line::Within("no time"));
         window.end = None;
         assert_eq!(window.line("2026-11-02T11:01:03Z more"), Line::Within("more"), "an open run");
+    }
+
+    #[tokio::test]
+    async fn the_last_lines_are_complete_or_the_limit_is_reported() {
+        let window = Window::of(&run_of_a_minute()).unwrap();
+        let log = "2026-11-02T11:00:01Z one\r\n2026-11-02T11:00:02Z two\n2026-11-02T11:00:03Z thr\u{e9}\n";
+        let lines = |texts: &[&str]| texts.iter().map(|text| format!("{text}\n")).collect::<VecDeque<_>>();
+        let complete = read_tail(log.as_bytes(), &window, Some(2), MAX_BYTES).await.unwrap();
+        assert_eq!(complete, Tail { lines: lines(&["two", "thr\u{e9}"]), ..Tail::default() });
+        // The limit is in the middle of the last character.
+        let max_bytes = log.len() - 2;
+        let cut = read_tail(&log.as_bytes()[..max_bytes], &window, Some(1), max_bytes).await.unwrap();
+        assert_eq!(cut, Tail { lines: lines(&["thr\u{fffd}"]), is_cut: true, ..Tail::default() });
+        let later = format!("{log}2026-11-02T11:02:00Z next run\n");
+        let found = read_tail(later.as_bytes(), &window, Some(2), later.len()).await.unwrap();
+        assert_eq!(found, Tail { lines: lines(&["two", "thr\u{e9}"]), has_later_lines: true, is_cut: false });
+        assert!(cut_note("apps", "web-workspace-0").contains("10 MiB"));
+    }
+
+    #[test]
+    fn the_api_server_selects_the_last_lines() {
+        let window = Window::of(&run_of_a_minute()).unwrap();
+        let selected = parameters(&window, false, Some(5));
+        assert_eq!((selected.tail_lines, selected.limit_bytes), (Some(5), Some(10 * 1024 * 1024)));
+        assert_eq!(parameters(&window, true, None).limit_bytes, None, "a followed log has no limit");
     }
 
     #[test]
