@@ -8,6 +8,11 @@ use jiff::tz::TimeZone;
 
 /// Maximum length of a part of a name in bytes.
 const MAX_PART: usize = 253;
+/// Types of runs in the names.
+const KINDS: [&str; 5] = ["up", "preview", "destroy", "refresh", UNKNOWN];
+/// Number of digits of the date, and of the time, in a name.
+const DATE_DIGITS: usize = 8;
+const TIME_DIGITS: usize = 6;
 /// Part of a name whose value is unknown.
 const UNKNOWN: &str = "unknown";
 
@@ -82,14 +87,23 @@ pub(super) struct ObjectName<'a> {
     pub(super) kind: &'a str,
 }
 
-/// Returns the parts of a name. Returns `None` if the object does not belong to the history.
+/// Returns the parts of a name. Returns `None` if the object does not belong to the history. The check is strict, because
+/// the retention deletes objects by their names, and other programs may use the same storage.
 pub(super) fn parse(name: &str) -> Option<ObjectName<'_>> {
     let (run, file) = name.rsplit_once('/')?;
     let parts: Vec<&str> = run.split('/').collect();
     let [namespace, _, _, time] = parts.as_slice() else { return None };
-    let (_, rest) = time.split_once('-')?;
+    let (created, rest) = time.split_once('-')?;
     let (kind, _) = rest.split_once('-')?;
-    FILES.iter().any(|known| known.name() == file).then_some(ObjectName { namespace, run, time, kind })
+    let is_known = is_time(created) && KINDS.contains(&kind) && FILES.iter().any(|known| known.name() == file);
+    is_known.then_some(ObjectName { namespace, run, time, kind })
+}
+
+/// Returns whether a text has the format of the time in a name, such as `20261126T184207Z`.
+fn is_time(text: &str) -> bool {
+    let are_digits = |part: &str, length: usize| part.len() == length && part.bytes().all(|b| b.is_ascii_digit());
+    let parts = text.strip_suffix('Z').and_then(|text| text.split_once('T'));
+    parts.is_some_and(|(date, time)| are_digits(date, DATE_DIGITS) && are_digits(time, TIME_DIGITS))
 }
 
 /// Returns a text as a part of a name. Users can set some of these texts, so the result contains only characters that are
@@ -142,6 +156,23 @@ mod tests {
     fn other_objects_are_not_part_of_the_history() {
         for name in ["", "summary.json", "apps/web/1b2c/summary.json", "apps/web/1b2c/20261126T184207Z-up-9f8e/other"] {
             assert_eq!(parse(name), None, "{name}");
+        }
+        let rows = [
+            ("20261126T184207Z-up-9f8e", true),
+            ("20261126T184207Z-preview-9f8e", true),
+            ("20261126T184207Z-unknown-9f8e", true),
+            ("20261126T184207Z-backup-9f8e", false),
+            ("20261126T184207Z-up", false),
+            ("20261126T184207-up-9f8e", false),
+            ("20261126184207Z-up-9f8e", false),
+            ("2026112xT184207Z-up-9f8e", false),
+            ("120261126T184207Z-up-9f8e", false),
+            ("2026-11-26-up-9f8e", false),
+            ("1-up-9f8e", false),
+            ("-up-9f8e", false),
+        ];
+        for (run, is_known) in rows {
+            assert_eq!(parse(&format!("apps/web/1b2c/{run}/summary.json")).is_some(), is_known, "{run}");
         }
     }
 }

@@ -105,13 +105,23 @@ mod tests {
     const RETENTION: Retention =
         Retention { max_runs: 2, max_age: Duration::from_secs(3600), max_size: Some(10 * MIN_SIZE) };
 
-    fn object(namespace: &str, time: &str, size: u64) -> StoredObject {
-        let name = format!("{namespace}/web/uid/{time}/summary.json");
+    /// Returns the directory of a run. For example, `7-up-a` is a run in the seventh second of a day.
+    fn directory(run: &str) -> String {
+        let (second, rest) = run.split_once('-').unwrap();
+        format!("20261126T{second:0>6}Z-{rest}")
+    }
+
+    fn object(namespace: &str, run: &str, size: u64) -> StoredObject {
+        let name = format!("{namespace}/web/uid/{}/summary.json", directory(run));
         StoredObject { name, size, modified: Timestamp::from_second(10_000).unwrap() }
     }
 
+    /// Returns the runs of objects in the format of the argument of `directory`.
     fn times(names: &[String]) -> Vec<String> {
-        let time = |name: &String| name.rsplit('/').nth(1).map(str::to_owned);
+        let time = |name: &String| {
+            let (second, rest) = name.rsplit('/').nth(1)?.strip_prefix("20261126T")?.split_once('Z')?;
+            Some(format!("{}{rest}", second.trim_start_matches('0')))
+        };
         names.iter().filter_map(time).collect()
     }
 
@@ -129,8 +139,10 @@ mod tests {
     fn the_newest_runs_of_each_type_are_kept() {
         let all = ["1-up-a", "2-preview-b", "3-up-c", "4-preview-d", "5-up-e", "6-preview-f"];
         let mut objects: Vec<StoredObject> = all.map(|time| object("apps", time, 1)).into();
-        objects.push(StoredObject { name: "apps/web/uid/1-up-a/output.log.gz".to_owned(), ..objects[0].clone() });
-        objects.push(StoredObject { name: "apps/web/uid/0-up-x/notes.txt".to_owned(), ..objects[0].clone() });
+        let output = format!("apps/web/uid/{}/output.log.gz", directory("1-up-a"));
+        objects.push(StoredObject { name: output, ..objects[0].clone() });
+        let notes = format!("apps/web/uid/{}/notes.txt", directory("0-up-x"));
+        objects.push(StoredObject { name: notes, ..objects[0].clone() });
         assert_eq!(times(&surplus(&objects, &RETENTION)), ["1-up-a", "2-preview-b", "1-up-a"]);
         assert!(surplus(&objects[2..6], &RETENTION).is_empty());
     }
@@ -150,7 +162,12 @@ mod tests {
 
     #[test]
     fn objects_of_other_programs_are_never_deleted() {
-        let foreign = StoredObject { name: "backup.tar".to_owned(), ..object("apps", "1-up-a", 1 << 40) };
-        assert!(over_size(&[foreign], &RETENTION).0.is_empty());
+        for name in ["backup.tar", "apps/web/uid/1-up-a/summary.json", "apps/web/uid/2026-11-26/summary.json"] {
+            let foreign = StoredObject { name: name.to_owned(), ..object("apps", "1-up-a", 1 << 40) };
+            let (now, none) = (Timestamp::from_second(999_999_999).unwrap(), Retention { max_runs: 0, ..RETENTION });
+            assert!(!is_expired(&foreign, &none, now), "{name}");
+            let foreign = [foreign];
+            assert!(over_size(&foreign, &none).0.is_empty() && surplus(&foreign, &none).is_empty(), "{name}");
+        }
     }
 }
