@@ -10,7 +10,7 @@ mod open;
 mod retention;
 mod store;
 
-pub use names::{FILES, File, RunName};
+pub use names::{FILES, File, RunName, is_since};
 pub use open::{HistoryUrl, HistoryUrlError, OpenError, open};
 pub use retention::Retention;
 pub use store::{HistoryError, HistoryStore};

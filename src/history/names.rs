@@ -66,8 +66,7 @@ impl RunName {
 
     /// Returns the directory of the run.
     pub fn directory(&self) -> String {
-        let time = self.created.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ");
-        format!("{}/{time}-{}-{}", self.stack_directory(), self.kind, safe(&self.update_uid))
+        format!("{}/{}-{}-{}", self.stack_directory(), time(self.created), self.kind, safe(&self.update_uid))
     }
 
     /// Returns the name of a file of the run.
@@ -97,6 +96,19 @@ pub(super) fn parse(name: &str) -> Option<ObjectName<'_>> {
     let (kind, _) = rest.split_once('-')?;
     let is_known = is_time(created) && KINDS.contains(&kind) && FILES.iter().any(|known| known.name() == file);
     is_known.then_some(ObjectName { namespace, run, time, kind })
+}
+
+/// Returns whether the run of an object was created at this time or later. Returns `false` for an object that does not
+/// belong to the history.
+pub fn is_since(name: &str, since: Timestamp) -> bool {
+    let since = time(since);
+    let created = parse(name).and_then(|name| name.time.get(..since.len()));
+    created.is_some_and(|created| created >= since.as_str())
+}
+
+/// Returns a time in the format of the names. The texts sort by time.
+fn time(time: Timestamp) -> String {
+    time.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
 /// Returns whether a text has the format of the time in a name, such as `20261126T184207Z`.
@@ -139,6 +151,21 @@ mod tests {
         let parsed = parse(&name).unwrap();
         assert_eq!((parsed.namespace, parsed.kind), ("apps", "up"));
         assert_eq!((parsed.run, parsed.time), (run().directory().as_str(), "20261126T184207Z-up-9f8e-7d"));
+    }
+
+    #[test]
+    fn the_name_of_an_object_contains_the_creation_time() {
+        let rows = [
+            ("1970-01-01T00:00:00Z", true),
+            ("2026-11-26T18:42:06Z", true),
+            ("2026-11-26T18:42:07.9Z", true),
+            ("2026-11-26T18:42:08Z", false),
+            ("2027-01-01T00:00:00Z", false),
+        ];
+        for (since, expected) in rows {
+            assert_eq!(is_since(&run().object(File::Output), since.parse().unwrap()), expected, "{since}");
+        }
+        assert!(!is_since("apps/web/1b2c/other/summary.json", Timestamp::UNIX_EPOCH));
     }
 
     #[test]

@@ -1,15 +1,20 @@
 //! Checks who sends a request and whether this user may read the history of a Stack. The API server makes both decisions.
+//! A user may read only the runs of the current namespace, and not those of a deleted namespace with the same name.
 
 use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
+use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::Semaphore;
 
-/// Timeout of both reviews together.
+use crate::runtime::reads::{ReadError, Reader};
+
+/// Timeout of all requests of a check together.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent checks, so that clients without a valid token cannot flood the API server.
 const MAX_CONCURRENT: usize = 8;
@@ -28,6 +33,8 @@ pub(super) enum AccessError {
     Forbidden { user: String, namespace: String, stack: String },
     #[error("failed to check the permissions of the user: {source}")]
     Review { source: Box<kube::Error> },
+    #[error("failed to check the namespace: {source}")]
+    Namespace { source: Box<ReadError> },
     #[error("the API server did not check the permissions of the user within {} s", TIMEOUT.as_secs())]
     Timeout,
     #[error("too many requests: retry later")]
@@ -40,32 +47,52 @@ impl From<kube::Error> for AccessError {
     }
 }
 
+impl From<ReadError> for AccessError {
+    fn from(source: ReadError) -> Self {
+        AccessError::Namespace { source: Box::new(source) }
+    }
+}
+
 pub(super) struct Access {
     client: Client,
+    reader: Reader,
     slots: Semaphore,
 }
 
 impl Access {
     pub(super) fn new(client: Client) -> Self {
-        Access { client, slots: Semaphore::new(MAX_CONCURRENT) }
+        let reader = Reader::new(client.clone(), TIMEOUT);
+        Access { client, reader, slots: Semaphore::new(MAX_CONCURRENT) }
     }
 
-    /// Returns an error unless the user in the headers may read the history of the Stack.
-    pub(super) async fn check(&self, headers: &HeaderMap, namespace: &str, stack: &str) -> Result<(), AccessError> {
+    /// Returns the creation time of the namespace if the user in the headers may read the history of the Stack, or an
+    /// error otherwise. The answer for a missing namespace is the same as for a missing permission.
+    pub(super) async fn check(
+        &self,
+        headers: &HeaderMap,
+        namespace: &str,
+        stack: &str,
+    ) -> Result<Timestamp, AccessError> {
         let token = token(headers).ok_or(AccessError::NoToken)?;
         let _slot = self.slots.try_acquire().map_err(|_| AccessError::Busy)?;
         let review = async {
             let user = self.authenticate(token).await?;
             let name = user.username.clone().unwrap_or_default();
-            match self.is_permitted(user, namespace, stack).await? {
-                true => Ok(()),
-                false => {
-                    let (namespace, stack) = (namespace.to_owned(), stack.to_owned());
-                    Err(AccessError::Forbidden { user: name, namespace, stack })
-                }
-            }
+            let is_permitted = self.is_permitted(user, namespace, stack).await?;
+            let created = if is_permitted { self.created(namespace).await? } else { None };
+            created.ok_or_else(|| AccessError::Forbidden {
+                user: name,
+                namespace: namespace.to_owned(),
+                stack: stack.to_owned(),
+            })
         };
         tokio::time::timeout(TIMEOUT, review).await.unwrap_or(Err(AccessError::Timeout))
+    }
+
+    /// Returns the creation time of a namespace, or `None` if it does not exist.
+    async fn created(&self, namespace: &str) -> Result<Option<Timestamp>, AccessError> {
+        let found = self.reader.get_cluster_metadata_opt::<Namespace>(namespace).await?;
+        Ok(found.and_then(|found| found.metadata.creation_timestamp).map(|created| created.0))
     }
 
     async fn authenticate(&self, token: &str) -> Result<UserInfo, AccessError> {

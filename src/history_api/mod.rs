@@ -3,6 +3,8 @@
 //!
 //! - `GET /history/NAMESPACE/STACK` returns the names of all files of the Stack as a JSON list.
 //! - `GET /history/NAMESPACE/STACK/UID/RUN/FILE` returns a file.
+//!
+//! Both omit the runs that are older than the namespace.
 
 mod access;
 mod path;
@@ -18,7 +20,7 @@ use kube::Client;
 
 use self::access::{Access, AccessError};
 use self::path::RequestedPath;
-use crate::history::{HistoryError, HistoryStore};
+use crate::history::{self, HistoryError, HistoryStore};
 
 /// Components of the endpoint.
 struct Api {
@@ -44,7 +46,9 @@ impl ApiError {
         match self {
             ApiError::Access(AccessError::NoToken | AccessError::InvalidToken) => StatusCode::UNAUTHORIZED,
             ApiError::Access(AccessError::Forbidden { .. }) => StatusCode::FORBIDDEN,
-            ApiError::Access(AccessError::Review { .. } | AccessError::Timeout | AccessError::Busy)
+            ApiError::Access(
+                AccessError::Review { .. } | AccessError::Namespace { .. } | AccessError::Timeout | AccessError::Busy,
+            )
             | ApiError::Storage(_) => StatusCode::SERVICE_UNAVAILABLE,
             ApiError::Path | ApiError::NotFound => StatusCode::NOT_FOUND,
         }
@@ -71,12 +75,16 @@ impl Api {
     async fn answer(&self, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
         let requested = RequestedPath::parse(path).ok_or(ApiError::Path)?;
         // The client learns only after this check whether a file exists.
-        self.access.check(headers, requested.namespace, requested.stack).await?;
+        let created = self.access.check(headers, requested.namespace, requested.stack).await?;
         let Some(file) = requested.file else {
-            let names = self.store.names(requested.path).await?;
+            let mut names = self.store.names(requested.path).await?;
+            names.retain(|name| history::is_since(name, created));
             let list = serde_json::to_vec(&names).unwrap_or_default();
             return Ok(text(StatusCode::OK, "application/json", false, list));
         };
+        if !history::is_since(requested.path, created) {
+            return Err(ApiError::NotFound);
+        }
         let content = self.store.read_object(requested.path).await?.ok_or(ApiError::NotFound)?;
         let media_type = if file.name().contains(".json") { "application/json" } else { "text/plain; charset=utf-8" };
         Ok(text(StatusCode::OK, media_type, file.name().ends_with(".gz"), content))

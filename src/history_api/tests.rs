@@ -23,9 +23,20 @@ fn run() -> RunName {
     }
 }
 
-/// Returns the endpoint with one run. Only alice may read the Stack `web` in the namespace `apps`.
-async fn endpoint() -> Router {
-    let (client, _) = client(|request: &RecordedRequest| {
+/// Creation time of the namespace `apps`, which is not after the run.
+const CREATED: &str = "1970-01-01T00:00:00Z";
+
+/// Returns the endpoint with one run. Only alice may read the Stack `web` in the namespace `apps`. Without a creation
+/// time, the namespace does not exist.
+async fn endpoint(created: Option<&'static str>) -> Router {
+    let (client, _) = client(move |request: &RecordedRequest| {
+        if request.path == "/api/v1/namespaces/apps" {
+            let Some(created) = created else { return FakeResponse::refusal(404, "NotFound") };
+            let metadata = json!({"name": "apps", "creationTimestamp": created});
+            let kind = json!("PartialObjectMetadata");
+            let namespace = json!({"apiVersion": "meta.k8s.io/v1", "kind": kind, "metadata": metadata});
+            return FakeResponse::Json(200, namespace);
+        }
         let spec = &request.body["spec"];
         if request.path.ends_with("/tokenreviews") {
             let user = match spec["token"].as_str() {
@@ -51,11 +62,15 @@ async fn endpoint() -> Router {
 }
 
 async fn ask(path: &str, token: Option<&str>) -> (u16, HeaderMap, String) {
+    ask_in(Some(CREATED), path, token).await
+}
+
+async fn ask_in(created: Option<&'static str>, path: &str, token: Option<&str>) -> (u16, HeaderMap, String) {
     let mut request = Request::get(path);
     if let Some(token) = token {
         request = request.header("Authorization", format!("Bearer {token}"));
     }
-    let response = endpoint().await.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    let response = endpoint(created).await.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
     (status, headers, String::from_utf8(body.to_vec()).unwrap())
@@ -87,4 +102,22 @@ async fn a_user_without_permission_learns_nothing() {
     let (status, _, body) = ask("/history/other/web", Some("of-alice")).await;
     assert!(status == 403 && body.contains("needs the verb get for stacks/history"), "{body}");
     assert_eq!(ask("/history/apps/web/../../other/web", Some("of-alice")).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_user_of_a_new_namespace_does_not_read_the_runs_of_a_deleted_namespace() {
+    let file = format!("/history/{}", run().object(File::Summary));
+    let rows = [
+        (Some(CREATED), 200, 200, 2),
+        (Some("1970-01-01T00:00:01Z"), 200, 404, 0),
+        (Some("2026-11-26T18:42:07Z"), 200, 404, 0),
+        (None, 403, 403, 0),
+    ];
+    for (created, list_status, file_status, count) in rows {
+        let (status, _, body) = ask_in(created, "/history/apps/web", Some("of-alice")).await;
+        assert_eq!(status, list_status, "{created:?}: {body}");
+        let names: Vec<String> = serde_json::from_str(&body).unwrap_or_default();
+        assert_eq!(names.len(), count, "{created:?}: {body}");
+        assert_eq!(ask_in(created, &file, Some("of-alice")).await.0, file_status, "{created:?}");
+    }
 }
