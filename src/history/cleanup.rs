@@ -34,10 +34,12 @@ impl HistoryStore {
     }
 
     async fn clean_up_once(&self, now: Timestamp) -> Result<(), HistoryError> {
-        if !self.retention().max_age.is_zero() {
-            self.delete_where(BATCH, |object| retention::is_expired(object, self.retention(), now)).await?;
-        }
-        self.enforce_size().await
+        let expired = match self.retention().max_age.is_zero() {
+            true => Ok(()),
+            false => self.delete_where(BATCH, |object| retention::is_expired(object, self.retention(), now)).await,
+        };
+        // The total size is limited even if an expired object cannot be deleted.
+        self.enforce_size().await.and(expired)
     }
 }
 

@@ -112,11 +112,11 @@ impl HistoryStore {
         old.extend(objects.into_iter().filter(|o| retention::is_expired(o, retention, now)).map(|o| o.name));
         old.sort_unstable();
         old.dedup();
-        self.delete(old).await?;
+        let deleted = self.delete(old).await;
         if retention.max_size.is_some_and(|most| self.0.size.load(Ordering::Relaxed) > most) {
             self.enforce_size().await?;
         }
-        Ok(())
+        deleted
     }
 
     /// Deletes the oldest runs while the total size exceeds the maximum.
@@ -161,34 +161,40 @@ impl HistoryStore {
     ) -> Result<(), HistoryError> {
         let prefix = self.location("");
         let mut listing = self.0.storage.list(Some(&prefix).filter(|prefix| !prefix.as_ref().is_empty()));
-        let mut batch = Vec::new();
+        let (mut batch, mut deleted) = (Vec::new(), Ok(()));
         while let Some(object) = within(listing.next()).await? {
             let object = self.stored(&object.map_err(HistoryError::List)?);
             batch.extend(object.filter(&is_old).map(|object| object.name));
             if batch.len() >= batch_size {
-                self.delete(std::mem::take(&mut batch)).await?;
+                deleted = self.delete(std::mem::take(&mut batch)).await.and(deleted);
             }
         }
-        self.delete(batch).await
+        self.delete(batch).await.and(deleted)
     }
 
-    /// Deletes objects. An object that no longer exists is not an error.
+    /// Deletes objects. An object that no longer exists is not an error. If an object cannot be deleted, this function
+    /// deletes the other objects and then returns the last error.
     pub(super) async fn delete(&self, names: Vec<String>) -> Result<(), HistoryError> {
         if names.is_empty() {
             return Ok(());
         }
-        let count = names.len();
+        let (mut count, mut failed) = (0, None);
         let locations: Vec<_> = names.iter().map(|name| Ok(self.location(name))).collect();
         let mut deleting = self.0.storage.delete_stream(futures::stream::iter(locations).boxed());
         loop {
-            match within(deleting.try_next()).await? {
-                Ok(None) => break,
-                Ok(Some(_)) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(HistoryError::Delete(error)),
+            match within(deleting.try_next()).await {
+                Ok(Ok(None)) => break,
+                Ok(Ok(Some(_)) | Err(object_store::Error::NotFound { .. })) => count += 1,
+                Ok(Err(error)) => failed = Some(HistoryError::Delete(error)),
+                // The other deletions would time out too.
+                Err(timeout) => {
+                    failed = Some(timeout);
+                    break;
+                }
             }
         }
         self.0.metrics.history_deleted(count);
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     fn location(&self, name: &str) -> Path {
@@ -215,6 +221,7 @@ async fn within<T>(request: impl Future<Output = T>) -> Result<T, HistoryError> 
 
 #[cfg(test)]
 mod tests {
+    use object_store::local::LocalFileSystem;
     use object_store::memory::InMemory;
 
     use super::*;
@@ -277,5 +284,20 @@ mod tests {
             assert!(total <= 1024 * 1024, "{total} bytes after {number} runs");
         }
         assert!(history.read(&run(40), File::Output).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn an_object_that_cannot_be_deleted_does_not_stop_the_retention() {
+        let directory = tempfile::tempdir().unwrap();
+        let storage = LocalFileSystem::new_with_prefix(directory.path()).unwrap();
+        let history = HistoryStore::new(Box::new(storage), "", "file:///runs", RETENTION, Metrics::default());
+        history.write(&run(1), File::Summary, Vec::new()).await.unwrap();
+        history.write(&run(2), File::Summary, Vec::new()).await.unwrap();
+        // The storage cannot delete a directory.
+        let names = vec![run(1).object(File::Summary), "apps".to_owned(), run(2).object(File::Summary)];
+        let error = history.delete(names).await.unwrap_err();
+        assert!(matches!(error, HistoryError::Delete(_)), "{error}");
+        assert!(history.list("", 10).await.unwrap().is_empty());
+        history.delete(vec![run(1).object(File::Summary)]).await.unwrap();
     }
 }
