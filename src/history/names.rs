@@ -59,14 +59,15 @@ pub struct RunName {
 }
 
 impl RunName {
-    /// Returns the directory of all runs of the Stack.
+    /// Returns the directory of all runs of all Stacks with this name, also of deleted Stacks.
     pub fn stack_directory(&self) -> String {
-        [&self.namespace, &self.stack, &self.stack_uid].map(|part| safe(part)).join("/")
+        [&self.namespace, &self.stack].map(|part| safe(part)).join("/")
     }
 
     /// Returns the directory of the run.
     pub fn directory(&self) -> String {
-        format!("{}/{}-{}-{}", self.stack_directory(), time(self.created), self.kind, safe(&self.update_uid))
+        let (stack, uid, update) = (self.stack_directory(), safe(&self.stack_uid), safe(&self.update_uid));
+        format!("{stack}/{uid}/{}-{}-{update}", time(self.created), self.kind)
     }
 
     /// Returns the name of a file of the run.

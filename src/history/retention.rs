@@ -16,7 +16,7 @@ const KEPT_PERCENT: u64 = 90;
 /// Limits of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Maximum number of runs of each type per Stack.
+    /// Maximum number of runs of each type per name of a Stack.
     pub max_runs: usize,
     /// Maximum age of a run. Zero disables the limit.
     pub max_age: Duration,
@@ -50,7 +50,7 @@ pub(super) fn is_expired(object: &StoredObject, retention: &Retention, now: Time
     !retention.max_age.is_zero() && names::parse(&object.name).is_some() && now.duration_since(object.modified) > limit
 }
 
-/// Returns the objects of a Stack that exceed the maximum number of runs. Each type of run has its own limit, so that
+/// Returns the objects of the Stacks with one name that exceed the maximum number of runs. Each type of run has its own limit, so that
 /// frequent previews, such as drift checks, do not displace the updates.
 pub(super) fn surplus(objects: &[StoredObject], retention: &Retention) -> Vec<String> {
     let mut runs: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

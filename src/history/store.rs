@@ -17,7 +17,7 @@ use crate::telemetry::metrics::Metrics;
 
 /// Timeout of each request, including its retries.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of objects that the retention of one Stack reads. A larger history is deleted in several steps.
+/// Maximum number of objects that the retention of one name of a Stack reads. A larger history is deleted in several steps.
 const MAX_LISTED: usize = 4096;
 /// Maximum number of objects on a volume.
 pub(super) const MAX_ON_VOLUME: usize = 100_000;
@@ -104,7 +104,8 @@ impl HistoryStore {
         }
     }
 
-    /// Deletes the runs of the Stack that exceed the maximum number of runs or the maximum age.
+    /// Deletes the runs of the Stack that exceed the maximum number of runs or the maximum age. The runs of deleted Stacks
+    /// with the same name count too.
     pub async fn enforce_limits(&self, run: &RunName, now: Timestamp) -> Result<(), HistoryError> {
         let objects = self.list(&run.stack_directory(), MAX_LISTED).await?;
         let retention = &self.0.retention;
@@ -271,6 +272,22 @@ mod tests {
             assert!(names.iter().any(|name| name.starts_with("apps/other/")), "{names:?}");
             assert!(!names.iter().any(|name| name.contains("-up-1/") || name.contains("-up-2/")), "{names:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_recreated_stack_has_no_additional_runs() {
+        let history = history("", RETENTION);
+        let longer = RunName { stack: "web2".to_owned(), ..run(0) };
+        history.write(&longer, File::Summary, Vec::new()).await.unwrap();
+        for number in 1..=5 {
+            let run = RunName { stack_uid: format!("uid-{}", 9 - number), ..run(number) };
+            history.write(&run, File::Summary, Vec::new()).await.unwrap();
+            history.enforce_limits(&run, Timestamp::now()).await.unwrap();
+        }
+        let mut names: Vec<String> = history.list("", 99).await.unwrap().into_iter().map(|o| o.name).collect();
+        names.sort_unstable();
+        let updates: Vec<&str> = names.iter().filter_map(|name| name.split('/').nth(3)).collect();
+        assert_eq!(updates, ["19700101T000005Z-up-5", "19700101T000004Z-up-4", "19700101T000000Z-up-0"], "{names:?}");
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use serde::Serialize;
 
@@ -109,7 +110,8 @@ impl Summary {
 /// Returns the name of a run. A user can change the owner reference of an Update that the user has created, but the
 /// namespace is always the namespace of the Update.
 pub(super) fn run_name(update: &Update, workspace: Option<&Workspace>) -> RunName {
-    let owner = update.owner_references().iter().find(|owner| owner.kind == "Stack");
+    let is_stack = |owner: &&OwnerReference| owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/");
+    let owner = update.owner_references().iter().find(is_stack);
     let stack_uid = owner.map(|owner| owner.uid.clone()).or_else(|| workspace.and_then(ResourceExt::uid));
     RunName {
         namespace: update.namespace().unwrap_or_default(),
@@ -207,6 +209,24 @@ mod tests {
         let mut by_hand = update();
         by_hand.metadata.owner_references = None;
         assert!(run_name(&by_hand, Some(&workspace())).directory().starts_with("apps/web/workspace-uid/"));
+    }
+
+    #[test]
+    fn only_a_stack_of_this_api_is_an_owner() {
+        let rows = [
+            ("Stack", "pulumi.com/v1", "stack-uid"),
+            ("Stack", "pulumi.com/v1alpha1", "stack-uid"),
+            ("Stack", "example.com/v1", "workspace-uid"),
+            ("Stack", "pulumi.com.example.com/v1", "workspace-uid"),
+            ("Stack", "v1", "workspace-uid"),
+            ("Program", "pulumi.com/v1", "workspace-uid"),
+        ];
+        for (kind, version, uid) in rows {
+            let mut update = update();
+            let owner = json!([{"kind": kind, "apiVersion": version, "name": "web", "uid": "stack-uid"}]);
+            update.metadata.owner_references = serde_json::from_value(owner).unwrap();
+            assert_eq!(run_name(&update, Some(&workspace())).stack_uid, uid, "{kind} {version}");
+        }
     }
 
     #[test]
