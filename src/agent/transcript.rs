@@ -83,7 +83,9 @@ impl Transcript {
             return;
         }
         let properties = step.properties.iter().flatten().map(|path| redactor.redact(path)).collect();
-        let (operation, urn, resource_type) = (&*step.operation, &*step.urn, &*step.resource_type);
+        // The program chooses the name of a resource, which can contain a secret.
+        let (urn, resource_type) = (redactor.redact(&step.urn), redactor.redact(&step.resource_type));
+        let (operation, urn, resource_type) = (&*step.operation, &*urn, &*resource_type);
         let line = StepLine { operation, urn, resource_type, failed, properties };
         self.parts().steps.add(serde_json::to_string(&line).unwrap_or_default().as_bytes());
     }

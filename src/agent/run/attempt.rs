@@ -282,31 +282,34 @@ impl<'a> Events<'a> {
 
     fn progress(&self, event: &EngineEvent) -> Option<progress::Event> {
         let step = |step: &ResourceStep, state: StepState| {
-            self.has_progress.then(|| {
-                progress::Event::Resource(proto::ResourceStep {
-                    urn: first_bytes(&step.urn, MAX_URN),
-                    operation: first_bytes(&step.operation, MAX_URN),
-                    state: state.into(),
-                })
-            })
+            self.has_progress.then(|| progress::Event::Resource(resource_step(step, state, &self.redactor)))
         };
         match &event.kind {
             EventKind::ResourcePre(begun) => step(begun, StepState::Begun),
             EventKind::ResourceOutputs(done) => step(done, StepState::Done),
             EventKind::ResourceFailed(failed) => step(failed, StepState::Failed),
-            EventKind::Diagnostic(diagnostic) => reported(diagnostic),
-            EventKind::PolicyViolation(violation) => reported(&violation.diagnostic()),
+            EventKind::Diagnostic(diagnostic) => reported(diagnostic, &self.redactor),
+            EventKind::PolicyViolation(violation) => reported(&violation.diagnostic(), &self.redactor),
             _ => None,
         }
     }
 }
 
-/// Returns the progress event for an error or a warning.
-fn reported(diagnostic: &Diagnostic) -> Option<progress::Event> {
+/// Returns the progress of a step. The program chooses the name of a resource, so the URN can contain a secret.
+fn resource_step(step: &ResourceStep, state: StepState, redactor: &Redactor) -> proto::ResourceStep {
+    proto::ResourceStep {
+        urn: first_bytes(&redactor.redact(&step.urn), MAX_URN),
+        operation: first_bytes(&step.operation, MAX_URN),
+        state: state.into(),
+    }
+}
+
+/// Returns the progress event for an error or a warning. The event log has redacted its message, but not its URN.
+fn reported(diagnostic: &Diagnostic, redactor: &Redactor) -> Option<progress::Event> {
     is_kept(diagnostic).then(|| {
         progress::Event::Diagnostic(proto::Diagnostic {
             severity: diagnostic.severity.clone(),
-            urn: first_bytes(&diagnostic.urn, MAX_URN),
+            urn: first_bytes(&redactor.redact(&diagnostic.urn), MAX_URN),
             message: first_bytes(&diagnostic.message, MAX_DIAGNOSTIC),
         })
     })
@@ -314,4 +317,35 @@ fn reported(diagnostic: &Diagnostic) -> Option<progress::Event> {
 
 fn is_kept(diagnostic: &Diagnostic) -> bool {
     !diagnostic.ephemeral && matches!(diagnostic.severity.as_str(), "warning" | "error")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_urns_in_the_progress_are_redacted() {
+        let redactor = Redactor::new(["hunter22"]);
+        let rows = [
+            ("urn:pulumi:dev::web::a:b:C::name", "urn:pulumi:dev::web::a:b:C::name"),
+            ("urn:pulumi:dev::web::a:b:C::hunter22", "urn:pulumi:dev::web::a:b:C::[secret]"),
+            ("", ""),
+        ];
+        for (urn, expected) in rows {
+            let step = ResourceStep { urn: urn.to_owned(), operation: "create".to_owned(), ..ResourceStep::default() };
+            let step = resource_step(&step, StepState::Done, &redactor);
+            assert_eq!((step.urn.as_str(), step.operation.as_str()), (expected, "create"));
+            assert_eq!(step.state, i32::from(StepState::Done));
+            let (severity, urn) = ("error".to_owned(), urn.to_owned());
+            let diagnostic = Diagnostic { severity, urn, ..Diagnostic::default() };
+            let Some(progress::Event::Diagnostic(diagnostic)) = reported(&diagnostic, &redactor) else {
+                panic!("no progress");
+            };
+            assert_eq!(diagnostic.urn, expected);
+        }
+        // A secret at the limit is not cut.
+        let urn = format!("{}hunter22", "x".repeat(MAX_URN - 4));
+        let step = ResourceStep { urn, ..ResourceStep::default() };
+        assert!(!resource_step(&step, StepState::Begun, &redactor).urn.contains("hunt"));
+    }
 }

@@ -34,11 +34,11 @@ fn a_short_transcript_is_complete() {
 }
 
 #[test]
-fn only_changed_resources_are_steps_and_their_properties_are_redacted() {
+fn only_changed_resources_are_steps_and_their_texts_are_redacted() {
     let directory = tempfile::tempdir().unwrap();
     let transcript = Transcript::new(directory.path());
     let step = |operation: &str| ResourceStep {
-        urn: "urn:a".into(),
+        urn: "urn:hunter22-a".into(),
         operation: operation.into(),
         resource_type: "aws:s3/bucket:Bucket".into(),
         properties: Some(vec!["tags.hunter22".into()]),
@@ -51,8 +51,8 @@ fn only_changed_resources_are_steps_and_their_properties_are_redacted() {
     transcript.finish().unwrap();
     let line = |operation: &str, failed: bool| {
         format!(
-            "{{\"operation\":\"{operation}\",\"urn\":\"urn:a\",\"type\":\"aws:s3/bucket:Bucket\",\"failed\":{failed},\
-             \"properties\":[\"tags.[secret]\"]}}\n"
+            "{{\"operation\":\"{operation}\",\"urn\":\"urn:[secret]-a\",\"type\":\"aws:s3/bucket:Bucket\",\
+             \"failed\":{failed},\"properties\":[\"tags.[secret]\"]}}\n"
         )
     };
     assert_eq!(text(&transcript, TranscriptPart::Steps), line("update", false) + &line("read", true));
