@@ -71,6 +71,25 @@ async fn a_run_without_an_agent_is_stored_without_its_transcript() {
     assert_eq!(stored(&mut fixture).await, history, "a new process stores the same files");
 }
 
+#[tokio::test]
+async fn the_summary_of_a_previous_process_is_kept_without_an_agent() {
+    let rows = [
+        (r#"{"version":1,"files":[{"name":"output.log.gz","size":7}]}"#, true, None),
+        (r#"{"version":1,"transcriptMissing":"no transcript"}"#, true, Some("no transcript")),
+        ("incomplete {", false, Some("the transcript was lost with the pod")),
+    ];
+    for (previous, is_kept, message) in rows {
+        let mut fixture = fixture(Box::new(InMemory::new()));
+        let run = summary::run_name(&update(), None);
+        fixture.store.write(&run, File::Summary, previous.as_bytes().to_vec()).await.unwrap();
+        let history = stored(&mut fixture).await;
+        assert_eq!(history.url, Some(fixture.store.url(&run)), "{previous}");
+        assert_eq!(history.message.as_deref(), message, "{previous}");
+        let content = fixture.store.read(&run, File::Summary).await.unwrap().unwrap();
+        assert_eq!(&content[..] == previous.as_bytes(), is_kept, "{previous}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_unavailable_storage_delays_only_the_first_run() {
     let directory = tempfile::tempdir().unwrap();

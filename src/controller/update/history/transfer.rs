@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use serde::Deserialize;
 
 use super::summary::FileEntry;
 use super::{HistoryWriter, Job};
@@ -35,6 +36,14 @@ struct TransferLimits {
     delays: &'static [Duration],
 }
 
+/// Part of a stored summary.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StoredSummary {
+    #[serde(default)]
+    transcript_missing: Option<String>,
+}
+
 /// File of a run with its content.
 type Content = (File, Bytes);
 
@@ -54,6 +63,11 @@ impl HistoryWriter {
     }
 
     async fn read_and_write(&self, job: &Job, limits: &TransferLimits) -> Result<Option<String>, String> {
+        if job.agent.is_none()
+            && let Ok(Some(kept)) = tokio::time::timeout(limits.read, self.stored(job)).await
+        {
+            return Ok(kept.transcript_missing);
+        }
         let (mut files, missing) = match &job.agent {
             None => (Vec::new(), job.has_run.then(|| "the transcript was lost with the pod".to_owned())),
             Some(agent) => match tokio::time::timeout(limits.read, self.transcript(agent, &job.uid)).await {
@@ -81,6 +95,13 @@ impl HistoryWriter {
         }
         failpoint::hit("update-history-written");
         Ok(missing)
+    }
+
+    /// Returns the summary of the run that a previous process has stored. Without the agent, a new summary would not be
+    /// better. A summary that is not readable is replaced.
+    async fn stored(&self, job: &Job) -> Option<StoredSummary> {
+        let content = self.0.store.read(&job.run, File::Summary).await.ok()??;
+        serde_json::from_slice(&content).ok()
     }
 
     /// Returns the parts of the transcript. An agent of an earlier version has no transcripts.
