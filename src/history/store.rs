@@ -88,17 +88,17 @@ impl HistoryStore {
     }
 
     /// Returns a file of a run, or `None` if the file does not exist.
-    pub async fn read(&self, run: &RunName, file: File) -> Result<Option<Vec<u8>>, HistoryError> {
+    pub async fn read(&self, run: &RunName, file: File) -> Result<Option<Bytes>, HistoryError> {
         self.read_object(&run.object(file)).await
     }
 
     /// Returns an object, or `None` if the object does not exist.
-    pub async fn read_object(&self, name: &str) -> Result<Option<Vec<u8>>, HistoryError> {
+    pub async fn read_object(&self, name: &str) -> Result<Option<Bytes>, HistoryError> {
         let name = name.to_owned();
         let location = self.location(&name);
         let read = async { self.0.storage.get_opts(&location, GetOptions::default()).await?.bytes().await };
         match within(read).await? {
-            Ok(content) => Ok(Some(content.to_vec())),
+            Ok(content) => Ok(Some(content)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(source) => Err(HistoryError::Read { name, source }),
         }

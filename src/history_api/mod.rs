@@ -10,22 +10,43 @@ mod access;
 mod path;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::routing::get;
+use bytes::Bytes;
 use kube::Client;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::access::{Access, AccessError};
 use self::path::RequestedPath;
 use crate::history::{self, HistoryError, HistoryStore};
 
+/// Maximum number of files that are in memory at the same time.
+const MAX_FILES: usize = 4;
+/// Maximum time for which a request waits until the clients of other requests have received their files.
+const FILE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Components of the endpoint.
 struct Api {
     access: Access,
     store: HistoryStore,
+    files: Arc<Semaphore>,
+}
+
+/// Content of a file that counts until it is sent.
+struct CountedFile {
+    content: Bytes,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for CountedFile {
+    fn as_ref(&self) -> &[u8] {
+        &self.content
+    }
 }
 
 /// Rejected or failed request, with a message for the client.
@@ -57,7 +78,7 @@ impl ApiError {
 
 /// Returns the router of the endpoint.
 pub fn router(client: Client, store: HistoryStore) -> Router {
-    let api = Arc::new(Api { access: Access::new(client), store });
+    let api = Arc::new(Api { access: Access::new(client), store, files: Arc::new(Semaphore::new(MAX_FILES)) });
     Router::new().route("/history/{*path}", get(serve)).with_state(api)
 }
 
@@ -67,7 +88,7 @@ async fn serve(State(api): State<Arc<Api>>, Path(path): Path<String>, headers: H
         if error.status() == StatusCode::SERVICE_UNAVAILABLE {
             tracing::warn!(error = &error as &dyn std::error::Error, "failed to serve the history of runs");
         }
-        text(error.status(), "text/plain; charset=utf-8", false, format!("{error}\n").into_bytes())
+        text(error.status(), "text/plain; charset=utf-8", false, format!("{error}\n").into())
     })
 }
 
@@ -80,19 +101,27 @@ impl Api {
             let mut names = self.store.names(requested.path).await?;
             names.retain(|name| history::is_since(name, created));
             let list = serde_json::to_vec(&names).unwrap_or_default();
-            return Ok(text(StatusCode::OK, "application/json", false, list));
+            return Ok(text(StatusCode::OK, "application/json", false, list.into()));
         };
         if !history::is_since(requested.path, created) {
             return Err(ApiError::NotFound);
         }
-        let content = self.store.read_object(requested.path).await?.ok_or(ApiError::NotFound)?;
+        let content = self.read(requested.path).await?;
         let media_type = if file.name().contains(".json") { "application/json" } else { "text/plain; charset=utf-8" };
         Ok(text(StatusCode::OK, media_type, file.name().ends_with(".gz"), content))
+    }
+
+    /// Returns the content of a file. The file counts until the content is sent or dropped.
+    async fn read(&self, name: &str) -> Result<Bytes, ApiError> {
+        let permit = tokio::time::timeout(FILE_TIMEOUT, self.files.clone().acquire_owned()).await;
+        let Ok(Ok(permit)) = permit else { return Err(AccessError::Busy.into()) };
+        let content = self.store.read_object(name).await?.ok_or(ApiError::NotFound)?;
+        Ok(Bytes::from_owner(CountedFile { content, _permit: permit }))
     }
 }
 
 /// Returns a response. Programs of tenants wrote the content, so a browser must neither guess its type nor execute it.
-fn text(status: StatusCode, media_type: &'static str, is_compressed: bool, content: Vec<u8>) -> Response<Body> {
+fn text(status: StatusCode, media_type: &'static str, is_compressed: bool, content: Bytes) -> Response<Body> {
     let mut response = Response::new(Body::from(content));
     *response.status_mut() = status;
     let headers = response.headers_mut();

@@ -121,3 +121,26 @@ async fn a_user_of_a_new_namespace_does_not_read_the_runs_of_a_deleted_namespace
         assert_eq!(ask_in(created, &file, Some("of-alice")).await.0, file_status, "{created:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_number_of_files_in_memory_is_limited() {
+    let router = endpoint(Some(CREATED)).await;
+    let ask = |file: File| {
+        let path = format!("/history/{}", run().object(file));
+        let request = Request::get(path).header("Authorization", "Bearer of-alice");
+        router.clone().oneshot(request.body(Body::empty()).unwrap())
+    };
+    let mut sending = Vec::new();
+    for _ in 0..MAX_FILES {
+        assert_eq!(ask(File::Plan).await.unwrap().status(), 404, "a missing file does not count");
+        let response = ask(File::Output).await.unwrap();
+        assert_eq!(response.status(), 200);
+        sending.push(response);
+    }
+    assert_eq!(ask(File::Output).await.unwrap().status(), 503);
+    sending.pop();
+    let response = ask(File::Output).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(to_bytes(response.into_body(), 1 << 20).await.unwrap(), "compressed");
+    assert_eq!(ask(File::Output).await.unwrap().status(), 200);
+}
