@@ -1,12 +1,13 @@
 //! The history of runs: stores the data of ended runs in object storage or on a volume, and deletes old runs.
 //!
-//! `names` defines the names of the objects, `open` connects to the storage, `store` writes, reads and deletes objects,
-//! `retention` decides which runs are deleted, and `cleanup` deletes them periodically. This module knows neither
-//! agents nor the Kubernetes API.
+//! `names` defines the names of the objects, `open` connects to the storage, `requests` limits the requests to the
+//! storage, `store` writes, reads and deletes objects, `retention` decides which runs are deleted, and `cleanup` deletes
+//! them periodically. This module knows neither agents nor the Kubernetes API.
 
 mod cleanup;
 mod names;
 mod open;
+mod requests;
 mod retention;
 mod store;
 

@@ -130,7 +130,7 @@ pub fn open(url: &HistoryUrl, retention: Retention, metrics: Metrics) -> Result<
         Kind::S3 => s3(url).map_err(failed)?,
         Kind::Google => google(url).map_err(failed)?,
         Kind::Azure => azure(url).map_err(failed)?,
-        Kind::File => volume(url)?,
+        Kind::File => return Ok(HistoryStore::on_volume(volume(url)?, &url.base(), retention, metrics)),
     };
     Ok(HistoryStore::new(storage, &url.prefix(), &url.base(), retention, metrics))
 }

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, PutOptions, PutPayload};
 
 use super::names::{File, RunName};
+use super::requests::Requests;
 use super::retention::{self, Retention, StoredObject};
 use crate::telemetry::metrics::Metrics;
 
-/// Timeout of each request, including its retries.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of objects that the retention of one name of a Stack reads. A larger history is deleted in several steps.
 const MAX_LISTED: usize = 4096;
 /// Maximum number of objects on a volume.
@@ -42,7 +42,8 @@ pub enum HistoryError {
 pub struct HistoryStore(Arc<Shared>);
 
 struct Shared {
-    storage: Box<dyn ObjectStore>,
+    storage: Arc<dyn ObjectStore>,
+    requests: Requests,
     prefix: Path,
     base: String,
     retention: Retention,
@@ -67,8 +68,25 @@ impl HistoryStore {
         retention: Retention,
         metrics: Metrics,
     ) -> Self {
-        let (prefix, base) = (Path::from(prefix), base.to_owned());
-        HistoryStore(Arc::new(Shared { storage, prefix, base, retention, metrics, size: AtomicU64::new(0) }))
+        Self::with_requests(Requests::default(), storage, prefix, base, retention, metrics)
+    }
+
+    /// Creates a history on a volume. `base` is the URL of the directory.
+    pub(super) fn on_volume(storage: Box<dyn ObjectStore>, base: &str, retention: Retention, metrics: Metrics) -> Self {
+        Self::with_requests(Requests::of_volume(), storage, "", base, retention, metrics)
+    }
+
+    fn with_requests(
+        requests: Requests,
+        storage: Box<dyn ObjectStore>,
+        prefix: &str,
+        base: &str,
+        retention: Retention,
+        metrics: Metrics,
+    ) -> Self {
+        let storage: Arc<dyn ObjectStore> = Arc::from(storage);
+        let (prefix, base, size) = (Path::from(prefix), base.to_owned(), AtomicU64::new(0));
+        HistoryStore(Arc::new(Shared { storage, requests, prefix, base, retention, metrics, size }))
     }
 
     /// Returns the URL of the directory of a run.
@@ -80,9 +98,9 @@ impl HistoryStore {
     pub async fn write(&self, run: &RunName, file: File, content: impl Into<Bytes>) -> Result<(), HistoryError> {
         let (name, content) = (run.object(file), content.into());
         let size = content.len() as u64;
-        let location = self.location(&name);
-        let put = self.0.storage.put_opts(&location, PutPayload::from(content), PutOptions::default());
-        within(put).await?.map_err(|source| HistoryError::Write { name, source })?;
+        let (storage, location) = (self.0.storage.clone(), self.location(&name));
+        let put = async move { storage.put_opts(&location, PutPayload::from(content), PutOptions::default()).await };
+        self.0.requests.send(put).await?.map_err(|source| HistoryError::Write { name, source })?;
         self.0.size.fetch_add(retention::counted(size), Ordering::Relaxed);
         Ok(())
     }
@@ -95,9 +113,9 @@ impl HistoryStore {
     /// Returns an object, or `None` if the object does not exist.
     pub async fn read_object(&self, name: &str) -> Result<Option<Bytes>, HistoryError> {
         let name = name.to_owned();
-        let location = self.location(&name);
-        let read = async { self.0.storage.get_opts(&location, GetOptions::default()).await?.bytes().await };
-        match within(read).await? {
+        let (storage, location) = (self.0.storage.clone(), self.location(&name));
+        let read = async move { storage.get_opts(&location, GetOptions::default()).await?.bytes().await };
+        match self.0.requests.send(read).await? {
             Ok(content) => Ok(Some(content)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(source) => Err(HistoryError::Read { name, source }),
@@ -143,12 +161,12 @@ impl HistoryStore {
 
     /// Returns the objects in a directory, at most `limit`.
     pub(super) async fn list(&self, directory: &str, limit: usize) -> Result<Vec<StoredObject>, HistoryError> {
-        let prefix = self.location(directory);
-        let mut listing = self.0.storage.list(Some(&prefix).filter(|prefix| !prefix.as_ref().is_empty()));
+        let mut listing = self.listing(directory);
         let mut objects = Vec::new();
         while objects.len() < limit
-            && let Some(object) = within(listing.next()).await?
+            && let Some((object, rest)) = self.0.requests.next(listing).await?
         {
+            listing = rest;
             objects.extend(self.stored(&object.map_err(HistoryError::List)?));
         }
         Ok(objects)
@@ -160,10 +178,10 @@ impl HistoryStore {
         batch_size: usize,
         is_old: impl Fn(&StoredObject) -> bool + Send + Sync,
     ) -> Result<(), HistoryError> {
-        let prefix = self.location("");
-        let mut listing = self.0.storage.list(Some(&prefix).filter(|prefix| !prefix.as_ref().is_empty()));
+        let mut listing = self.listing("");
         let (mut batch, mut deleted) = (Vec::new(), Ok(()));
-        while let Some(object) = within(listing.next()).await? {
+        while let Some((object, rest)) = self.0.requests.next(listing).await? {
+            listing = rest;
             let object = self.stored(&object.map_err(HistoryError::List)?);
             batch.extend(object.filter(&is_old).map(|object| object.name));
             if batch.len() >= batch_size {
@@ -183,19 +201,28 @@ impl HistoryStore {
         let locations: Vec<_> = names.iter().map(|name| Ok(self.location(name))).collect();
         let mut deleting = self.0.storage.delete_stream(futures::stream::iter(locations).boxed());
         loop {
-            match within(deleting.try_next()).await {
-                Ok(Ok(None)) => break,
-                Ok(Ok(Some(_)) | Err(object_store::Error::NotFound { .. })) => count += 1,
-                Ok(Err(error)) => failed = Some(HistoryError::Delete(error)),
+            let (result, rest) = match self.0.requests.next(deleting).await {
+                Ok(Some(next)) => next,
+                Ok(None) => break,
                 // The other deletions would time out too.
                 Err(timeout) => {
                     failed = Some(timeout);
                     break;
                 }
+            };
+            deleting = rest;
+            match result {
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => count += 1,
+                Err(error) => failed = Some(HistoryError::Delete(error)),
             }
         }
         self.0.metrics.history_deleted(count);
         failed.map_or(Ok(()), Err)
+    }
+
+    fn listing(&self, directory: &str) -> BoxStream<'static, Result<ObjectMeta, object_store::Error>> {
+        let prefix = self.location(directory);
+        self.0.storage.list(Some(&prefix).filter(|prefix| !prefix.as_ref().is_empty()))
     }
 
     fn location(&self, name: &str) -> Path {
@@ -214,10 +241,6 @@ impl HistoryStore {
         let modified = Timestamp::from_second(object.last_modified.timestamp()).ok()?;
         Some(StoredObject { name: name.to_owned(), size: object.size, modified })
     }
-}
-
-async fn within<T>(request: impl Future<Output = T>) -> Result<T, HistoryError> {
-    tokio::time::timeout(TIMEOUT, request).await.map_err(|_| HistoryError::Timeout(TIMEOUT))
 }
 
 #[cfg(test)]
@@ -307,7 +330,7 @@ mod tests {
     async fn an_object_that_cannot_be_deleted_does_not_stop_the_retention() {
         let directory = tempfile::tempdir().unwrap();
         let storage = LocalFileSystem::new_with_prefix(directory.path()).unwrap();
-        let history = HistoryStore::new(Box::new(storage), "", "file:///runs", RETENTION, Metrics::default());
+        let history = HistoryStore::on_volume(Box::new(storage), "file:///runs", RETENTION, Metrics::default());
         history.write(&run(1), File::Summary, Vec::new()).await.unwrap();
         history.write(&run(2), File::Summary, Vec::new()).await.unwrap();
         // The storage cannot delete a directory.
