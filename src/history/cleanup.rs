@@ -5,8 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use super::error::HistoryError;
 use super::retention;
-use super::store::{HistoryError, HistoryStore};
+use super::store::HistoryStore;
 
 /// Time from the start of the leader to the first cleanup. The start is the busiest time of the controller.
 const FIRST: Duration = Duration::from_secs(60);

@@ -5,13 +5,15 @@
 //! them periodically. This module knows neither agents nor the Kubernetes API.
 
 mod cleanup;
+mod error;
 mod names;
 mod open;
 mod requests;
 mod retention;
 mod store;
 
+pub use error::HistoryError;
 pub use names::{FILES, File, RunName, is_since};
 pub use open::{HistoryUrl, HistoryUrlError, OpenError, open};
 pub use retention::Retention;
-pub use store::{HistoryError, HistoryStore};
+pub use store::HistoryStore;

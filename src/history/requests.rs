@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use tokio::sync::Semaphore;
 
-use super::store::HistoryError;
+use super::error::HistoryError;
 
 /// Timeout of each request, including its retries.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -3,7 +3,6 @@
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -12,6 +11,7 @@ use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, PutOptions, PutPayload};
 
+use super::error::HistoryError;
 use super::names::{File, RunName};
 use super::requests::Requests;
 use super::retention::{self, Retention, StoredObject};
@@ -21,21 +21,6 @@ use crate::telemetry::metrics::Metrics;
 const MAX_LISTED: usize = 4096;
 /// Maximum number of objects on a volume.
 pub(super) const MAX_ON_VOLUME: usize = 100_000;
-
-/// Error of a request to the storage of the history.
-#[derive(Debug, thiserror::Error)]
-pub enum HistoryError {
-    #[error("failed to write {name} to the history of runs: {source}")]
-    Write { name: String, source: object_store::Error },
-    #[error("failed to read {name} from the history of runs: {source}")]
-    Read { name: String, source: object_store::Error },
-    #[error("failed to list the history of runs: {0}")]
-    List(object_store::Error),
-    #[error("failed to delete old runs from the history of runs: {0}")]
-    Delete(object_store::Error),
-    #[error("the storage of the history of runs did not respond within {} s", .0.as_secs())]
-    Timeout(Duration),
-}
 
 /// Storage of the history. Cheap to clone.
 #[derive(Clone)]
@@ -247,6 +232,7 @@ impl HistoryStore {
 mod tests {
     use object_store::local::LocalFileSystem;
     use object_store::memory::InMemory;
+    use std::time::Duration;
 
     use super::*;
 
