@@ -1,4 +1,4 @@
-//! Characters of texts that people read.
+//! Texts for users: error messages with their causes, and characters that can mislead a reader.
 
 /// Returns whether a character is invisible and changes the direction or the lines of a text. Such characters can
 /// make a text look like another text.
@@ -7,6 +7,21 @@ pub fn is_format(character: char) -> bool {
         character,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
     )
+}
+
+/// Returns the messages of an error and of all its causes as one line, without repetitions.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let message = cause.to_string();
+        if !text.contains(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        next = cause.source();
+    }
+    text
 }
 
 #[cfg(test)]
@@ -21,5 +36,23 @@ mod tests {
         for character in ['a', 'ß', '…', '✗', '\n', ' '] {
             assert!(!is_format(character), "{}", character.escape_unicode());
         }
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot open the door")]
+    struct Outer(#[source] Inner);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the key is lost")]
+    struct Inner;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no: {0}")]
+    struct Repeating(#[source] Inner);
+
+    #[test]
+    fn repeated_causes_of_an_error_are_shown_once() {
+        assert_eq!(chain(&Outer(Inner)), "cannot open the door: the key is lost");
+        assert_eq!(chain(&Repeating(Inner)), "no: the key is lost");
     }
 }

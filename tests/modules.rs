@@ -34,7 +34,7 @@ const MODULES: &[Module] = &[
     Module { name: "text", uses: "", rule: BASE },
     Module {
         name: "source",
-        uses: "api artifact file_watch pulumi subprocess runtime config server telemetry",
+        uses: "api artifact file_watch pulumi subprocess text runtime config server telemetry",
         rule: MIDDLE,
     },
     Module {
@@ -71,7 +71,7 @@ const MODULES: &[Module] = &[
     },
     Module { name: "cli", uses: "api telemetry", rule: SUPPORT },
     Module { name: "config", uses: "api artifact history cli telemetry", rule: SUPPORT },
-    Module { name: "telemetry", uses: "api", rule: SUPPORT },
+    Module { name: "telemetry", uses: "api text", rule: SUPPORT },
     Module { name: "server", uses: "api config telemetry", rule: SUPPORT },
     Module { name: "plugin", uses: "api text", rule: "the kubectl plugin uses only the API objects and text" },
 ];

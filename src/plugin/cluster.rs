@@ -11,13 +11,14 @@ use kube::api::{Api, ListParams, LogParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, Resource};
 use pulumi_controller::api::names;
+use pulumi_controller::text::chain;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::plugin::args::GlobalFlags;
-use crate::plugin::error::{PluginError, causes};
+use crate::plugin::error::PluginError;
 
 /// Field manager of the objects that the plugin changes.
 const FIELD_MANAGER: &str = "kubectl-pulumi";
@@ -77,7 +78,7 @@ impl Cluster {
         if !names::is_object_name(&namespace) {
             return Err(PluginError::Usage(format!("invalid --namespace={namespace}: use the name of a namespace")));
         }
-        let client = Client::try_from(config).map_err(|error| PluginError::Connect(causes(&error)))?;
+        let client = Client::try_from(config).map_err(|error| PluginError::Connect(chain(&error)))?;
         Ok(Cluster {
             client,
             namespace,
@@ -232,7 +233,7 @@ impl Cluster {
                 reason: status.reason.clone(),
                 message: status.message.clone(),
             }),
-            Ok(Err(error)) => Err(PluginError::Request { request: what(), cause: causes(&error) }),
+            Ok(Err(error)) => Err(PluginError::Request { request: what(), cause: chain(&error) }),
             Err(_) => Err(PluginError::NoResponse { request: what(), limit: self.request_timeout }),
         }
     }
@@ -247,7 +248,7 @@ async fn configuration(flags: &GlobalFlags) -> Result<Config, PluginError> {
     let options = KubeConfigOptions { context: flags.context.clone(), ..KubeConfigOptions::default() };
     let loaded = match &flags.kubeconfig {
         Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|error| PluginError::Connect(causes(&error)))?;
+            let file = Kubeconfig::read_from(path).map_err(|error| PluginError::Connect(chain(&error)))?;
             Config::from_custom_kubeconfig(file, &options).await
         }
         None => Config::from_kubeconfig(&options).await,
@@ -255,8 +256,8 @@ async fn configuration(flags: &GlobalFlags) -> Result<Config, PluginError> {
     let is_default = flags.kubeconfig.is_none() && flags.context.is_none();
     match loaded {
         Ok(config) => Ok(config),
-        Err(error) if is_default => Config::incluster().map_err(|_| PluginError::Connect(causes(&error))),
-        Err(error) => Err(PluginError::Connect(causes(&error))),
+        Err(error) if is_default => Config::incluster().map_err(|_| PluginError::Connect(chain(&error))),
+        Err(error) => Err(PluginError::Connect(chain(&error))),
     }
 }
 

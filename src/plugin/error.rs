@@ -65,21 +65,6 @@ fn advice(code: u16) -> &'static str {
     }
 }
 
-/// Returns the message of an error and of all its causes, without repetitions.
-pub fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let message = cause.to_string();
-        if !text.contains(&message) {
-            text.push_str(": ");
-            text.push_str(&message);
-        }
-        next = cause.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -151,21 +151,6 @@ fn at_rate(bytes: Option<u64>, after: Duration) -> String {
     bytes.map(|bytes| format!(" at {} KiB/s", kibibytes(bytes))).unwrap_or_default()
 }
 
-/// Returns the messages of an error and of all its causes as one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let message = cause.to_string();
-        if !text.contains(&message) {
-            text.push_str(": ");
-            text.push_str(&message);
-        }
-        next = cause.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

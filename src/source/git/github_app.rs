@@ -18,7 +18,8 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
-use crate::source::git::error::{GitError, chain};
+use crate::source::git::error::GitError;
+use crate::text::chain;
 
 /// User name for installation tokens.
 pub const TOKEN_USER: &str = "x-access-token";

@@ -12,7 +12,8 @@ use reqwest::{Method, Response, StatusCode};
 use url::Url;
 
 use crate::source::git::budget::Budget;
-use crate::source::git::error::{GitError, chain};
+use crate::source::git::error::GitError;
+use crate::text::chain;
 
 /// User agent of the HTTP client. Some servers accept only clients whose user agent starts with `git/`.
 const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));

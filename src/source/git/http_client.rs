@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use crate::source::git::addresses;
-use crate::source::git::error::{GitError, chain};
+use crate::source::git::error::GitError;
+use crate::text::chain;
 
 /// Path of the system CA certificates on common Linux distributions.
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";

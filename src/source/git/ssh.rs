@@ -12,9 +12,10 @@ use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Preferred};
 
 use crate::source::git::addresses;
 use crate::source::git::budget::{Budget, one_line};
-use crate::source::git::error::{GitError, chain};
+use crate::source::git::error::GitError;
 use crate::source::git::known_hosts::KnownHosts;
 use crate::source::git::url::SshLocation;
+use crate::text::chain;
 
 /// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);

@@ -182,7 +182,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Returns how to decide about the plan. Only the complete digest names the plan in a way that nobody can imitate.
+    /// Returns how to decide about the plan. Only the complete digest identifies the plan reliably, because a tenant can
+    /// create another plan with the same prefix.
     fn of_approval(&self) -> Vec<String> {
         let mut steps = vec![self.plugin("Review the plan, and approve it:", "approve", "")];
         if let Some(plan) = self.stack.status.as_ref().and_then(|status| status.plan.as_ref()) {
