@@ -25,7 +25,6 @@ mod taken;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::telemetry::slots::{LOCAL_GROUPS, SlotReport};
@@ -140,14 +139,9 @@ impl<W> FairQueue<W> {
         self.queue.len()
     }
 
-    /// Returns the time since which the oldest queued run has been pending, or `None` if no run is queued.
-    pub fn oldest(&self) -> Option<Timestamp> {
-        self.queue.oldest()
-    }
-
-    /// Returns the numbers of open and queued runs by namespace and by concurrency group.
+    /// Returns the numbers of open and queued runs by namespace and by concurrency group, and the oldest wait for a slot.
     pub fn uses(&self) -> SlotReport {
-        let mut uses = SlotReport::default();
+        let mut uses = SlotReport { oldest: self.queue.oldest(&self.taken_slots()), ..SlotReport::default() };
         for open in self.open.values() {
             uses.namespaces.entry(open.run.namespace.clone()).or_default().open += 1;
             if let Some(group) = &open.run.group {

@@ -156,7 +156,7 @@ impl<W> Shared<W> {
     }
 
     fn update(&self, queue: MutexGuard<'_, FairQueue<W>>) {
-        self.metrics.runs().count(queue.open(), queue.queued(), queue.oldest());
+        self.metrics.runs().count(queue.open(), queue.queued());
         drop(queue);
         self.changed.notify_one();
     }

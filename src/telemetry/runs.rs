@@ -1,20 +1,14 @@
 //! Metrics of runs: numbers of open and queued runs, waiting times, durations and latencies.
 
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::telemetry::slots::Slots;
-use crate::telemetry::stacks::age;
 
 /// Upper bounds of the buckets in seconds, from the duration of the shortest runs to the default timeout.
 const DURATION_BUCKETS: [f64; 14] =
@@ -45,7 +39,6 @@ struct LatencyLabels {
 pub struct Runs {
     open: Gauge,
     queued: Gauge,
-    oldest: Oldest,
     slots: Slots,
     wait: Family<WaitLabels, Histogram, fn() -> Histogram>,
     duration: Family<DurationLabels, Histogram, fn() -> Histogram>,
@@ -57,7 +50,6 @@ impl Default for Runs {
         Runs {
             open: Gauge::default(),
             queued: Gauge::default(),
-            oldest: Oldest::default(),
             slots: Slots::default(),
             wait: Family::new_with_constructor((|| Histogram::new(WAIT_BUCKETS)) as fn() -> Histogram),
             duration: Family::new_with_constructor((|| Histogram::new(DURATION_BUCKETS)) as fn() -> Histogram),
@@ -89,16 +81,13 @@ impl Runs {
             "Duration in seconds from the time at which the run of a new artifact became due to its recorded result",
             self.latency.clone(),
         );
-        registry.register_collector(Box::new(self.oldest.clone()));
         registry.register_collector(Box::new(self.slots.clone()));
     }
 
-    /// Sets the number of open runs, the number of queued runs, and the time at which the oldest queued run became
-    /// pending.
-    pub fn count(&self, open: usize, queued: usize, oldest: Option<Timestamp>) {
+    /// Sets the number of open runs and the number of queued runs.
+    pub fn count(&self, open: usize, queued: usize) {
         self.open.set(i64::try_from(open).unwrap_or(i64::MAX));
         self.queued.set(i64::try_from(queued).unwrap_or(i64::MAX));
-        *self.oldest.0.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
     }
 
     /// Returns the metrics of run slots.
@@ -120,42 +109,5 @@ impl Runs {
     /// Records the end of a run.
     pub fn ended(&self, kind: &'static str, outcome: &'static str, lasted: Duration) {
         self.duration.get_or_create(&DurationLabels { r#type: kind, outcome }).observe(lasted.as_secs_f64());
-    }
-}
-
-/// Time at which the oldest queued run became pending. Each scrape computes the age of the run.
-#[derive(Clone, Debug, Default)]
-struct Oldest(Arc<Mutex<Option<Timestamp>>>);
-
-impl Oldest {
-    fn age(&self, now: Timestamp) -> f64 {
-        let oldest = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        oldest.map_or(0.0, |since| age(since, now))
-    }
-}
-
-impl Collector for Oldest {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Time in seconds for which the oldest run in the queue has been pending; 0 if the queue is empty";
-        let name = "pulumi_controller_oldest_queued_run_age_seconds";
-        let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        ConstGauge::new(self.age(Timestamp::now())).encode(metric)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_age_of_the_oldest_queued_run_grows_until_the_queue_is_empty() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let runs = Runs::default();
-        assert!(runs.oldest.age(at(100)) < f64::EPSILON);
-        runs.count(1, 2, Some(at(40)));
-        assert!((runs.oldest.age(at(100)) - 60.0).abs() < f64::EPSILON);
-        assert!(runs.oldest.age(at(10)) < f64::EPSILON, "the age is not negative after the clock was set back");
-        runs.count(1, 0, None);
-        assert!(runs.oldest.age(at(100)) < f64::EPSILON);
     }
 }

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::telemetry::stacks::age;
 
 /// Maximum number of namespaces with separate series. Tenants can create namespaces, so one series counts all further
 /// namespaces.
@@ -33,6 +36,14 @@ pub struct SlotReport {
     /// Use by concurrency group. The number of groups is limited, because only groups in the flags of the controller have
     /// their own entries.
     pub groups: SlotUses,
+    /// Time since which the oldest queued run has waited for a slot.
+    pub oldest: Option<Timestamp>,
+}
+
+impl SlotReport {
+    fn oldest_age(&self, now: Timestamp) -> f64 {
+        self.oldest.map_or(0.0, |since| age(since, now))
+    }
 }
 
 /// Value of the label `group` for all groups whose names tenants choose. It is not a valid name of a group.
@@ -87,6 +98,11 @@ impl Collector for Slots {
         let help = "Maximum number of concurrent runs";
         let metric = encoder.encode_descriptor("pulumi_controller_run_slots", help, None, MetricType::Gauge)?;
         ConstGauge::new(number(count)).encode(metric)?;
+        let help =
+            "Time in seconds for which the oldest run in the queue has waited for a slot; 0 if no run waits for a slot";
+        let name = "pulumi_controller_oldest_queued_run_age_seconds";
+        let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(report.oldest_age(Timestamp::now())).encode(metric)?;
         let (uses, groups) = (bounded(report.namespaces), report.groups);
         let name = "pulumi_controller_run_slots_used";
         gauges(&mut encoder, (name, "Number of run slots that the runs of a namespace use"), "namespace", open(&uses))?;
@@ -138,6 +154,15 @@ mod tests {
         let expected = uses.clone();
         slots.observe(10, move || uses.clone());
         assert_eq!(slots.read(), (10, expected));
+    }
+
+    #[test]
+    fn the_age_of_the_oldest_queued_run_grows_until_no_run_waits() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let age = |oldest, now| SlotReport { oldest, ..SlotReport::default() }.oldest_age(at(now));
+        assert!(age(None, 100) < f64::EPSILON);
+        assert!((age(Some(at(40)), 100) - 60.0).abs() < f64::EPSILON);
+        assert!(age(Some(at(40)), 10) < f64::EPSILON, "the age is not negative after the clock was set back");
     }
 
     #[test]

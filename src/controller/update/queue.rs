@@ -65,6 +65,7 @@ fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
         priority: update.spec.priority.unwrap_or_default(),
         is_background: update.spec.background.unwrap_or_default(),
         pending_since: pending_since(update, siblings),
+        created: update.creation_timestamp().map(|time| time.0).unwrap_or_default(),
         group: bound_group(update),
         share: Share::default(),
         expected: expected_duration(update, siblings),
@@ -197,9 +198,17 @@ mod tests {
             node: "n1".to_owned(),
             priority: -3,
             pending_since: Timestamp::from_second(10).expect("timestamp in range"),
+            created: Timestamp::from_second(10).expect("timestamp in range"),
             ..Run::default()
         };
         assert_eq!(run_in(&pod, &update, &[]), expected);
+        update.spec.pending_since = time(1);
+        let pending_since = Timestamp::from_second(1).expect("timestamp in range");
+        assert_eq!(
+            run_in(&pod, &update, &[]),
+            Run { pending_since, ..expected },
+            "only the API server sets the creation"
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Queued runs in the order in which they start.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 
@@ -57,8 +57,6 @@ pub(super) struct Queue<W> {
     served: HashMap<String, u64>,
     /// Limits of the queued runs of each group, and the number of runs with each limit.
     group_limits: HashMap<GroupKey, BTreeMap<usize, usize>>,
-    /// All runs by pending time, oldest first.
-    by_age: BTreeSet<(Timestamp, String)>,
     clock: u64,
 }
 
@@ -70,7 +68,6 @@ impl<W> Default for Queue<W> {
             namespaces: HashMap::new(),
             served: HashMap::new(),
             group_limits: HashMap::new(),
-            by_age: BTreeSet::new(),
             clock: 0,
         }
     }
@@ -81,8 +78,16 @@ impl<W> Queue<W> {
         self.found.len()
     }
 
-    pub(super) fn oldest(&self) -> Option<Timestamp> {
-        self.by_age.first().map(|(since, _)| *since)
+    /// Returns the time since which the oldest queued run has waited for a slot. Background runs are not urgent, and the
+    /// runs of a full group do not wait for a slot, so they do not count. `taken` contains the slots that are in use or
+    /// reserved.
+    pub(super) fn oldest(&self, taken: &Taken<'_>) -> Option<Timestamp> {
+        let lanes = self.runs.values().flatten();
+        let waiting = lanes.filter(|((_, group), _)| {
+            group.as_ref().is_none_or(|group| taken.full_group(group, self.group_limit(group)).is_none())
+        });
+        let runs = waiting.flat_map(|(_, runs)| runs.values()).map(|(run, _)| run);
+        runs.filter(|run| !run.is_background).map(Run::waits_since).min()
     }
 
     /// Returns the namespaces with queued runs, and the number of these runs.
@@ -135,7 +140,6 @@ impl<W> Queue<W> {
         if let Some(group) = &run.group {
             *self.group_limits.entry(group.key.clone()).or_default().entry(group.limit).or_default() += 1;
         }
-        self.by_age.insert((run.pending_since, run.uid.clone()));
         let found = Found { node: run.node.clone(), lane: lane.clone(), position: position.clone(), limit };
         self.found.insert(run.uid.clone(), found);
         let lanes = self.runs.entry(run.node.clone()).or_default();
@@ -144,7 +148,6 @@ impl<W> Queue<W> {
 
     pub(super) fn remove(&mut self, uid: &str) -> Option<(Run, W)> {
         let Found { node, lane, position, limit } = self.found.remove(uid)?;
-        self.by_age.remove(&(position.pending_since, uid.to_owned()));
         if let (Some(group), Some(limit)) = (&lane.1, limit) {
             self.remove_limit(group, limit);
         }
@@ -305,9 +308,7 @@ impl<W> Queue<W> {
         let counted: usize = self.namespaces.values().map(|namespace| namespace.runs).sum();
         let in_groups: usize = self.by_group().map(|(_, runs)| runs).sum();
         let is_found = |run: &Run| self.found.get(&run.uid).is_some_and(|found| found.position == Position::of(run));
-        let oldest = self.runs().map(|run| run.pending_since).min();
-        self.oldest() == oldest
-            && counted == self.found.len()
+        counted == self.found.len()
             && self.runs().count() == self.found.len()
             && in_groups == self.runs().filter(|run| run.group.is_some()).count()
             && self.namespaces.keys().all(|name| self.served.contains_key(name))

@@ -25,6 +25,8 @@ pub struct Run {
     pub is_background: bool,
     /// Time since which the run is pending.
     pub pending_since: Timestamp,
+    /// Time at which the API server created the object of the run.
+    pub created: Timestamp,
     /// Concurrency group of the run.
     pub group: Option<Group>,
     /// Share of the namespace in the slots. The share of an open run has no effect.
@@ -33,6 +35,14 @@ pub struct Run {
     pub expected: Option<SignedDuration>,
     /// Start time of an open run, if it is known.
     pub started: Option<Timestamp>,
+}
+
+impl Run {
+    /// Returns the time since which the run waits for a slot. Users can set the time since which a run is pending, so the
+    /// wait does not begin before the creation of the object of the run.
+    pub(super) fn waits_since(&self) -> Timestamp {
+        self.pending_since.max(self.created)
+    }
 }
 
 /// Share of a namespace in the slots. An administrator sets the share.
@@ -90,7 +100,7 @@ pub(super) struct Position {
     /// Time since which the run is pending, changed by its priority, in milliseconds since the Unix epoch. All runs gain
     /// rank at the same speed while they wait, so their order never changes.
     rank: i64,
-    pub(super) pending_since: Timestamp,
+    pending_since: Timestamp,
     workspace: String,
     uid: String,
 }

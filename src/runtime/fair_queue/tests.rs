@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
@@ -84,6 +85,28 @@ fn runs_are_ordered_by_priority_and_then_by_pending_time() {
     // Priority and pending time do not affect the order between namespaces.
     let requests = [queued("other", "b", 0, 50), requests[3].clone(), requests[4].clone(), requests[1].clone()];
     assert_eq!(order(&requests), ["other", "urgent", "urgent-late", "early"]);
+}
+
+#[test]
+fn only_runs_that_wait_for_a_slot_have_an_age() {
+    let now = Instant::now();
+    let oldest = |requests: &[Run]| {
+        let mut queue = queue(1, 1, 1);
+        queue.adopt(&Run { group: Some(local("g", "a", 1)), ..run("open", "a", "n") }, now);
+        for run in requests {
+            assert!(queue.request(run, run.uid.clone(), now).is_err());
+        }
+        queue.uses().oldest
+    };
+    let created =
+        |uid: &str, pending, created| Run { pending_since: at(pending), created: at(created), ..run(uid, "a", "n") };
+    let background = Run { is_background: true, ..created("drift", 1, 1) };
+    let in_full_group = Run { group: Some(local("g", "a", 1)), ..created("grouped", 1, 1) };
+    assert_eq!(oldest(&[]), None);
+    assert_eq!(oldest(std::slice::from_ref(&background)), None);
+    assert_eq!(oldest(std::slice::from_ref(&in_full_group)), None);
+    assert_eq!(oldest(&[background, in_full_group, created("b", 20, 10), created("c", 30, 10)]), Some(at(20)));
+    assert_eq!(oldest(&[created("forged", -5000, 10)]), Some(at(10)), "not before the creation");
 }
 
 #[test]

@@ -36,13 +36,13 @@ fn filled() -> Metrics {
     metrics.leads("pulumi-controller-leader-election", true);
     metrics.api_request(Some(200), "GET", "10.0.0.1:443");
     metrics.artifact_fetch(FetchResult::Cached);
-    metrics.runs().count(3, 1, None);
+    metrics.runs().count(3, 1);
     metrics.runs().started("up", Duration::from_secs(20));
     metrics.runs().ended("up", "Succeeded", Duration::from_secs(20));
     metrics.runs().recorded("up", true, Duration::from_secs(50));
     let namespaces = SlotUses::from([("apps".to_owned(), SlotUse { open: 3, queued: 1 })]);
     let groups = SlotUses::from([("aws-prod".to_owned(), SlotUse { open: 1, queued: 1 })]);
-    let uses = SlotReport { namespaces, groups };
+    let uses = SlotReport { namespaces, groups, oldest: None };
     metrics.runs().slots().observe(10, move || uses.clone());
     metrics.set_program_count(2);
     metrics.set_stack_count(5);
