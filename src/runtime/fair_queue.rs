@@ -73,8 +73,7 @@ impl<W> FairQueue<W> {
     /// Assigns a slot to a run if one is free. Otherwise, queues the run. When the run may start,
     /// [`FairQueue::next_requeue`] returns `key`.
     pub fn request(&mut self, run: &Run, key: W, now: Instant) -> Result<(), Full> {
-        let is_same = |reserved: &Reserved<W>| reserved.run.node == run.node && reserved.run.group == run.group;
-        let is_reserved = self.reserved.get(&run.uid).is_some_and(is_same);
+        let is_reserved = self.reserved.get(&run.uid).is_some_and(|reserved| reserved.run.has_same_place(run));
         if is_reserved || self.open.contains_key(&run.uid) {
             self.adopt(run, now);
             return Ok(());
@@ -111,6 +110,11 @@ impl<W> FairQueue<W> {
             }
         }
         self.reserve(now);
+    }
+
+    /// Returns whether a run is open on another node or in another group.
+    pub fn has_moved(&self, run: &Run) -> bool {
+        self.open.get(&run.uid).is_some_and(|open| !open.run.has_same_place(run))
     }
 
     /// Removes a run that is queued or has a reserved slot, and that no longer needs a slot.

@@ -112,6 +112,12 @@ impl<W> RunLimiter<W> {
         }
     }
 
+    /// Returns whether a run has a slot on another node or in another group. If the binding of the run has failed, the
+    /// caller must drop the permit, so that the run acquires a slot of its new node and group.
+    pub fn has_moved(&self, run: &Run) -> bool {
+        self.shared.lock().has_moved(run)
+    }
+
     /// Acquires a slot for a run that started before this process. The run counts toward the limits, but is never
     /// rejected.
     pub fn adopt(&self, run: &Run) -> Permit<W> {

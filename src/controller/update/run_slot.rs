@@ -42,6 +42,10 @@ pub fn acquire(observed: &Observed, pod: &Pod, context: &Context) -> Result<Slot
     let missing = run_share.missing_groups(&update.namespace().unwrap_or_default(), &context.concurrency_groups);
     let group = group_of(update, &run_share.shared_groups, &context.concurrency_groups);
     let run = Run { group, share: run_share.share, ..run_in(pod, update, &context.siblings(update)) };
+    if context.run_limiter.has_moved(&run) {
+        // An earlier binding has failed. In the meantime, the pod or the group has changed.
+        context.attachments.detach(&run.uid);
+    }
     match context.run_limiter.acquire(&run, ObjectRef::from_obj(update)) {
         Ok(permit) => {
             let group = run.group.as_ref().map(binding_of);

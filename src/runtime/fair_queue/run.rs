@@ -43,6 +43,11 @@ impl Run {
     pub(super) fn waits_since(&self) -> Timestamp {
         self.pending_since.max(self.created)
     }
+
+    /// Returns whether both runs have the same node and the same group.
+    pub(super) fn has_same_place(&self, other: &Run) -> bool {
+        self.node == other.node && self.group == other.group
+    }
 }
 
 /// Share of a namespace in the slots. An administrator sets the share.
