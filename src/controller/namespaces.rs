@@ -91,7 +91,7 @@ impl Namespaces {
         requeue_runs: impl FnMut(&str) + Send + 'static,
     ) -> (Self, NamespaceWatch) {
         let (cache, writer) = reflector::store();
-        let watch = NamespaceWatch { writer, requeue_runs: Box::new(requeue_runs) };
+        let watch = NamespaceWatch { cache: CacheWriter::new(writer), requeue_runs: Box::new(requeue_runs) };
         (Namespaces { reader, is_paused, cache: Some(cache) }, watch)
     }
 
@@ -132,7 +132,7 @@ impl Namespaces {
 
 /// Watch of namespaces.
 pub struct NamespaceWatch {
-    writer: reflector::store::Writer<Metadata>,
+    cache: CacheWriter,
     /// Requeues the runs of a namespace that have not started.
     requeue_runs: Box<dyn FnMut(&str) + Send>,
 }
@@ -154,7 +154,6 @@ impl NamespaceWatch {
         mut requeue: mpsc::Sender<ObjectRef<Stack>>,
         end: CancellationToken,
     ) {
-        let cache = self.writer.as_reader();
         let events = watcher(Api::<Metadata>::all(client), watcher::Config::default().any_semantic());
         let mut events = std::pin::pin!(events.default_backoff().modify(keep_settings).take_until(end.cancelled()));
         loop {
@@ -166,17 +165,47 @@ impl NamespaceWatch {
                     continue;
                 }
             };
-            let changed = changed_namespace(&cache, &event);
-            self.writer.apply_watcher_event(&event);
-            let Some(Changed { namespace, affects_stacks }) = changed else { continue };
-            (self.requeue_runs)(&namespace);
-            let stacks = if affects_stacks { stacks_of(&namespace) } else { Vec::new() };
-            for stack in stacks {
-                // The queue is closed only during the shutdown.
-                if requeue.send(stack).await.is_err() {
-                    return;
+            for Changed { namespace, affects_stacks } in self.cache.apply(&event) {
+                (self.requeue_runs)(&namespace);
+                let stacks = if affects_stacks { stacks_of(&namespace) } else { Vec::new() };
+                for stack in stacks {
+                    // The queue is closed only during the shutdown.
+                    if requeue.send(stack).await.is_err() {
+                        return;
+                    }
                 }
             }
+        }
+    }
+}
+
+/// Writes the cache of namespaces.
+struct CacheWriter {
+    writer: reflector::store::Writer<Metadata>,
+    /// Changed namespaces of the current list. The cache contains the objects of a list only after the end of the list.
+    listed: Vec<Changed>,
+}
+
+impl CacheWriter {
+    fn new(writer: reflector::store::Writer<Metadata>) -> Self {
+        CacheWriter { writer, listed: Vec::new() }
+    }
+
+    /// Applies an event. Returns the namespaces whose settings have changed in the cache.
+    fn apply(&mut self, event: &Event<Metadata>) -> Vec<Changed> {
+        let changed = changed_namespace(&self.writer.as_reader(), event);
+        self.writer.apply_watcher_event(event);
+        match event {
+            Event::Apply(_) | Event::Delete(_) => changed.into_iter().collect(),
+            Event::Init => {
+                self.listed.clear();
+                Vec::new()
+            }
+            Event::InitApply(_) => {
+                self.listed.extend(changed);
+                Vec::new()
+            }
+            Event::InitDone => std::mem::take(&mut self.listed),
         }
     }
 }
@@ -244,25 +273,41 @@ mod tests {
 
     #[test]
     fn only_changes_of_the_settings_requeue_stacks_and_runs() {
-        let (cache, mut writer) = reflector::store();
+        let (cache, writer) = reflector::store();
+        let mut writer = CacheWriter::new(writer);
         let mut apply = |annotations: serde_json::Value| {
             let mut namespace = namespace(annotations);
             keep_settings(&mut namespace);
-            let event = Event::Apply(namespace);
-            let changed = changed_namespace(&cache, &event);
-            writer.apply_watcher_event(&event);
-            changed
+            writer.apply(&Event::Apply(namespace))
         };
-        let changed = |affects_stacks| Some(Changed { namespace: "apps".to_owned(), affects_stacks });
-        assert_eq!(apply(json!({"other": "1"})), None);
+        let changed = |affects_stacks| vec![Changed { namespace: "apps".to_owned(), affects_stacks }];
+        assert!(apply(json!({"other": "1"})).is_empty());
         assert_eq!(apply(json!({"other": "1", "pulumi.com/pause": "true"})), changed(true));
-        assert_eq!(apply(json!({"other": "2", "pulumi.com/pause": "true"})), None);
+        assert!(apply(json!({"other": "2", "pulumi.com/pause": "true"})).is_empty());
         assert_eq!(apply(json!({"other": "2"})), changed(true));
         assert_eq!(apply(json!({"other": "2", "pulumi.com/run-weight": "2"})), changed(false), "no Stack");
-        assert_eq!(apply(json!({"other": "3", "pulumi.com/run-weight": "2"})), None);
+        assert!(apply(json!({"other": "3", "pulumi.com/run-weight": "2"})).is_empty());
         assert_eq!(apply(json!({"other": "3", "pulumi.com/concurrency-groups": "aws"})), changed(false));
         assert_eq!(apply(json!({"other": "2"})), changed(false));
         let stored = cache.get(&ObjectRef::new("apps")).unwrap();
         assert_eq!((stored.labels().len(), stored.annotations().len()), (0, 0));
+    }
+
+    #[test]
+    fn a_list_requeues_stacks_only_after_the_cache_contains_the_listed_namespaces() {
+        let (cache, writer) = reflector::store();
+        let mut writer = CacheWriter::new(writer);
+        let is_paused = || cache.get(&ObjectRef::new("apps")).is_some_and(|cached| !cached.annotations().is_empty());
+        let changed = vec![Changed { namespace: "apps".to_owned(), affects_stacks: true }];
+        for (annotations, pauses) in [(json!({"pulumi.com/pause": "true"}), true), (json!({}), false)] {
+            assert!(writer.apply(&Event::Init).is_empty());
+            assert!(writer.apply(&Event::InitApply(namespace(annotations.clone()))).is_empty());
+            // The watch restarts the list if a page fails.
+            assert!(writer.apply(&Event::Init).is_empty());
+            assert!(writer.apply(&Event::InitApply(namespace(annotations))).is_empty());
+            assert_ne!(is_paused(), pauses);
+            assert_eq!(writer.apply(&Event::InitDone), changed);
+            assert_eq!(is_paused(), pauses);
+        }
     }
 }
