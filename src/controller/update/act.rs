@@ -20,10 +20,10 @@ use crate::controller::update::decide::{Action, may_start};
 use crate::controller::update::history::{self, Stored as StoredHistory};
 use crate::controller::update::observe::{Observed, binding, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
-use crate::controller::update::outputs::{self, Stored};
-use crate::controller::update::plans::{self, PlanFile};
+use crate::controller::update::plans::PlanFile;
 use crate::controller::update::queue::run_in;
 use crate::controller::update::request::interrupted_runs;
+use crate::controller::update::result_files::{self, Files};
 use crate::controller::update::run_slot::{self, Slot};
 use crate::controller::update::{request, stack_tags, status};
 use crate::rpc::client::AgentAddress;
@@ -347,16 +347,31 @@ async fn report_unknown_outcome(
     Ok(Next::Done(Some(UNKNOWN_OUTCOME_REQUEUE_INTERVAL)))
 }
 
-/// Stores the run in the history, and then records the result.
+/// Stores the outputs, the plan and the run in the history, and then records the result. The history is second, because a
+/// preview whose plan cannot be stored fails, and the history contains the result.
 async fn store_and_record(
     observed: &Observed,
     outcome: RunOutcome,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
+    let (update, workspace) = (&observed.update, observed.workspace.as_ref());
+    let uid = update.uid().unwrap_or_default();
+    if context.history.as_ref().is_some_and(|history| history.is_storing(&uid)) {
+        return Ok(Next::Done(Some(HISTORY_REQUEUE_INTERVAL)));
+    }
+    failpoint::hit("update-result-seen");
+    let outcome = match result_files::store(update, outcome, context, now).await? {
+        Files::Stored(outcome) => *outcome,
+        Files::NotYet(message) => {
+            let status = status::running(update, observed.progress.as_ref(), &message, now);
+            context.writer.status(update, &status).await?;
+            return Ok(Next::Done(Some(REJECTED_REQUEUE_INTERVAL)));
+        }
+    };
+    failpoint::hit("update-outputs-written");
     // Only the agent of an ended run returns the transcript.
     let agent = address(observed).filter(|_| matches!(observed.run_state, Some(RunState::Ended(_))));
-    let (update, workspace) = (&observed.update, observed.workspace.as_ref());
     let stored = context.history.as_ref().map(|history| history.store(update, workspace, &outcome, agent));
     let history = match stored {
         None | Some(StoredHistory::Never) => None,
@@ -367,7 +382,7 @@ async fn store_and_record(
     record(observed, &outcome, context, now).await
 }
 
-/// Records the result. The outputs are stored before the status that refers to them is written.
+/// Records the result.
 async fn record(
     observed: &Observed,
     outcome: &RunOutcome,
@@ -375,39 +390,19 @@ async fn record(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let (update, progress) = (&observed.update, observed.progress.as_ref());
-    failpoint::hit("update-result-seen");
-    let outcome = match outputs::store(update, outcome, context, now).await? {
-        Stored::Yes => outcome.clone(),
-        Stored::No(why) => outcome.clone().without_outputs(&why),
-        Stored::NotYet(why) => {
-            let message = format!("run ended; failed to store its outputs, retrying: {why}");
-            context.writer.status(update, &status::running(update, progress, &message, now)).await?;
-            return Ok(Next::Done(Some(REJECTED_REQUEUE_INTERVAL)));
-        }
-    };
-    let outcome = match plans::store(update, &outcome, context, now).await? {
-        Stored::Yes => outcome,
-        Stored::No(why) => outcome.without_plan(&why),
-        Stored::NotYet(why) => {
-            let message = format!("run ended; failed to store its plan, retrying: {why}");
-            context.writer.status(update, &status::running(update, progress, &message, now)).await?;
-            return Ok(Next::Done(Some(REJECTED_REQUEUE_INTERVAL)));
-        }
-    };
-    failpoint::hit("update-outputs-written");
-    let mut status = status::recorded(update, &outcome, progress, now);
+    let mut status = status::recorded(update, outcome, progress, now);
     let written = match context.writer.status(update, &status).await {
         // Without this fallback, a run whose result is rejected would stay open forever.
         Err(error) if error.is_content_rejected() => {
             tracing::warn!(error = &error as &dyn std::error::Error, "recording the result without details");
-            status = status::recorded_without_details(update, &outcome, &error.to_string(), now);
+            status = status::recorded_without_details(update, outcome, &error.to_string(), now);
             context.writer.status(update, &status).await?
         }
         written => written?,
     };
     let next = Next::Again(Box::new(written.unwrap_or_else(|| update.clone())));
     report_end(update, &status, outcome.failure.unwrap_or("Succeeded"), context);
-    history::report(update, &outcome, &context.events);
+    history::report(update, outcome, &context.events);
     let steps = context.attachments.steps(&update.uid().unwrap_or_default());
     context.traces.record(update, &status, steps.as_deref());
     let event = match outcome.failure {

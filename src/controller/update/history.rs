@@ -136,6 +136,11 @@ impl HistoryWriter {
         Stored::NotYet
     }
 
+    /// Returns whether the task of a run has not ended.
+    pub(super) fn is_storing(&self, uid: &str) -> bool {
+        self.runs().get(uid) == Some(&Stored::NotYet)
+    }
+
     /// Removes the state of a run whose result is recorded.
     pub fn forget(&self, uid: &str) {
         self.runs().remove(uid);

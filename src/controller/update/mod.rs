@@ -23,6 +23,7 @@ mod progress;
 mod queue;
 mod request;
 mod resource_steps;
+mod result_files;
 mod run_slot;
 mod stack_tags;
 pub mod status;

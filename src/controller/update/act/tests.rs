@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use futures::channel::mpsc;
+use kube::runtime::reflector::ObjectRef;
 use object_store::memory::InMemory;
 use serde_json::{Value, json};
 
-use crate::api::auto::RunBinding;
+use crate::api::auto::{RunBinding, Update};
 use crate::controller::namespaces::{Namespaces, RunShare};
 use crate::controller::test_parts::TestParts;
 use crate::controller::update::act::{Next, act};
@@ -169,16 +170,45 @@ async fn an_accepted_result_keeps_its_details_and_plausible_times() {
     assert!(next.is_err(), "the full status is retried after an API server outage");
 }
 
+/// Returns a context with a history, the history, and the Updates that its tasks requeue.
+fn context_with_history(parts: &TestParts) -> (Context, HistoryStore, mpsc::Receiver<ObjectRef<Update>>) {
+    let retention = Retention { max_runs: 9, max_age: Duration::ZERO, max_size: None };
+    let store = HistoryStore::new(Box::new(InMemory::new()), "", "s3://runs", retention, parts.metrics.clone());
+    let (requeue, requeues) = mpsc::channel(1);
+    let (tasks, end, metrics) = (parts.tasks.clone(), parts.end.clone(), parts.metrics.clone());
+    let history = HistoryWriter::new(store.clone(), parts.agents.clone(), requeue, tasks, end, metrics);
+    (Context { history: Some(history), ..context(parts) }, store, requeues)
+}
+
+#[tokio::test]
+async fn the_history_contains_the_failure_of_a_preview_whose_plan_is_not_stored() {
+    let (client, object) = rejecting(0, FakeResponse::Silence);
+    let parts = TestParts::new(client);
+    let (context, store, mut requeues) = context_with_history(&parts);
+    let mut preview = stored();
+    preview["spec"]["type"] = json!("preview");
+    preview["spec"]["savePlan"] = json!(true);
+    let observed = observed(preview, None);
+    let now = "2026-01-01T12:10:00Z".parse().unwrap();
+    let result = proto::Result { outcome: proto::Outcome::Succeeded.into(), ..proto::Result::default() };
+    let action = || Action::Record(Box::new(RunOutcome::of(&result)));
+    assert!(matches!(act(&observed, action(), &context, now).await, Ok(Next::Done(Some(_)))));
+    futures::StreamExt::next(&mut requeues).await.unwrap();
+    let names = store.names("").await.unwrap();
+    let name = names.iter().find(|name| name.ends_with("summary.json")).expect("summary");
+    let summary = store.read_object(name).await.unwrap().unwrap();
+    let summary: Value = serde_json::from_slice(&summary).unwrap();
+    let message = "failed to store the plan: the agent returned no plan";
+    assert_eq!((&summary["result"], &summary["message"]), (&json!("failed"), &json!(message)));
+    assert!(matches!(act(&observed, action(), &context, now).await, Ok(Next::Again(update)) if update.is_complete()));
+    assert_eq!(object.lock().unwrap()["status"]["message"], message, "the status has the same result");
+}
+
 #[tokio::test]
 async fn a_result_is_recorded_with_the_reference_to_the_stored_run() {
     let (client, object) = rejecting(0, FakeResponse::Silence);
     let parts = TestParts::new(client);
-    let retention = Retention { max_runs: 9, max_age: Duration::ZERO, max_size: None };
-    let store = HistoryStore::new(Box::new(InMemory::new()), "", "s3://runs", retention, parts.metrics.clone());
-    let (requeue, mut requeues) = mpsc::channel(1);
-    let (tasks, end, metrics) = (parts.tasks.clone(), parts.end.clone(), parts.metrics.clone());
-    let history = HistoryWriter::new(store, parts.agents.clone(), requeue, tasks, end, metrics);
-    let context = Context { history: Some(history), ..context(&parts) };
+    let (context, _, mut requeues) = context_with_history(&parts);
     let observed = observed(stored(), None);
     let now = "2026-01-01T12:10:00Z".parse().unwrap();
     let action = || Action::Record(Box::new(RunOutcome::of(&hostile())));
