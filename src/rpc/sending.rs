@@ -14,6 +14,9 @@ use crate::rpc::proto::put_source_request::Part;
 /// Size of a chunk of an archive in bytes.
 const CHUNK: usize = 256 * 1024;
 
+/// Rate below which a stream is slow. An agent that reads the source at all accepts a chunk in a fraction of this time.
+const SLOW: Rate = Rate { bytes: CHUNK as u64, within: Duration::from_secs(2) };
+
 /// Number of bytes in a period.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
@@ -36,6 +39,11 @@ impl Sending {
     pub async fn done(&self) {
         // The wait cannot fail, because `self` owns the sender.
         let _ = self.0.subscribe().wait_for(|sent| sent.is_complete).await;
+    }
+
+    /// Waits until the stream is slow. Never returns if the complete stream is sent.
+    pub async fn until_slow(&self) {
+        self.until_slower(SLOW).await;
     }
 
     /// Waits until the stream is slower than `rate`, and then returns the number of bytes in the last period. Never returns

@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::core::Selector;
 use kube::{Client, ResourceExt};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::activity::Activity;
@@ -32,6 +32,8 @@ use crate::telemetry::metrics::Metrics;
 /// Limits of concurrent source streams to agents, in total and for each namespace. A waiting reconciliation occupies a
 /// reconciliation slot, so the number of reconciliation slots also limits the queue.
 const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
+/// Maximum number of slow streams that occupy no slot in total. Each stream needs memory for some chunks.
+const SLOW_STREAMS: usize = 24;
 /// Time for which verified objects are not read again while the pod is ready. The deletion of an object affects only
 /// the next pod.
 const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
@@ -83,6 +85,7 @@ pub struct Memory {
     /// critical sections and never across an `.await`.
     applied: Mutex<HashMap<(String, String), Version>>,
     streams: FairSlots,
+    slow_streams: Semaphore,
     /// Workspaces whose objects do not have to be read again yet.
     pub(super) verified_parts: VerifiedParts,
     pub(super) applies: Applies,
@@ -94,6 +97,7 @@ impl Default for Memory {
         Self {
             applied: Mutex::default(),
             streams: FairSlots::new(STREAMS),
+            slow_streams: Semaphore::new(SLOW_STREAMS),
             verified_parts: VerifiedParts::default(),
             applies: Applies::default(),
             activity: Activity::default(),
@@ -124,6 +128,11 @@ impl Memory {
     /// Returns the slots of source streams to agents. The keys are namespaces.
     pub(super) fn streams(&self) -> &FairSlots {
         &self.streams
+    }
+
+    /// Returns the slots of slow streams, which use none of the slots of [`Memory::streams`] in total.
+    pub(super) fn slow_streams(&self) -> &Semaphore {
+        &self.slow_streams
     }
 }
 

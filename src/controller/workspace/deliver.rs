@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use tokio::io::AsyncRead;
+use tokio::sync::Semaphore;
 
 use super::act::{Act, Step};
 use super::environment::{references, run_environment};
@@ -94,7 +95,8 @@ impl Act<'_> {
             policy_packs: Vec::new(),
         };
         let sending = Sending::default();
-        let mut put = std::pin::pin!(holding(slot, &sending, agent.put_source(header, bytes, &sending)));
+        let put = agent.put_source(header, bytes, &sending);
+        let mut put = std::pin::pin!(holding(slot, self.context.memory.slow_streams(), &sending, put));
         let mut written = None;
         let result = match tokio::time::timeout(INSTALLING_REPORT_DELAY, &mut put).await {
             Ok(result) => result,
@@ -142,7 +144,7 @@ impl Act<'_> {
         };
         let sending = Sending::default();
         let put = agent.put_policy_pack(header, tokio::fs::File::from_std(file), &sending);
-        match holding(slot, &sending, put).await {
+        match holding(slot, self.context.memory.slow_streams(), &sending, put).await {
             Ok(_) => self.pack_sent(pack).await,
             Err(error) => self.pack_failed(pack, error).await,
         }
@@ -266,11 +268,65 @@ impl Act<'_> {
 }
 
 /// Holds the stream slot until all bytes are sent. The slot is free while the agent processes the source.
-async fn holding<T>(slot: Slot, sending: &Sending, call: impl Future<Output = T>) -> T {
+async fn holding<T>(slot: Slot, slow: &Semaphore, sending: &Sending, call: impl Future<Output = T>) -> T {
     let mut call = std::pin::pin!(call);
     tokio::select! {
         result = &mut call => return result,
-        () = sending.done() => drop(slot),
+        () = hold(slot, slow, sending) => {}
     }
     call.await
+}
+
+/// Holds the slot until all bytes are sent. A slow stream moves to one of the slots of `slow` if one is free, and then
+/// delays only the streams of its own namespace. Otherwise, slow agents of a few namespaces could use all slots.
+async fn hold(mut slot: Slot, slow: &Semaphore, sending: &Sending) {
+    let is_slow = async {
+        sending.until_slow().await;
+        slow.acquire().await.ok()
+    };
+    tokio::select! {
+        () = sending.done() => {}
+        _permit = is_slow => {
+            slot.release_common();
+            sending.done().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::runtime::fair_slots::{FairSlots, Limits};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_agent_delays_only_its_own_namespace() {
+        let slots = FairSlots::new(Limits { total: 1, per_key: 1, waiting_per_key: 1 });
+        let (slow, sending, started) = (Semaphore::new(1), Sending::default(), Instant::now());
+        let slot = slots.acquire("slow").await.unwrap();
+        let call = tokio::time::sleep(Duration::from_secs(15));
+        let other = async {
+            let _other = slots.acquire("other").await.unwrap();
+            let waited = started.elapsed();
+            let own = tokio::time::timeout(Duration::from_secs(1), slots.acquire("slow")).await;
+            assert!(own.is_err(), "the stream keeps the slot of its namespace");
+            waited
+        };
+        let ((), waited) = tokio::join!(holding(slot, &slow, &sending, call), other);
+        assert!(waited < Duration::from_secs(5), "{waited:?}");
+        assert_eq!(slow.available_permits(), 1);
+        slots.acquire("slow").await.map(drop).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_number_of_slow_streams_without_a_slot_is_limited() {
+        let slots = FairSlots::new(Limits { total: 1, per_key: 1, waiting_per_key: 1 });
+        let (slow, sending) = (Semaphore::new(0), Sending::default());
+        let slot = slots.acquire("slow").await.unwrap();
+        let call = tokio::time::sleep(Duration::from_secs(15));
+        let other = tokio::time::timeout(Duration::from_secs(14), slots.acquire("other"));
+        let ((), other) = tokio::join!(holding(slot, &slow, &sending, call), other);
+        assert!(other.is_err(), "the stream keeps its slot");
+    }
 }
