@@ -7,20 +7,18 @@
 //! completed span and the exporter for OTLP.
 
 mod export;
+mod queue;
 mod span;
 
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanData;
-use tokio::sync::mpsc;
 
 use crate::telemetry::metrics::Metrics;
+use queue::SpanQueue;
 
 pub use export::{ExportTask, ExporterError, Settings};
 pub use span::{span, span_id, trace_id, traceparent};
-
-/// Maximum number of queued spans. Further spans are dropped, and a metric counts them. A span has less than 2 KiB.
-const CAPACITY: usize = 4096;
 
 /// Queue of spans. Without a collector, there is no queue, and all calls have no effect. Cheap to clone. Never blocks.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +28,7 @@ pub struct Traces {
 
 #[derive(Clone, Debug)]
 struct Queue {
-    spans: mpsc::Sender<SpanData>,
+    spans: SpanQueue,
     metrics: Metrics,
 }
 
@@ -47,16 +45,16 @@ impl Traces {
         (instance, cluster): (&str, &str),
         metrics: Metrics,
     ) -> Result<(Traces, ExportTask), ExporterError> {
-        let (sender, spans) = mpsc::channel(CAPACITY);
-        let task = ExportTask::new(settings, client, &resource(instance, cluster), spans, metrics.clone())?;
-        Ok((Traces { queue: Some(Queue { spans: sender, metrics }) }, task))
+        let spans = SpanQueue::default();
+        let task = ExportTask::new(settings, client, &resource(instance, cluster), spans.clone(), metrics.clone())?;
+        Ok((Traces { queue: Some(Queue { spans, metrics }) }, task))
     }
 
     /// Returns a queue without an exporter, for tests.
     #[cfg(test)]
-    pub(crate) fn unexported() -> (Traces, mpsc::Receiver<SpanData>) {
-        let (spans, receiver) = mpsc::channel(CAPACITY);
-        (Traces { queue: Some(Queue { spans, metrics: Metrics::default() }) }, receiver)
+    pub(crate) fn unexported() -> (Traces, SpanQueue) {
+        let spans = SpanQueue::default();
+        (Traces { queue: Some(Queue { spans: spans.clone(), metrics: Metrics::default() }) }, spans)
     }
 
     /// Returns whether the controller exports traces.
@@ -64,11 +62,11 @@ impl Traces {
         self.queue.is_some()
     }
 
-    /// Queues spans. If the queue is full, the remaining spans are dropped, and a metric counts them.
-    pub fn export(&self, spans: Vec<SpanData>) {
+    /// Queues spans of a namespace. If the queue is full, spans of the namespace with the most queued spans are dropped, and
+    /// a metric counts them.
+    pub fn export(&self, namespace: &str, spans: Vec<SpanData>) {
         let Some(queue) = &self.queue else { return };
-        let dropped = spans.into_iter().filter_map(|span| queue.spans.try_send(span).err()).count();
-        queue.metrics.spans_dropped(dropped);
+        queue.metrics.spans_dropped(queue.spans.push(namespace, spans));
     }
 }
 

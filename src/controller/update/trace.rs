@@ -1,7 +1,7 @@
 //! The trace of a run. When the run is recorded, the controller computes all spans from the recorded times and queues
 //! them for the export.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::ResourceExt;
@@ -14,7 +14,7 @@ use crate::controller::update::trace_spans::{self, RUN, Recorded};
 use crate::rpc::proto;
 use crate::telemetry::traces::{Traces, traceparent};
 
-/// Maximum number of recorded runs whose Updates still have the finalizer. If there are more, the spans of some of them
+/// Maximum number of recorded runs. If more runs end before the finalizer of an Update is removed, the spans of this Update
 /// are exported twice.
 const MAX_EXPORTED: usize = 1024;
 
@@ -24,9 +24,33 @@ pub struct RunTraces {
     traces: Traces,
     /// Endpoint for the spans of the CLI. Empty if the CLI exports no spans.
     cli_endpoint: Arc<str>,
-    /// UIDs of the Updates whose spans this process has exported, until their finalizers are removed. The lock is held
-    /// only for short critical sections.
-    exported: Arc<Mutex<HashSet<String>>>,
+    /// Updates whose spans this process has exported. The lock is held only for short critical sections.
+    exported: Arc<Mutex<Exported>>,
+}
+
+/// UIDs of the Updates whose spans were exported last. An Update stays recorded after its finalizer is removed, because the
+/// removal can fail, and because the cache can still contain the finalizer.
+#[derive(Debug, Default)]
+struct Exported {
+    uids: HashSet<String>,
+    /// The same UIDs, oldest first.
+    order: VecDeque<String>,
+}
+
+impl Exported {
+    /// Records an Update. Returns whether it was not recorded yet.
+    fn insert(&mut self, uid: String) -> bool {
+        if !self.uids.insert(uid.clone()) {
+            return false;
+        }
+        self.order.push_back(uid);
+        if self.order.len() > MAX_EXPORTED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.uids.remove(&oldest);
+        }
+        true
+    }
 }
 
 impl RunTraces {
@@ -59,14 +83,8 @@ impl RunTraces {
         if !self.is_enabled() {
             return;
         }
-        let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
-        if exported.len() >= MAX_EXPORTED {
-            exported.clear();
-        }
-        exported.insert(update.uid().unwrap_or_default());
-        drop(exported);
-        let recorded = jiff::Timestamp::now();
-        self.traces.export(trace_spans::spans(&Recorded { update, status, recorded, steps }));
+        self.is_first_export(update);
+        self.export(&Recorded { update, status, recorded: jiff::Timestamp::now(), steps });
     }
 
     /// Exports the spans of a run if an earlier process has recorded its result and may have ended before the export. The
@@ -75,20 +93,28 @@ impl RunTraces {
         if !self.is_enabled() {
             return;
         }
-        let uid = update.uid().unwrap_or_default();
-        let is_exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
-        if let Some(status) = update.status.as_ref().filter(|_| !is_exported) {
+        let Some(status) = &update.status else { return };
+        if self.is_first_export(update) {
             let ended = status.end_time.as_ref().map_or_else(jiff::Timestamp::now, |ended| ended.0);
-            self.traces.export(trace_spans::spans(&Recorded { update, status, recorded: ended, steps: None }));
+            self.export(&Recorded { update, status, recorded: ended, steps: None });
         }
+    }
+
+    /// Records the export of the spans of an Update. Returns whether this process has not exported them yet.
+    fn is_first_export(&self, update: &Update) -> bool {
+        let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        exported.insert(update.uid().unwrap_or_default())
+    }
+
+    fn export(&self, recorded: &Recorded<'_>) {
+        let namespace = recorded.update.namespace().unwrap_or_default();
+        self.traces.export(&namespace, trace_spans::spans(recorded));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use opentelemetry_sdk::trace::SpanData;
     use serde_json::json;
-    use tokio::sync::mpsc;
 
     use super::*;
 
@@ -102,20 +128,33 @@ mod tests {
         .unwrap()
     }
 
-    fn received(spans: &mut mpsc::Receiver<SpanData>) -> Vec<String> {
-        std::iter::from_fn(|| spans.try_recv().ok()).map(|span| span.name.into_owned()).collect()
+    #[test]
+    fn the_spans_of_a_run_are_exported_once_by_each_process_that_may_have_to() {
+        let (traces, spans) = Traces::unexported();
+        let received = || spans.drain().into_iter().map(|span| span.name.into_owned()).collect::<Vec<_>>();
+        let traces = RunTraces::new(traces, None);
+        traces.record(&update(), &UpdateStatus::default(), None);
+        assert_eq!(received(), ["pulumi up", "queue"]);
+        for _ in 0..2 {
+            traces.release(&update());
+            assert!(received().is_empty(), "this process has exported the spans");
+        }
+        let traces = RunTraces { exported: Arc::default(), ..traces };
+        traces.release(&update());
+        assert_eq!(received(), ["pulumi up", "queue"], "an earlier process has recorded the result");
+        traces.release(&update());
+        assert!(received().is_empty(), "the removal of the finalizer has failed");
     }
 
     #[test]
-    fn the_spans_of_a_run_are_exported_once_by_each_process_that_may_have_to() {
-        let (traces, mut spans) = Traces::unexported();
-        let traces = RunTraces::new(traces, None);
-        traces.record(&update(), &UpdateStatus::default(), None);
-        assert_eq!(received(&mut spans), ["pulumi up", "queue"]);
-        traces.release(&update());
-        assert!(received(&mut spans).is_empty(), "this process has exported the spans");
-        traces.release(&update());
-        assert_eq!(received(&mut spans), ["pulumi up", "queue"], "an earlier process has recorded the result");
+    fn the_number_of_recorded_updates_is_limited() {
+        let mut exported = Exported::default();
+        for number in 0..=MAX_EXPORTED {
+            assert!(exported.insert(number.to_string()));
+            assert!(!exported.insert(number.to_string()));
+        }
+        assert_eq!((exported.uids.len(), exported.order.len()), (MAX_EXPORTED, MAX_EXPORTED));
+        assert!(exported.insert("0".to_owned()), "the oldest Update is no longer recorded");
     }
 
     #[test]

@@ -14,12 +14,12 @@ use opentelemetry_otlp::{
     ExporterBuildError, Protocol, RetryPolicy, SpanExporter, WithExportConfig as _, WithHttpConfig as _,
 };
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
-use tokio::sync::mpsc;
+use opentelemetry_sdk::trace::SpanExporter as _;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::traces::queue::SpanQueue;
 
 /// Maximum number of spans in a request.
 const MAX_BATCH: usize = 512;
@@ -89,7 +89,7 @@ impl HttpClient for CollectorClient {
 pub struct ExportTask {
     endpoint: Url,
     exporter: SpanExporter,
-    spans: mpsc::Receiver<SpanData>,
+    spans: SpanQueue,
     metrics: Metrics,
 }
 
@@ -105,7 +105,7 @@ impl ExportTask {
         settings: &Settings,
         client: reqwest::Client,
         resource: &Resource,
-        spans: mpsc::Receiver<SpanData>,
+        spans: SpanQueue,
         metrics: Metrics,
     ) -> Result<Self, ExporterError> {
         let retry_policy = RetryPolicy::default().with_max_retries(RETRIES);
@@ -123,7 +123,7 @@ impl ExportTask {
     }
 
     /// Runs until `end` is canceled. Then exports the queued spans for at most the shutdown timeout.
-    pub async fn run(mut self, end: CancellationToken) {
+    pub async fn run(self, end: CancellationToken) {
         let overdue = {
             let end = end.clone();
             async move {
@@ -137,20 +137,15 @@ impl ExportTask {
         }
     }
 
-    async fn export_all(&mut self, end: &CancellationToken) {
+    async fn export_all(&self, end: &CancellationToken) {
         loop {
-            let mut batch = Vec::new();
-            let received = tokio::select! {
+            // After the shutdown has started, the queued spans are still exported.
+            let batch = tokio::select! {
                 biased;
-                () = end.cancelled(), if !self.spans.is_closed() => {
-                    self.spans.close();
-                    continue;
-                }
-                received = self.spans.recv_many(&mut batch, MAX_BATCH) => received,
+                batch = self.spans.next_batch(MAX_BATCH) => batch,
+                () = end.cancelled() => return,
             };
-            if received == 0 {
-                return;
-            }
+            let received = batch.len();
             match self.exporter.export(batch).await {
                 Ok(()) => self.metrics.spans_exported(received),
                 Err(error) => {

@@ -64,7 +64,7 @@ fn http_client() -> reqwest::Client {
 async fn export(settings: Settings, spans: Vec<SpanData>) -> String {
     let (metrics, end) = (Metrics::default(), CancellationToken::new());
     let (traces, task) = Traces::new(&settings, http_client(), ("pod-1", "prod"), metrics.clone()).unwrap();
-    traces.export(spans);
+    traces.export("apps", spans);
     end.cancel();
     task.run(end).await;
     metrics.encode().unwrap()
@@ -110,7 +110,7 @@ async fn an_unavailable_collector_is_called_again() {
     let (metrics, end) = (Metrics::default(), CancellationToken::new());
     let (traces, task) = Traces::new(&settings, http_client(), ("", ""), metrics).unwrap();
     let task = tokio::spawn(task.run(end.clone()));
-    traces.export(vec![completed("one")]);
+    traces.export("apps", vec![completed("one")]);
     for _ in 0..1000 {
         if !collector.received.lock().unwrap().is_empty() {
             break;
@@ -128,7 +128,7 @@ fn spans_that_exceed_the_queue_are_dropped_and_counted() {
     let endpoint = Url::parse("http://collector:4318/v1/traces").unwrap();
     let settings = Settings { endpoint, headers: HeaderMap::new() };
     let (traces, _task) = Traces::new(&settings, http_client(), ("", ""), metrics.clone()).unwrap();
-    traces.export(vec![completed("one"); CAPACITY + 3]);
+    traces.export("apps", vec![completed("one"); queue::CAPACITY + 3]);
     let text = metrics.encode().unwrap();
     assert!(text.contains("pulumi_controller_spans_dropped_total 3"), "{text}");
 }
@@ -137,5 +137,5 @@ fn spans_that_exceed_the_queue_are_dropped_and_counted() {
 fn without_a_collector_nothing_is_queued() {
     let traces = Traces::default();
     assert!(!traces.is_enabled());
-    traces.export(vec![completed("one")]);
+    traces.export("apps", vec![completed("one")]);
 }
