@@ -1,8 +1,8 @@
 //! The history of runs: stores the data of ended runs in object storage or on a volume, and deletes old runs.
 //!
 //! `names` defines the names of the objects, `open` connects to the storage, `requests` limits the requests to the
-//! storage, `store` writes, reads and deletes objects, `retention` decides which runs are deleted, and `cleanup` deletes
-//! them periodically. This module knows neither agents nor the Kubernetes API.
+//! storage, `store` writes, reads and deletes objects, `retention` and `volume_size` decide which runs are deleted, and
+//! `cleanup` deletes them periodically. This module knows neither agents nor the Kubernetes API.
 
 mod cleanup;
 mod error;
@@ -11,6 +11,7 @@ mod open;
 mod requests;
 mod retention;
 mod store;
+mod volume_size;
 
 pub use error::HistoryError;
 pub use names::{FILES, File, RunName, is_since};

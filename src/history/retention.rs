@@ -7,12 +7,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::names;
 
-/// Minimum size that counts for an object, in bytes. The value is the usual block size of a file system. It limits the
-/// number of objects on a volume.
-const MIN_SIZE: u64 = 4096;
-/// Percentage of the maximum size that remains in use after a cleanup, so that the next runs need no cleanup.
-const KEPT_PERCENT: u64 = 90;
-
 /// Limits of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
@@ -31,17 +25,6 @@ pub(super) struct StoredObject {
     pub(super) name: String,
     pub(super) size: u64,
     pub(super) modified: Timestamp,
-}
-
-impl StoredObject {
-    fn counted_size(&self) -> u64 {
-        counted(self.size)
-    }
-}
-
-/// Returns the size that counts for an object.
-pub(super) fn counted(size: u64) -> u64 {
-    size.max(MIN_SIZE)
 }
 
 /// Returns whether an object is older than the maximum age. Objects that do not belong to the history never expire.
@@ -65,45 +48,11 @@ pub(super) fn surplus(objects: &[StoredObject], retention: &Retention) -> Vec<St
     objects.iter().filter(is_old).map(|object| object.name.clone()).collect()
 }
 
-/// Returns the objects to delete so that the total size is below the maximum, and the remaining size in bytes. Deletes
-/// the oldest runs of the namespace that uses the most space, so that a namespace cannot displace the history of the
-/// others.
-pub(super) fn over_size(objects: &[StoredObject], retention: &Retention) -> (Vec<String>, u64) {
-    let mut total: u64 = objects.iter().map(StoredObject::counted_size).sum();
-    let Some(most) = retention.max_size.filter(|most| total > *most) else { return (Vec::new(), total) };
-    let target = most.saturating_mul(KEPT_PERCENT) / 100;
-    let mut namespaces: BTreeMap<&str, Namespace<'_>> = BTreeMap::new();
-    for object in objects {
-        let Some(name) = names::parse(&object.name) else { continue };
-        let namespace = namespaces.entry(name.namespace).or_default();
-        namespace.size += object.counted_size();
-        namespace.runs.entry((name.time, name.run)).or_default().push(object);
-    }
-    let mut deleted = Vec::new();
-    while total > target {
-        let Some(largest) = namespaces.values_mut().max_by_key(|namespace| namespace.size) else { break };
-        let Some((_, run)) = largest.runs.pop_first() else { break };
-        let size: u64 = run.iter().map(|object| object.counted_size()).sum();
-        largest.size = largest.size.saturating_sub(size);
-        total = total.saturating_sub(size);
-        deleted.extend(run.iter().map(|object| object.name.clone()));
-    }
-    (deleted, total)
-}
-
-/// Runs of a namespace, by time.
-#[derive(Default)]
-struct Namespace<'a> {
-    size: u64,
-    runs: BTreeMap<(&'a str, &'a str), Vec<&'a StoredObject>>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const RETENTION: Retention =
-        Retention { max_runs: 2, max_age: Duration::from_secs(3600), max_size: Some(10 * MIN_SIZE) };
+    const RETENTION: Retention = Retention { max_runs: 2, max_age: Duration::from_secs(3600), max_size: None };
 
     /// Returns the directory of a run. For example, `7-up-a` is a run in the seventh second of a day.
     fn directory(run: &str) -> String {
@@ -148,26 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_runs_of_the_largest_namespace_are_deleted_first() {
-        let mut objects = vec![object("small", "1-up-a", 1), object("small", "2-up-b", 1)];
-        objects.extend((10..19).map(|time| object("large", &format!("{time}-up-x"), 1)));
-        let (deleted, left) = over_size(&objects, &RETENTION);
-        assert_eq!(times(&deleted), ["10-up-x", "11-up-x"]);
-        assert_eq!(left, 9 * MIN_SIZE);
-        let (deleted, left) = over_size(&objects[..10], &RETENTION);
-        assert_eq!((deleted, left), (Vec::new(), 10 * MIN_SIZE));
-        let unlimited = Retention { max_size: None, ..RETENTION };
-        assert!(over_size(&objects, &unlimited).0.is_empty());
-    }
-
-    #[test]
     fn objects_of_other_programs_are_never_deleted() {
         for name in ["backup.tar", "apps/web/uid/1-up-a/summary.json", "apps/web/uid/2026-11-26/summary.json"] {
             let foreign = StoredObject { name: name.to_owned(), ..object("apps", "1-up-a", 1 << 40) };
             let (now, none) = (Timestamp::from_second(999_999_999).unwrap(), Retention { max_runs: 0, ..RETENTION });
             assert!(!is_expired(&foreign, &none, now), "{name}");
             let foreign = [foreign];
-            assert!(over_size(&foreign, &none).0.is_empty() && surplus(&foreign, &none).is_empty(), "{name}");
+            assert!(surplus(&foreign, &none).is_empty(), "{name}");
         }
     }
 }

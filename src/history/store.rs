@@ -15,12 +15,11 @@ use super::error::HistoryError;
 use super::names::{File, RunName};
 use super::requests::Requests;
 use super::retention::{self, Retention, StoredObject};
+use super::volume_size::{self, OldestRuns, Usage};
 use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of objects that the retention of one name of a Stack reads. A larger history is deleted in several steps.
 const MAX_LISTED: usize = 4096;
-/// Maximum number of objects on a volume.
-pub(super) const MAX_ON_VOLUME: usize = 100_000;
 
 /// Storage of the history. Cheap to clone.
 #[derive(Clone)]
@@ -86,7 +85,7 @@ impl HistoryStore {
         let (storage, location) = (self.0.storage.clone(), self.location(&name));
         let put = async move { storage.put_opts(&location, PutPayload::from(content), PutOptions::default()).await };
         self.0.requests.send(put).await?.map_err(|source| HistoryError::Write { name, source })?;
-        self.0.size.fetch_add(retention::counted(size), Ordering::Relaxed);
+        self.0.size.fetch_add(volume_size::counted(size), Ordering::Relaxed);
         Ok(())
     }
 
@@ -123,15 +122,33 @@ impl HistoryStore {
         deleted
     }
 
-    /// Deletes the oldest runs while the total size exceeds the maximum.
+    /// Deletes the oldest runs of the largest namespaces if the total size exceeds the maximum.
     pub(super) async fn enforce_size(&self) -> Result<(), HistoryError> {
         if self.0.retention.max_size.is_none() {
             return Ok(());
         }
-        let objects = self.list("", MAX_ON_VOLUME).await?;
-        let (deleted, left) = retention::over_size(&objects, &self.0.retention);
-        self.delete(deleted).await?;
+        let mut usage = Usage::default();
+        self.for_each("", |object| usage.add(&object)).await?;
+        let mut left = usage.total();
+        for (namespace, excess) in usage.excess(&self.0.retention) {
+            let mut oldest = OldestRuns::new(excess);
+            self.for_each(&namespace, |object| oldest.add(object)).await?;
+            left = left.saturating_sub(oldest.size());
+            self.delete(oldest.into_names()).await?;
+        }
         self.0.size.store(left, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Calls a function with each object in a directory. Keeps only one object in memory.
+    async fn for_each(&self, directory: &str, mut visit: impl FnMut(StoredObject) + Send) -> Result<(), HistoryError> {
+        let mut listing = self.listing(directory);
+        while let Some((object, rest)) = self.0.requests.next(listing).await? {
+            listing = rest;
+            if let Some(object) = self.stored(&object.map_err(HistoryError::List)?) {
+                visit(object);
+            }
+        }
         Ok(())
     }
 
