@@ -46,8 +46,6 @@ impl HistoryStore {
 
 #[cfg(test)]
 mod tests {
-    use object_store::memory::InMemory;
-
     use super::super::{File, Retention, RunName};
     use super::*;
     use crate::telemetry::metrics::Metrics;
@@ -55,7 +53,7 @@ mod tests {
     #[tokio::test]
     async fn expired_runs_of_deleted_stacks_are_deleted() {
         let retention = Retention { max_runs: 9, max_age: Duration::from_secs(3600), max_size: None };
-        let history = HistoryStore::new(Box::new(InMemory::new()), "p", "s3://runs/p", retention, Metrics::default());
+        let history = HistoryStore::in_memory("p", retention, Metrics::default());
         let run = RunName { namespace: "apps".to_owned(), kind: "up", ..RunName::default() };
         history.write(&run, File::Summary, Vec::new()).await.unwrap();
         let now = Timestamp::now();

@@ -17,4 +17,4 @@ pub use error::HistoryError;
 pub use names::{FILES, File, RunName, is_since};
 pub use open::{HistoryUrl, HistoryUrlError, OpenError, open};
 pub use retention::Retention;
-pub use store::HistoryStore;
+pub use store::{HistoryStore, Place};

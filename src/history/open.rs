@@ -12,7 +12,7 @@ use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
 use url::Url;
 
 use super::retention::Retention;
-use super::store::HistoryStore;
+use super::store::{HistoryStore, Place};
 use crate::telemetry::metrics::Metrics;
 
 /// Time in which the storage client retries a request. The writer of the history has its own, longer timeout.
@@ -130,9 +130,10 @@ pub fn open(url: &HistoryUrl, retention: Retention, metrics: Metrics) -> Result<
         Kind::S3 => s3(url).map_err(failed)?,
         Kind::Google => google(url).map_err(failed)?,
         Kind::Azure => azure(url).map_err(failed)?,
-        Kind::File => return Ok(HistoryStore::on_volume(volume(url)?, &url.base(), retention, metrics)),
+        Kind::File => volume(url)?,
     };
-    Ok(HistoryStore::new(storage, &url.prefix(), &url.base(), retention, metrics))
+    let place = Place { storage, prefix: url.prefix(), base: url.base(), retention };
+    Ok(if url.is_volume() { HistoryStore::on_volume(place, metrics) } else { HistoryStore::new(place, metrics) })
 }
 
 type Opened = Result<Box<dyn ObjectStore>, object_store::Error>;

@@ -43,34 +43,40 @@ impl Debug for HistoryStore {
     }
 }
 
+/// Location of a history, and its limits.
+#[derive(Debug)]
+pub struct Place {
+    pub storage: Box<dyn ObjectStore>,
+    /// Prefix of the names of all objects. Empty on a volume, because the storage starts at the directory.
+    pub prefix: String,
+    /// URL of the prefix, without parameters.
+    pub base: String,
+    pub retention: Retention,
+}
+
 impl HistoryStore {
-    /// Creates a history with this prefix of all names. `base` is the URL of the prefix.
-    pub fn new(
-        storage: Box<dyn ObjectStore>,
-        prefix: &str,
-        base: &str,
-        retention: Retention,
-        metrics: Metrics,
-    ) -> Self {
-        Self::with_requests(Requests::default(), storage, prefix, base, retention, metrics)
+    /// Creates a history in object storage.
+    pub fn new(place: Place, metrics: Metrics) -> Self {
+        Self::with_requests(place, Requests::default(), metrics)
     }
 
-    /// Creates a history on a volume. `base` is the URL of the directory.
-    pub(super) fn on_volume(storage: Box<dyn ObjectStore>, base: &str, retention: Retention, metrics: Metrics) -> Self {
-        Self::with_requests(Requests::of_volume(), storage, "", base, retention, metrics)
+    /// Creates a history on a volume.
+    pub(super) fn on_volume(place: Place, metrics: Metrics) -> Self {
+        Self::with_requests(place, Requests::of_volume(), metrics)
     }
 
-    fn with_requests(
-        requests: Requests,
-        storage: Box<dyn ObjectStore>,
-        prefix: &str,
-        base: &str,
-        retention: Retention,
-        metrics: Metrics,
-    ) -> Self {
-        let storage: Arc<dyn ObjectStore> = Arc::from(storage);
-        let (prefix, base, size) = (Path::from(prefix), base.to_owned(), AtomicU64::new(0));
+    fn with_requests(place: Place, requests: Requests, metrics: Metrics) -> Self {
+        let Place { storage, prefix, base, retention } = place;
+        let (storage, prefix, size) = (Arc::from(storage), Path::from(prefix), AtomicU64::new(0));
         HistoryStore(Arc::new(Shared { storage, requests, prefix, base, retention, metrics, size }))
+    }
+
+    /// Creates a history in memory, for tests.
+    #[cfg(test)]
+    pub(crate) fn in_memory(prefix: &str, retention: Retention, metrics: Metrics) -> Self {
+        let storage = Box::new(object_store::memory::InMemory::new());
+        let base = format!("s3://runs/{prefix}").trim_end_matches('/').to_owned();
+        HistoryStore::new(Place { storage, prefix: prefix.to_owned(), base, retention }, metrics)
     }
 
     /// Returns the URL of the directory of a run.
@@ -248,7 +254,6 @@ impl HistoryStore {
 #[cfg(test)]
 mod tests {
     use object_store::local::LocalFileSystem;
-    use object_store::memory::InMemory;
     use std::time::Duration;
 
     use super::*;
@@ -256,8 +261,7 @@ mod tests {
     const RETENTION: Retention = Retention { max_runs: 2, max_age: Duration::from_secs(3600), max_size: None };
 
     fn history(prefix: &str, retention: Retention) -> HistoryStore {
-        let base = format!("s3://runs/{prefix}");
-        HistoryStore::new(Box::new(InMemory::new()), prefix, &base, retention, Metrics::default())
+        HistoryStore::in_memory(prefix, retention, Metrics::default())
     }
 
     fn run(number: i64) -> RunName {
@@ -333,7 +337,9 @@ mod tests {
     async fn an_object_that_cannot_be_deleted_does_not_stop_the_retention() {
         let directory = tempfile::tempdir().unwrap();
         let storage = LocalFileSystem::new_with_prefix(directory.path()).unwrap();
-        let history = HistoryStore::on_volume(Box::new(storage), "file:///runs", RETENTION, Metrics::default());
+        let (prefix, base) = (String::new(), "file:///runs".to_owned());
+        let place = Place { storage: Box::new(storage), prefix, base, retention: RETENTION };
+        let history = HistoryStore::on_volume(place, Metrics::default());
         history.write(&run(1), File::Summary, Vec::new()).await.unwrap();
         history.write(&run(2), File::Summary, Vec::new()).await.unwrap();
         // The storage cannot delete a directory.

@@ -3,7 +3,6 @@
 use axum::body::to_bytes;
 use axum::http::Request;
 use jiff::Timestamp;
-use object_store::memory::InMemory;
 use serde_json::json;
 use tower::ServiceExt;
 
@@ -55,7 +54,7 @@ async fn endpoint(created: Option<&'static str>) -> Router {
         FakeResponse::Json(201, json!({"metadata": {}, "spec": spec, "status": {"allowed": allowed}}))
     });
     let retention = Retention { max_runs: 9, max_age: std::time::Duration::ZERO, max_size: None };
-    let store = HistoryStore::new(Box::new(InMemory::new()), "", "s3://runs", retention, Metrics::default());
+    let store = HistoryStore::in_memory("", retention, Metrics::default());
     store.write(&run(), File::Summary, b"{}".to_vec()).await.unwrap();
     store.write(&run(), File::Output, b"compressed".to_vec()).await.unwrap();
     router(client, store)

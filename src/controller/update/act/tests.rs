@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
-use object_store::memory::InMemory;
 use serde_json::{Value, json};
 
 use crate::api::auto::{RunBinding, Update};
@@ -173,7 +172,7 @@ async fn an_accepted_result_keeps_its_details_and_plausible_times() {
 /// Returns a context with a history, the history, and the Updates that its tasks requeue.
 fn context_with_history(parts: &TestParts) -> (Context, HistoryStore, mpsc::Receiver<ObjectRef<Update>>) {
     let retention = Retention { max_runs: 9, max_age: Duration::ZERO, max_size: None };
-    let store = HistoryStore::new(Box::new(InMemory::new()), "", "s3://runs", retention, parts.metrics.clone());
+    let store = HistoryStore::in_memory("", retention, parts.metrics.clone());
     let (requeue, requeues) = mpsc::channel(1);
     let (tasks, end, metrics) = (parts.tasks.clone(), parts.end.clone(), parts.metrics.clone());
     let history = HistoryWriter::new(store.clone(), parts.agents.clone(), requeue, tasks, end, metrics);

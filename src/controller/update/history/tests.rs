@@ -9,7 +9,7 @@ use super::*;
 use crate::api::auto::TerminationEvidence;
 use crate::api::conditions::update_reason;
 use crate::controller::test_parts::TestParts;
-use crate::history::{File, Retention};
+use crate::history::{File, Place, Retention};
 use crate::runtime::fake_api::{FakeResponse, client};
 
 const RETENTION: Retention = Retention { max_runs: 5, max_age: Duration::ZERO, max_size: None };
@@ -38,7 +38,8 @@ fn fixture(storage: Box<dyn ObjectStore>) -> Fixture {
     let (client, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
     let parts = TestParts::new(client);
     let (requeue, requeues) = mpsc::channel(10);
-    let store = HistoryStore::new(storage, "", "s3://runs", RETENTION, parts.metrics.clone());
+    let place = Place { storage, prefix: String::new(), base: "s3://runs".to_owned(), retention: RETENTION };
+    let store = HistoryStore::new(place, parts.metrics.clone());
     let (tasks, end, metrics) = (parts.tasks.clone(), parts.end.clone(), parts.metrics.clone());
     let writer = HistoryWriter::new(store.clone(), parts.agents.clone(), requeue, tasks, end, metrics);
     Fixture { writer, store, requeues, _parts: parts }
