@@ -130,7 +130,7 @@ impl OperationResult {
             message = format!("the outputs were omitted: their {size} bytes exceed the limit of {MAX_OUTPUTS} bytes");
         }
         let changes = self.changes.into_iter().map(|(word, count)| (word, u32::try_from(count).unwrap_or(u32::MAX)));
-        let pending_creates = self.pending_creates.iter().take(MAX_PENDING).map(|urn| first_bytes(urn, MAX_NAME));
+        let pending_creates = self.pending_creates.iter().take(MAX_PENDING);
         proto::Result {
             outcome: self.outcome.into(),
             message: first_bytes(&redactor.redact(&message), MAX_MESSAGE),
@@ -141,7 +141,7 @@ impl OperationResult {
             permalink: self.permalink.unwrap_or_default(),
             last_output: last_bytes(&redactor.redact(&console::for_display(&self.last_output)), MAX_LAST_OUTPUT),
             holders: self.holders.iter().take(MAX_HOLDERS).map(holder).collect(),
-            pending_creates: pending_creates.collect(),
+            pending_creates: pending_creates.map(|urn| first_bytes(&redactor.redact(urn), MAX_NAME)).collect(),
             interrupted: self.interrupted,
             pod_terminated: self.pod_terminated,
             project: None,
@@ -187,13 +187,14 @@ fn output(output: Output) -> proto::Output {
     proto::Output { name: output.name, value: output.value.to_string(), secret: output.secret }
 }
 
-/// Converts a planned step. A property path can contain a secret, for example as the key of an object.
+/// Converts a planned step. The name of a resource can contain a secret, and also a property path, for example as the key
+/// of an object.
 fn planned_step(step: &PlannedStep, redactor: &Redactor) -> proto::PlannedStep {
-    let clean = |text: &str| text.replace(char::is_control, " ");
+    let clean = |text: &str| redactor.redact(text).replace(char::is_control, " ");
     proto::PlannedStep {
         urn: clean(&step.urn),
         operation: clean(&step.operation),
-        properties: step.properties.iter().map(|path| clean(&redactor.redact(path))).collect(),
+        properties: step.properties.iter().map(|path| clean(path)).collect(),
     }
 }
 
@@ -255,6 +256,22 @@ mod tests {
         assert_eq!(result.message, "cannot use [secret]");
         assert_eq!(result.last_output, "[secret]\nit is [secret]");
         assert_eq!(result.outputs[0].value, "\"hunter22\"");
+    }
+
+    #[test]
+    fn the_urns_in_a_result_are_redacted() {
+        let urn = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::hunter22".to_owned();
+        let properties = vec!["tags.hunter22".to_owned()];
+        let step = PlannedStep { urn: urn.clone(), operation: "create".to_owned(), properties };
+        let operation_result =
+            OperationResult { planned_steps: vec![step], ..OperationResult::pending_creates(vec![urn]) };
+        let result = operation_result.into_result(&Redactor::new(["hunter22"]), 1);
+        let expected = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::[secret]";
+        assert_eq!(result.pending_creates, [expected]);
+        assert_eq!(result.planned_steps[0].urn, expected);
+        assert_eq!(result.planned_steps[0].operation, "create");
+        assert_eq!(result.planned_steps[0].properties, ["tags.[secret]"]);
+        assert!(!result.message.contains("hunter22"), "{}", result.message);
     }
 
     #[test]
