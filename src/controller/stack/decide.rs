@@ -12,7 +12,7 @@ use crate::api::conditions::{self, stack_reason, update_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
-use crate::controller::stack::next_run::{adopt_pko_workspace, run_if_due};
+use crate::controller::stack::next_run::{adopt_pko_workspace, missing_in_pod, run_if_due};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::restrictions::restriction;
 use crate::controller::stack::run::{self, artifact_of, describe_run, queued_message, run_kind};
@@ -52,7 +52,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
 
 fn desired(observed: &Observed, now: Timestamp) -> Action {
     if observed.stack.spec.suspend.unwrap_or_default() {
-        return Action::Settled(Settled::Suspended);
+        return suspended(observed);
     }
     let stack = &observed.stack;
     if let Err(error) = build_workspace::check_address(stack).and_then(|()| build_workspace::check_oidc(stack)) {
@@ -68,6 +68,16 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
         Some(first) if matches!(action, Action::Settled(_)) => Action::RecordBaseline(first),
         _ => action,
     }
+}
+
+/// Returns the action for a suspended Stack, which starts no run. A user can wake its Workspace, for example to repair the
+/// state of the Pulumi stack, and the new pod then needs the source.
+fn suspended(observed: &Observed) -> Action {
+    let missing = match (&observed.source, &observed.policy_packs) {
+        (Some(Ok(resolved)), Ok(_)) => missing_in_pod(observed, resolved, observed.in_store, run_kind(&observed.stack)),
+        _ => None,
+    };
+    missing.unwrap_or(Action::Settled(Settled::Suspended))
 }
 
 /// Returns the action if the artifact of the source or of a policy pack is not available.

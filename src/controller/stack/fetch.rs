@@ -82,7 +82,7 @@ async fn fetch_named(
         Origin::Made(bytes) => context.fetcher.keep(bytes, &resolved.digest, &namespace).await,
         Origin::Git(origin) => {
             context.git.fetch_again(origin);
-            return requeue(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
+            return report(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
         }
         // The source is already in the pod, so no bytes must be fetched.
         Origin::InPod => return Ok(Next::Rest(Some(WATCHED_RETRY))),
@@ -111,14 +111,30 @@ async fn fetch_named(
                 State::SourceUnavailable(message)
             };
             match retry_policy(&error) {
-                RetryPolicy::After(known) => requeue(stack, &state, known, context, now).await,
+                RetryPolicy::After(known) => report(stack, &state, known, context, now).await,
                 RetryPolicy::Backoff => {
-                    requeue(stack, &state, None, context, now).await?;
+                    report(stack, &state, None, context, now).await?;
                     Err(ReconcileError::transient(error))
                 }
             }
         }
     }
+}
+
+/// Writes the conditions of the state. The conditions of a suspended Stack do not change. The Workspace reports that its pod
+/// waits for the source.
+async fn report(
+    stack: &Stack,
+    state: &State,
+    known: Option<Duration>,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    if !stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some() {
+        return requeue(stack, state, known, context, now).await;
+    }
+    requeue(stack, &State::Suspended, None, context, now).await?;
+    Ok(Next::Rest(known.or(Some(WATCHED_RETRY))))
 }
 
 /// Stores the generated project for a destroy whose source cannot be fetched. Returns whether the store now contains

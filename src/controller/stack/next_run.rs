@@ -41,7 +41,7 @@ pub fn run_if_due(
 
 /// Returns the action that fetches the source or a policy pack that the pod of the Workspace lacks. A user can need the pod
 /// while no run is due, for example to repair the state of the Pulumi stack.
-fn missing_in_pod(observed: &Observed, resolved: &Resolved, in_store: bool, kind: UpdateKind) -> Option<Action> {
+pub fn missing_in_pod(observed: &Observed, resolved: &Resolved, in_store: bool, kind: UpdateKind) -> Option<Action> {
     let is_kept = |workspace: &&Workspace| workspace.metadata.deletion_timestamp.is_none();
     let workspace = observed.workspace.as_ref().filter(is_kept).filter(|_| kind != UpdateKind::Destroy)?;
     let requests_source = workspace.spec.artifact.as_ref() == Some(&reference(resolved));

@@ -21,7 +21,7 @@ use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::{Deletion, Observed};
 use crate::controller::stack::policy_packs::{self, ResolvedPack};
 use crate::controller::stack::prerequisites::{self, Dependency, Rule};
-use crate::controller::stack::workspace_state::{from_reference, last_in_place};
+use crate::controller::stack::workspace_state::{Readiness, from_reference, last_in_place, readiness};
 use crate::controller::stack::{deletion, drift, pko_migration, run};
 use crate::controller::update::is_outputs_of;
 use crate::runtime::backoff::ObjectKey;
@@ -311,8 +311,9 @@ async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Resu
     Ok(secret.filter(|secret| is_outputs_of(secret, update)))
 }
 
-/// Returns whether this step requires the source. The source is not required after a run has started, or if the Stack
-/// is suspended. A deleted Stack requires the source only for a destroy, and only if its pod contains no artifact.
+/// Returns whether this step requires the source. The source is not required after a run has started. A suspended Stack
+/// requires the source only if its pod waits for the source, because a user has woken the Workspace. A deleted Stack
+/// requires the source only for a destroy, and only if its pod contains no artifact.
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
     // If the source changes, an Update whose run has not started may be revoked. A started run uses its artifact until
     // it ends.
@@ -324,6 +325,37 @@ fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Works
     }
     match stack.metadata.deletion_timestamp {
         Some(_) => deletion::has_to_destroy(stack) && workspace.is_none_or(|w| last_in_place(w).is_none()),
-        None => !stack.spec.suspend.unwrap_or_default(),
+        None => {
+            let lacks_source = |workspace| matches!(readiness(workspace), Readiness::LacksSource(_));
+            !stack.spec.suspend.unwrap_or_default() || workspace.is_some_and(lacks_source)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::auto::WorkspaceSpec;
+    use crate::api::pulumi::StackSpec;
+
+    #[test]
+    fn a_suspended_stack_requires_its_source_only_if_its_pod_lacks_it() {
+        let mut workspace = Workspace::new("web", WorkspaceSpec::default());
+        workspace.metadata.generation = Some(1);
+        let mut stack = Stack::new("web", StackSpec::default());
+        let mut needs = |suspend: bool, reason: &str| {
+            let ready = json!({"type": "Ready", "status": "False", "reason": reason, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1});
+            let status = json!({"observedGeneration": 1, "conditions": [ready]});
+            workspace.status = Some(serde_json::from_value(status).unwrap());
+            stack.spec.suspend = Some(suspend);
+            needs_source(&stack, None, Some(&workspace))
+        };
+        assert!(needs(false, "Waking") && needs(false, "ArtifactUnavailable"));
+        assert!(!needs(true, "Waking") && needs(true, "ArtifactUnavailable"));
+        let suspended = Stack::new("web", StackSpec { suspend: Some(true), ..StackSpec::default() });
+        assert!(!needs_source(&suspended, None, None));
     }
 }

@@ -80,6 +80,21 @@ fn a_pod_that_a_user_woke_receives_its_source_although_no_run_is_due() {
 }
 
 #[test]
+fn a_pod_that_a_user_woke_receives_the_source_of_a_suspended_stack() {
+    let mut suspended = asleep();
+    suspended.stack.spec.suspend = Some(true);
+    suspended.workspace = Some(workspace(&suspended.stack, Status::False, "ArtifactUnavailable"));
+    assert_eq!(brief(&decide(&suspended, now())), "Fetch");
+    suspended.in_store = true;
+    assert_eq!(decide(&suspended, now()), Action::Settled(Settled::Suspended));
+    suspended.in_store = false;
+    for source in [None, Some(Err(Unavailable::NotYet("no artifact".to_owned())))] {
+        suspended.source = source;
+        assert_eq!(decide(&suspended, now()), Action::Settled(Settled::Suspended));
+    }
+}
+
+#[test]
 fn a_due_run_fetches_its_policy_packs_before_the_workspace_wakes() {
     let action = |in_store: bool| {
         let pack = ResolvedPack { name: "house".to_owned(), resolved: resolved(), config: [].into(), in_store };
