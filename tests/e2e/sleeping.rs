@@ -1,7 +1,5 @@
 //! Tests Workspaces that have no pod while they are idle.
 
-use std::time::Duration;
-
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use pulumi_controller::api::auto::Workspace;
@@ -12,7 +10,7 @@ use serde_json::json;
 
 use crate::by_hand::{output, run_update, until_ready, until_workspace, workspace};
 use crate::harness::{Poll, Program, Scene, Source, StackHandle, WaitLimit, api_call, is_done, once, run, wait_until};
-use crate::runs_parts::shell_in_pod;
+use crate::runs_parts::{in_pod, shell_in_pod};
 
 /// Returns a Stack whose Workspace falls asleep after one minute.
 pub fn stack_with_idle_time(scene: &Scene, source: &Source<'_>) -> Stack {
@@ -108,11 +106,19 @@ fn an_interactive_session_keeps_the_pod_of_an_idle_stack() {
         main.until_applied(&commit).await;
         let pod = main.pod_and_restarts().await;
         // The command reads the value from its standard input until the end of the pipe.
-        let script = "cd /share/workspace && sleep 100 | pulumi config set note";
-        let mut session = shell_in_pod(scene, "main", script).spawn().expect("kubectl starts");
-        tokio::time::sleep(Duration::from_secs(95)).await;
+        let wait = "for i in $(seq 900); do [ -e /tmp/end ] && break; sleep 1; done";
+        let script = format!("cd /share/workspace && ({wait}) | pulumi config set note");
+        let mut session = shell_in_pod(scene, "main", &script).spawn().expect("kubectl starts");
+        // The idle time of the other Workspace begins after the last run of the Stack has ended. When the other Workspace
+        // is asleep, the idle time of the Stack has therefore passed too.
+        let artifact = source.artifact_of(&commit).await;
+        let fields = json!({"flux": {"url": artifact.url, "digest": artifact.digest}, "idle": {"after": "1m"}});
+        workspace(scene, "other", fields).await;
+        until_ready(scene, "other").await;
+        until_asleep(scene, "other").await;
         assert!(!is_asleep(&main.workspace().await), "the session is open");
         assert_eq!(main.pod_and_restarts().await, pod);
+        in_pod(scene, "main", "touch /tmp/end").await;
         let ended = tokio::time::timeout(WaitLimit::Reaction.limit(), session.wait()).await;
         assert!(ended.is_ok_and(|status| status.is_ok_and(|status| status.success())), "the session ended normally");
         until_asleep(scene, "main").await;
