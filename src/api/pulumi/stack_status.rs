@@ -162,6 +162,9 @@ pub struct RunInputs {
     /// Generation of the Stack when the run was requested.
     #[serde(default)]
     pub generation: i64,
+    /// Digest of the fields of the spec that affect the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_spec_digest: Option<Digest>,
     /// Value of the annotation `pulumi.com/reconciliation-request` that the run handles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reconcile_request: Option<String>,

@@ -21,7 +21,7 @@ use crate::controller::stack::workspace_state::in_place;
 use crate::controller::stack::{
     annotations, build_update, build_workspace, deletion, identity, pko_migration, policy_packs,
 };
-use crate::controller::stack::{approval, drift, expiry};
+use crate::controller::stack::{approval, drift, expiry, run_spec};
 use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
 
@@ -201,9 +201,7 @@ fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> O
         () if deleting && !approval::is_of_destroy(current) => Some("the Stack is being deleted"),
         () if deletion::has_dependents_in_deletion(observed) => Some("dependent Stacks are destroyed first"),
         () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
-        () if stack.metadata.generation.is_some_and(|g| g != current.inputs.generation) => {
-            Some("the Stack has changed")
-        }
+        () if run_spec::has_changed(stack, &current.inputs) => Some("the Stack has changed"),
         () if gone => Some("the Workspace was deleted"),
         () if let Some(why) = approval::withdrawn(observed, current) => Some(why),
         () if restriction(observed, current.kind, now).is_some() => Some("a pause or a schedule prevents the run"),

@@ -15,6 +15,7 @@ use crate::controller::stack::drift::cron::Cron;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::pattern;
 use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate};
+use crate::controller::stack::run_spec;
 use crate::controller::stack::run_windows;
 use crate::controller::stack::schedule::{self, Due};
 
@@ -156,9 +157,9 @@ pub fn is_superseded(observed: &Observed, current: &CurrentUpdate) -> bool {
     if !is_check(current) {
         return false;
     }
-    let metadata = &observed.stack.metadata;
-    metadata.deletion_timestamp.is_some()
-        || metadata.generation.is_some_and(|generation| generation != current.inputs.generation)
+    let stack = &observed.stack;
+    stack.metadata.deletion_timestamp.is_some()
+        || run_spec::has_changed(stack, &current.inputs)
         || has_other_inputs(observed)
 }
 

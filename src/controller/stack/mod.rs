@@ -38,6 +38,7 @@ mod reconcile;
 mod restrictions;
 mod run;
 mod run_events;
+mod run_spec;
 mod run_windows;
 mod schedule;
 mod source_watches;

@@ -18,7 +18,8 @@ use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_updat
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
 use crate::controller::stack::{
-    build_update, build_workspace, concurrency_group, output_objects, ownership, pko_migration, policy_packs, status,
+    build_update, build_workspace, concurrency_group, output_objects, ownership, pko_migration, policy_packs, run_spec,
+    status,
 };
 use crate::source::Resolved;
 
@@ -54,8 +55,8 @@ pub fn missing_in_pod(observed: &Observed, resolved: &Resolved, in_store: bool, 
 
 fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: UpdateKind, now: Timestamp) -> Action {
     let stack = &observed.stack;
-    if let Some(status) = pko_migration::baseline(stack, resolved) {
-        return Action::AdoptBaseline(Box::new(status));
+    if let Some(action) = adopt_baseline(stack, resolved) {
+        return action;
     }
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
     let backoff = StackBackoff::of_stack(stack).with_jitter(observed.interval_jitter, &stack.spec, last);
@@ -103,6 +104,20 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
         Due::Canceled => Action::Settled(Settled::Canceled),
         Due::After(wait) => Action::Settled(Settled::RetryAfter(wait)),
     }
+}
+
+/// Returns the action that adjusts the record of the last run: a run of the Pulumi Kubernetes Operator, or a run with
+/// another generation in which only fields differ that do not affect a run.
+fn adopt_baseline(stack: &Stack, resolved: &Resolved) -> Option<Action> {
+    if let Some(status) = pko_migration::baseline(stack, resolved) {
+        return Some(Action::AdoptBaseline(Box::new(status)));
+    }
+    let status = run_spec::with_current_generation(stack)?;
+    // The fields that do not affect a run are otherwise checked before the next run.
+    Some(match check_fields(stack) {
+        Ok(()) => Action::AdoptBaseline(Box::new(status)),
+        Err(message) => Action::Invalid(message),
+    })
 }
 
 /// Returns whether the run refreshes the state although `spec.refresh` is not set: to correct drift, or on request.
@@ -181,6 +196,14 @@ fn recorded_run(observed: &Observed, resolved: &Resolved, due_run: &DueRun) -> C
     CurrentUpdate { background, ..current_update(observed, resolved, due_run) }
 }
 
+/// Checks the fields that are used independently of the Workspace and the Update. Returns the error message.
+fn check_fields(stack: &Stack) -> Result<(), String> {
+    build_workspace::check_times(stack).map_err(|error| error.to_string())?;
+    drift::check_schedule(stack)?;
+    output_objects::check(stack)?;
+    concurrency_group::check(stack)
+}
+
 /// Returns the next step towards a run that is due.
 fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRun, now: Timestamp) -> Action {
     let (stack, kind) = (&observed.stack, due_run.operation);
@@ -188,11 +211,7 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     // The Update and the durations are validated before the Workspace changes.
     let current = recorded_run(observed, resolved, due_run);
     let run = || build_update::update(stack, &current).map(drop);
-    if let Err(error) = build_workspace::check_times(stack).and_then(|()| run()) {
-        return Action::Invalid(error.to_string());
-    }
-    let checked = drift::check_schedule(stack).and_then(|()| output_objects::check(stack));
-    if let Err(message) = checked.and_then(|()| concurrency_group::check(stack)) {
+    if let Err(message) = check_fields(stack).and_then(|()| run().map_err(|error| error.to_string())) {
         return Action::Invalid(message);
     }
     if let Some(action) = blocked_by_dependencies(observed, &resolved.revision, kind, now) {

@@ -15,7 +15,7 @@ use crate::artifact::Digest;
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations::{self, force_and_reset_requests, refresh_request, requests};
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::{identity, policy_packs};
+use crate::controller::stack::{identity, policy_packs, run_spec};
 use crate::source::Resolved;
 
 /// Describes a run for messages, such as `up of revision main@sha1:…`. A source in the pod has no revision.
@@ -120,6 +120,7 @@ impl RunCandidate {
         let (force_at, reset_at) = force_and_reset_requests(stack);
         let inputs = RunInputs {
             generation: stack.metadata.generation.unwrap_or_default(),
+            run_spec_digest: Some(run_spec::digest(stack)),
             reconcile_request,
             requested_at,
             force_at,

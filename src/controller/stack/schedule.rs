@@ -12,7 +12,7 @@ use crate::api::resolve::Decision;
 use crate::artifact::Digest;
 use crate::controller::stack::backoff::{self, StackBackoff};
 use crate::controller::stack::run::{self, DueRun, PlanUse, RunCandidate};
-use crate::controller::stack::{annotations, pko_migration};
+use crate::controller::stack::{annotations, pko_migration, run_spec};
 
 /// Decision about the next run of a Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ fn changed_request(last: &LastUpdate, inputs: &RunInputs, kind: UpdateKind) -> O
     if kind == UpdateKind::Destroy && last.kind.as_deref() != Some(UpdateKind::Destroy.as_str()) {
         return Some("Stack marked for deletion".to_owned());
     }
-    if last.inputs.generation != inputs.generation {
+    if !run_spec::is_same(&last.inputs, inputs) {
         return Some(format!("New stack generation: {}", inputs.generation));
     }
     if inputs.reconcile_request.is_some() && last.inputs.reconcile_request != inputs.reconcile_request {
@@ -194,7 +194,7 @@ pub fn is_background(last: Option<&LastUpdate>, run: &DueRun, candidate: &RunCan
 fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs, &candidate.inputs);
     let is_handled = |before: &Option<String>, now: &Option<String>| now.is_none() || before == now;
-    before.generation == now.generation
+    run_spec::is_same(before, now)
         && is_handled(&before.reconcile_request, &now.reconcile_request)
         && is_handled(&before.requested_at, &now.requested_at)
         && is_handled(&before.force_at, &now.force_at)

@@ -351,6 +351,10 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
         stalled.observed_generation = Some(generation);
     }
     status.suspended = Some(true);
+    // A resumed Stack runs even if its spec is the same as before the suspension.
+    if let Some(last) = &mut status.last_update {
+        last.inputs.run_spec_digest = None;
+    }
 }
 
 fn was_suspended(status: &StackStatus) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::api::auto::{RunProgress, UpdatePhase};
-use crate::api::pulumi::RunInputs;
+use crate::api::pulumi::{DriftPolicy, RunInputs};
 use crate::controller::stack::action::Baseline;
 
 #[test]
@@ -208,4 +208,41 @@ fn a_requested_refresh_applies_until_a_run_has_succeeded() {
         ..last("up", "succeeded")
     };
     assert_eq!(refresh_of(StackSpec::default(), Some(handled), Some("t")), (UpdateKind::Up, None, t()));
+}
+
+#[test]
+fn a_change_to_a_field_that_does_not_affect_runs_starts_no_run() {
+    let decided = |change: fn(&mut StackSpec)| {
+        let mut stack = stack();
+        let mut last = last("up", "succeeded");
+        last.inputs.run_spec_digest = Some(run_spec::digest(&stack));
+        stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
+        stack.metadata.generation = Some(2);
+        change(&mut stack.spec);
+        let mut observed = observed(stack);
+        match decide(&observed, now()) {
+            Action::AdoptBaseline(status) => observed.stack.status = Some(*status),
+            other => return (other.name(), other.name()),
+        }
+        ("AdoptBaseline", decide(&observed, now()).name())
+    };
+    assert_eq!(decided(|spec| spec.ttl = Some("1h".to_owned())), ("AdoptBaseline", "Settled"));
+    let drift = |spec: &mut StackSpec| spec.drift.get_or_insert_default().interval = Some("1h".to_owned());
+    assert_eq!(decided(drift), ("AdoptBaseline", "Settled"));
+    let (first, _) = decided(|spec| spec.drift = Some(DriftPolicy::default()));
+    assert_eq!(first, "Invalid", "the changed field is checked");
+    let (first, _) = decided(|spec| spec.targets = vec!["urn".to_owned()]);
+    assert_eq!(first, "ApplyWorkspace", "a run is due");
+}
+
+#[test]
+fn a_resumed_stack_runs_even_if_its_spec_is_unchanged() {
+    let mut stack = stack();
+    let mut last = last("up", "succeeded");
+    last.inputs.run_spec_digest = Some(run_spec::digest(&stack));
+    stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
+    (stack.metadata.generation, stack.spec.suspend) = (Some(2), Some(true));
+    stack.status = Some(status::with_state(&stack, &status::State::Suspended, now()));
+    (stack.metadata.generation, stack.spec.suspend) = (Some(3), None);
+    assert_eq!(decide(&observed(stack), now()).name(), "ApplyWorkspace");
 }

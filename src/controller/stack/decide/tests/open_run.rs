@@ -50,7 +50,16 @@ fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
         other => panic!("{other:?}"),
     }
     assert!(revoked(&recorded(|s| s.spec.suspend = Some(true))));
-    assert!(revoked(&recorded(|s| s.metadata.generation = Some(2))));
+    let edited = |stack: &mut Stack| {
+        stack.metadata.generation = Some(2);
+        stack.spec.targets = vec!["urn".to_owned()];
+    };
+    assert!(revoked(&recorded(edited)));
+    let with_ttl = |stack: &mut Stack| {
+        stack.metadata.generation = Some(2);
+        stack.spec.ttl = Some("1h".to_owned());
+    };
+    assert!(!revoked(&recorded(with_ttl)), "the field does not affect the run");
     assert!(revoked(&recorded(|s| s.metadata.deletion_timestamp = Some(Time(now())))));
     assert!(revoked(&Observed { workspace: None, ..recorded(|_| {}) }));
     let moved = Resolved { digest: crate::artifact::Digest::of(b"other"), ..resolved() };
