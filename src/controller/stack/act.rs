@@ -272,20 +272,18 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let status = status::with_result(stack, update, observed.outputs.as_ref(), now);
     let status = write_outputs::write(observed, update, status, context, now).await?;
     let recorded = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-    if recorded.is_some_and(drift::is_check) {
-        let events = run_events::drift(stack, &status).into_iter().chain(run_events::policy_violations(stack, &status));
-        events.for_each(|event| context.events.publish(event));
-    }
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
-        return next_step(stack, &status, context).await;
+        let next = next_step(stack, &status, context).await?;
+        // If the write fails, it is repeated. An event before the write would be emitted twice.
+        if recorded.is_some_and(drift::is_check) {
+            run_events::checked(stack, &status).into_iter().for_each(|event| context.events.publish(event));
+        }
+        return Ok(next);
     }
     let result = update.status.as_ref();
     let planned = result.and_then(|result| result.plan.as_ref());
     let violations = result.and_then(|result| result.policy_violations.as_ref());
-    let ended = status.last_update.as_ref().map(|last| run_events::ended(stack, last, planned, violations));
-    // A comment on a pull request contains the last event, which is the result of the run with the violations.
-    let events = run_events::policy_violations(stack, &status).into_iter().chain(ended.unwrap_or_default());
-    let events: Vec<Event> = events.collect();
+    let events = run_events::recorded(stack, &status, planned, violations);
     let not_written = output_objects::event(stack, &status);
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;

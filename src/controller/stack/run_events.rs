@@ -72,8 +72,32 @@ fn resources_remain(
     Some(with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref()))
 }
 
+/// Returns the events about a drift check that has ended.
+pub fn checked(stack: &Stack, status: &StackStatus) -> Vec<Event> {
+    drift(stack, status).into_iter().chain(policy_violations(stack, status)).collect()
+}
+
+/// Returns the events about a run that has ended. `status` is the status with the result. If the event about the result lists
+/// the policy violations, no other event lists them.
+pub fn recorded(
+    stack: &Stack,
+    status: &StackStatus,
+    planned: Option<&UpdatePlan>,
+    violations: Option<&PolicyViolations>,
+) -> Vec<Event> {
+    let Some(last) = &status.last_update else { return Vec::new() };
+    let ended = ended(stack, last, planned, violations);
+    let lists_violations = match last.state.as_deref() {
+        Some("succeeded") => is_kind(last, UpdateKind::Preview),
+        _ => last.reason.as_deref() == Some(update_reason::POLICY_VIOLATION),
+    };
+    // A comment on a pull request contains the last event, which is the result of the run.
+    let violated = policy_violations(stack, status).filter(|_| ended.is_empty() || !lists_violations);
+    violated.into_iter().chain(ended).collect()
+}
+
 /// Returns the event about the result of a drift check, if the check found other drift than the previous check.
-pub fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
+fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
     let found = status.drift.as_ref().filter(|drift| drift.count > 0 && drift.message.is_none())?;
     let before = stack.status.as_ref().and_then(|before| before.drift.as_ref());
     let is_same = before.is_some_and(|before| before.count == found.count && before.resources == found.resources);
@@ -85,7 +109,7 @@ pub fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
 
 /// Returns the event about the policy violations of a run, if other policies were violated in the previous run. The
 /// resources and the texts are not compared, because they can differ between two runs with the same inputs.
-pub fn policy_violations(stack: &Stack, status: &StackStatus) -> Option<Event> {
+fn policy_violations(stack: &Stack, status: &StackStatus) -> Option<Event> {
     let found = status.policy_violations.as_ref()?;
     let before = stack.status.as_ref();
     if before
@@ -111,7 +135,7 @@ fn has_same_policies(a: &PolicyViolations, b: &PolicyViolations) -> bool {
 
 /// Returns the events for the end of a run. `stack` is the Stack before its status contains the result, and `planned` are the
 /// changes that a preview has reported, with the policy violations.
-pub fn ended(
+fn ended(
     stack: &Stack,
     last: &LastUpdate,
     planned: Option<&UpdatePlan>,

@@ -405,8 +405,20 @@ async fn record(
     history::report(update, outcome, &context.events);
     let steps = context.attachments.steps(&update.uid().unwrap_or_default());
     context.traces.record(update, &status, steps.as_deref());
-    let event = match outcome.failure {
+    context.events.publish(with_revision(update, end_event(update, outcome)));
+    failpoint::hit("update-recorded");
+    Ok(next)
+}
+
+/// Returns the event about the end of a run.
+fn end_event(update: &Update, outcome: &RunOutcome) -> Event {
+    let is_drift_check = update.spec.preview_of.is_some() && !update.spec.save_plan.unwrap_or_default();
+    match outcome.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
+        // The controller cancels a drift check when another run is due.
+        Some(update_reason::CANCELED) if is_drift_check => {
+            Event::new(update, EventKind::Trace, "UpdateCanceled", outcome.message.as_str())
+        }
         Some(reason) => {
             // While the lock exists, the Stack retries with new Updates. The Stack publishes one event about the lock
             // instead of one for each Update.
@@ -414,10 +426,7 @@ async fn record(
             let kind = if is_reported { EventKind::Trace } else { EventKind::Warning };
             Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", outcome.message))
         }
-    };
-    context.events.publish(with_revision(update, event));
-    failpoint::hit("update-recorded");
-    Ok(next)
+    }
 }
 
 /// Reports the end of a run in the metrics and in the log after the result has been written.

@@ -262,3 +262,20 @@ fn a_changed_set_of_policy_violations_is_reported_once() {
     assert!(reported(Some(violations(1)), Some(violations(2))).is_some());
     assert_eq!(reported(Some(violations(1)), None), None);
 }
+
+#[test]
+fn one_event_lists_the_policy_violations_of_a_run() {
+    let reasons = |kind: &str, state: &str, reason: Option<&str>| {
+        let last_update = Some(LastUpdate { reason: reason.map(str::to_owned), ..last(kind, state, &[]) });
+        let found = violations(1);
+        let status = StackStatus { last_update, policy_violations: Some(found.clone()), ..StackStatus::default() };
+        let events = recorded(&stack(None), &status, None, Some(&found));
+        events.into_iter().map(|event| event.reason).collect::<Vec<_>>()
+    };
+    let violated = Some("PolicyViolation");
+    assert_eq!(reasons("up", "succeeded", None), ["PolicyViolation", "StackCreated"]);
+    assert_eq!(reasons("up", "failed", Some("UpdateFailed")), ["PolicyViolation", "StackUpdateFailure"]);
+    assert_eq!(reasons("up", "failed", violated), ["StackUpdateFailure"]);
+    assert_eq!(reasons("preview", "failed", violated), ["StackUpdateFailure"]);
+    assert_eq!(reasons("preview", "succeeded", None), ["StackCreated", "ProcessingCompleted"]);
+}

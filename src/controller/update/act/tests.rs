@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::api::auto::{RunBinding, Update};
 use crate::controller::namespaces::{Namespaces, RunShare};
 use crate::controller::test_parts::TestParts;
-use crate::controller::update::act::{Next, act};
+use crate::controller::update::act::{Next, act, end_event};
 use crate::controller::update::attachments::Attachments;
 use crate::controller::update::context::Context;
 use crate::controller::update::decide::Action;
@@ -24,6 +24,7 @@ use crate::controller::update::request::RunTimeouts;
 use crate::controller::update::trace::RunTraces;
 use crate::history::{HistoryStore, Retention};
 use crate::rpc::proto;
+use crate::runtime::events::EventKind;
 use crate::runtime::fake_api::{FakeResponse, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::run_limiter::{Limits, RunLimiter};
@@ -220,6 +221,24 @@ async fn a_result_is_recorded_with_the_reference_to_the_stored_run() {
     let history = object.lock().unwrap()["status"]["history"].clone();
     assert_eq!(history["url"], "s3://runs/apps/app/unknown/20260101T120000Z-up-uid");
     assert_eq!(history["message"], "the transcript was lost with the pod");
+}
+
+#[test]
+fn a_canceled_drift_check_is_not_reported_as_a_failure() {
+    let event = |spec: Value, outcome: proto::Outcome| {
+        let mut update = stored();
+        update["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let result = proto::Result { outcome: outcome.into(), message: "why".to_owned(), ..proto::Result::default() };
+        let event = end_event(&serde_json::from_value(update).unwrap(), &RunOutcome::of(&result));
+        (event.kind, event.reason)
+    };
+    let check = json!({"type": "preview", "previewOf": "refresh"});
+    let plan = json!({"type": "preview", "previewOf": "up", "savePlan": true});
+    let reported = |kind, reason: &str| (kind, reason.to_owned());
+    assert_eq!(event(check.clone(), proto::Outcome::Canceled), reported(EventKind::Trace, "UpdateCanceled"));
+    assert_eq!(event(check, proto::Outcome::Failed), reported(EventKind::Warning, "UpdateFailed"));
+    assert_eq!(event(plan, proto::Outcome::Canceled), reported(EventKind::Warning, "UpdateFailed"));
+    assert_eq!(event(json!({}), proto::Outcome::Canceled), reported(EventKind::Warning, "UpdateFailed"));
 }
 
 #[tokio::test]
