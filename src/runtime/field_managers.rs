@@ -29,15 +29,35 @@ pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>
     if !is_managed_by_operator(object) {
         return None;
     }
+    let entries = entries(object).iter();
+    Some(merged(entries.map(|entry| if is_operators(entry) { renamed(entry.clone()) } else { entry.clone() })))
+}
+
+/// Returns the managed fields as if this controller had applied the fields that it has created. The next server-side apply
+/// then removes these fields, unless the apply contains them. Returns `None` if the controller owns no created fields.
+pub fn as_applied<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
+    let is_created = |entry: &ManagedFieldsEntry| {
+        entry.manager.as_deref() == Some(FIELD_MANAGER) && !is_apply(entry) && !is_of_subresource(entry)
+    };
+    if !entries(object).iter().any(is_created) {
+        return None;
+    }
+    let applied =
+        |entry: &ManagedFieldsEntry| ManagedFieldsEntry { operation: Some(APPLY.to_owned()), ..entry.clone() };
+    let entries = entries(object).iter();
+    Some(merged(entries.map(|entry| if is_created(entry) { applied(entry) } else { entry.clone() })))
+}
+
+/// Merges the entries of the same manager.
+fn merged(entries: impl Iterator<Item = ManagedFieldsEntry>) -> Vec<ManagedFieldsEntry> {
     let mut kept: Vec<ManagedFieldsEntry> = Vec::new();
-    for entry in entries(object) {
-        let entry = if is_operators(entry) { renamed(entry.clone()) } else { entry.clone() };
+    for entry in entries {
         match kept.iter_mut().find(|other| is_same_manager(other, &entry)) {
             Some(other) => merge_fields(other, entry),
             None => kept.push(entry),
         }
     }
-    Some(kept)
+    kept
 }
 
 fn entries<K: Resource>(object: &K) -> &[ManagedFieldsEntry] {
@@ -195,6 +215,28 @@ mod tests {
         let fields: Vec<&Value> = managed.iter().filter_map(|e| e.fields_v1.as_ref().map(|f| &f.0)).collect();
         let ours = json!({"f:spec": {"f:ports": {"f:x": {}}, "f:selector": {}}, "f:metadata": {"f:labels": {}}});
         assert_eq!(fields, [&ours, &json!({"f:spec": {"f:type": {}}})]);
+    }
+
+    #[test]
+    fn created_fields_become_applied_fields() {
+        let with = |entries: Value| -> Service {
+            serde_json::from_value(json!({"metadata": {"managedFields": entries}})).expect("valid Service")
+        };
+        let created =
+            json!({"manager": "pulumi-controller", "operation": "Update", "fieldsV1": {"f:data": {"f:a": {}}}});
+        let applied =
+            json!({"manager": "pulumi-controller", "operation": "Apply", "fieldsV1": {"f:data": {"f:b": {}}}});
+        let other = json!({"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:data": {"f:c": {}}}});
+        let managed = as_applied(&with(json!([created, other, applied]))).expect("due");
+        let found: Vec<_> = managed.iter().map(|e| (e.manager.as_deref(), e.operation.as_deref())).collect();
+        assert_eq!(found, [(Some("pulumi-controller"), Some("Apply")), (Some("kubectl"), Some("Update"))]);
+        assert_eq!(
+            managed[0].fields_v1.as_ref().map(|fields| &fields.0),
+            Some(&json!({"f:data": {"f:a": {}, "f:b": {}}}))
+        );
+        assert!(as_applied(&with(json!([other, applied]))).is_none());
+        let status = json!({"manager": "pulumi-controller", "operation": "Update", "subresource": "status"});
+        assert!(as_applied(&with(json!([status]))).is_none());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, ValidationDirective};
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -272,13 +272,29 @@ impl Writer {
     /// read.
     pub async fn take_over<K: Object>(&self, object: &K) -> Result<Option<K>, WriteError> {
         let Some(managed_fields) = field_managers::managed_fields(object) else { return Ok(None) };
-        let attempt = attempt("take over", object);
-        let (api, name) = self.target::<K>(&attempt)?;
+        self.set_managed_fields(&attempt("take over", object), object, &managed_fields).await.map(Some)
+    }
+
+    /// Makes the fields that this controller has created with [`Writer::create`] applied fields, so that the next apply
+    /// removes the fields that it does not contain. Makes no request if there are no such fields. Returns a conflict if the
+    /// object has changed since it was read.
+    pub async fn own_created_fields<K: Object>(&self, object: &K) -> Result<(), WriteError> {
+        let Some(managed_fields) = field_managers::as_applied(object) else { return Ok(()) };
+        self.set_managed_fields(&attempt("own the fields of", object), object, &managed_fields).await.map(drop)
+    }
+
+    async fn set_managed_fields<K: Object>(
+        &self,
+        attempt: &AttemptedWrite,
+        object: &K,
+        managed_fields: &[ManagedFieldsEntry],
+    ) -> Result<K, WriteError> {
+        let (api, name) = self.target::<K>(attempt)?;
         let version = object.resource_version();
         let patch = json!({ "metadata": { "managedFields": managed_fields, "resourceVersion": version } });
         let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let request = async { api.patch(name, &parameters, &Patch::Merge(&patch)).await };
-        self.call(&attempt, request).await.map(Some)
+        self.call(attempt, request).await
     }
 
     /// Sends a JSON merge patch for the object with this name.

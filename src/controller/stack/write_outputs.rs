@@ -11,8 +11,9 @@ use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::{output_objects, status};
 use crate::runtime::failpoint;
+use crate::runtime::reads::Reader;
 use crate::runtime::reconcile::ReconcileError;
-use crate::runtime::writes::{Object, WriteError};
+use crate::runtime::writes::{Created, Object, WriteError, Writer};
 
 /// Result of a write: an error message if a repetition would have the same result.
 type Written = Result<(), String>;
@@ -85,22 +86,42 @@ async fn write_object(
         Err(message) => return Ok(Err(format!("{} {}: {message}", target.kind.as_str(), target.name))),
     };
     match target.kind {
-        OutputObjectKind::Secret => apply(stack, output_objects::secret(stack, target, content), context).await,
-        OutputObjectKind::ConfigMap => apply(stack, output_objects::config_map(stack, target, content), context).await,
+        OutputObjectKind::Secret => {
+            put(stack, output_objects::secret(stack, target, content), &context.reader, &context.writer).await
+        }
+        OutputObjectKind::ConfigMap => {
+            put(stack, output_objects::config_map(stack, target, content), &context.reader, &context.writer).await
+        }
     }
 }
 
-async fn apply<K: Object>(stack: &Stack, object: K, context: &Context) -> Result<Written, ReconcileError> {
+/// Creates or applies an object, unless an object of another owner exists. An apply would overwrite an object that another
+/// client creates after the read, so a missing object is created, and an apply contains the UID of the object.
+async fn put<K: Object>(
+    stack: &Stack,
+    mut object: K,
+    reader: &Reader,
+    writer: &Writer,
+) -> Result<Written, ReconcileError> {
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-    if let Some(existing) = context.reader.get_opt::<K>(&namespace, &name).await?
-        && !is_owned(stack, &existing)
-    {
+    let existing = match reader.get_opt::<K>(&namespace, &name).await? {
+        Some(existing) => existing,
+        None => match writer.create(&object).await {
+            Ok(Created::New(object) | Created::Existing(object)) => object,
+            Err(error) => return refusal(Err(error)),
+        },
+    };
+    if !is_owned(stack, &existing) {
         let kind = K::kind(&());
         return Ok(Err(format!(
             "{kind} {name} exists and does not belong to this Stack: delete the {kind}, or set another name"
         )));
     }
-    refusal(context.writer.apply::<K>(&object).await.map(drop))
+    if let Err(error) = writer.own_created_fields(&existing).await {
+        return refusal(Err(error));
+    }
+    object.meta_mut().uid = existing.uid();
+    refusal(writer.apply::<K>(&object).await.map(drop))
 }
 
 async fn delete_object(
@@ -138,3 +159,6 @@ fn refusal(written: Result<(), WriteError>) -> Result<Written, ReconcileError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Tests of the writes of objects with outputs.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::pulumi::StackSpec;
+use crate::controller::test_parts::TestParts;
+use crate::runtime::fake_api::{FakeResponse, RecordedRequest, client};
+
+const PATH: &str = "/api/v1/namespaces/apps/configmaps/settings";
+
+fn stack() -> Stack {
+    let mut stack = Stack::new("web", StackSpec::default());
+    (stack.metadata.namespace, stack.metadata.uid) = (Some("apps".to_owned()), Some("stack-uid".to_owned()));
+    stack
+}
+
+fn object() -> ConfigMap {
+    let target = serde_json::from_value(json!({"kind": "ConfigMap", "name": "settings"})).unwrap();
+    output_objects::config_map(&stack(), &target, [("url".to_owned(), "http://one".to_owned())].into())
+}
+
+/// Returns an object in the API server with this owner.
+fn stored(owner: &str, operation: &str) -> Value {
+    let managed = json!([{"manager": "pulumi-controller", "operation": operation, "fieldsV1": {"f:data": {}}}]);
+    let owner = json!({"apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "web", "uid": owner});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+        "name": "settings", "namespace": "apps", "uid": "uid", "resourceVersion": "1", "ownerReferences": [owner],
+        "managedFields": managed,
+    }})
+}
+
+/// Writes the object. Initially, the API server has the object `before`, or creates `created` before the controller does.
+/// Returns the result, and the writes with the UID and the managed fields in their body.
+async fn written(before: Option<Value>, created: Option<Value>) -> (Written, Vec<(String, Value, bool)>) {
+    let present = Arc::new(Mutex::new(before));
+    let (client, log) = client(move |request: &RecordedRequest| {
+        let mut present = present.lock().unwrap();
+        match (request.method.as_str(), present.clone()) {
+            ("GET", None) => FakeResponse::refusal(404, "NotFound"),
+            ("POST", None) => match &created {
+                Some(foreign) => {
+                    *present = Some(foreign.clone());
+                    FakeResponse::refusal(409, "AlreadyExists")
+                }
+                None => {
+                    *present = Some(stored("stack-uid", "Update"));
+                    FakeResponse::Json(201, stored("stack-uid", "Update"))
+                }
+            },
+            ("GET" | "PATCH", Some(object)) => FakeResponse::Json(200, object),
+            _ => FakeResponse::refusal(500, "InternalError"),
+        }
+    });
+    let parts = TestParts::new(client);
+    let result = put(&stack(), object(), &parts.reader, &parts.writer).await.unwrap();
+    let writes = log.all().into_iter().filter(|request| request.method != "GET").map(|request| {
+        assert!(request.path == PATH || request.method == "POST", "{}", request.path);
+        let metadata = &request.body["metadata"];
+        (request.method, metadata["uid"].clone(), metadata.get("managedFields").is_some())
+    });
+    (result, writes.collect())
+}
+
+#[tokio::test]
+async fn an_object_of_another_owner_is_never_overwritten() {
+    let (result, writes) = written(Some(stored("other", "Update")), None).await;
+    assert!(result.unwrap_err().contains("ConfigMap settings exists and does not belong to this Stack"));
+    assert!(writes.is_empty(), "{writes:?}");
+    let (result, writes) = written(None, Some(stored("other", "Update"))).await;
+    assert!(result.unwrap_err().contains("does not belong to this Stack"), "created after the read");
+    assert_eq!(writes, [("POST".to_owned(), Value::Null, false)]);
+}
+
+#[tokio::test]
+async fn an_object_is_created_once_and_then_applied_with_its_uid() {
+    let applied = ("PATCH".to_owned(), json!("uid"), false);
+    let owned = ("PATCH".to_owned(), Value::Null, true);
+    let (result, writes) = written(None, None).await;
+    assert_eq!(result, Ok(()));
+    assert_eq!(writes, [("POST".to_owned(), Value::Null, false), owned, applied.clone()]);
+    let (result, writes) = written(Some(stored("stack-uid", "Apply")), None).await;
+    assert_eq!((result, writes), (Ok(()), vec![applied]));
+}
