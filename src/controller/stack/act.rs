@@ -284,13 +284,15 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let planned = result.and_then(|result| result.plan.as_ref());
     let violations = result.and_then(|result| result.policy_violations.as_ref());
     let events = run_events::recorded(stack, &status, planned, violations);
-    let not_written = output_objects::event(stack, &status);
+    // If the process ends after the write of the status, no later reconciliation would emit this event. If the write fails,
+    // the event is repeated.
+    output_objects::event(stack, &status).into_iter().for_each(|event| context.events.publish(event));
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;
     if let Some(latency) = status::of_new_artifact(stack, &status, now) {
         context.metrics.runs().recorded(latency.kind, latency.has_succeeded, latency.time);
     }
-    events.into_iter().chain(not_written).for_each(|event| context.events.publish(event));
+    events.into_iter().for_each(|event| context.events.publish(event));
     if update.status.as_ref().is_some_and(|status| status.outputs_unavailable == Some(true)) {
         let why = status.last_update.as_ref().and_then(|last| last.message.as_deref());
         let why = why.unwrap_or("the outputs of the run are not available");
