@@ -51,6 +51,9 @@ pub mod stack_reason {
     pub const PAUSED: &str = "Paused";
     /// A run is due, but no window is open, or a freeze prevents the run.
     pub const OUTSIDE_SCHEDULE: &str = "OutsideSchedule";
+    /// A run is due, but the last runs started because of changed Secrets or ConfigMaps, which the outputs of this Stack may
+    /// have caused.
+    pub const INPUTS_CHANGE_OFTEN: &str = "InputsChangeOften";
     /// Too many Stacks were deleted in a short time. The destroy of this Stack requires a confirmation by a user.
     pub const DESTROY_UNCONFIRMED: &str = "DestroyUnconfirmed";
     /// A user canceled the run. The controller does not retry the run.

@@ -95,7 +95,7 @@ fn state(stack: &Stack, status: &StackStatus, is_result: bool) -> Outcome {
         stack_reason::AWAITING_APPROVAL => {
             Outcome::Failed(format!("{message}; review the plan and approve it: {}", command(stack, "approve")))
         }
-        stack_reason::PAUSED | stack_reason::OUTSIDE_SCHEDULE => {
+        stack_reason::PAUSED | stack_reason::OUTSIDE_SCHEDULE | stack_reason::INPUTS_CHANGE_OFTEN => {
             Outcome::Failed(format!("{message}; next step: {}", command(stack, "explain")))
         }
         stack_reason::RETRYING_AFTER_FAILURE | stack_reason::UPDATE_CONFLICT if is_result => {

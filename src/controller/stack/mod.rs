@@ -23,6 +23,7 @@ mod duplicate_stacks;
 mod expiry;
 mod fetch;
 mod identity;
+mod input_loop;
 mod markdown;
 mod next_run;
 mod observe;

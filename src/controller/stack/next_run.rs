@@ -18,8 +18,8 @@ use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_updat
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
 use crate::controller::stack::{
-    build_update, build_workspace, concurrency_group, output_objects, ownership, pko_migration, policy_packs, run_spec,
-    status,
+    build_update, build_workspace, concurrency_group, input_loop, output_objects, ownership, pko_migration,
+    policy_packs, run_spec, status,
 };
 use crate::source::Resolved;
 
@@ -69,6 +69,11 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
         if let Some(action) = without_run {
             return action;
         }
+    }
+    if let Due::Now(cause) = &due
+        && let Some(held) = input_loop::held(stack, cause, now)
+    {
+        return Action::AwaitPermission(held);
     }
     let due_run = |message, plan| {
         let refresh = refreshes(stack, kind);

@@ -18,6 +18,11 @@ use crate::controller::stack::observed::Observed;
 use crate::controller::stack::{identity, policy_packs, run_spec};
 use crate::source::Resolved;
 
+/// Message about a changed value to which the configuration refers.
+const CONFIG_CHANGED: &str = "A Secret or ConfigMap referenced by the configuration has changed";
+/// End of the message about a changed object that the pod mounts.
+const CHANGED: &str = " has changed";
+
 /// Describes a run for messages, such as `up of revision main@sha1:…`. A source in the pod has no revision.
 pub fn describe_run(kind: UpdateKind, revision: &str) -> String {
     match revision {
@@ -238,13 +243,19 @@ pub fn changed_input(last: &LastUpdate, inputs: &RunInputs) -> Option<String> {
     let has_read = |now: &String| last.run_config_inputs.as_ref() == Some(now);
     if matches!((&last.inputs.config_inputs, &inputs.config_inputs), (Some(before), Some(now)) if before != now && !has_read(now))
     {
-        return Some("A Secret or ConfigMap referenced by the configuration has changed".to_owned());
+        return Some(CONFIG_CHANGED.to_owned());
     }
     let differs =
         |object: &str, word: &str| last.inputs.mounted_inputs.get(object).is_some_and(|before| before != word);
     let object = inputs.mounted_inputs.iter().find(|(object, word)| differs(object, word));
-    let object = object.map(|(object, _)| format!("{} has changed", object.replacen('/', " ", 1)));
+    let object = object.map(|(object, _)| format!("{}{CHANGED}", object.replacen('/', " ", 1)));
     object.or_else(|| policy_packs::changed(&last.inputs.policy_inputs, &inputs.policy_inputs))
+}
+
+/// Returns whether a changed Secret or ConfigMap is the cause in the message of an Update.
+pub fn is_input_change(message: &str) -> bool {
+    let is_object = message.starts_with("Secret ") || message.starts_with("ConfigMap ");
+    message == CONFIG_CHANGED || is_object && message.ends_with(CHANGED)
 }
 
 /// Returns the hashes that are missing from the record of the last run. Returns `None` if no hash is missing or no run

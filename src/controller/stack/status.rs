@@ -36,6 +36,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
             stack_reason::AWAITING_APPROVAL,
             stack_reason::PAUSED,
             stack_reason::OUTSIDE_SCHEDULE,
+            stack_reason::INPUTS_CHANGE_OFTEN,
         ];
         waiting.contains(&reason)
     };
@@ -61,9 +62,10 @@ pub fn stack_state(status: &StackStatus) -> StackState {
 }
 
 /// Reasons of a Stack that waits for an object or a user outside of the controller.
-const WAITS: [&str; 9] = [
+const WAITS: [&str; 10] = [
     stack_reason::AWAITING_APPROVAL,
     stack_reason::DESTROY_UNCONFIRMED,
+    stack_reason::INPUTS_CHANGE_OFTEN,
     stack_reason::OUTSIDE_SCHEDULE,
     stack_reason::PAUSED,
     stack_reason::PENDING_CREATES,

@@ -70,6 +70,7 @@ impl<'a> State<'a> {
             Some(reason::AWAITING_APPROVAL) => "The plan of the next run requires an approval.",
             Some(reason::PAUSED) => "A run is due, but the controller or the namespace is paused.",
             Some(reason::OUTSIDE_SCHEDULE) => "A run is due, but no window is open, or a freeze prevents the run.",
+            Some(reason::INPUTS_CHANGE_OFTEN) => "A run is due, but changed inputs have caused too many runs.",
             Some(reason::PREREQUISITE_NOT_SATISFIED) => "The Stack waits for other Stacks.",
             Some(reason::SOURCE_UNAVAILABLE) => "The source has no artifact that can be fetched.",
             _ => UNKNOWN,
@@ -172,6 +173,13 @@ impl<'a> State<'a> {
             Some(reason::AWAITING_APPROVAL) => self.of_approval(),
             Some(reason::PAUSED) => self.of_pause(),
             Some(reason::OUTSIDE_SCHEDULE) => self.of_schedule(),
+            Some(reason::INPUTS_CHANGE_OFTEN) => {
+                vec![self.plugin(
+                    "Remove the loop between the Stacks. To start a run now, request it:",
+                    "reconcile",
+                    "",
+                )]
+            }
             Some(reason::PREREQUISITE_NOT_SATISFIED) => {
                 vec![self.plugin("Look at the Stacks on which this Stack depends:", "tree", "")]
             }
