@@ -1,6 +1,7 @@
 //! Tests Updates that a user creates, in a Workspace of the user and in the Workspace of a Stack.
 
 use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use pulumi_controller::api::auto::{Update, UpdatePhase};
 use pulumi_controller::api::conditions::update_reason;
 use pulumi_controller::api::names::UPDATE_FINALIZER;
@@ -124,7 +125,12 @@ fn deleting_a_running_update_cancels_it_and_starts_the_next() {
             update.finalizers().iter().any(|finalizer| finalizer == UPDATE_FINALIZER)
         })
         .await;
+        let edit = Patch::Merge(json!({"spec": {"timeout": "1m"}}));
+        let refused =
+            scene.api::<Update>().patch("long", &PatchParams::default(), &edit).await.unwrap_err().to_string();
+        assert!(refused.contains("spec is immutable while the run is open"), "{refused}");
         update(scene, "never", "main", "up", json!({})).await;
+        scene.patch::<Update>("never", json!({"spec": {"priority": 1}})).await;
         scene.delete::<Update>("never").await;
         scene.until_gone::<Update>("never", WaitLimit::Reaction).await;
 

@@ -20,6 +20,10 @@ use crate::artifact::Digest;
     status = "UpdateStatus",
     category = "pulumi",
     doc = "Update is one run of Pulumi in a Workspace.",
+    validation = (
+        "!has(oldSelf.status) || !has(oldSelf.status.run) || has(oldSelf.status.endTime) || self.spec == oldSelf.spec",
+        "spec is immutable while the run is open; cancel the run and create another Update"
+    ),
     printcolumn = r#"{"name":"Workspace","type":"string","jsonPath":".spec.workspaceName","priority":10}"#,
     printcolumn = r#"{"name":"Type","type":"string","jsonPath":".spec.type"}"#,
     printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase"}"#,
