@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
-use pulumi_controller::api::conditions::{OUTPUTS_WRITTEN, READY, outputs_reason};
+use pulumi_controller::api::conditions::{OUTPUTS_WRITTEN, READY, outputs_reason, stack_reason};
 use pulumi_controller::api::names;
 use serde_json::{Value, json};
 
@@ -163,5 +163,38 @@ fn a_failure_to_store_outputs_is_reported_but_does_not_fail_the_run() {
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         let lost = ["failed to store the outputs", "outputs of the run are not available"];
         assert!(!lost.iter().any(|text| message.contains(text)), "{message}");
+    });
+}
+
+#[test]
+fn a_stack_that_configures_itself_waits_after_several_runs() {
+    run("outputs-loop", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("outputs-loop").config("word", "x").output("word", json!("${word}x"));
+        let first = source.push(&program.files()).await;
+        let mut stack = scene.stack("main", &source);
+        let objects = json!([{"kind": "ConfigMap", "name": "own"}]);
+        stack.spec.write_outputs_to = serde_json::from_value(objects).expect("objects");
+        let main = scene.start(stack).await;
+        main.until_applied(&first).await;
+        // Each run changes the configuration of the next run.
+        main.change(json!({"spec": {"configRef": {"word": {"name": "own", "key": "word"}}}})).await;
+        let waiting = main
+            .until("to wait because its inputs change often", WaitLimit::Long, |stack| {
+                has_condition(stack, READY, "False", stack_reason::INPUTS_CHANGE_OFTEN)
+            })
+            .await;
+        let runs = waiting.status.map(|status| status.runs).unwrap_or_default();
+        let repeated =
+            runs.iter().filter(|run| run.cause.as_deref().is_some_and(|cause| cause.ends_with("has changed")));
+        assert_eq!(repeated.count(), 6, "{runs:?}");
+        main.until_event("InputsChangeOften").await;
+
+        main.annotate(names::ANNOTATION_REQUESTED_AT, "despite the loop").await;
+        main.until("to have run on request", WaitLimit::Long, |stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            last.is_some_and(|last| last.inputs.requested_at.as_deref() == Some("despite the loop"))
+        })
+        .await;
     });
 }
