@@ -1,6 +1,8 @@
 //! Parses the flags, initializes logging, runs the selected role, and returns its exit code.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
+
+mod allocator;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -40,6 +42,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
     }
     match role {
         Role::Manager(flags) => {
+            allocator::limit_arenas();
             let config = ManagerConfig::from_flags(flags)?;
             logging::install(config.log_level, config.log_encoding)?;
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -122,6 +125,7 @@ async fn manage(config: ManagerConfig) -> anyhow::Result<()> {
     tokio::select! {
         ended = manager::run(config, end) => ended,
         ended = signals => ended,
+        never = allocator::trim_after_load() => match never {},
     }
 }
 

@@ -69,6 +69,7 @@ const MODULES: &[Module] = &[
         uses: "api artifact pulumi subprocess source rpc history history_api runtime controller receiver cli config server telemetry",
         rule: "the manager starts the controllers and the receiver; the agent is another process",
     },
+    Module { name: "allocator", uses: "", rule: "the settings of the allocator use no other module" },
     Module { name: "cli", uses: "api telemetry", rule: SUPPORT },
     Module { name: "config", uses: "api artifact history cli telemetry", rule: SUPPORT },
     Module { name: "telemetry", uses: "api text", rule: SUPPORT },
