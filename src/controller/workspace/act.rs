@@ -65,11 +65,7 @@ impl Act<'_> {
                 self.context.memory.forget(&namespace, &object);
                 self.context.memory.activity.forget((&namespace, &name));
             }
-            Action::DeleteService => writer.delete::<Service>(&namespace, &object, None).await?,
-            Action::DeleteTlsSecret => {
-                writer.delete::<Secret>(&namespace, &names::workspace_tls_secret(&name), None).await?;
-            }
-            Action::DeleteBudget => writer.delete::<PodDisruptionBudget>(&namespace, &object, None).await?,
+            Action::DeleteParts { service, tls, budget } => Box::pin(self.delete_parts([service, tls, budget])).await?,
             Action::RemoveFinalizer => {
                 writer.remove_finalizer(workspace, names::WORKSPACE_FINALIZER).await?;
                 return Ok(Step::Done(Outcome::Settled));
@@ -231,6 +227,25 @@ impl Act<'_> {
             Ok(_) => Ok(Step::Again),
             Err(error) => self.report(&Report::unreachable(&error.to_string())).await,
         }
+    }
+
+    /// Deletes the selected objects: the Service, the certificate and the PodDisruptionBudget. One step deletes all of them,
+    /// because each step reads the complete state of the Workspace again.
+    async fn delete_parts(&self, [service, tls, budget]: [bool; 3]) -> Result<(), WriteError> {
+        let writer = &self.context.writer;
+        let workspace = &self.observed.workspace;
+        let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+        let object = names::workspace_object(&name);
+        if service {
+            writer.delete::<Service>(&namespace, &object, None).await?;
+        }
+        if tls {
+            writer.delete::<Secret>(&namespace, &names::workspace_tls_secret(&name), None).await?;
+        }
+        if budget {
+            writer.delete::<PodDisruptionBudget>(&namespace, &object, None).await?;
+        }
+        Ok(())
     }
 
     async fn remove_pod_finalizer(&self, namespace: &str, name: &str) -> Result<(), ReconcileError> {

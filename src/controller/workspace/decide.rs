@@ -64,9 +64,12 @@ pub(super) enum Action {
     /// Record that the Workspace is awake, for this reason. Its pod is then created.
     Wake(String),
     DeleteStatefulSet,
-    DeleteService,
-    DeleteTlsSecret,
-    DeleteBudget,
+    /// Delete the remaining objects.
+    DeleteParts {
+        service: bool,
+        tls: bool,
+        budget: bool,
+    },
     RemoveFinalizer,
     /// Report the state, and wait for a change or for the requeue interval.
     Report(Report),
@@ -322,8 +325,8 @@ fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Ac
     }
 }
 
-/// Selects the action for a Workspace that is being deleted. When no run is open, its objects are deleted one after
-/// another.
+/// Selects the action for a Workspace that is being deleted. When no run is open, its StatefulSet is deleted, then its pod,
+/// and then all other objects.
 fn clean_up(observed: &Observed, now: Timestamp) -> Action {
     if let Some(pod) = observed.pod.as_ref().filter(|pod| !pod.terminating)
         && let waits @ (Action::Drain | Action::Report(_)) = retire(observed, pod, reason::DELETING, now)
@@ -341,16 +344,10 @@ fn clean_up(observed: &Observed, now: Timestamp) -> Action {
         Some(pod) => return Action::DeletePod { uid: pod.uid.clone() },
         None => {}
     }
-    if observed.service.is_ours() {
-        return Action::DeleteService;
+    match (observed.service.is_ours(), observed.tls.is_ours(), observed.budget.is_ours()) {
+        (false, false, false) => Action::RemoveFinalizer,
+        (service, tls, budget) => Action::DeleteParts { service, tls, budget },
     }
-    if observed.tls.is_ours() {
-        return Action::DeleteTlsSecret;
-    }
-    if observed.budget.is_ours() {
-        return Action::DeleteBudget;
-    }
-    Action::RemoveFinalizer
 }
 
 #[cfg(test)]

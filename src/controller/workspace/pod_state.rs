@@ -239,6 +239,8 @@ pub(super) async fn find_start_event(
     now: Timestamp,
 ) -> Result<Option<StartEvent>, ReconcileError> {
     let uid = match (stateful_set_uid, pod) {
+        // While a Workspace is being deleted, no status reports why its pod does not start.
+        _ if workspace.metadata.deletion_timestamp.is_some() => None,
         (Some(uid), None) if unready_seconds(workspace, now) > NO_POD_SECONDS => Some(uid.to_owned()),
         (_, Some(pod)) if starts_slowly(pod, now) => pod.uid(),
         _ => None,

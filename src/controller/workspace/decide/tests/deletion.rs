@@ -42,7 +42,6 @@ fn a_deleted_workspace_waits_for_its_open_run() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn the_objects_of_a_deleted_workspace_are_deleted_in_order() {
     check(vec![
         (
@@ -79,23 +78,18 @@ fn the_objects_of_a_deleted_workspace_are_deleted_in_order() {
             },
             Is::Report(State::Working, reason::DELETING, "is terminating"),
         ),
-        ("then the Service", without_pod, Is::Action(Action::DeleteService)),
         (
-            "then the Secret",
-            |o| {
-                without_pod(o);
-                o.service = PartState::Missing;
-            },
-            Is::Action(Action::DeleteTlsSecret),
+            "then all other objects",
+            without_pod,
+            Is::Action(Action::DeleteParts { service: true, tls: true, budget: true }),
         ),
         (
-            "then the PodDisruptionBudget",
+            "objects that exist",
             |o| {
                 without_pod(o);
-                o.service = PartState::Missing;
-                o.tls = PartState::Missing;
+                (o.service, o.budget) = (PartState::Missing, PartState::Foreign);
             },
-            Is::Action(Action::DeleteBudget),
+            Is::Action(Action::DeleteParts { service: false, tls: true, budget: false }),
         ),
         (
             "then the finalizer; objects of other owners are kept",
