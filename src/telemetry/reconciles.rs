@@ -16,6 +16,10 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets_range
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
+/// Kinds without series for each object. A Stack has one Workspace and several Updates, so with thousands of Stacks, the
+/// series of these objects would use more memory than the caches.
+const WITHOUT_OBJECT_SERIES: [&str; 2] = ["Update", "Workspace"];
+
 /// Result of a reconciliation, as in controller-runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReconcileResult {
@@ -169,8 +173,10 @@ impl Reconciles {
     ) {
         self.activity.end(controller, &(namespace.to_owned(), name.to_owned()));
         let seconds = duration.as_secs_f64();
-        let labels = ObjectLabels { kind, name: name.to_owned(), namespace: namespace.to_owned() };
-        self.object_duration.get_or_create(&labels).observe(seconds);
+        if !WITHOUT_OBJECT_SERIES.contains(&kind) {
+            let labels = ObjectLabels { kind, name: name.to_owned(), namespace: namespace.to_owned() };
+            self.object_duration.get_or_create(&labels).observe(seconds);
+        }
         self.duration.get_or_create(&ControllerLabels { controller }).observe(seconds);
         self.queue_duration.get_or_create(&QueueLabels { name: controller, controller }).observe(seconds);
         self.results.get_or_create(&ReconcileLabels { controller, result }).inc();
@@ -258,7 +264,27 @@ fn gauges(
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::encoding::text::encode;
+
     use super::*;
+
+    #[test]
+    fn workspaces_and_updates_have_no_series_of_their_own() {
+        let (reconciles, mut registry) = (Reconciles::default(), Registry::default());
+        reconciles.register(&mut registry);
+        for kind in ["Stack", "Workspace", "Update"] {
+            reconciles.ended("controller", (kind, "apps", "web"), ReconcileResult::Success, Duration::from_millis(20));
+        }
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let count = "gotk_reconcile_duration_seconds_count";
+        let counts: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(count)).collect();
+        assert_eq!(counts, [r#"{kind="Stack",name="web",namespace="apps"} 1"#]);
+        assert!(
+            text.contains(r#"controller_runtime_reconcile_time_seconds_count{controller="controller"} 3"#),
+            "{text}"
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn durations_include_running_but_not_ended_reconciliations() {

@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::auto::Workspace;
+use crate::api::pulumi::Stack;
 use crate::runtime::backoff::{Backoff, DEFAULT_MIN_RETRY_DELAY};
 use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner};
 use crate::runtime::writes::{AttemptedWrite, WriteError};
@@ -26,7 +27,8 @@ fn workspace(name: &str) -> Workspace {
 
 fn runner() -> (ReconcileRunner, Metrics) {
     let metrics = Metrics::default();
-    (ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(60), metrics.clone()), metrics)
+    // Workspaces have no series of their own.
+    (ReconcileRunner::new::<Stack>("workspace", Duration::from_secs(60), metrics.clone()), metrics)
 }
 
 fn refused(code: u16) -> WriteError {

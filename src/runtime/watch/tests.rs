@@ -14,6 +14,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::api::auto::{Update, Workspace};
+use crate::api::pulumi::Stack;
 use crate::runtime::fake_api::{FakeResponse, client};
 use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
@@ -97,7 +98,8 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
         }
     });
     let metrics = Metrics::default();
-    let runner = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), metrics.clone()));
+    // Workspaces have no series of their own.
+    let runner = Arc::new(ReconcileRunner::new::<Stack>("workspace", Duration::from_secs(5), metrics.clone()));
     let (_store, writer) = reflector::store::<Workspace>();
     let mut stream = pin!(changes(
         Api::all(client),
