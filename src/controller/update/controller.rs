@@ -78,9 +78,25 @@ fn waiting(updates: &Updates, namespace: Option<String>, workspace: &str) -> Vec
     of_workspace.iter().filter(|u| !u.is_complete()).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
 }
 
+/// Returns whether the cached version shows that nothing remains to do: the run is complete and its result is released. None
+/// of this changes later, so the Update need not be read. After a restart, the controller reconciles several such Updates
+/// for each Stack. An Update without a binding can be an Update of the Pulumi Kubernetes Operator that must be taken over.
+fn is_released(update: &Update) -> bool {
+    let has_binding = update.status.as_ref().is_some_and(|status| status.run.is_some());
+    has_binding
+        && update.is_complete()
+        && update.metadata.deletion_timestamp.is_none()
+        && update.spec.ttl_after_completed.is_none()
+        && !update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER)
+}
+
 /// Reconciles an Update in steps until no action is due.
 pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.adopt_open_runs();
+    if is_released(&update) {
+        context.forget(&update);
+        return Ok(Outcome::Settled);
+    }
     // The cache may not contain the last write of this controller yet, but the binding of the run must be current. The
     // Update is therefore read from the API.
     let namespace = update.namespace().unwrap_or_default();
@@ -105,4 +121,47 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
         }
     }
     Ok(Outcome::After(Duration::from_secs(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+    use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus};
+    use crate::api::conditions::{self, COMPLETE, ConditionUpdate, Status};
+
+    #[test]
+    fn only_an_update_whose_result_is_released_is_not_read_again() {
+        let mut released = Update::new("app-1", UpdateSpec::default());
+        let status = UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() };
+        let complete = ConditionUpdate { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
+        released.metadata.finalizers = Some(vec![names::STACK_FINALIZER.to_owned()]);
+        let status = released.status.insert(status);
+        conditions::set(&mut status.conditions, &complete, 1, Timestamp::UNIX_EPOCH);
+        let changed = |change: fn(&mut Update)| {
+            let mut update = released.clone();
+            change(&mut update);
+            update
+        };
+        let rows = [
+            ("released", changed(|_| ()), true),
+            ("open", changed(|update| update.status.as_mut().unwrap().conditions.clear()), false),
+            ("not started", changed(|update| update.status.as_mut().unwrap().run = None), false),
+            (
+                "being deleted",
+                changed(|update| update.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH))),
+                false,
+            ),
+            ("with a TTL", changed(|update| update.spec.ttl_after_completed = Some("1h".to_owned())), false),
+            (
+                "not released",
+                changed(|update| update.metadata.finalizers.as_mut().unwrap().push(names::UPDATE_FINALIZER.to_owned())),
+                false,
+            ),
+        ];
+        for (name, update, expected) in rows {
+            assert_eq!(is_released(&update), expected, "{name}");
+        }
+    }
 }
