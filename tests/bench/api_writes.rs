@@ -57,6 +57,13 @@ impl ApiWrites {
 
     /// Waits until no write has occurred for `quiet`. Panics after `limit`.
     pub async fn until_quiet(&mut self, quiet: Duration, limit: Duration) {
+        drop(self.take_until_quiet(quiet, limit).await);
+    }
+
+    /// Waits until no write has occurred for `quiet`, and returns the number of writes since the last call. Panics after
+    /// `limit`.
+    pub async fn take_until_quiet(&mut self, quiet: Duration, limit: Duration) -> BTreeMap<String, usize> {
+        let mut all = BTreeMap::new();
         let (began, mut last) = (Instant::now(), Instant::now());
         while last.elapsed() < quiet {
             let writes = self.take_new();
@@ -65,8 +72,12 @@ impl ApiWrites {
                 let counts = format_counts(&writes);
                 assert!(began.elapsed() < limit, "the controller still writes after {limit:?}: {counts}");
             }
+            for (write, number) in writes {
+                *all.entry(write).or_insert(0) += number;
+            }
             sleep(PAUSE).await;
         }
+        all
     }
 }
 

@@ -13,23 +13,30 @@
 mod api_writes;
 mod bare_crowd;
 mod cold;
+mod controller_metrics;
 mod copies;
 mod crowd;
+mod delete;
 mod fake_nodes;
+mod fleet;
 mod followers;
 mod git_path;
+mod idle;
 mod languages;
 mod memory;
 mod moments;
 mod parts_result;
 mod path;
 mod peak;
+mod pod_requests;
 mod processes;
 mod progress;
 mod push_at_rest;
 mod repository;
 mod shallow;
+mod shards;
 mod size;
+mod starts;
 mod table;
 mod tenants;
 
@@ -54,7 +61,7 @@ use crate::harness::run_alone;
 use crate::table::{Row, publish};
 
 /// The names of all benchmarks in order.
-const BENCHMARKS: [&str; 12] = [
+const BENCHMARKS: [&str; 15] = [
     "size",
     "parts",
     "shallow",
@@ -65,8 +72,11 @@ const BENCHMARKS: [&str; 12] = [
     "tenants",
     "crowd",
     "rest",
+    "delete",
+    "idle",
     "followers",
     "memory",
+    "fleet",
 ];
 
 fn main() {
@@ -121,7 +131,10 @@ async fn run(benchmark: &str, expected: &[String], folder: &Path) -> Vec<Row> {
             // The benchmark `crowd` includes the benchmark `rest` with the same Stacks.
             "rest" if !expected.iter().any(|name| name == "crowd") => crowd::measure(true).await,
             "rest" => Vec::new(),
+            "delete" => delete::measure().await,
+            "idle" => idle::measure().await,
             "followers" => followers::measure().await,
+            "fleet" => fleet::measure().await,
             _ => memory::measure().await,
         }
     })

@@ -21,6 +21,10 @@ const STACKS: usize = 60;
 /// Maximum ratio of the measured time to the time that a Job needs for the same Pulumi stacks. ARCHITECTURE.md explains
 /// why the budget is relative.
 const BUDGET: f64 = 1.5;
+/// Budget for the memory of the controller after the runs, in MiB.
+const MEMORY_BUDGET: f64 = 20.0;
+/// Time after the last run until the memory of the controller is read.
+const MEMORY_DELAY: Duration = Duration::from_secs(60);
 /// Budget for the memory of one agent in MiB.
 const AGENT_BUDGET: f64 = 10.0;
 /// Time without writes after which the controller counts as idle, and the timeout until this happens.
@@ -31,6 +35,7 @@ pub async fn measure(with_rest: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     in_scene("bench-crowd", async |scene| {
         rows.push(crowd(scene).await);
+        rows.push(memory_afterwards(scene).await);
         rows.push(agents(scene).await);
         if with_rest {
             rows.push(rest(scene).await);
@@ -77,6 +82,24 @@ async fn crowd(scene: &Scene) -> Row {
 
 fn is_failed(update: &Update) -> bool {
     update.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Failed"))
+}
+
+/// Returns the memory of the controller one minute after the last Stack was Ready. Without load, the controller needs memory
+/// only for its caches.
+async fn memory_afterwards(scene: &Scene) -> Row {
+    let process = controller(scene).await;
+    let before = process.rss_anon();
+    println!("observing the memory of the controller for {MEMORY_DELAY:?}");
+    sleep(MEMORY_DELAY).await;
+    let memory = process.rss_anon();
+    Row::of(
+        &format!("controller memory (RssAnon), one minute after {STACKS} new Stacks"),
+        format!("{MEMORY_BUDGET} MiB"),
+        format!("{memory:.1} MiB"),
+        Some(memory <= MEMORY_BUDGET),
+    )
+    .with_note(format!("{before:.1} MiB when the last Stack was Ready; peak (VmHWM): {:.1} MiB", process.peak()))
+    .with_note(format!("resident memory (RSS) one minute afterwards: {:.1} MiB", process.rss()))
 }
 
 /// Returns the memory of the agent that uses the most memory, as the sum of its two processes.

@@ -51,7 +51,7 @@ pub async fn measure() -> Vec<Row> {
         scene.timeline.end();
         let outcome = AssertUnwindSafe(measure_repositories(&scene, repositories, &fake_agent)).catch_unwind().await;
         // The Stacks are also removed after a failure, because later measurements must not include them.
-        remove(scene).await;
+        remove(scene, STACKS).await;
         rows.extend(outcome.unwrap_or_else(|failure| resume_unwind(failure)));
     }
     rows
@@ -131,8 +131,8 @@ async fn request_counts(scene: &Scene) -> RequestCounts {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{url}: {error}: {text}"))
 }
 
-/// Deletes the Stacks with a longer timeout than the timeout of a scene.
-async fn remove(scene: Scene) {
+/// Deletes the Stacks of a scene with a longer timeout than the timeout of a scene, and then the scene.
+pub async fn remove(scene: Scene, number: usize) {
     let stacks: Api<Stack> = scene.api();
     stream::iter(api_call("listing Stacks", stacks.list_metadata(&ListParams::default())).await)
         .map(|stack| {
@@ -142,10 +142,10 @@ async fn remove(scene: Scene) {
         .buffer_unordered(CONCURRENCY)
         .for_each(|_| std::future::ready(()))
         .await;
-    until_count("Stacks are deleted", STACKS, REMOVE_TIMEOUT, async || {
+    until_count("Stacks are deleted", number, REMOVE_TIMEOUT, async || {
         let left = api_call("counting Stacks", stacks.list_metadata(&ListParams::default().limit(1))).await;
         let more = left.metadata.remaining_item_count.and_then(|more| usize::try_from(more).ok()).unwrap_or_default();
-        (STACKS.saturating_sub(left.items.len() + more), String::new())
+        (number.saturating_sub(left.items.len() + more), String::new())
     })
     .await;
     scene.remove().await;

@@ -36,8 +36,8 @@ const RECONCILED: usize = 500;
 /// Number of concurrent creations.
 pub const CONCURRENCY: usize = 16;
 /// Additional timeout per Stack until all Stacks are Ready. The minimum timeout is `MIN_TIMEOUT`.
-const TIMEOUT_PER_STACK: Duration = Duration::from_secs(2);
-const MIN_TIMEOUT: Duration = Duration::from_secs(180);
+pub const TIMEOUT_PER_STACK: Duration = Duration::from_secs(2);
+pub const MIN_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time without writes after which the controller counts as idle, and the timeout until this happens.
 pub const QUIET: Duration = Duration::from_secs(30);
 pub const QUIET_TIMEOUT: Duration = Duration::from_secs(600);
@@ -190,12 +190,15 @@ async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
         Some(rest.memory < budget && number == 0),
     )
     .with_note(format!("CPU usage at rest: {:.1} % of a CPU; writes: {}", rest.processor, format_counts(&rest.written)))
+    .with_note(format!("memory (RssAnon) at the end of the period: {:.1} MiB", rest.last_memory))
     .with_note(format!("peak memory (VmHWM) since the start of the process: {:.1} MiB", process.peak()))
 }
 
 pub struct Rest {
     /// Maximum observed memory in MiB.
     pub memory: f64,
+    /// Memory at the end of the observation in MiB.
+    pub last_memory: f64,
     /// CPU usage in percent of one CPU.
     pub processor: f64,
     pub written: std::collections::BTreeMap<String, usize>,
@@ -210,7 +213,7 @@ pub async fn at_rest(process: Process, writes: &mut ApiWrites) -> Rest {
         sleep(Duration::from_secs(1)).await;
     }
     let processor = 100.0 * (process.cpu_time() - before) / seconds as f64;
-    Rest { memory, processor, written: writes.take_new() }
+    Rest { memory, last_memory: process.rss_anon(), processor, written: writes.take_new() }
 }
 
 async fn create(scene: &Scene, stack_of: &impl Fn(usize) -> Stack, numbers: std::ops::Range<usize>) {
@@ -248,6 +251,12 @@ impl Done {
     }
 
     fn number(&self) -> usize {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.number_with("")
+    }
+
+    /// Returns the number of the Stacks whose names begin with a prefix.
+    pub fn number_with(&self, prefix: &str) -> usize {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.iter().filter(|name| name.starts_with(prefix)).count()
     }
 }

@@ -30,6 +30,11 @@ impl Process {
         self.memory("RssAnon:")
     }
 
+    /// Returns the resident memory in MiB, including mapped files.
+    pub fn rss(self) -> f64 {
+        self.memory("VmRSS:")
+    }
+
     /// Returns the peak resident memory in MiB.
     pub fn peak(self) -> f64 {
         self.memory("VmHWM:")

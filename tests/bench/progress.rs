@@ -9,15 +9,28 @@ const MESSAGE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Waits until `count` returns at least `expected`. Panics with the last state after the timeout `limit`.
 pub async fn until_count(what: &str, expected: usize, limit: Duration, count: impl AsyncFn() -> (usize, String)) {
+    let (found, state) = wait_for_count(what, expected, limit, count).await;
+    assert!(found >= expected, "timed out after {limit:?}: {what}: {found} of {expected}; {state}");
+}
+
+/// Waits until `count` returns at least `expected`, or until the timeout `limit`. Returns the last number and state.
+pub async fn wait_for_count(
+    what: &str,
+    expected: usize,
+    limit: Duration,
+    count: impl AsyncFn() -> (usize, String),
+) -> (usize, String) {
     let began = Instant::now();
     let mut reported = began;
     loop {
         let (found, state) = count().await;
         if found >= expected {
             println!("{what}: all {expected} after {:.1} s", began.elapsed().as_secs_f64());
-            return;
+            return (found, state);
         }
-        assert!(began.elapsed() < limit, "timed out after {limit:?}: {what}: {found} of {expected}; {state}");
+        if began.elapsed() >= limit {
+            return (found, state);
+        }
         if reported.elapsed() >= MESSAGE_INTERVAL {
             reported = Instant::now();
             println!("{what}: {found} of {expected} after {:.0} s; {state}", began.elapsed().as_secs_f64());

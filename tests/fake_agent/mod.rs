@@ -133,6 +133,17 @@ impl FakeAgent {
         self.workspaces.number()
     }
 
+    /// Returns the number of workspaces whose status the controller has requested since the start or the last call of
+    /// `forget_called`.
+    pub fn called(&self) -> usize {
+        self.workspaces.called()
+    }
+
+    /// Resets the number of workspaces that `called` returns.
+    pub fn forget_called(&self) {
+        self.workspaces.forget_called();
+    }
+
     /// Ends all open runs. Later runs end immediately.
     pub fn finish_all(&self) {
         self.finished.cancel();

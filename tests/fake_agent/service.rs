@@ -91,6 +91,7 @@ impl Agent for Service {
     async fn status(&self, request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
         self.counts.statuses.fetch_add(1, Ordering::Relaxed);
         let mut reply = self.with(&request, |workspace| Ok(workspace.status()))?;
+        self.workspaces.record_call(self.key(&request)?);
         if self.behavior(&request)?.is_older {
             older::VERSION.clone_into(&mut reply.agent_version);
         }

@@ -1,6 +1,6 @@
 //! The state of the agents in memory, by workspace. A new pod starts with an empty state.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,12 +28,28 @@ pub(super) struct Workspaces {
     all: Mutex<HashMap<Key, Workspace>>,
     /// Source that is already installed when a workspace connects for the first time.
     common: Mutex<Option<proto::Artifact>>,
+    /// Workspaces whose status was requested since the last call of `forget_called`.
+    called: Mutex<HashSet<Key>>,
 }
 
 impl Workspaces {
     /// Returns the number of workspaces.
     pub(super) fn number(&self) -> usize {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Records a request for the status of a workspace.
+    pub(super) fn record_call(&self, key: Key) {
+        self.called.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+    }
+
+    /// Returns the number of workspaces whose status was requested.
+    pub(super) fn called(&self) -> usize {
+        self.called.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    pub(super) fn forget_called(&self) {
+        self.called.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Copies the installed source of one workspace to all workspaces that connect later.
