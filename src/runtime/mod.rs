@@ -13,6 +13,7 @@ pub mod failpoint;
 pub mod fair_queue;
 pub mod fair_slots;
 pub mod field_managers;
+pub mod first_lists;
 pub mod index;
 pub mod invalid_objects;
 pub mod lease;

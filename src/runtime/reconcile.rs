@@ -19,6 +19,7 @@ use tracing::Instrument;
 
 use crate::runtime::backoff::{Backoff, ObjectKey};
 use crate::runtime::fair_slots::{FairSlots, Limits};
+use crate::runtime::first_lists::FirstLists;
 use crate::runtime::reads::ReadError;
 use crate::runtime::writes::WriteError;
 use crate::telemetry::chain;
@@ -99,6 +100,7 @@ pub struct ReconcileRunner {
     /// When this token is canceled, reconciliations that wait for a slot no longer start.
     end: CancellationToken,
     backoff: Backoff,
+    first_lists: FirstLists,
     /// Objects that were reconciled and still exist. The lock is held only for short critical sections and never
     /// across an `.await`.
     reconciled: Mutex<HashSet<ObjectKey>>,
@@ -127,6 +129,7 @@ impl ReconcileRunner {
             slots: FairSlots::new(Limits { total: UNLIMITED, per_key: UNLIMITED, waiting_per_key: UNLIMITED }),
             end: CancellationToken::new(),
             backoff: Backoff::default(),
+            first_lists: FirstLists::default(),
             reconciled: Mutex::default(),
             on_deleted: Box::new(|_| ()),
         }
@@ -152,6 +155,16 @@ impl ReconcileRunner {
     #[must_use]
     pub fn with_backoff(self, backoff: Backoff) -> Self {
         ReconcileRunner { backoff, ..self }
+    }
+
+    /// Returns the first lists of the watches, for which the first reconciliation waits.
+    pub fn first_lists(&self) -> &FirstLists {
+        &self.first_lists
+    }
+
+    /// Returns whether a reconciliation of the object has begun since the start of the process.
+    pub fn has_begun<K: Resource>(&self, object: &K) -> bool {
+        self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(&key(object))
     }
 
     /// Executes one reconciliation of `object` and returns the next action. Errors, panics and timeouts also result in

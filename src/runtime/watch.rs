@@ -57,7 +57,7 @@ const CACHED_LABELS: [&str; 7] = [
 ///
 /// A reconciliation reads its object from the API, so the store needs only the fields that lookups use. `strip` removes
 /// all other fields of the spec and the status. With thousands of objects, these fields would use most of the memory of
-/// the controller. `on_invalid` receives each object that cannot be parsed. `on_event` receives each event after the
+/// the controller. The first list waits for the first lists of the other watches of the controller. `on_invalid` receives each object that cannot be parsed. `on_event` receives each event after the
 /// store has applied it.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
@@ -77,11 +77,22 @@ where
         let reference = ObjectRef::new(metadata.name.as_deref()?).within(metadata.namespace.as_deref()?);
         Some(K::clone(&*stored.get(&reference)?))
     };
+    let first_lists = runner.first_lists().clone();
     watcher_with(api, config, last, on_invalid)
         .default_backoff()
         .modify(move |object: &mut K| {
             strip_metadata(object);
             strip(object);
+        })
+        .and_then(move |event| {
+            // kube-rs starts no reconciliation before the first list is in the store.
+            let first_lists = matches!(event, Event::InitDone).then(|| first_lists.clone());
+            async move {
+                if let Some(first_lists) = first_lists {
+                    first_lists.complete().await;
+                }
+                Ok::<_, watcher::Error>(event)
+            }
         })
         .inspect_ok(move |event| store.apply(event))
         .inspect_ok(move |event| match event {

@@ -96,17 +96,21 @@ pub async fn controller(
     let dependents = context.dependents.clone();
     let seen = move |event: &Event<Stack>| dependents.handle(event);
     let scope = start.scope.clone();
-    let updates = watcher::<Update>(scope.api(start.client.clone()), scope.other_kinds());
-    let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), scope.other_kinds());
+    let first_lists = start.runner.first_lists().clone();
+    context.source_watches.set_runner(start.runner.clone());
+    let updates = watcher::<Update>(scope.api(start.client.clone()), scope.other_kinds()).default_backoff();
+    let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), scope.other_kinds()).default_backoff();
     let approvals = watcher::<Approval>(scope.api(start.client.clone()), scope.other_kinds()).default_backoff();
+    let (updates, workspaces) = (first_lists.track(updates), first_lists.track(workspaces));
     let mut known_approvals = feeds.approvals;
-    let approvals = approvals.modify(strip_metadata).inspect_ok(move |event| known_approvals.apply(event));
+    let approvals =
+        first_lists.track(approvals).modify(strip_metadata).inspect_ok(move |event| known_approvals.apply(event));
     let triggers = |controller: Controller<Stack>| {
         controller
-            .watches_stream(only_changes(updates.default_backoff(), update_state), |update: Update| {
+            .watches_stream(only_changes(updates, update_state), |update: Update| {
                 owner(&update).filter(|_| !is_untouched(&update))
             })
-            .watches_stream(only_changes(workspaces.default_backoff(), workspace_state), |workspace: Workspace| {
+            .watches_stream(only_changes(workspaces, workspace_state), |workspace: Workspace| {
                 // A Workspace that is not owned by a Stack blocks the Stack with the same name.
                 owner(&workspace)
                     .or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))

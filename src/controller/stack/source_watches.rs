@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::channel::mpsc;
@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use crate::api::pulumi::Stack;
 use crate::controller::stack::dependents::{StackGroup, Stacks};
 use crate::runtime::backoff::ObjectKey;
+use crate::runtime::reconcile::ReconcileRunner;
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
 use crate::source::Unavailable;
@@ -44,6 +45,8 @@ struct Shared {
     requeue: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
+    /// Runner of the Stack controller.
+    runner: OnceLock<Arc<ReconcileRunner>>,
     /// The lock is held only for short critical sections and never across an `.await`.
     watched: Mutex<HashMap<GroupKind, Watched>>,
 }
@@ -53,6 +56,8 @@ struct Shared {
 struct Watched {
     /// Message with which the API server rejected the watch, or `None` if the watch is allowed.
     refused: Option<String>,
+    /// Whether the first list is complete.
+    is_listed: bool,
 }
 
 /// Reason why a watch has ended.
@@ -81,8 +86,16 @@ impl SourceWatches {
         end: CancellationToken,
     ) -> (Self, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
         let (requeue, requeued) = mpsc::channel(WAITING);
-        let shared = Shared { client, scope, stacks, sources, requeue, tasks, end, watched: Mutex::default() };
+        let (runner, watched) = Default::default();
+        let shared = Shared { client, scope, stacks, sources, requeue, tasks, end, runner, watched };
         (SourceWatches(Arc::new(shared)), requeued)
+    }
+
+    /// Sets the runner of the Stack controller, so that the first list of a watch requeues only the Stacks whose
+    /// reconciliation has begun. All other Stacks read their sources later.
+    pub fn set_runner(&self, runner: Arc<ReconcileRunner>) {
+        // The runner is set only once.
+        drop(self.0.runner.set(runner));
     }
 
     /// Starts the watch of this kind of source, unless the watch is already running. The watch requeues the Stacks
@@ -145,7 +158,9 @@ impl Shared {
                 // Sources may have been created or deleted while the watch was interrupted.
                 Some(Ok(Event::InitDone)) => {
                     self.set_refused(kind, None);
-                    self.requeue(&StackGroup::SourceKind(kind.clone())).await;
+                    let is_first = self.set_listed(kind);
+                    let has_begun = |stack: &Stack| self.runner.get().is_none_or(|runner| runner.has_begun(stack));
+                    self.requeue_if(&StackGroup::SourceKind(kind.clone()), |stack| !is_first || has_begun(stack)).await;
                 }
                 Some(Ok(Event::Init | Event::InitApply(_))) => {}
                 Some(Err(error)) => match refusal(&error) {
@@ -171,6 +186,11 @@ impl Shared {
         has_changed
     }
 
+    /// Records that a list is complete. Returns whether it is the first list of the watch.
+    fn set_listed(&self, kind: &GroupKind) -> bool {
+        self.lock().get_mut(kind).is_some_and(|watch| !std::mem::replace(&mut watch.is_listed, true))
+    }
+
     /// Removes the watch if no Stack refers to the kind. The lock is held during the check and the removal, so that a
     /// concurrent `keep` does not find a watch that is about to end.
     fn forget_if_unneeded(&self, kind: &GroupKind) -> bool {
@@ -185,8 +205,13 @@ impl Shared {
     /// Requeues the Stacks of a group. Blocks while the queue is full, because a Stack for which no run is due may have
     /// no periodic requeue.
     async fn requeue(&self, group: &StackGroup) {
+        self.requeue_if(group, |_| true).await;
+    }
+
+    /// Requeues the Stacks of a group for which `predicate` returns true.
+    async fn requeue_if(&self, group: &StackGroup, predicate: impl Fn(&Stack) -> bool) {
         let mut requeue = self.requeue.clone();
-        for stack in self.stacks.in_group(group) {
+        for stack in self.stacks.in_group(group).into_iter().filter(|stack| predicate(stack.as_ref())) {
             // The receiver is closed only on shutdown.
             if requeue.send(ObjectRef::from_obj(stack.as_ref())).await.is_err() {
                 return;

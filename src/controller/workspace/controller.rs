@@ -27,6 +27,7 @@ use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
 use crate::controller::update::{UpdateGroup, waits_for_references};
 use crate::runtime::controller::Start;
+use crate::runtime::first_lists::FirstLists;
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::scope::Scope;
@@ -55,15 +56,17 @@ where
     let Watches { updates, requeues } = watches;
     let (client, scope) = (start.client.clone(), start.scope.clone());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
-    let pods = watcher(scope.api::<Pod>(client.clone()), labelled.clone());
-    let stateful_sets = watcher(scope.api::<StatefulSet>(client), labelled);
-    let runs = run_changes(&scope, &context, updates);
+    let first_lists = start.runner.first_lists().clone();
+    let pods = watcher(scope.api::<Pod>(client.clone()), labelled.clone()).default_backoff();
+    let stateful_sets = watcher(scope.api::<StatefulSet>(client), labelled).default_backoff();
+    let (pods, stateful_sets) = (first_lists.track(pods), first_lists.track(stateful_sets));
+    let runs = run_changes(&scope, &context, updates, &first_lists);
     let changed = context.clone();
     let authority = authority_changes(context.authority.clone());
     let triggers = |controller: Controller<Workspace>| {
         controller
-            .watches_stream(only_changes(pods.default_backoff(), decisive), |pod| workspace_of(&pod))
-            .watches_stream(only_changes(stateful_sets.default_backoff(), spec_state), move |stateful_set| {
+            .watches_stream(only_changes(pods, decisive), |pod| workspace_of(&pod))
+            .watches_stream(only_changes(stateful_sets, spec_state), move |stateful_set| {
                 let workspace = workspace_of(&stateful_set)?;
                 changed
                     .memory
@@ -103,9 +106,11 @@ fn run_changes(
     scope: &Scope,
     context: &Context,
     mut store: IndexWriter<Update, UpdateGroup>,
+    first_lists: &FirstLists,
 ) -> impl Stream<Item = Result<Update, watcher::Error>> + Send + 'static {
-    tolerant_watcher::watcher::<Update>(scope.api(context.client.clone()), scope.own_kinds())
-        .default_backoff()
+    let updates = tolerant_watcher::watcher::<Update>(scope.api(context.client.clone()), scope.own_kinds());
+    first_lists
+        .track(updates.default_backoff())
         .modify(|update| {
             watch::strip_metadata(update);
             watch::strip_update(update);

@@ -73,6 +73,8 @@ async fn check_restart(scene: &Scene, fake_agent: &FakeAgent) {
     assert_eq!(after.len(), before.len(), "no object is created or deleted");
     let (first, second) = moments.split_at(moments.iter().filter(|moment| **moment <= FIRST_RECONCILIATION).count());
     assert!(first.len() >= STACKS, "the new controller reconciles all Workspaces: {first:?}");
+    let repeated = first.len() - STACKS;
+    assert!(repeated < STACKS / 2, "the new controller repeats {repeated} of {STACKS} first reconciliations");
     let most = max_in_window(second, Duration::from_secs(10));
     assert!(most <= STACKS / 2, "{most} of {STACKS} Workspaces were reconciled within ten seconds: {second:?}");
 }

@@ -9,8 +9,10 @@ use crate::api::pulumi::{FluxSource, SourceReference, StackSpec};
 use crate::controller::stack::dependents;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
+use crate::runtime::reconcile::Outcome;
 use crate::source;
 use crate::source::flux::Found;
+use crate::telemetry::metrics::Metrics;
 
 const LIMIT: Duration = Duration::from_secs(3600);
 const REPORTS: &str = "/apis/artifacts.example.com/v1/namespaces/apps/reports/app";
@@ -168,6 +170,20 @@ async fn a_source_kind_is_watched_once_and_its_changes_requeue_stacks() {
     assert_eq!(scene.requeued(2).await, ["main", "other"], "the sources may have changed before the watch started");
     assert_eq!(scene.requeued(1).await, ["main"], "only the Stack of the changed source is requeued");
     assert_eq!((scene.requests("/apis"), scene.requests(REPORTS)), (1, 3), "the kinds are listed once");
+    scene.end.cancel();
+    scene.tasks_end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_list_requeues_only_stacks_whose_reconciliation_has_begun() {
+    let mut scene = Scene::new();
+    let runner = Arc::new(ReconcileRunner::new::<Stack>("stack", LIMIT, Metrics::default()));
+    scene.watches.set_runner(runner.clone());
+    runner.run(&stack("other", "b"), async { Ok(Outcome::Settled) }).await.unwrap();
+    let found = scene.find_source().await.expect("source found");
+    scene.watches.keep(&found.resource).expect("watch started");
+    assert_eq!(scene.requeued(1).await, ["other"], "the Stack main reads its source later");
+    assert_eq!(scene.requeued(1).await, ["main"], "its source has changed");
     scene.end.cancel();
     scene.tasks_end().await;
 }

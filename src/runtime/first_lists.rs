@@ -1,0 +1,116 @@
+//! Delays the first reconciliation of a controller until its watches have delivered their first lists.
+//!
+//! Each listed object requests a reconciliation: a Stack, its Workspace and its Updates request a reconciliation of the
+//! Stack. kube-rs combines the requests for an object only until its reconciliation begins, so earlier reconciliations
+//! would be repeated after each list.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, TryStreamExt};
+use kube::runtime::watcher::{self, Event};
+use tokio::sync::watch;
+
+/// Maximum delay. After this time, reconciliations begin even if a list is not complete, for example because the
+/// controller lacks a permission.
+const MAX_DELAY: Duration = Duration::from_secs(60);
+
+/// The first lists of the watches of one controller. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct FirstLists {
+    /// Number of incomplete lists.
+    missing: Arc<watch::Sender<usize>>,
+}
+
+impl FirstLists {
+    /// Adds a watch. The returned stream has the same events.
+    pub fn track<K, S>(
+        &self,
+        events: S,
+    ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static + use<K, S>
+    where
+        S: Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,
+        K: 'static,
+    {
+        let mut incomplete = Some(Incomplete::new(self.missing.clone()));
+        events.inspect_ok(move |event| {
+            if matches!(event, Event::InitDone) {
+                drop(incomplete.take());
+            }
+        })
+    }
+
+    /// Waits until all first lists are complete, or until [`MAX_DELAY`] has passed.
+    pub async fn complete(&self) {
+        let mut missing = self.missing.subscribe();
+        let complete = missing.wait_for(|missing| *missing == 0);
+        if tokio::time::timeout(MAX_DELAY, complete).await.is_err() {
+            let missing = *self.missing.borrow();
+            tracing::warn!(missing, "starting reconciliations before the first lists of all watches are complete");
+        }
+    }
+}
+
+/// An incomplete list. It also counts as complete when its watch ends.
+struct Incomplete(Arc<watch::Sender<usize>>);
+
+impl Incomplete {
+    fn new(missing: Arc<watch::Sender<usize>>) -> Self {
+        missing.send_modify(|missing| *missing += 1);
+        Incomplete(missing)
+    }
+}
+
+impl Drop for Incomplete {
+    fn drop(&mut self) {
+        self.0.send_modify(|missing| *missing = missing.saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use futures::channel::mpsc;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::api::auto::Workspace;
+
+    type Item = Result<Event<Workspace>, watcher::Error>;
+
+    async fn delay(lists: &FirstLists) -> Duration {
+        let began = Instant::now();
+        lists.complete().await;
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reconciliations_wait_for_all_first_lists() {
+        let lists = FirstLists::default();
+        assert_eq!(delay(&lists).await, Duration::ZERO, "no watch");
+        let (one, events) = mpsc::unbounded::<Item>();
+        let mut first = Box::pin(lists.track(events));
+        let (other, events) = mpsc::unbounded::<Item>();
+        let mut second = Box::pin(lists.track(events));
+        for event in [Event::Init, Event::InitDone] {
+            one.unbounded_send(Ok(event)).unwrap();
+            first.next().await.unwrap().unwrap();
+        }
+        assert!(delay(&lists).await >= MAX_DELAY, "the second list is incomplete");
+        other.unbounded_send(Ok(Event::InitDone)).unwrap();
+        second.next().await.unwrap().unwrap();
+        assert_eq!(delay(&lists).await, Duration::ZERO);
+        one.unbounded_send(Ok(Event::Init)).unwrap();
+        first.next().await.unwrap().unwrap();
+        assert_eq!(delay(&lists).await, Duration::ZERO, "later lists do not delay reconciliations");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_ended_watch_delays_nothing() {
+        let lists = FirstLists::default();
+        let (sender, events) = mpsc::unbounded::<Item>();
+        let watch = lists.track(events);
+        drop((sender, watch));
+        assert_eq!(delay(&lists).await, Duration::ZERO);
+    }
+}
