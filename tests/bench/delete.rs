@@ -40,7 +40,8 @@ pub async fn measure() -> Vec<Row> {
     let bare = bare(stacks).await;
     let scene = scene("bench-delete").await;
     println!("creating {stacks} Stacks");
-    println!("{}", Crowd::start(&[(&scene, stacks)]).await.until_done(WaitLimit::Long).await);
+    let times = Crowd::start(&[(&scene, stacks)]).await.until_done(WaitLimit::Long).await;
+    println!("{times}");
     let (pods, workspaces) = (Deletions::watch::<Pod>(&scene), Deletions::watch::<Workspace>(&scene));
     let stack_deletions = Deletions::watch::<Stack>(&scene);
     let began = now();

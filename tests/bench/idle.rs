@@ -59,10 +59,10 @@ async fn measure_asleep(scene: &Scene, stacks: usize, fake_agent: &FakeAgent) ->
     external.publish(&artifact).await;
     restart(scene).await;
     let (done, asleep) = (Done::watch(scene.api()), Asleep::watch(scene.api()));
-    run(scene, &|number| stack(scene, &external, number), fake_agent, &done, 0..1).await;
+    run(scene, &|number: usize| stack(scene, &external, number), fake_agent, &done, 0..1).await;
     // The pod still exists, because the first Workspace falls asleep only after the idle time.
     let awake = Requests::of(&scene.list::<Pod>().await);
-    let note = run(scene, &|number| stack(scene, &external, number), fake_agent, &done, 1..stacks).await;
+    let note = run(scene, &|number: usize| stack(scene, &external, number), fake_agent, &done, 1..stacks).await;
     until_count("Workspaces are asleep", stacks, SLEEP_TIMEOUT, async || (asleep.number(), fake_agent.calls())).await;
     let pods: Api<Pod> = scene.api();
     until_count("no Workspace has a pod", 1, SLEEP_TIMEOUT, async || {
