@@ -55,12 +55,13 @@ own_node_run() {
     exec_in_network env "${environment[@]}" "PATH=$(path_with_tools)" "$@"
 }
 
-# Prints a PATH that starts with the directories of kubectl, pulumi, its language host, the test provider, helm, cosign,
-# oras, promtool and otel-collector, in the versions of the cluster. The directory of a part that is not built does not exist. A shell ignores such a
-# directory, and finds another version of the program in the rest of the PATH.
+# Prints a PATH that starts with the directories of kubectl, pulumi, its language host, the test provider, helm,
+# kubeconform, cosign, oras, promtool and otel-collector, in the versions of the cluster. The directory of a part that is
+# not built does not exist. A shell ignores such a directory, and finds another version of the program in the rest of the
+# PATH.
 path_with_tools() {
     local part
-    for part in kubernetes common services helm cosign oras prometheus otel-collector; do
+    for part in kubernetes common services helm kubeconform cosign oras prometheus otel-collector; do
         printf '%s:' "${part_binaries[$part]}"
     done
     printf '%s' "$PATH"

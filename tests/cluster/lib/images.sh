@@ -12,6 +12,7 @@ image_name() {
         pulumi-*) printf '%s/%s:test' "$image_prefix" "$1" ;;
         # The names in the upstream manifests.
         flux-operator) printf 'ghcr.io/controlplaneio-fluxcd/%s:%s' "$1" "$(flux_operator_version)" ;;
+        argo-cd) printf 'quay.io/argoproj/argocd:%s' "$(argo_cd_version)" ;;
         *-controller) printf 'fluxcd/%s:%s' "$1" "$(flux_controller_version "$1")" ;;
     esac
 }
@@ -48,6 +49,7 @@ image_inputs() {
         pause) printf '%s\n' "$(tool services pause)" ;;
         flux-operator | *-controller) printf '%s\n' "$(flux_program "$image")" ;;
         pulumi | pulumi-*) printf '%s\n' "$(tool "$(pulumi_part "$image")" pulumi)" "$(tool "$(pulumi_part "$image")" pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
+        argo-cd) printf '%s\n' "$(tool argo-cd argo-cd)" "$(tool kubernetes kubectl)" ;;
         services) printf '%s\n' "$(tool services git-server)" "$(tool common versitygw)" "$(tool common registry)" ;;
         languages | packages | backends) "${image}_inputs" ;;
     esac
@@ -56,7 +58,11 @@ image_inputs() {
         pulumi | pulumi-*) files+=(/bin/busybox) ;;
         services)
             files+=(/bin/busybox)
-            mapfile -t -O "${#files[@]}" files < <(git_files)
+            mapfile -t -O "${#files[@]}" files < <(git_files git-http-backend)
+            ;;
+        argo-cd)
+            files+=(/bin/busybox "$cluster_folder/images/argo-cd/kustomize")
+            mapfile -t -O "${#files[@]}" files < <(git_files git-remote-http)
             ;;
         languages | packages) files+=("$cluster_folder/lib/languages.sh") ;;
         backends) files+=(/bin/busybox "$cluster_folder/lib/backends.sh") ;;
@@ -144,23 +150,41 @@ fill_services_image() {
     add_shell_and_users "$1"
     cp "$(tool services git-server)" "$(tool services provider-log)" "$(tool services source-faults)" "$(tool services pulumi-cloud)" \
         "$(tool common versitygw)" "$(tool common registry)" "$1/usr/local/bin/"
-    local file
+    add_git "$1" git-http-backend
+}
+
+# The name of the executable file selects the program.
+fill_argo_cd_image() {
+    local program
+    add_shell_and_users "$1"
+    cp "$(tool argo-cd argo-cd)" "$(tool kubernetes kubectl)" "$cluster_folder/images/argo-cd/kustomize" "$1/usr/local/bin/"
+    for program in application-controller repo-server redis; do
+        ln -s argo-cd "$1/usr/local/bin/argocd-$program"
+    done
+    # Mount points, because the root file system of the containers is read-only.
+    mkdir -p "$1/home/argocd" "$1/app/config"
+    add_git "$1" git-remote-http
+}
+
+# add_git ROOT PROGRAM: adds Git and its program for HTTP to the root of an image.
+add_git() {
+    local file programs
     while read -r file; do
         # Keeps the path that the loader expects. cp follows symbolic links.
         mkdir -p "$1$(dirname "$file")"
         cp --dereference "$file" "$1$file"
-    done < <(git_files)
-    local programs
+    done < <(git_files "$2")
     programs=$(git --exec-path)
     ln -s "$(type -P git)" "$1$programs/git"
 }
 
-# Prints the files for Git's HTTP backend. All other commands of a server are built into `git`.
+# git_files PROGRAM: prints the files of Git and of its program for HTTP: git-http-backend in a server, git-remote-http
+# in a client. All other commands are built into `git`.
 git_files() {
-    local backend
-    backend=$(git --exec-path)/git-http-backend
-    printf '%s\n' "$(type -P git)" "$backend"
-    ldd "$(type -P git)" "$backend" | grep -o '/[^ ]*\.so[^ ]*' | sort -u
+    local program
+    program=$(git --exec-path)/$1
+    printf '%s\n' "$(type -P git)" "$program"
+    ldd "$(type -P git)" "$program" | grep -o '/[^ ]*\.so[^ ]*' | sort -u
 }
 
 # Adds a shell with its applets, users and groups. Only the IDs matter. The names are for programs that look them up.

@@ -6,13 +6,13 @@
 parts=(common kubernetes services)
 # These parts are built on demand, because most tests do not need them.
 extra_parts=(helm helm-controller flux-operator kwok pulumi-language-hosts pulumi-language-adapter cosign oras prometheus gcs-server
-    otel-collector transit-server local-kms pulumi-oldest pulumi-middle pulumi-newest)
+    otel-collector transit-server local-kms argo-cd kubeconform flux-oldest pulumi-oldest pulumi-middle pulumi-newest)
 
 # Duration of a cold build on two CPUs in minutes. Only a message uses it.
 declare -A part_minutes=(
     [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [flux-operator]=3 [kwok]=2
-    [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [otel-collector]=2 [transit-server]=2 [local-kms]=1
-    [pulumi-oldest]=4 [pulumi-middle]=4 [pulumi-newest]=4
+    [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [otel-collector]=2 [transit-server]=2 [local-kms]=1 [argo-cd]=8 [kubeconform]=1
+    [flux-oldest]=6 [pulumi-oldest]=4 [pulumi-middle]=4 [pulumi-newest]=4
 )
 
 # Compiles without debug information, which the linker flags remove anyway. The flag is not an input of a part, because
@@ -100,6 +100,10 @@ build_prometheus() {
     build_missing_part prometheus "tool for the tests of alerts"
 }
 
+build_kubeconform() {
+    build_missing_part kubeconform "tool for the validation of manifests"
+}
+
 build_otel_collector() {
     build_missing_part otel-collector "tool for the tests of traces"
 }
@@ -132,7 +136,7 @@ build_part() {
     local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool result=0
     case $part in
         services) package=./cmd/... ;;
-        flux-operator | pulumi-language-adapter | gcs-server | transit-server | otel-collector) package=. ;;
+        argo-cd | flux-operator | pulumi-language-adapter | gcs-server | transit-server | otel-collector) package=. ;;
     esac
     mkdir -p "$cache_folder/tools"
     scratch=$(mktemp -d "$cache_folder/tools/.$part.XXXXXX")
@@ -174,4 +178,11 @@ report_progress() {
 remove_old_builds() {
     local part=$1
     find "$cache_folder/tools" -mindepth 1 -maxdepth 1 \( -name "$part-????????????????" -mtime +14 -o -name ".$part.??????" \) -exec rm -rf {} +
+}
+
+# Prints the path of the OpenAPI document of Kubernetes.
+print_openapi_path() {
+    local folder
+    folder=$(module_folder k8s.io/kubernetes "$(required_version kubernetes k8s.io/kubernetes)")
+    printf '%s\n' "$folder/api/openapi-spec/swagger.json"
 }

@@ -81,6 +81,9 @@ users_cluster_down() {
     if is_ours customresourcedefinition "$operator_definition"; then
         step "removed the Flux Operator" quietly remove_flux_operator
     fi
+    if is_ours customresourcedefinition "$argo_cd_definition"; then
+        step "removed Argo CD" quietly remove_argo_cd
+    fi
     if is_ours customresourcedefinition "$example_definition"; then
         quietly users_cluster_kubectl delete customresourcedefinition "$example_definition" --timeout=120s
     fi
