@@ -49,7 +49,7 @@ image_inputs() {
         pause) printf '%s\n' "$(tool services pause)" ;;
         flux-operator | *-controller) printf '%s\n' "$(flux_program "$image")" ;;
         pulumi | pulumi-*) printf '%s\n' "$(tool "$(pulumi_part "$image")" pulumi)" "$(tool "$(pulumi_part "$image")" pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
-        argo-cd) printf '%s\n' "$(tool argo-cd argo-cd)" "$(tool kubernetes kubectl)" ;;
+        argo-cd) printf '%s\n' "$(tool argo-cd argo-cd)" ;;
         services) printf '%s\n' "$(tool services git-server)" "$(tool common versitygw)" "$(tool common registry)" ;;
         languages | packages | backends) "${image}_inputs" ;;
     esac
@@ -61,7 +61,7 @@ image_inputs() {
             mapfile -t -O "${#files[@]}" files < <(git_files git-http-backend)
             ;;
         argo-cd)
-            files+=(/bin/busybox "$cluster_folder/images/argo-cd/kustomize")
+            files+=(/bin/busybox)
             mapfile -t -O "${#files[@]}" files < <(git_files git-remote-http)
             ;;
         languages | packages) files+=("$cluster_folder/lib/languages.sh") ;;
@@ -157,9 +157,9 @@ fill_services_image() {
 fill_argo_cd_image() {
     local program
     add_shell_and_users "$1"
-    cp "$(tool argo-cd argo-cd)" "$(tool kubernetes kubectl)" "$cluster_folder/images/argo-cd/kustomize" "$1/usr/local/bin/"
-    for program in application-controller repo-server redis; do
-        ln -s argo-cd "$1/usr/local/bin/argocd-$program"
+    cp "$(tool argo-cd argo-cd)" "$1/usr/local/bin/"
+    for program in argocd-application-controller argocd-repo-server argocd-redis kustomize; do
+        ln -s argo-cd "$1/usr/local/bin/$program"
     done
     # Mount points, because the root file system of the containers is read-only.
     mkdir -p "$1/home/argocd" "$1/app/config"

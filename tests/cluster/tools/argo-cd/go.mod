@@ -106,7 +106,7 @@ require (
 	github.com/redis/go-redis/v9 v9.20.1 // indirect
 	github.com/robfig/cron/v3 v3.0.2-0.20210106135023-bc59245fe10e // indirect
 	github.com/sirupsen/logrus v1.9.4 // indirect
-	github.com/spf13/cobra v1.10.2
+	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/stretchr/testify v1.11.1 // indirect
 	github.com/yuin/gopher-lua v1.1.2 // indirect
@@ -246,6 +246,10 @@ require (
 	github.com/golang/mock v1.6.0 // indirect
 	github.com/google/go-github/v88 v88.0.0 // indirect
 	github.com/klauspost/cpuid/v2 v2.3.0 // indirect
+	sigs.k8s.io/kustomize/cmd/config v0.21.1 // indirect
 )
 
-require github.com/argoproj/argo-cd/v3 v3.5.7
+require (
+	github.com/argoproj/argo-cd/v3 v3.5.7
+	sigs.k8s.io/kustomize/kustomize/v5 v5.8.1
+)

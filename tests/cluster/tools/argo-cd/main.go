@@ -1,5 +1,6 @@
-// Command argo-cd runs the application controller or the repository server of Argo CD, or a Redis server for both. The
-// name of the executable file selects the program, as in the image of Argo CD.
+// Command argo-cd runs the application controller or the repository server of Argo CD, a Redis server for both, or
+// kustomize, which the repository server starts. The name of the executable file selects the program, as in the image of
+// Argo CD.
 //
 // The program omits the other programs of the image, such as the API server with its web interface and the CLI.
 package main
@@ -18,6 +19,7 @@ import (
 	reposerver "github.com/argoproj/argo-cd/v3/cmd/argocd-repo-server/commands"
 	"github.com/argoproj/argo-cd/v3/common"
 	"github.com/argoproj/argo-cd/v3/util/grpc"
+	kustomize "sigs.k8s.io/kustomize/kustomize/v5/commands"
 )
 
 // redis is the name of the executable file that runs the Redis server.
@@ -43,8 +45,10 @@ func run(name string) error {
 		return reposerver.NewCommand().Execute()
 	case redis:
 		return serveRedis(os.Getenv("REDIS_PASSWORD"))
+	case "kustomize":
+		return kustomize.NewDefaultCommand().Execute()
 	default:
-		return fmt.Errorf("unknown program %q: the name of the executable file must be %s, %s or %s", name,
+		return fmt.Errorf("unknown program %q: the name of the executable file must be %s, %s, %s or kustomize", name,
 			common.CommandApplicationController, common.CommandRepoServer, redis)
 	}
 }
