@@ -15,6 +15,7 @@ mod manifest_files;
 mod objects;
 #[path = "../required_programs/mod.rs"]
 mod required_programs;
+mod schemas;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -25,6 +26,7 @@ use pulumi_controller::config::ManagerConfig;
 use serde_json::Value;
 
 use objects::{Objects, is_read_without_loss, parse};
+use schemas::Schemas;
 
 /// Version of Kubernetes for the templates. Without the flag, Helm uses the version of its client library.
 const KUBE_VERSION: &str = "--kube-version=1.33.0";
@@ -184,7 +186,7 @@ fn helm_lint_accepts_the_chart_with_all_test_values() {
     }
 }
 
-/// Replaces a validation with the schemas of the API server. A misspelled field is lost when the object is read.
+/// Finds misspelled fields without kubeconform: a misspelled field is lost when the object is read.
 #[test]
 fn all_rendered_objects_have_only_fields_of_their_kind() {
     if !has_tools("the validation of the rendered objects") {
@@ -195,6 +197,31 @@ fn all_rendered_objects_have_only_fields_of_their_kind() {
             let result = is_read_without_loss(object);
             assert!(result.is_ok(), "values {values:?}: {}: {}", object["kind"], result.unwrap_err());
         }
+    }
+}
+
+#[test]
+fn kubeconform_accepts_the_objects_of_the_chart_and_of_the_overlays() {
+    let Some(schemas) = Schemas::generate("the validation with kubeconform") else { return };
+    for values in all_values() {
+        let errors = schemas.errors(&template(&chart(), "flux-system", &values));
+        assert_eq!(errors, None, "values {values:?}");
+    }
+    for case in &CASES {
+        let errors = schemas.errors(&render_overlay(case));
+        assert_eq!(errors, None, "the overlay {} with {:?}", case.overlay, case.component);
+    }
+}
+
+/// Checks that the schemas describe the fields and their types.
+#[test]
+fn kubeconform_rejects_an_unknown_field_a_wrong_type_and_a_missing_field() {
+    let Some(schemas) = Schemas::generate("the validation with kubeconform") else { return };
+    let valid = "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: 80, targetPort: http}]}}";
+    assert_eq!(schemas.errors(&parse(valid)), None);
+    for (from, to) in [("ports:", "portz:"), ("80", "eighty"), ("port: 80, ", "")] {
+        let errors = schemas.errors(&parse(&valid.replace(from, to))).unwrap_or_default();
+        assert!(errors.contains("Service"), "{from} -> {to}: {errors:?}");
     }
 }
 
