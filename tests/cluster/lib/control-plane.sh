@@ -35,6 +35,9 @@ END
 
 start_api_server() {
     local folder=$credentials_folder
+    local -a features=()
+    # Kubernetes 1.30 does not have this kind.
+    [[ $cluster_versions == oldest ]] || features=(--feature-gates MutatingAdmissionPolicy=true --runtime-config admissionregistration.k8s.io/v1beta1=true)
     write_audit_policy
     start_process kube-apiserver "$(tool kubernetes kube-apiserver)" \
         --etcd-servers http://127.0.0.1:2379 \
@@ -57,8 +60,7 @@ start_api_server() {
         --audit-policy-file "$run_folder/audit-policy.yaml" \
         --audit-log-path "$run_folder/logs/audit.log" \
         --audit-log-maxsize 500 --audit-log-maxbackup 1 \
-        --feature-gates MutatingAdmissionPolicy=true \
-        --runtime-config admissionregistration.k8s.io/v1beta1=true \
+        "${features[@]}" \
         --allow-privileged
     wait_for 60 "the API server to be ready" "show_log kube-apiserver" own_kubectl get --raw /readyz
 }

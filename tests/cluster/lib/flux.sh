@@ -9,7 +9,13 @@ flux_extra_controller=helm-controller
 
 # flux_controller_part CONTROLLER: prints the part of lib/tools.sh that contains the controller.
 flux_controller_part() {
-    if [[ $1 == "$flux_extra_controller" ]]; then printf '%s' "$1"; else printf 'common'; fi
+    if [[ $1 == "$flux_extra_controller" ]]; then
+        printf '%s' "$1"
+    elif [[ $1 == source-controller && $cluster_versions == oldest ]]; then
+        printf 'flux-oldest'
+    else
+        printf 'common'
+    fi
 }
 
 # flux_controller_version CONTROLLER

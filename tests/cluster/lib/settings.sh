@@ -6,6 +6,9 @@
 cluster_name=${TEST_CLUSTER:-pulumi-controller-test}
 image_prefix=localhost/pulumi-controller-test
 
+# TEST_VERSIONS=oldest selects the oldest tested versions of Kubernetes and source-controller.
+cluster_versions=${TEST_VERSIONS:-current}
+
 # Directories for small state (process IDs, sockets, logs, credentials) and for large data (etcd, images, volumes).
 # `down` removes both.
 run_folder=/run/$cluster_name

@@ -4,6 +4,7 @@
 # shellcheck shell=bash
 
 parts=(common kubernetes services)
+[[ $cluster_versions != oldest ]] || parts+=(flux-oldest)
 # These parts are built on demand, because most tests do not need them.
 extra_parts=(helm helm-controller flux-operator kwok pulumi-language-hosts pulumi-language-adapter cosign oras prometheus gcs-server
     otel-collector transit-server local-kms argo-cd kubeconform flux-oldest pulumi-oldest pulumi-middle pulumi-newest)
@@ -22,6 +23,8 @@ go_flags="-mod=readonly -buildvcs=false -trimpath -gcflags=all=-dwarf=false"
 part_folder() {
     if [[ $1 == services ]]; then
         printf '%s/services' "$cluster_folder"
+    elif [[ $1 == kubernetes && $cluster_versions == oldest ]]; then
+        printf '%s/tools/kubernetes-oldest' "$cluster_folder"
     else
         printf '%s/tools/%s' "$cluster_folder" "$1"
     fi
@@ -35,6 +38,8 @@ part_linker_flags() {
             version=$(required_version kubernetes k8s.io/kubernetes)
             local package=k8s.io/component-base/version minor=${version#v1.}
             flags+=" -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}"
+            # Dependencies of this version refer to symbols of the standard library, which newer linkers reject.
+            [[ $cluster_versions != oldest ]] || flags+=" -checklinkname=0"
             ;;
         common | pulumi-oldest | pulumi-middle | pulumi-newest)
             version=$(required_version "$1" github.com/pulumi/pulumi/pkg/v3)
@@ -72,6 +77,7 @@ declare -A part_binaries=()
 # find_tools: computes the paths of all binaries once. The binaries may not exist yet.
 find_tools() {
     ((${#part_binaries[@]} == 0)) || return 0
+    [[ $cluster_versions == current || $cluster_versions == oldest ]] || die "TEST_VERSIONS is $cluster_versions: set it to oldest, or unset it"
     local part hash
     for part in "${parts[@]}" "${extra_parts[@]}"; do
         hash=$(part_inputs "$part" | sha256sum)
