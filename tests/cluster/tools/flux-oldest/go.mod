@@ -4,6 +4,9 @@ go 1.26.0
 
 tool github.com/fluxcd/source-controller
 
+// The module proxy does not serve the version that source-controller requires.
+replace github.com/fluxcd/pkg/artifact => github.com/fluxcd/pkg/artifact v0.8.0
+
 // As in the module of source-controller.
 replace github.com/opencontainers/go-digest => github.com/opencontainers/go-digest v1.0.1-0.20220411205349-bde1400a84be
 
@@ -113,10 +116,12 @@ require (
 	github.com/fluxcd/pkg/apis/acl v0.9.0 // indirect
 	github.com/fluxcd/pkg/apis/event v0.24.1 // indirect
 	github.com/fluxcd/pkg/apis/meta v1.25.1 // indirect
+	github.com/fluxcd/pkg/artifact v0.8.1 // indirect
 	github.com/fluxcd/pkg/auth v0.38.5 // indirect
 	github.com/fluxcd/pkg/cache v0.13.0 // indirect
 	github.com/fluxcd/pkg/git v0.43.4 // indirect
 	github.com/fluxcd/pkg/http/transport v0.7.0 // indirect
+	github.com/fluxcd/pkg/lockedfile v0.7.0 // indirect
 	github.com/fluxcd/pkg/masktoken v0.8.0 // indirect
 	github.com/fluxcd/pkg/oci v0.60.1 // indirect
 	github.com/fluxcd/pkg/runtime v0.100.4 // indirect
@@ -218,6 +223,7 @@ require (
 	github.com/oklog/ulid/v2 v2.1.1 // indirect
 	github.com/onsi/gomega v1.39.1 // indirect
 	github.com/opencontainers/go-digest v1.0.0 // indirect
+	github.com/opencontainers/go-digest/blake3 v0.0.0-20250813155314-89707e38ad1a // indirect
 	github.com/opencontainers/image-spec v1.1.1 // indirect
 	github.com/pelletier/go-toml/v2 v2.2.4 // indirect
 	github.com/peterbourgon/diskv v2.0.1+incompatible // indirect
@@ -273,6 +279,7 @@ require (
 	github.com/x448/float16 v0.8.4 // indirect
 	github.com/xanzy/ssh-agent v0.3.3 // indirect
 	github.com/xlab/treeprint v1.2.0 // indirect
+	github.com/zeebo/blake3 v0.2.3 // indirect
 	gitlab.com/gitlab-org/api/client-go v1.46.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/contrib/detectors/gcp v1.40.0 // indirect
