@@ -1,6 +1,6 @@
 //! Runs all commands in the READMEs of the examples in a fresh copy of the project, and compares their output with the
 //! output blocks in these READMEs. The test replaces only addresses, credentials, namespaces and images. Programs in
-//! `bin` replace the Flux CLI and the AWS CLI, which the test cluster does not have.
+//! `bin` replace the Flux CLI, the AWS CLI and the CLI of Argo CD, which the test cluster does not have.
 
 mod getting_started;
 mod languages;
@@ -23,7 +23,7 @@ const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete 
 /// manifests of all examples except `pulumi-yaml-install`. The suite `chart` renders the chart with the values of
 /// `helm-release` and `pulumi-yaml-install`. The tests in `installation` install the controller with the same kinds of
 /// objects.
-const NOT_RUN: [&str; 4] = ["argo-cd", "flux-operator", "helm-release", "pulumi-yaml-install"];
+const NOT_RUN: [&str; 3] = ["flux-operator", "helm-release", "pulumi-yaml-install"];
 
 /// Name of the state backends in the manifests of the examples: `s3://NAME-state`.
 const BACKENDS: [&str; 6] = ["by-hand", "greeting", "greeting-review", "hello", "network", "prepared"];
@@ -51,6 +51,10 @@ enum Image {
 impl Example {
     const fn new(directory: &'static str, namespace: &'static str, outputs: usize) -> Example {
         Example { directory, namespace, repository: Some(namespace), image: Image::Pulumi, outputs }
+    }
+
+    const fn with_repository(self, repository: &'static str) -> Example {
+        Example { repository: Some(repository), ..self }
     }
 
     const fn without_repository(self) -> Example {
@@ -159,6 +163,7 @@ fn values(scene: &Scene) -> Vec<(String, String)> {
         ("https://chat.example.com/hooks/pulumi", scene.hook_url("chat")),
         ("https://github.com/example/greeting", scene.git_host("greeting")),
         ("targetNamespace: greeting", format!("targetNamespace: {namespace}")),
+        ("    namespace: greeting", format!("    namespace: {namespace}")),
     ];
     backends.into_iter().chain(values.map(|(from, to)| (from.to_owned(), to))).collect()
 }
@@ -181,12 +186,13 @@ static EXAMPLES: [Example; 11] = [
     Example::new("webhook", "hello", 1),
 ];
 
+static ARGO_CD: Example = Example::new("argo-cd", "greeting", 2).with_repository("fleet");
 static FLUX_BOOTSTRAP: Example = Example::new("flux-bootstrap", "apps", 1).without_repository();
 static NOTIFICATIONS: Example = Example::new("notifications", "greeting", 0);
 
 #[test]
 fn every_example_is_run_or_is_listed_as_not_run() {
-    let others = [&FLUX_BOOTSTRAP, &NOTIFICATIONS, &getting_started::EXAMPLE, &pull_requests::EXAMPLE];
+    let others = [&ARGO_CD, &FLUX_BOOTSTRAP, &NOTIFICATIONS, &getting_started::EXAMPLE, &pull_requests::EXAMPLE];
     let examples = EXAMPLES.iter().chain(&languages::EXAMPLES).chain(others);
     let listed: BTreeSet<String> =
         examples.map(|example| example.directory).chain(NOT_RUN).map(str::to_owned).collect();
@@ -254,6 +260,13 @@ fn run_limits() {
 #[test]
 fn webhook() {
     test(&EXAMPLES, "webhook");
+}
+
+/// Runs the example with Argo CD. The tests in `installation` call this function, because only their suite installs Argo
+/// CD.
+pub async fn run_argo_cd(scene: &Scene) {
+    let project = ARGO_CD.prepare(scene).await;
+    ARGO_CD.run_readme(scene, &project).await;
 }
 
 /// The fleet repository contains the files of `flux bootstrap`, which the README assumes.

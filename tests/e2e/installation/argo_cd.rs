@@ -12,8 +12,8 @@ use super::fleet::{documents, file};
 use super::{IMAGE, Installer, check, delete_definitions, manifest_files, project_path, until_removed};
 use crate::examples;
 use crate::harness::{
-    Commit, Controller, Program, Scene, Source, StackHandle, client, in_scene, kubectl, once, run_alone,
-    run_with_cleanup,
+    Commit, Controller, Program, Scene, Source, StackHandle, WaitLimit, client, in_scene, is_done, kubectl, once,
+    run_alone, run_with_cleanup,
 };
 
 struct ArgoCd<'a> {
@@ -117,9 +117,8 @@ async fn check_waves(scene: &Scene) {
     invalid["program"]["resources"]["step"]["get"] = json!({"id": "some-id"});
     push(&repository, invalid, &stack).await;
     application.apply(spec(&repository, "apps", &scene.namespace, &Value::Null)).await;
-    let degraded = |status: &Value| {
-        status["health"]["status"] == "Degraded" && status["operationState"]["phase"] == "Failed"
-    };
+    let degraded =
+        |status: &Value| status["health"]["status"] == "Degraded" && status["operationState"]["phase"] == "Failed";
     application.until("to fail because of the Program", degraded).await;
     assert!(scene.list::<Stack>().await.is_empty(), "the Stack of the next wave is not applied");
 
@@ -153,9 +152,9 @@ async fn push(repository: &Source<'_>, program: Value, stack: &Stack) -> Commit 
 async fn check_synchronization(application: &Application, main: &StackHandle<'_>) {
     let before = main.updates().await.len();
     main.annotate(ANNOTATION_REQUESTED_AT, "requested").await;
-    main.until("to have handled the request", crate::harness::WaitLimit::Run, |stack| {
+    main.until("to have handled the request", WaitLimit::Run, |stack| {
         let handled = stack.status.as_ref().and_then(|status| status.last_handled_reconcile_at.as_deref());
-        handled == Some("requested") && crate::harness::is_done(stack)
+        handled == Some("requested") && is_done(stack)
     })
     .await;
     assert_eq!(main.updates().await.len(), before + 1, "the request starts a run");

@@ -107,7 +107,7 @@ async fn remove(scene: &Scene, fleet: &mut Fleet<'_>) {
     fleet.image = None;
     fleet.roll_out().await;
     until_removed(&scene.client).await;
-    assert_eq!(definitions(&scene.client).await.len(), 5, "the CustomResourceDefinitions remain");
+    assert_eq!(definitions(&scene.client).await.len(), 6, "the CustomResourceDefinitions remain");
 }
 
 /// Returns the file of the repository with the Stack and its source.

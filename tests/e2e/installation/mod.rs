@@ -1,6 +1,8 @@
 //! Tests each way to install the controller: installation, use, upgrade during a run, and removal without the loss of a
 //! CustomResourceDefinition or a Stack. `tests/run` runs this suite last, on a cluster without the controller.
 
+mod application;
+mod argo_cd;
 mod bootstrap;
 mod fleet;
 mod helm;
