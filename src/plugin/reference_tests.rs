@@ -1,13 +1,16 @@
-//! Compares `docs/kubectl-plugin.md` with the commands, the flags, the exit codes and the screens.
+//! Compares `docs/kubectl-plugin.md` with the commands, the flags, the exit codes and the screens, and checks the commands in
+//! `docs/tasks.md`.
 
 use std::collections::BTreeSet;
 
-use clap::CommandFactory as _;
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::plugin::args::CommandLine;
 
 /// The reference of the plugin.
 const REFERENCE: &str = include_str!("../../docs/kubectl-plugin.md");
+/// The comparison of everyday tasks with other tools.
+const TASKS: &str = include_str!("../../docs/tasks.md");
 
 /// Asserts that the reference contains a command with this output.
 pub fn assert_example(command: &str, output: &str) {
@@ -57,4 +60,15 @@ fn the_reference_lists_every_global_flag() {
     let root = CommandLine::command();
     let global = root.get_arguments().filter(|flag| flag.is_global_set()).filter_map(|flag| flag.get_long());
     assert_eq!(documented_flags(section("## Global flags")), global.map(|long| format!("--{long}")).collect());
+}
+
+#[test]
+fn the_commands_of_the_tasks_exist() {
+    let spans = TASKS.split('`').skip(1).step_by(2);
+    let commands: Vec<&str> = spans.filter_map(|span| span.strip_prefix("kubectl pulumi ")).collect();
+    assert!(commands.len() > 15, "found only {} commands", commands.len());
+    for command in commands {
+        let words = std::iter::once("kubectl-pulumi").chain(command.split(' '));
+        assert!(CommandLine::try_parse_from(words).is_ok(), "kubectl pulumi {command}");
+    }
 }
