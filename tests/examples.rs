@@ -183,3 +183,40 @@ fn the_flux_instance_has_the_patches_of_the_notifications_component() {
     assert!(component["patches"].is_array());
     assert_eq!(instance["spec"]["kustomize"]["patches"], component["patches"]);
 }
+
+/// Parts of commands that need no flag for the namespace: their objects are cluster-scoped or in all namespaces, their
+/// manifest contains the namespace, or they do not use the cluster.
+const WITHOUT_NAMESPACE: [&str; 10] = [
+    " --all-namespaces",
+    " customresourcedefinition/",
+    " -f application.yaml",
+    " -f cluster-role.yaml",
+    "flux push artifact ",
+    "kubectl create namespace ",
+    "kubectl delete crd ",
+    "kubectl delete namespace ",
+    "kubectl kustomize ",
+    "kubectl label namespace ",
+];
+
+/// The commands must not depend on the namespace of the context.
+#[test]
+fn every_command_of_an_example_names_its_namespace() {
+    let mut checked = 0;
+    for path in files(&root().join("examples"), "md") {
+        let text = read(&path).replace("\\\n", " ");
+        let blocks = text.split("\n```sh\n").skip(1).map(|after| after.split("\n```").next().unwrap());
+        let commands = blocks.flat_map(str::lines).flat_map(|line| line.split("&&"));
+        let commands = commands.flat_map(|command| command.split("$(")).flat_map(|command| command.split('|'));
+        for command in commands.map(str::trim) {
+            if !["flux ", "helm ", "kubectl "].iter().any(|program| command.starts_with(program)) {
+                continue;
+            }
+            let is_complete = [" --namespace ", " -n "].iter().any(|flag| command.contains(flag))
+                || WITHOUT_NAMESPACE.iter().any(|part| command.contains(part));
+            assert!(is_complete, "{}: no namespace in `{command}`", path.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 200, "found only {checked} commands");
+}
