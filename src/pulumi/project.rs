@@ -27,8 +27,8 @@ pub enum ProjectError {
     Read { file: PathBuf, source: std::io::Error },
     #[error("{} exceeds the maximum size of {limit} bytes", file.display())]
     TooLarge { file: PathBuf, limit: u64 },
-    #[error("invalid project file {}: {reason}", file.display())]
-    Syntax { file: PathBuf, reason: String },
+    #[error("invalid project file {}: {reason}", place(file, *line))]
+    Syntax { file: PathBuf, line: Option<u64>, reason: String },
     #[error("invalid project file {}: `name` must be a non-empty string", file.display())]
     NoName { file: PathBuf },
     #[error("invalid project file {}: `runtime` must be set, for example to `yaml` or `nodejs`", file.display())]
@@ -50,6 +50,24 @@ impl ProjectError {
             *path = inside.to_owned();
         }
         self
+    }
+}
+
+/// Returns the location of an error in the format of the locations in programs, such as `Pulumi.yaml line 2`.
+fn place(file: &Path, line: Option<u64>) -> String {
+    let file = file.display();
+    line.map_or_else(|| file.to_string(), |line| format!("{file} line {line}"))
+}
+
+fn syntax_error(file: &Path, error: &serde_saphyr::Error) -> ProjectError {
+    let text = error.to_string();
+    let location = error.location();
+    let suffix = location.map(|location| format!(" at line {}, column {}", location.line(), location.column()));
+    let reason = suffix.and_then(|suffix| text.strip_suffix(&suffix).map(str::to_owned));
+    ProjectError::Syntax {
+        file: file.to_owned(),
+        line: location.map(|location| location.line()),
+        reason: reason.unwrap_or(text),
     }
 }
 
@@ -107,8 +125,8 @@ impl Project {
         options.emit_comments = false;
         options.with_snippet = false;
         options.strict_booleans = true;
-        let document: Option<Document> = serde_saphyr::from_str_with_options(text, options)
-            .map_err(|error| ProjectError::Syntax { file: file.to_owned(), reason: error.to_string() })?;
+        let document: Option<Document> =
+            serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(file, &error))?;
         let document = document.unwrap_or_default();
         let name = text_of(&document.name).ok_or_else(|| ProjectError::NoName { file: file.to_owned() })?;
         let (runtime, runtime_options) = match &document.runtime {

@@ -84,16 +84,17 @@ fn the_error_for_an_invalid_project_names_the_file() {
             "name: web\nruntime: {options: {}}",
             "invalid project file Pulumi.yaml: `runtime` must be set, for example to `yaml` or `nodejs`",
         ),
-        ("name: web\nruntime: [", "invalid project file Pulumi.yaml: "),
-        ("- a", "invalid project file Pulumi.yaml: "),
+        ("name: web\nruntime: [", "invalid project file Pulumi.yaml"),
+        ("- a", "invalid project file Pulumi.yaml"),
     ];
     for (text, expected) in table {
         let error = Project::parse(Path::new("Pulumi.yaml"), text).expect_err(text).to_string();
         assert!(error.starts_with(expected), "{error}");
     }
-    let error =
-        Project::parse(Path::new("Pulumi.yaml"), "name: web\nruntime: \"").expect_err("should reject invalid YAML");
-    assert!(error.to_string().contains("line 2"), "{error}");
+    let error = Project::parse(Path::new("infra/Pulumi.yaml"), "name: web\nruntime: \"").expect_err("invalid YAML");
+    assert!(error.to_string().starts_with("invalid project file infra/Pulumi.yaml line 2: "), "{error}");
+    let error = error.relative_to(Path::new("infra")).to_string();
+    assert!(error.starts_with("invalid project file Pulumi.yaml line 2: "), "{error}");
 }
 
 #[test]
