@@ -201,7 +201,8 @@ impl<W> FairQueue<W> {
         FairQueue { open, queue: self.queue.simulated(), ..FairQueue::new(self.limits) }
     }
 
-    /// Returns the reason why a queued run waits.
+    /// Returns the reason why a queued run waits. If several limits are reached, the reason is the limit with the smallest
+    /// scope, because the run still waits for it when a slot of a larger scope is free.
     fn full_reason(&self, run: &Run) -> Full {
         let Limits { all, each_node, .. } = self.limits;
         let taken = self.taken_slots();
@@ -213,10 +214,10 @@ impl<W> FairQueue<W> {
         });
         match full_group {
             Some(full) => full,
-            None if taken.on_node(node) >= each_node => Full::Node { name: node.clone(), limit: each_node },
             None if taken.in_namespace(namespace) >= of_namespace => {
                 Full::Namespace { name: namespace.clone(), limit: of_namespace, is_annotated: share.limit.is_some() }
             }
+            None if taken.on_node(node) >= each_node => Full::Node { name: node.clone(), limit: each_node },
             None if taken.all >= all => Full::All { limit: all },
             None if taken.is_reserved_on_node(namespace, node, share, &self.limits) => {
                 Full::ReservedOnNode { name: node.clone() }

@@ -106,7 +106,7 @@ mod tests {
     #[tokio::test]
     async fn metrics_use_the_open_metrics_format() {
         let metrics = Metrics::default();
-        metrics.runs().count(2, 0, None);
+        metrics.runs().count(2, 0);
         let (status, kind, body) = ask(&metrics_router(metrics, false), "/metrics").await;
         assert_eq!((status, kind.as_deref()), (StatusCode::OK, Some(CONTENT_TYPE)));
         assert!(body.contains("pulumi_controller_runs_open 2\n") && body.ends_with("# EOF\n"), "{body}");

@@ -145,6 +145,20 @@ fn a_namespace_is_limited_even_while_slots_are_free() {
     assert_eq!(queue.next_requeue(now).as_deref(), Some("a3"));
 }
 
+#[test]
+fn a_run_that_several_limits_delay_reports_the_limit_with_the_smallest_scope() {
+    let now = Instant::now();
+    let mut queue = queue(2, 1, 2);
+    for (uid, namespace) in [("a1", "a"), ("b1", "b")] {
+        assert_eq!(queue.request(&run(uid, namespace, "n"), String::new(), now), Ok(()));
+    }
+    let of_namespace = Full::Namespace { name: "a".to_owned(), limit: 1, is_annotated: false };
+    assert_eq!(queue.request(&run("a2", "a", "n"), String::new(), now), Err(of_namespace));
+    let of_node = Full::Node { name: "n".to_owned(), limit: 2 };
+    assert_eq!(queue.request(&run("c1", "c", "n"), String::new(), now), Err(of_node));
+    assert_eq!(queue.request(&run("c2", "c", "m"), String::new(), now), Err(Full::All { limit: 2 }));
+}
+
 /// Starts runs of `namespace` on a node until a run must wait. Returns the number of started runs and the reason.
 fn fill(queue: &mut FairQueue<String>, namespace: &str, node: &str) -> (usize, Full) {
     let mut started = 0;
