@@ -49,7 +49,7 @@ pub async fn act(
         Action::AddFinalizer => add_finalizer(stack, context).await,
         Action::DiscardUpdate(message) => discard_update(stack, message, context).await,
         Action::ForgetUpdate => next_step(stack, &status::without_current_update(stack), context).await,
-        Action::CreateUpdate(current) => create_recorded_update(observed, &current, context, now).await,
+        Action::CreateUpdate(current) => Box::pin(create_recorded_update(observed, &current, context, now)).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
         Action::AwaitUpdate(message) => requeue(stack, &State::Working(message), None, context, now).await,
         Action::ReportUnknownOutcome(message) => {

@@ -30,7 +30,7 @@ pub fn held(stack: &Stack, cause: &str, now: Timestamp) -> Option<Held> {
          Stack, remove the loop. To start a run now, request it with the annotation reconcile.fluxcd.io/requestedAt",
         conditions::time(until)
     );
-    (until > now).then(|| Held { reason: stack_reason::INPUTS_CHANGE_OFTEN, message, until: Some(until) })
+    (until > now).then_some(Held { reason: stack_reason::INPUTS_CHANGE_OFTEN, message, until: Some(until) })
 }
 
 #[cfg(test)]
