@@ -9,14 +9,14 @@ use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 
-use super::rules::{EntryName, Limits, LinkError, NameError, quoted_bytes};
+use super::rules::{Content, EntryName, Limits, LinkError, NameError, quoted_bytes};
 
 /// The number and total size of the files in a packed archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +55,29 @@ pub enum PackError {
 /// Fails if a file cannot be read, if a file or its name is not allowed in an archive, or if writing fails.
 pub fn pack(directory: &Path, into: impl Write) -> Result<Packed, PackError> {
     let builder = Builder::new(GzEncoder::new(into, Compression::default()));
-    let limits = Limits::default();
-    let mut packing = Packing { root: directory, builder, limits, entries: 0, packed: Packed { files: 0, bytes: 0 } };
+    let mut packing = Packing::new(Content::Source, directory, builder, Limits::default());
     packing.append_content(Path::new(""))?;
-    let failed = |cause| PackError::Write { path: directory.to_owned(), cause };
-    let mut into = packing.builder.into_inner().and_then(GzEncoder::finish).map_err(failed)?;
-    into.flush().map_err(failed)?;
-    Ok(packing.packed)
+    packing.finish()
+}
+
+/// Packs directories with installed dependencies, whose paths are relative to `root`. The archive contains the
+/// modification times of files, and symbolic links with any target. The compression is fast, because the time of an
+/// installation matters more than the size of the archive.
+///
+/// # Errors
+/// Fails in the same cases as [`pack`], and if the files exceed the limits.
+pub fn pack_dependencies(
+    root: &Path,
+    directories: &[PathBuf],
+    into: impl Write,
+    limits: &Limits,
+) -> Result<Packed, PackError> {
+    let builder = Builder::new(GzEncoder::new(into, Compression::fast()));
+    let mut packing = Packing::new(Content::Dependencies, root, builder, limits.clone());
+    for directory in directories {
+        packing.append_entry(directory)?;
+    }
+    packing.finish()
 }
 
 /// Packs one file from memory. Does not compress the archive, because a compressed archive, and therefore its digest,
@@ -77,6 +93,7 @@ pub fn pack_file(name: &str, content: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 struct Packing<'root, W: Write> {
+    content: Content,
     root: &'root Path,
     builder: Builder<GzEncoder<W>>,
     limits: Limits,
@@ -84,7 +101,18 @@ struct Packing<'root, W: Write> {
     packed: Packed,
 }
 
-impl<W: Write> Packing<'_, W> {
+impl<'root, W: Write> Packing<'root, W> {
+    fn new(content: Content, root: &'root Path, builder: Builder<GzEncoder<W>>, limits: Limits) -> Self {
+        Packing { content, root, builder, limits, entries: 0, packed: Packed { files: 0, bytes: 0 } }
+    }
+
+    fn finish(self) -> Result<Packed, PackError> {
+        let failed = |cause| PackError::Write { path: self.root.to_owned(), cause };
+        let mut into = self.builder.into_inner().and_then(GzEncoder::finish).map_err(failed)?;
+        into.flush().map_err(failed)?;
+        Ok(self.packed)
+    }
+
     /// Packs the content of a directory recursively. The maximum length of names limits the recursion depth.
     fn append_content(&mut self, relative: &Path) -> Result<(), PackError> {
         let path = self.root.join(relative);
@@ -125,7 +153,7 @@ impl<W: Write> Packing<'_, W> {
     fn append_link(&mut self, name: &EntryName, path: &Path) -> Result<(), PackError> {
         let target = fs::read_link(path).map_err(|cause| PackError::Read { path: path.to_owned(), cause })?;
         let raw = target.as_os_str().as_bytes();
-        name.check_link(raw, &self.limits).map_err(|why| PackError::Link {
+        name.check_link_in(self.content, raw, &self.limits).map_err(|why| PackError::Link {
             name: quoted_bytes(name.path().as_os_str().as_bytes()),
             target: quoted_bytes(raw),
             why,
@@ -140,6 +168,12 @@ impl<W: Write> Packing<'_, W> {
         let metadata = file.metadata().map_err(failed)?;
         let size = metadata.len();
         let mut header = header(EntryType::Regular, mode(&metadata), size);
+        if self.content == Content::Dependencies {
+            if self.packed.bytes.saturating_add(size) > self.limits.unpacked_bytes {
+                return Err(PackError::TooManyBytes { limit: self.limits.unpacked_bytes });
+            }
+            header.set_mtime(u64::try_from(metadata.mtime()).unwrap_or_default());
+        }
         let mut content = CountingReader { inner: file.take(size), count: 0 };
         let written = self.builder.append_data(&mut header, relative, &mut content);
         written.map_err(|cause| PackError::Write { path: path.to_owned(), cause })?;

@@ -49,6 +49,16 @@ impl Default for Limits {
     }
 }
 
+/// Content of an archive, on which some rules depend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Source of a program. Symbolic links lead to files in the archive, and times are ignored.
+    Source,
+    /// Installed dependencies. Virtual environments contain symbolic links to programs of the image. Python and package
+    /// managers detect outdated files by their modification times.
+    Dependencies,
+}
+
 /// The normalized name of an archive entry: a relative path without `.` and `..`. The root of the archive is the empty path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryName(PathBuf);
@@ -137,6 +147,17 @@ impl EntryName {
         &self.0
     }
 
+    /// Returns an error unless the target of a symbolic link with this name is allowed in an archive with this content.
+    ///
+    /// For dependencies, every target is allowed. Unpacking follows no symbolic links, so no file is written through a
+    /// link, and the program in the pod could create the same links.
+    pub(super) fn check_link_in(&self, content: Content, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
+        match content {
+            Content::Source => self.check_link(target, limits),
+            Content::Dependencies => check_target(target, limits),
+        }
+    }
+
     /// Returns an error unless the target of a symbolic link with this name is inside the tree.
     ///
     /// All `..` components must be at the beginning of the target, and their number must not exceed the depth of the link. The
@@ -144,15 +165,7 @@ impl EntryName {
     /// remaining components only descend, through directories or through links that satisfy the same rule. Therefore no chain of
     /// links leaves the tree.
     pub(super) fn check_link(&self, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
-        if target.is_empty() {
-            return Err(LinkError::Empty);
-        }
-        if target.len() > limits.name_bytes {
-            return Err(LinkError::TooLong { length: target.len(), limit: limits.name_bytes });
-        }
-        if target.contains(&0) {
-            return Err(LinkError::Nul);
-        }
+        check_target(target, limits)?;
         if target.contains(&b'\\') {
             return Err(LinkError::Backslash);
         }
@@ -166,6 +179,17 @@ impl EntryName {
         let depth = self.0.parent().map_or(0, |parent| parent.components().count());
         if steps_up > depth { Err(LinkError::Outside) } else { Ok(()) }
     }
+}
+
+/// Checks the rules for the targets of symbolic links in all archives.
+fn check_target(target: &[u8], limits: &Limits) -> Result<(), LinkError> {
+    if target.is_empty() {
+        return Err(LinkError::Empty);
+    }
+    if target.len() > limits.name_bytes {
+        return Err(LinkError::TooLong { length: target.len(), limit: limits.name_bytes });
+    }
+    if target.contains(&0) { Err(LinkError::Nul) } else { Ok(()) }
 }
 
 /// Returns the components of a path, without empty components and `.`.

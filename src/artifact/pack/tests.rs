@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::artifact::unpack;
+use crate::artifact::{unpack, unpack_dependencies};
 
 fn packed(directory: &Path) -> Vec<u8> {
     let mut archive = Vec::new();
@@ -60,6 +60,40 @@ fn packing_equal_trees_produces_equal_bytes() {
     assert_eq!(packed(one.path()), packed(other.path()));
     fs::write(other.path().join("run"), "!#").unwrap();
     assert_ne!(packed(one.path()), packed(other.path()));
+}
+
+#[test]
+fn dependencies_keep_their_times_and_links_and_nothing_is_written_through_a_link() {
+    let (from, to, outside) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let venv = from.path().join("app/venv");
+    fs::create_dir_all(&venv).unwrap();
+    fs::write(venv.join("six.py"), "six").unwrap();
+    fs::write(from.path().join("app/main.py"), "main").unwrap();
+    let modified = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+    File::open(venv.join("six.py")).unwrap().set_modified(modified).unwrap();
+    symlink("/usr/bin/python3", venv.join("python")).unwrap();
+    let directories = ["app/venv".into()];
+    let mut archive = Vec::new();
+    pack_dependencies(from.path(), &directories, &mut archive, &Limits::default()).unwrap();
+    unpack_dependencies(&archive[..], to.path(), &Limits::default()).unwrap();
+    let unpacked = to.path().join("app/venv");
+    assert_eq!(fs::read_link(unpacked.join("python")).unwrap(), Path::new("/usr/bin/python3"));
+    assert_eq!(fs::metadata(unpacked.join("six.py")).unwrap().modified().unwrap(), modified);
+    assert!(!to.path().join("app/main.py").exists());
+    let error = unpack(&archive[..], TempDir::new().unwrap().path(), &Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("target must not be absolute"), "{error}");
+    let small = Limits { unpacked_bytes: 2, ..Limits::default() };
+    let error = pack_dependencies(from.path(), &directories, io::sink(), &small).unwrap_err().to_string();
+    assert!(error.contains("exceed the limit of 2 bytes"), "{error}");
+
+    let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    builder.append_link(&mut header(EntryType::Symlink, 0o777, 0), "link", outside.path()).unwrap();
+    builder.append_data(&mut header(EntryType::Regular, 0o600, 4), "link/file", &b"evil"[..]).unwrap();
+    let hostile = builder.into_inner().and_then(GzEncoder::finish).unwrap();
+    let error =
+        unpack_dependencies(&hostile[..], TempDir::new().unwrap().path(), &Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("is below \"link\", which is a symbolic link"), "{error}");
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
 #[test]

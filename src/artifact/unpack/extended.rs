@@ -31,6 +31,8 @@ pub(super) struct Member {
     pub(super) kind: EntryType,
     pub(super) size: u64,
     pub(super) executable: bool,
+    /// Modification time in seconds since 1970, if the header contains a valid time.
+    pub(super) modified: Option<u64>,
     pub(super) sparse: bool,
 }
 
@@ -89,6 +91,7 @@ impl Extended {
             kind: header.entry_type(),
             size: entry.size(),
             executable: header.mode().is_ok_and(|mode| mode & 0o111 != 0),
+            modified: header.mtime().ok(),
             sparse: self.sparse,
         })
     }

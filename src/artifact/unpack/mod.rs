@@ -14,15 +14,16 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 use std::rc::Rc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use flate2::read::MultiGzDecoder;
 use tar::{Archive, Entry, EntryType};
 
-use super::rules::{EntryName, Limits, quoted, quoted_bytes};
+use super::rules::{Content, EntryName, Limits, quoted, quoted_bytes};
 use extended::{Extended, Member};
-use tree::{FileError, TreeWriter};
+use tree::{FileError, FileProperties, TreeWriter};
 
 pub use tree::UnpackError;
 
@@ -42,9 +43,23 @@ pub struct Unpacked {
 /// Fails if the archive is malformed, violates a rule or exceeds a limit, or if writing fails. After a failure, the directory may
 /// contain part of the archive.
 pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
+    unpack_content(Content::Source, reader, into, limits)
+}
+
+/// Unpacks an archive of [`pack_dependencies`](super::pack_dependencies) into an existing empty directory. In contrast
+/// to [`unpack()`], keeps the modification times of files, and creates symbolic links with any target.
+///
+/// # Errors
+/// Fails in the same cases as [`unpack()`].
+pub fn unpack_dependencies(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
+    unpack_content(Content::Dependencies, reader, into, limits)
+}
+
+fn unpack_content(content: Content, reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
     let root = open_empty(into)?;
     let (mut archive, meter) = open(reader, limits);
-    let mut unpacking = Unpacking { limits, meter, tree: TreeWriter::new(root, limits), place: String::new() };
+    let tree = TreeWriter::new(root, limits);
+    let mut unpacking = Unpacking { content, limits, meter, tree, place: String::new() };
     unpacking.unpack_entries(&mut archive)?;
     unpacking.end(archive.into_inner())?;
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
@@ -109,6 +124,7 @@ fn open_empty(into: &Path) -> Result<Dir, UnpackError> {
 }
 
 struct Unpacking<'limits> {
+    content: Content,
     limits: &'limits Limits,
     meter: Rc<Meter>,
     tree: TreeWriter<'limits>,
@@ -155,7 +171,7 @@ impl Unpacking<'_> {
             }
             EntryType::Symlink => {
                 let refused = |why| UnpackError::Link { name: quoted_name, target: quoted_bytes(&member.link), why };
-                name.check_link(&member.link, self.limits).map_err(refused)?;
+                name.check_link_in(self.content, &member.link, self.limits).map_err(refused)?;
                 self.tree.create_link(&name, &member.link)
             }
             other => Err(UnpackError::Kind { name: quoted_name, kind: describe(other) }),
@@ -173,7 +189,10 @@ impl Unpacking<'_> {
         member: &Member,
         entry: &mut Entry<'_, R>,
     ) -> Result<(), UnpackError> {
-        match self.tree.write_file(name, member.executable, member.size, entry) {
+        let modified = member.modified.filter(|_| self.content == Content::Dependencies);
+        let modified = modified.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+        let properties = FileProperties { executable: member.executable, size: member.size, modified };
+        match self.tree.write_file(name, properties, entry) {
             Ok(true) => Ok(()),
             Ok(false) => Err(UnpackError::Truncated),
             Err(FileError::Archive(cause)) => Err(self.explain(&cause)),

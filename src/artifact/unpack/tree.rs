@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use cap_std::fs::{Dir, DirBuilder, DirBuilderExt, File, FileType, OpenOptions, OpenOptionsExt};
 
@@ -48,6 +49,16 @@ pub enum UnpackError {
 
 /// Buffer size for copying files, in bytes.
 const BUFFER_SIZE: usize = 64 * 1024;
+
+/// Properties of a file in an archive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileProperties {
+    pub(super) executable: bool,
+    /// Expected size in bytes.
+    pub(super) size: u64,
+    /// Modification time, or `None` for the current time.
+    pub(super) modified: Option<SystemTime>,
+}
 
 /// Writes the entries of an archive below a directory.
 pub(super) struct TreeWriter<'limits> {
@@ -93,8 +104,7 @@ impl<'limits> TreeWriter<'limits> {
     pub(super) fn write_file(
         &mut self,
         name: &EntryName,
-        executable: bool,
-        size: u64,
+        FileProperties { executable, size, modified }: FileProperties,
         content: impl Read,
     ) -> Result<bool, FileError> {
         self.count()?;
@@ -102,6 +112,9 @@ impl<'limits> TreeWriter<'limits> {
         match copy(content, &mut file, &mut self.buffer) {
             Ok(written) => {
                 self.bytes = self.bytes.saturating_add(written);
+                if let Some(modified) = modified {
+                    file.into_std().set_modified(modified).map_err(|cause| write_error(name, cause))?;
+                }
                 Ok(written == size)
             }
             Err(CopyError::Read(cause)) => Err(FileError::Archive(cause)),
