@@ -273,6 +273,19 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", value_name = "DURATION")]
     pub default_workspace_idle_after: String,
 
+    /// What an idle Workspace without `spec.idle.keep` keeps when the controller removes its pod: `Nothing` or `Caches`.
+    #[arg(long, default_value = "Nothing", value_name = "KEEP")]
+    pub default_workspace_idle_keep: String,
+
+    /// PersistentVolumeClaim with the cache of dependencies, in the namespace of each Workspace that keeps its caches.
+    #[arg(long, default_value = "pulumi-cache", value_name = "NAME")]
+    pub workspace_cache_claim: String,
+
+    /// Maximum size of the archives in a cache of dependencies, in bytes. The agents remove the archives that have not
+    /// been used for the longest time.
+    #[arg(long, default_value_t = names::CACHE_SIZE, value_name = "BYTES")]
+    pub workspace_cache_size: u64,
+
     /// Maximum number of concurrent runs.
     #[arg(long, default_value_t = 10)]
     pub max_concurrent_runs: usize,
@@ -393,6 +406,14 @@ pub struct AgentFlags {
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     pub version_after_seconds: u64,
 
+    /// Mount path of the volume with the cache of dependencies. Without this directory, the agent uses no cache.
+    #[arg(long, env = "DEPENDENCY_CACHE_DIRECTORY", default_value = names::CACHE_DIRECTORY, value_name = "DIRECTORY")]
+    pub cache_directory: PathBuf,
+
+    /// Maximum size of the archives in the cache of dependencies, in bytes.
+    #[arg(long, env = names::CACHE_SIZE_VARIABLE, default_value_t = names::CACHE_SIZE, value_name = "BYTES")]
+    pub cache_size: u64,
+
     #[command(flatten)]
     pub log: LogFlags,
 }
@@ -407,6 +428,19 @@ pub struct BootstrapFlags {
     /// Path of the project directory. If the directory does not exist, the role creates it.
     #[arg(long, value_name = "DIRECTORY")]
     pub project: Option<PathBuf>,
+
+    /// Mount path of the share volume.
+    #[arg(long, default_value = names::SHARE_DIRECTORY, value_name = "DIRECTORY")]
+    pub share: PathBuf,
+
+    /// Name of the Workspace whose share volume is persistent. The role fails if the volume belongs to another
+    /// Workspace.
+    #[arg(long, value_name = "NAME")]
+    pub owner: Option<String>,
+
+    /// Discard the source that the previous pod has left on a persistent share volume.
+    #[arg(long)]
+    pub discard_source: bool,
 }
 
 /// Flags of the init container that receives the source.

@@ -5,6 +5,7 @@ mod history;
 mod otlp;
 mod policy_packs;
 mod selector;
+mod storage;
 mod values;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use crate::telemetry::traces;
 
 pub use history::HistoryConfig;
 pub use policy_packs::ClusterPolicyPack;
+pub use storage::StorageConfig;
 pub use values::{ConfigError, address};
 use values::{artifact_host, duration, invalid, localhost, require_at_least, unset};
 
@@ -146,6 +148,8 @@ pub struct ManagerConfig {
     pub default_workspace_image: String,
     /// Time after which an idle Workspace falls asleep, for Workspaces that do not set this time. `None` means never.
     pub default_workspace_idle_after: Option<SignedDuration>,
+    /// What an idle Workspace keeps.
+    pub storage: StorageConfig,
     /// Maximum number of concurrent Pulumi runs.
     pub max_concurrent_runs: usize,
     /// Maximum number of concurrent runs per namespace.
@@ -192,6 +196,7 @@ impl ManagerConfig {
             max_destroys: max_destroys(&flags)?,
             history: history(&flags)?,
             traces: traces(&flags)?,
+            storage: StorageConfig::from_flags(&flags)?,
             watched_inputs: watched_inputs(&flags)?,
             metrics_address: address("metrics-addr", &flags.metrics_addr)?,
             health_address: address("health-addr", &flags.health_addr)?,

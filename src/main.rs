@@ -58,6 +58,9 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         // The first process starts its child with the same role.
         Role::Agent(_) => return Ok(agent::run_as_init(&std::env::args_os().skip(1).collect::<Vec<_>>())),
         Role::Bootstrap(flags) => {
+            if let Some(owner) = &flags.owner {
+                agent::prepare_volume(&flags.share, owner, flags.discard_source)?;
+            }
             agent::bootstrap(&flags.to)?;
             flags.project.as_deref().map(agent::make_project).transpose()?;
         }
@@ -88,6 +91,8 @@ fn agent_config(flags: AgentFlags) -> anyhow::Result<agent::AgentConfig> {
         address: agent_address("address", &flags.pod.address)?,
         health_address: agent_address("health-address", &flags.health_address)?,
         share: flags.pod.share,
+        cache_directory: flags.cache_directory,
+        cache_size: flags.cache_size,
         tls_directory: flags.pod.tls_directory,
         termination_log: flags.termination_log,
         pod_uid: flags.pod.pod_uid,

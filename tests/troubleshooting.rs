@@ -14,6 +14,7 @@ use syn::{Attribute, ItemConst, ItemMod, LitStr, Macro, Meta};
 const INTERNAL: &[(&str, &str)] = &[
     ("agent/bootstrap.rs", "the log of the init container bootstrap"),
     ("agent/init.rs", "the log of the pulumi container"),
+    ("agent/install/cache/mod.rs", "the log of the pulumi container, about a cache that the agent does not use"),
     ("artifact/fetch/settings.rs", "printed at startup, about a flag"),
     ("config/values.rs", "printed at startup, about a flag"),
     ("history/open.rs", "printed at startup, about a flag"),

@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::durable;
-use super::layout::SOURCE_DIRECTORY;
+use super::layout::{Layout, SOURCE_DIRECTORY};
 
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
 const MODE: u32 = 0o755;
 const BUFFER: usize = 256 * 1024;
+/// Maximum length of a name in a message.
+const MAX_OWNER: usize = 100;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
@@ -23,6 +25,35 @@ pub enum BootstrapError {
     Write { path: PathBuf, source: io::Error },
     #[error("failed to create the project directory {}", path.display())]
     Project { path: PathBuf, source: io::Error },
+    #[error("failed to prepare the persistent volume {}", path.display())]
+    Volume { path: PathBuf, source: io::Error },
+    #[error(
+        "the persistent volume belongs to the Workspace {found}: use another PersistentVolumeClaim, or remove {} from the volume",
+        path.display()
+    )]
+    Owner { found: String, path: PathBuf },
+}
+
+/// Prepares a persistent share volume for another pod of the Workspace `owner`. Two pods with the same share volume would
+/// replace the source of each other, so each volume belongs to one Workspace.
+///
+/// Removes the variables that the init containers of the previous pod have written. With `discards_source`, also removes
+/// the source, because its files are the result of these init containers.
+pub fn prepare_volume(share: &Path, owner: &str, discards_source: bool) -> Result<(), BootstrapError> {
+    let failed = |source| BootstrapError::Volume { path: share.to_owned(), source };
+    let layout = Layout::new(share);
+    let path = layout.owner();
+    match durable::read_if_exists(&path).map_err(failed)? {
+        None => durable::write_atomically(&path, owner.as_bytes()).map_err(failed)?,
+        Some(found) if found == owner => {}
+        Some(found) => {
+            let found = found.chars().take(MAX_OWNER).collect();
+            return Err(BootstrapError::Owner { found, path });
+        }
+    }
+    let source = discards_source.then(|| [layout.source_record(), layout.workspace()]);
+    let mut stale = std::iter::once(layout.env_file()).chain(source.into_iter().flatten());
+    stale.try_for_each(|path| durable::remove(&path)).map_err(failed)
 }
 
 /// Copies this executable to `to`. Keeps `to` if it already has the same content and is executable.
@@ -122,6 +153,30 @@ mod tests {
         std::fs::create_dir(&project).unwrap();
         make_project(&project).unwrap();
         assert!(!project.is_symlink(), "a directory of the init containers is kept");
+    }
+
+    #[test]
+    fn a_persistent_volume_belongs_to_one_workspace() {
+        let share = tempfile::tempdir().unwrap();
+        let fill = || {
+            for file in [".env", "source.json", "marker"] {
+                std::fs::write(share.path().join(file), "x").unwrap();
+            }
+            std::fs::create_dir_all(share.path().join("workspace/inner")).unwrap();
+        };
+        let left = || {
+            let files = [".env", "source.json", "workspace", "marker"];
+            files.into_iter().filter(|file| share.path().join(file).exists()).collect::<Vec<_>>()
+        };
+        fill();
+        prepare_volume(share.path(), "app", false).unwrap();
+        assert_eq!(left(), ["source.json", "workspace", "marker"], "the source is kept");
+        fill();
+        prepare_volume(share.path(), "app", true).unwrap();
+        assert_eq!(left(), ["marker"], "the source is discarded");
+        let error = prepare_volume(share.path(), "other", false).unwrap_err().to_string();
+        assert!(error.starts_with("the persistent volume belongs to the Workspace app: use another"), "{error}");
+        assert!(error.contains(&share.path().join("owner").display().to_string()), "{error}");
     }
 
     #[test]

@@ -168,13 +168,17 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
 
 /// Returns the variables that apply unless the user sets them.
 fn defaults(layout: &Layout) -> [(&'static str, OsString); 3] {
+    let go_build_cache = match is_writable(layout.cache()) {
+        true => layout.shared_go_build_cache(),
+        false => layout.go_build_cache(),
+    };
     [
         // By default, Poetry installs dependencies outside the source. A failed installation for a new source would
         // then damage the dependencies of the current source.
         ("POETRY_VIRTUALENVS_IN_PROJECT", "true".into()),
         // The home directory is usually in the file system of the container, which loses its content when the container
         // restarts.
-        ("GOCACHE", layout.go_build_cache().into()),
+        ("GOCACHE", go_build_cache.into()),
         ("GOMODCACHE", layout.go_module_cache().into()),
     ]
 }

@@ -16,6 +16,7 @@ pub struct Layout {
     secrets: PathBuf,
     config_maps: PathBuf,
     default_access_token: PathBuf,
+    cache: PathBuf,
 }
 
 impl Layout {
@@ -25,7 +26,13 @@ impl Layout {
             secrets: names::SECRETS_DIRECTORY.into(),
             config_maps: names::CONFIG_MAPS_DIRECTORY.into(),
             default_access_token: Path::new(names::ACCESS_TOKEN_DIRECTORY).join(names::ACCESS_TOKEN_KEY),
+            cache: names::CACHE_DIRECTORY.into(),
         }
+    }
+
+    /// Replaces the mount path of the volume with the cache of dependencies.
+    pub fn with_cache(self, cache: impl Into<PathBuf>) -> Self {
+        Layout { cache: cache.into(), ..self }
     }
 
     /// Replaces the directory of mounted Secrets.
@@ -60,6 +67,12 @@ impl Layout {
     /// default, or if its Secret does not exist.
     pub fn default_access_token(&self) -> &Path {
         &self.default_access_token
+    }
+
+    /// Returns the mount path of the volume with the cache of dependencies, which the pods of a namespace share. The
+    /// directory is missing if the Workspace has no cache.
+    pub fn cache(&self) -> &Path {
+        &self.cache
     }
 
     pub fn root(&self) -> &Path {
@@ -97,7 +110,7 @@ impl Layout {
     }
 
     /// Returns the directory in which the agent receives and unpacks archives. The directory is empty unless the agent
-    /// is installing a source.
+    /// is installing a source or storing its dependencies in the cache.
     pub fn staging(&self) -> PathBuf {
         self.root.join("staging")
     }
@@ -115,6 +128,12 @@ impl Layout {
     /// Returns the file that records the current source: see [`super::source`].
     pub fn source_record(&self) -> PathBuf {
         self.root.join("source.json")
+    }
+
+    /// Returns the file with the name of the Workspace to which a persistent share volume belongs. The file is missing on
+    /// a volume that is deleted together with the pod.
+    pub fn owner(&self) -> PathBuf {
+        self.root.join("owner")
     }
 
     /// Returns the directory of the journal, which contains one directory per operation.
@@ -135,6 +154,12 @@ impl Layout {
     /// Returns the default directory of Go's build cache, which survives a restart of the container.
     pub fn go_build_cache(&self) -> PathBuf {
         self.root.join("cache/go-build")
+    }
+
+    /// Returns the directory of Go's build cache on the volume with the cache of dependencies. Go names the files of this
+    /// cache by their digests, and several processes can use it at the same time, so the directory needs no archives.
+    pub fn shared_go_build_cache(&self) -> PathBuf {
+        self.cache.join("go-build")
     }
 
     /// Returns the default directory of Go's module cache.

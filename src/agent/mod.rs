@@ -34,7 +34,7 @@ mod source;
 mod transcript;
 mod workspace_lock;
 
-pub use bootstrap::{BootstrapError, bootstrap, make_project};
+pub use bootstrap::{BootstrapError, bootstrap, make_project, prepare_volume};
 pub use fetch::{FetchConfig, fetch};
 pub use init::run_as_init;
 pub use processes::launch;

@@ -20,6 +20,7 @@ use tonic::transport::Server;
 
 use super::cancellation;
 use super::install;
+use super::install::cache::DependencyCache;
 use super::journal::{Journal, JournalRecord};
 use super::layout::Layout;
 use super::mounts::InputHasher;
@@ -61,6 +62,10 @@ const MAX_RESULT_MESSAGE: usize = 600;
 pub struct AgentConfig {
     /// Mount path of the share volume.
     pub share: PathBuf,
+    /// Mount path of the volume with the cache of dependencies. The directory is missing if the workspace has no cache.
+    pub cache_directory: PathBuf,
+    /// Maximum size of the archives in the cache, in bytes.
+    pub cache_size: u64,
     /// Directory with the certificate, the key and the CA bundle.
     pub tls_directory: PathBuf,
     /// Address on which the gRPC service listens.
@@ -147,11 +152,12 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
 }
 
 fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operations> {
-    let layout = Layout::new(&config.share);
+    let layout = Layout::new(&config.share).with_cache(&config.cache_directory);
     layout.create().with_context(|| format!("failed to prepare {}", config.share.display()))?;
     let workspace_lock = WorkspaceLock::default();
     let settings = Arc::new(Settings::open(layout.clone()));
-    let source = Arc::new(Source::open(layout.clone(), workspace_lock.clone(), settings.clone(), stop.clone())?);
+    let source = Source::open(layout.clone(), workspace_lock.clone(), settings.clone(), stop.clone())?;
+    let source = Arc::new(source.with_cache(DependencyCache::open(&layout, config.cache_size)));
     let journal = Arc::new(Journal::open(&layout.operations())?);
     let identity = Identity::new(config.pod_uid.clone()).context("failed to read /proc")?;
     let cancellation_grace = cancellation::cancellation_grace(config.termination_grace);
@@ -228,6 +234,8 @@ async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     operations.tasks.close();
     if timeout_at(begin + grace.saturating_sub(cancellation::reserve(grace)), operations.tasks.wait()).await.is_err() {
         tracing::error!("the operation did not end within the termination grace period");
+    } else {
+        operations.source.sync_for_next_pod().await;
     }
     let pending = operations.journal.unacknowledged();
     let Some(last) = pending.last() else { return };

@@ -112,6 +112,12 @@ pub const PULUMI_CONTAINER: &str = "pulumi";
 pub const SHARE_VOLUME: &str = "share";
 /// Mount path of the share volume.
 pub const SHARE_DIRECTORY: &str = "/share";
+/// Mount path of the volume with the cache of dependencies, which the pods of a namespace share.
+pub const CACHE_DIRECTORY: &str = "/var/cache/pulumi-controller";
+/// Environment variable with the maximum size of the archives in the cache of dependencies, in bytes.
+pub const CACHE_SIZE_VARIABLE: &str = "DEPENDENCY_CACHE_MAX_SIZE";
+/// Default of [`CACHE_SIZE_VARIABLE`]: 10 GiB.
+pub const CACHE_SIZE: u64 = 10 * 1024 * 1024 * 1024;
 /// Environment variable with the path of the file to which init containers write environment variables for the CLI. The
 /// Pulumi Kubernetes Operator uses the same name.
 pub const ENV_FILE_VARIABLE: &str = "PULUMI_ENV";

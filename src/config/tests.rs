@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use clap::{CommandFactory, Parser};
 
 use super::*;
+use crate::api::auto::IdleKeep;
 use crate::cli::{CommandLine, Role};
 
 const NEEDED: [&str; 2] = ["--runtime-namespace=flux-system", "--agent-image=example.org/controller:v1"];
@@ -71,6 +72,22 @@ fn workspaces_fall_asleep_by_default_only_if_configured() {
     for value in ["59s", "500ms", "-1h", "never"] {
         let error = of(value).unwrap_err().to_string();
         assert!(error.contains("--default-workspace-idle-after"), "{error}");
+    }
+}
+
+#[test]
+fn idle_workspaces_keep_nothing_by_default() {
+    let cache_claim = "pulumi-cache".to_owned();
+    let default = StorageConfig { keep: IdleKeep::Nothing, cache_claim, cache_size: 10 << 30 };
+    assert_eq!(config(&NEEDED).unwrap().storage, default);
+    let caches = with("--default-workspace-idle-keep=Caches").unwrap().storage;
+    assert_eq!(caches, StorageConfig { keep: IdleKeep::Caches, ..default });
+    for (flag, valid) in [
+        ("--default-workspace-idle-keep=Volume", "Nothing or Caches"),
+        ("--default-workspace-idle-keep=", "Nothing or Caches"),
+        ("--workspace-cache-claim=A", "the name of a PersistentVolumeClaim"),
+    ] {
+        assert_eq!(with(flag).unwrap_err().to_string(), format!("invalid {flag}: must be {valid}"));
     }
 }
 

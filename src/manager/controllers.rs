@@ -383,6 +383,7 @@ impl Wiring<'_> {
                     is_restricted: config.restrict_workspace_pods,
                     service_accounts: config.allowed_service_accounts.clone(),
                 },
+                storage: config.storage.clone(),
             },
             default_service_account: config.default_service_account.clone(),
             default_idle_after: config.default_workspace_idle_after,

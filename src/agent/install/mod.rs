@@ -1,5 +1,6 @@
-//! Installs the dependencies of a project, or reuses the dependencies of the previous source.
+//! Installs the dependencies of a project, or reuses the dependencies of the previous source or of other pods.
 
+pub mod cache;
 pub mod carry;
 mod go_imports;
 

@@ -193,7 +193,7 @@ impl Source {
             self.install(candidate, &self.layout.program()).await?;
         }
         let installed = match delivery.plan.as_ref().filter(|_| self.installs) {
-            Some(plan) if needs_install => self.installed(plan, desired).await?,
+            Some(plan) if needs_install => self.installed_now(candidate, plan).await?,
             plan => plan.map(|plan| plan.installed.clone()),
         };
         let next = CurrentSource {
@@ -201,6 +201,7 @@ impl Source {
             directory: desired.directory.as_str().to_owned(),
             tree: uuid::Uuid::new_v4().to_string(),
             boot_id: self.boot_id.clone(),
+            is_synced: false,
             awaits_install: needs_install && !self.installs,
             installed,
         };
@@ -210,9 +211,10 @@ impl Source {
         Ok(())
     }
 
-    /// Returns the directories to move if this source can use the dependencies of the previous source. Returns `None`
-    /// if the dependencies must be installed. If `copies` is true, the source can then contain copies of the previous
-    /// dependencies, which make the installation faster.
+    /// Returns the directories to move if this source can use the dependencies of the previous source. Returns an empty
+    /// list if the dependencies were restored from the cache. Returns `None` if the dependencies must be installed. If
+    /// `copies` is true, the source can then contain copies of the previous dependencies, which make the installation
+    /// faster.
     async fn carry(
         &self,
         candidate: &Candidate,
@@ -225,10 +227,14 @@ impl Source {
         let trees = carry::existing_directories(&source, &plan.trees);
         let carry = plan.carry(before.and_then(|before| before.installed.as_ref()));
         tracing::info!(?carry, ?trees, never_skipped = plan.reinstall_reason, "dependencies planned");
-        match carry {
-            Carry::Move if plan.works_without_trees || !trees.is_empty() => return Ok(Some(trees)),
-            Carry::Copy | Carry::CopyEnvironment if copies && !trees.is_empty() => {}
-            Carry::Move | Carry::Copy | Carry::CopyEnvironment | Carry::Nothing => return Ok(None),
+        if carry == Carry::Move && (plan.works_without_trees || !trees.is_empty()) {
+            return Ok(Some(trees));
+        }
+        if copies && self.restore_dependencies(candidate, plan, &delivery.tree).await {
+            return Ok(Some(Vec::new()));
+        }
+        if !copies || trees.is_empty() || matches!(carry, Carry::Move | Carry::Nothing) {
+            return Ok(None);
         }
         candidate.report("copying the dependencies of the previous source");
         let (tree, cancel) = (delivery.tree.clone(), candidate.cancel.clone());
@@ -257,9 +263,17 @@ impl Source {
             Some(_) => None,
             None => self.plan(&self.layout.source(), desired, project).await?,
         };
-        self.install(candidate, &self.layout.program()).await?;
+        let source = self.layout.source();
+        let is_restored = match &plan {
+            Some(plan) => self.restore_dependencies(candidate, plan, &source).await,
+            None => false,
+        };
+        if !is_restored {
+            self.install(candidate, &self.layout.program()).await?;
+        }
         let installed = match plan {
-            Some(plan) => self.installed(&plan, desired).await?,
+            Some(plan) if is_restored => Some(plan.installed),
+            Some(plan) => self.installed_now(candidate, &plan).await?,
             None => None,
         };
         let next = CurrentSource { awaits_install: false, installed, ..current_source.clone() };
@@ -297,6 +311,15 @@ impl Source {
                 tracing::warn!(%error, "failed to sync the caches of the package managers to disk");
             }
         });
+    }
+
+    /// Returns the record of an installation that has just been completed, and stores the dependencies in the cache.
+    async fn installed_now(&self, candidate: &Candidate, plan: &InstallPlan) -> Result<Option<Installed>, Refusal> {
+        let installed = self.installed(plan, &candidate.desired).await?;
+        if installed.is_some() {
+            self.store_dependencies(candidate, plan).await;
+        }
+        Ok(installed)
     }
 
     /// Returns the record of a completed installation. Returns `None` if the installation changed its own inputs,

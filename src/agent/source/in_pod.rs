@@ -39,6 +39,7 @@ impl Source {
             directory: desired.directory.as_str().to_owned(),
             tree: uuid::Uuid::new_v4().to_string(),
             boot_id: self.boot_id.clone(),
+            is_synced: false,
             awaits_install,
             installed: None,
         };

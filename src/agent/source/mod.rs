@@ -5,9 +5,10 @@
 //! archive, and [`attempt`] installs the unpacked tree with the steps of [`swap`], which records them on disk. A source
 //! that is not yet installed is a candidate: see [`state`].
 //!
-//! [`policy_packs`] installs policy packs next to the source.
+//! [`policy_packs`] installs policy packs next to the source. [`dependencies`] uses the cache of dependencies.
 
 mod attempt;
+mod dependencies;
 mod in_pod;
 mod policy_packs;
 mod receive;
@@ -16,12 +17,14 @@ mod swap;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::command::CliVersion;
 use super::durable;
+use super::install::cache::DependencyCache;
 use super::layout::Layout;
 use super::processes;
 use super::refusal::Refusal;
@@ -37,6 +40,9 @@ pub use state::Source;
 use state::{Candidate, Desired, State};
 pub use swap::CurrentSource;
 use swap::Record;
+
+/// Maximum time in which a persistent volume is synced before the agent exits.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Source {
     /// Loads the current source of a previous agent and reverts an unfinished replacement.
@@ -70,8 +76,14 @@ impl Source {
             stop,
             tasks: TaskTracker::new(),
             version,
+            cache: None,
             installs: true,
         })
+    }
+
+    /// Sets the cache of dependencies.
+    pub fn with_cache(self, cache: Option<DependencyCache>) -> Self {
+        Source { cache, ..self }
     }
 
     /// Disables the installation of dependencies, for the `fetch` role. The agent installs the dependencies after it
@@ -182,6 +194,24 @@ impl Source {
         Ok(Delivery { directory: staging.keep(), archive, tree, plan })
     }
 
+    /// Syncs the source on a persistent volume to the disk before the agent exits, so that the next pod can use the source
+    /// on any node.
+    pub async fn sync_for_next_pod(&self) {
+        let current_source = self.lock().current_source.clone().filter(|_| self.layout.owner().is_file());
+        let Some(current_source) = current_source.filter(|_| self.is_settled()) else { return };
+        let layout = self.layout.clone();
+        let syncing = tokio::task::spawn_blocking(move || {
+            durable::sync_filesystem(layout.root())?;
+            let synced = CurrentSource { is_synced: true, ..current_source };
+            Record { current_source: Some(synced), trial: None }.write(&layout)
+        });
+        let synced = tokio::time::timeout(SYNC_TIMEOUT, syncing).await.map_err(|_| std::io::ErrorKind::TimedOut.into());
+        let synced = synced.and_then(|synced| synced.map_err(std::io::Error::other)).and_then(|synced| synced);
+        if let Err(error) = synced {
+            tracing::warn!(%error, "failed to sync the source; after a change of the node, the source is installed again");
+        }
+    }
+
     fn is_in_place(&self, desired: &Desired) -> bool {
         let is_usable = |current_source: &CurrentSource| !(current_source.awaits_install && self.installs);
         self.lock().current_source.as_ref().is_some_and(|current_source| {
@@ -203,6 +233,7 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
             return None;
         }
     }
+    let current_source = current_source.and_then(|current_source| adopt_synced(layout, current_source, boot_id));
     let current_source = current_source.filter(|current_source| {
         let is_of_this_boot = current_source.boot_id == boot_id;
         if !is_of_this_boot {
@@ -221,6 +252,23 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
             None => layout.source().is_dir() && is_link_to_directory(&layout.workspace()),
         }
     })
+}
+
+/// Records that a source on a persistent volume, which the agent of the previous pod has synced, belongs to this boot of
+/// the node. Returns `None` if the record cannot be written: after a power loss, the next agent would use a damaged source.
+fn adopt_synced(layout: &Layout, current_source: CurrentSource, boot_id: &str) -> Option<CurrentSource> {
+    if !current_source.is_synced {
+        return Some(current_source);
+    }
+    let adopted = CurrentSource { boot_id: boot_id.to_owned(), is_synced: false, ..current_source };
+    let record = Record { current_source: Some(adopted.clone()), trial: None };
+    match record.write(layout) {
+        Ok(()) => Some(adopted),
+        Err(error) => {
+            tracing::error!(%error, "failed to record the source of the previous pod; the controller must deliver a source");
+            None
+        }
+    }
 }
 
 fn is_link_to_directory(path: &Path) -> bool {

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::swap::CurrentSource;
 use crate::agent::command::CliVersion;
+use crate::agent::install::cache::DependencyCache;
 use crate::agent::layout::Layout;
 use crate::agent::refusal::Refusal;
 use crate::agent::settings::Settings;
@@ -44,6 +45,8 @@ pub struct Source {
     /// Tasks that install sources.
     pub tasks: TaskTracker,
     pub version: CliVersion,
+    /// Cache of dependencies that the namespace shares, if a volume with a cache is mounted.
+    pub(super) cache: Option<DependencyCache>,
     /// Whether to install dependencies. The `fetch` init container has no CLI to install them.
     pub(super) installs: bool,
 }

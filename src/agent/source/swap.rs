@@ -27,6 +27,10 @@ pub struct CurrentSource {
     /// power loss may have damaged it.
     #[serde(default)]
     pub boot_id: String,
+    /// Whether the agent has synced the source to the disk before its end. Another node can then use the source on a
+    /// persistent volume.
+    #[serde(default)]
+    pub is_synced: bool,
     /// Whether the dependencies must still be installed. Runs wait for the installation.
     #[serde(default)]
     pub awaits_install: bool,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{bounds, schema};
 
-/// When an idle Workspace falls asleep.
+/// When an idle Workspace falls asleep, and what it keeps.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct WorkspaceIdle {
     /// Time after which the controller removes the pod of an idle Workspace, as a duration such as `30m`. A Workspace
@@ -17,6 +17,47 @@ pub struct WorkspaceIdle {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub after: Option<String>,
+
+    /// What a Workspace keeps while it has no pod: `Nothing`, `Caches` (its dependencies, in a cache that the namespace
+    /// shares) or `Volume` (its share volume). Default: the flag `--default-workspace-idle-keep` of the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<IdleKeep>,
+
+    /// PersistentVolumeClaim with the cache or with the share volume. Default for `Caches`: the flag
+    /// `--workspace-cache-claim` of the controller. Required for `Volume`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::NAME))]
+    pub claim: Option<String>,
+}
+
+/// What a Workspace keeps while it has no pod.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub enum IdleKeep {
+    /// Only its status.
+    #[default]
+    Nothing,
+    /// Its dependencies, in a cache that the Workspaces of the namespace share.
+    Caches,
+    /// Its share volume, with the source, the dependencies and the caches.
+    Volume,
+}
+
+impl IdleKeep {
+    const ALL: [IdleKeep; 3] = [IdleKeep::Nothing, IdleKeep::Caches, IdleKeep::Volume];
+
+    /// Returns the value of the field.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            IdleKeep::Nothing => "Nothing",
+            IdleKeep::Caches => "Caches",
+            IdleKeep::Volume => "Volume",
+        }
+    }
+
+    /// Returns the value with this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|keep| keep.as_str() == name)
+    }
 }
 
 /// State of a Workspace that is asleep.

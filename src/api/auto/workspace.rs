@@ -135,8 +135,8 @@ pub struct WorkspaceSpec {
     #[schemars(length(max = bounds::WORKSPACE_POLICY_PACKS))]
     pub policy_packs: Vec<WorkspacePolicyPack>,
 
-    /// When the controller removes the pod of an idle Workspace. Default: the flag `--default-workspace-idle-after` of
-    /// the controller. Example: `{after: 30m}`.
+    /// When the controller removes the pod of an idle Workspace, and what the Workspace keeps. Default: the flags
+    /// `--default-workspace-idle-after` and `--default-workspace-idle-keep` of the controller. Example: `{after: 30m}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<WorkspaceIdle>,
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::environment;
-use crate::api::auto::{ArtifactReference, WorkspaceSpec};
+use crate::api::auto::{ArtifactReference, IdleKeep, WorkspaceSpec};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME, workspace_object};
 use crate::api::pulumi::PulumiCloudOidc;
 
@@ -43,13 +43,17 @@ pub(super) fn revision_hash(
     bound: Option<&ArtifactReference>,
     default_token: Option<&str>,
 ) -> String {
+    // A default of the controller applies to the next pod of a Workspace.
+    let kept = spec.idle.as_ref().filter(|idle| idle.keep != Some(IdleKeep::Nothing));
     let mut inputs = json!({
         // The revision is not included, because another revision with the same content does not change the pod.
         "artifact": bound.map(|artifact| json!({"digest": artifact.digest, "dir": artifact.dir})),
+        "claim": kept.and_then(|idle| idle.claim.as_ref()),
         "defaultAccessTokenSecret": default_token,
         "env": spec.env,
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
+        "keep": kept.and_then(|idle| idle.keep),
         // The kubelet updates the content of mounted objects in a running pod. A new object requires a new volume.
         "mounted": environment::directories(spec).keys().collect::<Vec<_>>(),
         "oidcAudience": spec.pulumi_cloud_oidc.as_ref().map(PulumiCloudOidc::audience),
@@ -111,7 +115,7 @@ mod tests {
 
     #[test]
     fn every_pod_setting_in_the_spec_changes_the_revision_hash() {
-        let changes: [fn(&mut WorkspaceSpec); 11] = [
+        let changes: [fn(&mut WorkspaceSpec); 14] = [
             |spec| spec.image = None,
             |spec| spec.image_pull_policy = Some("Always".to_owned()),
             |spec| spec.env = vec![json!({"name": "A", "value": "1"})],
@@ -121,6 +125,9 @@ mod tests {
             |spec| spec.pod_template = Some(json!({"spec": {"nodeSelector": {"a": "b"}}})),
             |spec| spec.service_account_name = Some("deployer".to_owned()),
             |spec| spec.security_profile = Some("baseline".to_owned()),
+            |spec| spec.idle = Some(WorkspaceIdle { keep: Some(IdleKeep::Caches), ..WorkspaceIdle::default() }),
+            |spec| spec.idle = Some(WorkspaceIdle { keep: Some(IdleKeep::Volume), ..WorkspaceIdle::default() }),
+            |spec| spec.idle = Some(WorkspaceIdle { claim: Some("a".to_owned()), ..WorkspaceIdle::default() }),
             |spec| spec.pulumi_cloud_oidc = Some(oidc("acme", None)),
             |spec| spec.pulumi_cloud_oidc = Some(oidc("acme", Some("urn:example"))),
         ];
@@ -144,7 +151,7 @@ mod tests {
         let mut spec = base();
         spec.artifact = Some(ArtifactReference { digest: digest("a"), revision: String::new(), dir: String::new() });
         spec.service_template = Some(json!({"metadata": {"labels": {"a": "b"}}}));
-        spec.idle = Some(WorkspaceIdle { after: Some("30m".to_owned()) });
+        spec.idle = Some(WorkspaceIdle { after: Some("30m".to_owned()), keep: Some(IdleKeep::Nothing), claim: None });
         spec.stacks = vec![WorkspaceStack { name: "dev".to_owned(), ..Default::default() }];
         assert_eq!(revision_hash(&spec, None, None), revision_hash(&base(), None, None));
         let with_oidc = |oidc| WorkspaceSpec { pulumi_cloud_oidc: Some(oidc), ..base() };

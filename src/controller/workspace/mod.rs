@@ -33,6 +33,7 @@ mod sleep;
 mod source;
 mod spec_error;
 mod status;
+mod storage;
 mod tls;
 
 pub use agent_probe::AgentProbes;

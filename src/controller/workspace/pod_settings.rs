@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::pod_security;
 use super::spec_error::SpecError;
+use crate::config::StorageConfig;
 
 /// ServiceAccount of a pod that does not set a ServiceAccount.
 const DEFAULT_SERVICE_ACCOUNT: &str = "default";
@@ -39,6 +40,8 @@ pub struct PodSettings {
     /// Secret with the access token for Pulumi Cloud of a Workspace that does not set an access token.
     pub default_access_token_secret: Option<String>,
     pub restrictions: PodRestrictions,
+    /// What an idle Workspace keeps by default.
+    pub storage: StorageConfig,
 }
 
 /// Restrictions for the workspace pods of all namespaces.

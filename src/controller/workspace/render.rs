@@ -13,7 +13,8 @@ use super::pod_settings::PodSettings;
 use super::pulumi_cloud::Credentials;
 use super::source::DesiredSource;
 use super::spec_error::{MAX_NAME, SpecError};
-use super::{config, environment, guard, init_containers, pod, source};
+use super::storage::Storage;
+use super::{config, environment, guard, init_containers, pod, source, storage};
 use crate::api::auto::{Workspace, WorkspaceSpec};
 use crate::api::bounds;
 use crate::api::names::{AGENT_PORT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
@@ -58,6 +59,9 @@ pub fn render(
     // The same applies to a source in the image or from init containers.
     let is_bound = is_fetched_first || source.is_in_pod();
     let bound = is_bound.then_some(&source.artifact);
+    if is_bound {
+        storage::discard_source(&mut template);
+    }
     let revision_hash = revision_hash(&workspace.spec, bound, credentials.default_secret());
     pod::annotate(&mut template, &revision_hash);
     settings.restrictions.check(namespace, &template)?;
@@ -105,6 +109,7 @@ fn pod_template(
     let profile = SecurityProfile::parse(spec.security_profile.as_deref())?;
     let mut generated = pod::template(name, spec, settings, profile, &mounted, source);
     credentials.mount(&mut generated);
+    Storage::of(spec, &settings.storage)?.mount(&mut generated, name);
     let mut merged = match &spec.pod_template {
         Some(patch) => {
             guard::check_fields(patch)?;

@@ -79,6 +79,12 @@ pub enum SpecError {
     #[error("invalid idle.after {value:?}: must be at least 1m, or 0s to disable")]
     IdleAfter { value: String },
 
+    #[error("invalid idle.claim {claim:?}: must be the name of a PersistentVolumeClaim")]
+    IdleClaim { claim: String },
+
+    #[error("idle.keep Volume requires idle.claim: set it to a PersistentVolumeClaim that only this Workspace uses")]
+    NoIdleClaim,
+
     #[error("artifact.dir: {0}")]
     Directory(#[from] crate::artifact::DirectoryError),
 

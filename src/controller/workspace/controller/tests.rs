@@ -106,6 +106,7 @@ fn context(parts: &TestParts, updates: update::Updates, requeue: mpsc::Sender<Ob
             default_image: "pulumi".to_owned(),
             default_access_token_secret: None,
             restrictions: PodRestrictions::default(),
+            storage: Default::default(),
         },
         default_service_account: None,
         default_idle_after: None,

@@ -56,6 +56,7 @@ fn at_rest() -> Observed {
         default_image: "pulumi".to_owned(),
         default_access_token_secret: None,
         restrictions: Default::default(),
+        storage: Default::default(),
     };
     let workspace = workspace(json!({}), "Succeeded");
     let plain = Workspace::new("app", WorkspaceSpec::default());

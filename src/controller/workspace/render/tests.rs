@@ -16,6 +16,7 @@ fn settings() -> PodSettings {
         default_image: "pulumi/pulumi:latest-nonroot".to_owned(),
         default_access_token_secret: None,
         restrictions: PodRestrictions::default(),
+        storage: Default::default(),
     }
 }
 
@@ -89,6 +90,38 @@ fn only_memory_is_requested_by_default() {
         let rendered = rendered(json!({"resources": requested})).expect("renders");
         assert_eq!(pulumi(&rendered)["resources"], expected, "{requested}");
     }
+}
+
+#[test]
+fn a_persistent_volume_replaces_the_share_volume() {
+    let claim = |rendered: &Rendered, name: &str| {
+        let volumes = template(rendered)["spec"]["volumes"].as_array().expect("volumes are set").clone();
+        let volume = volumes.into_iter().find(|volume| volume["name"] == name);
+        volume.map(|volume| volume["persistentVolumeClaim"]["claimName"].clone())
+    };
+    let group = |rendered: &Rendered| template(rendered)["spec"]["securityContext"]["fsGroup"].clone();
+    let bootstrap = |rendered: &Rendered| template(rendered)["spec"]["initContainers"][0]["command"].clone();
+    let artifact = json!({"digest": crate::artifact::Digest::of(b"a")});
+    let nothing = rendered(json!({"artifact": artifact})).expect("renders");
+    assert_eq!((claim(&nothing, "share"), group(&nothing)), (Some(Value::Null), Value::Null));
+
+    let volume = json!({"keep": "Volume", "claim": "web"});
+    let kept = rendered(json!({"artifact": artifact, "idle": volume})).expect("renders");
+    assert_eq!((claim(&kept, "share"), group(&kept)), (Some(json!("web")), json!(1000)));
+    let command = bootstrap(&kept);
+    assert_eq!(command.as_array().expect("a list")[6..], [json!("--owner"), json!("app")], "{command}");
+    let from_init_containers = rendered(json!({"idle": volume})).expect("renders");
+    let command = bootstrap(&from_init_containers);
+    assert_eq!(command.as_array().expect("a list").last(), Some(&json!("--discard-source")), "{command}");
+
+    let cached = rendered(json!({"artifact": artifact, "idle": {"keep": "Caches", "claim": "all"}})).expect("renders");
+    assert_eq!((claim(&cached, "share"), claim(&cached, "dependency-cache")), (Some(Value::Null), Some(json!("all"))));
+    let mounts = &pulumi(&cached)["volumeMounts"];
+    let mount = json!({"name": "dependency-cache", "mountPath": "/var/cache/pulumi-controller"});
+    assert!(mounts.as_array().expect("a list").contains(&mount), "{mounts}");
+    let other = json!({"spec": {"volumes": [{"name": "share", "emptyDir": {}, "persistentVolumeClaim": null}]}});
+    let error = rendered(json!({"idle": volume, "podTemplate": other})).expect_err("is rejected").to_string();
+    assert_eq!(error, "podTemplate must not change spec.volumes[share]: the controller manages it");
 }
 
 #[test]

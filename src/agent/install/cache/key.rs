@@ -1,0 +1,206 @@
+//! Key of an entry in the cache of dependencies: a digest of everything that determines the result of an installation.
+//!
+//! The digest of the plan contains the lock files, the package manager, the version of the CLI, the options of the
+//! project and its directory. This module adds the programs that run the installation, the architecture, the libc and
+//! the settings in the environment. The agent does not run the programs to get their versions, because this takes
+//! longer than restoring a small installation.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::pulumi::arguments;
+
+/// Programs that `pulumi install` runs, directly or through a package manager.
+const PROGRAMS: [&str; 13] =
+    ["bun", "corepack", "go", "node", "npm", "pip", "pip3", "pnpm", "poetry", "python", "python3", "uv", "yarn"];
+/// Directories that contain the dynamic loader, whose name identifies the libc.
+const LIBRARY_DIRECTORIES: [&str; 2] = ["/lib", "/lib64"];
+const LOADERS: [&str; 2] = ["ld-linux", "ld-musl"];
+/// File with the name and the version of the distribution, and therefore of its libc.
+const DISTRIBUTION: &str = "/etc/os-release";
+/// File with the version of a package manager that is written in JavaScript.
+const MANIFEST: &str = "package.json";
+/// Number of parent directories of a program in which its manifest is searched.
+const MANIFEST_PARENTS: usize = 3;
+/// Maximum number of bytes of a file that are part of the key. The beginning of an executable contains its build ID.
+const MAX_BYTES: u64 = 64 * 1024;
+/// Prefixes of variables with settings of package managers, in lower case.
+const SETTINGS: [&str; 8] = ["npm_config_", "node_", "yarn_", "pnpm_", "bun_", "pip_", "uv_", "poetry_"];
+/// Variables of Go that determine the downloaded modules.
+const GO_SETTINGS: [&str; 6] = ["GOFLAGS", "GOPROXY", "GOPRIVATE", "GOSUMDB", "GOTOOLCHAIN", "GOWORK"];
+/// Parts of the names of variables that do not affect the installed files, or that change at each rotation of
+/// credentials.
+const IGNORED: [&str; 7] = ["auth", "cache", "cert", "key", "pass", "secret", "token"];
+
+/// Returns the key of the installation with the plan `plan_key` at `source`, which is the root of the source. Virtual
+/// environments contain this path.
+pub fn of_installation(plan_key: &str, source: &Path, variables: &BTreeMap<OsString, OsString>) -> String {
+    let command: Vec<_> = arguments::install().iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let search_path = variables.get(OsStr::new("PATH")).map(OsString::as_os_str).unwrap_or_default();
+    digest(&json!({
+        "plan": plan_key,
+        "source": source.to_string_lossy(),
+        "command": command,
+        "platform": platform(),
+        "programs": programs(search_path),
+        "settings": settings(variables),
+    }))
+}
+
+/// Returns the key of a plugin of the CLI.
+pub(super) fn of_plugin(name: &str) -> String {
+    digest(&json!({"plugin": name, "architecture": std::env::consts::ARCH}))
+}
+
+fn digest(inputs: &Value) -> String {
+    hex::encode(Sha256::digest(inputs.to_string()))
+}
+
+/// Describes the architecture and the libc, on which compiled files depend.
+fn platform() -> Value {
+    let names = |directory: &&str| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    let mut loaders: Vec<String> = LIBRARY_DIRECTORIES.iter().flat_map(names).collect();
+    loaders.retain(|name| LOADERS.iter().any(|loader| name.starts_with(loader)));
+    loaders.sort();
+    loaders.dedup();
+    json!({
+        "architecture": std::env::consts::ARCH,
+        "loaders": loaders,
+        "distribution": beginning(Path::new(DISTRIBUTION)),
+    })
+}
+
+/// Describes the programs that the installation can run, by their name.
+fn programs(search_path: &OsStr) -> BTreeMap<&'static str, Value> {
+    let find = |name: &str| std::env::split_paths(search_path).map(|path| path.join(name)).find(|path| path.is_file());
+    PROGRAMS.iter().filter_map(|name| Some((*name, program(&find(name)?)?))).collect()
+}
+
+/// Describes a program by its file and by the manifest of its package. All pods with the same image have the same
+/// modification times.
+fn program(path: &Path) -> Option<Value> {
+    let file = path.canonicalize().ok()?;
+    let metadata = file.metadata().ok()?;
+    Some(json!({
+        "file": file.to_string_lossy(),
+        "size": metadata.len(),
+        "modified": metadata.mtime(),
+        "beginning": beginning(&file),
+        "manifest": manifest(&file).map(|manifest| beginning(&manifest)),
+    }))
+}
+
+fn manifest(program: &Path) -> Option<PathBuf> {
+    let parents = program.ancestors().skip(1).take(MANIFEST_PARENTS);
+    parents.map(|parent| parent.join(MANIFEST)).find(|manifest| manifest.is_file())
+}
+
+/// Returns the digest of the beginning of a file, or `None` if the file cannot be read.
+fn beginning(path: &Path) -> Option<String> {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut content = Vec::new();
+        File::open(path)?.take(MAX_BYTES).read_to_end(&mut content)?;
+        Ok(content)
+    };
+    read().ok().map(|content| hex::encode(Sha256::digest(content)))
+}
+
+/// Returns the digests of the variables with settings of package managers.
+fn settings(variables: &BTreeMap<OsString, OsString>) -> BTreeMap<String, String> {
+    let settings = variables.iter().filter(|(name, _)| is_setting(&name.to_string_lossy()));
+    let digest = |value: &OsString| hex::encode(Sha256::digest(value.as_bytes()));
+    settings.map(|(name, value)| (name.to_string_lossy().into_owned(), digest(value))).collect()
+}
+
+fn is_setting(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let is_ignored = IGNORED.iter().any(|part| lower.contains(part));
+    GO_SETTINGS.contains(&name) || (!is_ignored && SETTINGS.iter().any(|prefix| lower.starts_with(prefix)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn variables(entries: &[(&str, &Path)]) -> BTreeMap<OsString, OsString> {
+        entries.iter().map(|(name, value)| (name.into(), value.as_os_str().to_owned())).collect()
+    }
+
+    #[test]
+    fn settings_of_package_managers_are_distinguished_from_credentials() {
+        for (name, expected) in [
+            ("NPM_CONFIG_REGISTRY", true),
+            ("npm_config_omit", true),
+            ("NODE_ENV", true),
+            ("PIP_INDEX_URL", true),
+            ("UV_PYTHON", true),
+            ("GOPROXY", true),
+            ("GOPRIVATE", true),
+            ("NPM_CONFIG__AUTH", false),
+            ("NODE_AUTH_TOKEN", false),
+            ("UV_CACHE_DIR", false),
+            ("POETRY_HTTP_BASIC_A_PASSWORD", false),
+            ("GOCACHE", false),
+            ("AWS_REGION", false),
+            ("PATH", false),
+        ] {
+            assert_eq!(is_setting(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_input_of_an_installation_changes_the_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let package = directory.path().join("lib/npm");
+        let programs = directory.path().join("bin");
+        fs::create_dir_all(package.join("bin")).unwrap();
+        fs::create_dir(&programs).unwrap();
+        let write = |path: &str, content: &str| {
+            let path = directory.path().join(path);
+            fs::write(&path, content).unwrap();
+            File::open(&path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        };
+        write("lib/npm/bin/npm.js", "cli");
+        write("lib/npm/package.json", "1.0.0");
+        symlink("../lib/npm/bin/npm.js", programs.join("npm")).unwrap();
+        let other = Path::new("http://other");
+        let key = |plan: &str, source: &str, more: &[(&str, &Path)]| {
+            let mut variables = variables(&[("PATH", programs.as_path())]);
+            variables.extend(self::variables(more));
+            of_installation(plan, Path::new(source), &variables)
+        };
+        let first = key("a", "/share/source", &[]);
+        assert_eq!(key("a", "/share/source", &[("NODE_AUTH_TOKEN", other)]), first, "a token was rotated");
+        let mut seen = vec![first];
+        seen.push(key("b", "/share/source", &[]));
+        seen.push(key("a", "/other/source", &[]));
+        seen.push(key("a", "/share/source", &[("NPM_CONFIG_REGISTRY", other)]));
+        write("lib/npm/package.json", "1.0.1");
+        seen.push(key("a", "/share/source", &[]));
+        write("lib/npm/bin/npm.js", "cl1");
+        seen.push(key("a", "/share/source", &[]));
+        write("bin/node", "node");
+        seen.push(key("a", "/share/source", &[]));
+        let distinct: std::collections::BTreeSet<_> = seen.iter().collect();
+        assert_eq!(distinct.len(), seen.len(), "{seen:?}");
+    }
+
+    #[test]
+    fn the_key_of_a_plugin_depends_on_its_name() {
+        assert_eq!(of_plugin("resource-random-v1.0.0"), of_plugin("resource-random-v1.0.0"));
+        assert_ne!(of_plugin("resource-random-v1.0.0"), of_plugin("resource-random-v1.0.1"));
+    }
+}

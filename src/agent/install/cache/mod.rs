@@ -1,0 +1,322 @@
+//! Cache of installed dependencies on a volume that the pods of a namespace share. A new pod restores the dependencies
+//! of its source without the registry, if an earlier pod has installed them with the same inputs: see [`key`].
+//!
+//! The directory `v1` of the volume contains:
+//! - `entries/<key>.json`: an [`Entry`], which lists the archives with the dependencies.
+//! - `archives/<sha256>.tar.gz`: an archive. Its name is its digest, which the agent verifies while it unpacks the archive.
+//! - `locks/<key>`: an empty file, which exists while an agent stores the entry.
+//! - `temporary`: files that are being written.
+//!
+//! Each file is written to `temporary`, synced and then renamed, and an entry is written after its archives. A crash
+//! therefore leaves no incomplete entry. All pods of a namespace can write to the volume, so they trust each other.
+
+mod eviction;
+pub mod key;
+mod store;
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::carry::is_directory;
+use crate::agent::durable;
+use crate::agent::layout::Layout;
+use crate::artifact::{Algorithm, Digest, Hasher, Limits, PackError, UnpackError, unpack_dependencies};
+
+/// Directory of this version of the format on the volume.
+const FORMAT: &str = "v1";
+/// Maximum size in bytes of the file of an entry.
+const MAX_ENTRY_BYTES: u64 = 1024 * 1024;
+/// Maximum number of archives in an entry.
+const MAX_PARTS: usize = 64;
+/// Maximum length in bytes of the name of a plugin.
+const MAX_PLUGIN_NAME: usize = 255;
+
+/// Reason why the cache was not used. The agent then installs the dependencies, or does not store them.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    #[error("failed to {action} {}: {source}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("the entry {} is damaged: {why}", path.display())]
+    Entry { path: PathBuf, why: String },
+    #[error("the archive {} does not exist", path.display())]
+    Missing { path: PathBuf },
+    #[error("the archive {} is damaged: its digest is {found}", path.display())]
+    Digest { path: PathBuf, found: String },
+    #[error("failed to unpack the archive {}: {source}", path.display())]
+    Unpack { path: PathBuf, source: UnpackError },
+    #[error("failed to pack the dependencies: {0}")]
+    Pack(#[from] PackError),
+    #[error("{} already exists", path.display())]
+    Occupied { path: PathBuf },
+}
+
+/// Returns a conversion for the error of a file operation.
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
+    move |source| CacheError::Io { action, path: path.to_owned(), source }
+}
+
+/// Directories of the pod that contain the dependencies of a project.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Root of the source.
+    pub source: PathBuf,
+    /// Directories in the source, relative to its root.
+    pub trees: Vec<PathBuf>,
+    /// Directory of the plugins of the CLI.
+    pub plugins: PathBuf,
+    /// Module cache of Go, for a project in Go.
+    pub go_modules: Option<PathBuf>,
+}
+
+/// Dependencies that an installation with certain inputs has installed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    parts: Vec<Part>,
+}
+
+/// An archive and the place for its content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Part {
+    place: Place,
+    archive: Digest,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Place {
+    /// Root of the source.
+    Source,
+    /// Module cache of Go.
+    GoModules,
+    /// Plugin of the CLI with this directory name.
+    Plugin(String),
+}
+
+/// Cache of installed dependencies.
+#[derive(Clone, Debug)]
+pub struct DependencyCache {
+    root: PathBuf,
+    /// Directory of Go's build cache on the same volume.
+    go_build: PathBuf,
+    /// Maximum size of all archives in bytes. Also the maximum size of Go's build cache.
+    max_bytes: u64,
+}
+
+impl DependencyCache {
+    /// Returns the cache of a workspace. Returns `None` if no volume with a cache is mounted.
+    pub fn open(layout: &Layout, max_bytes: u64) -> Option<Self> {
+        let (root, go_build) = (layout.cache().join(FORMAT), layout.shared_go_build_cache());
+        layout.cache().is_dir().then_some(DependencyCache { root, go_build, max_bytes })
+    }
+
+    /// Restores the dependencies of the entry `key`. `staging` is an empty directory in the file system of the source.
+    /// Returns `false` if the cache has no such entry.
+    ///
+    /// Directories appear at their final paths only after all archives are verified, except plugins, which are verified
+    /// one by one. Removes an entry that is damaged.
+    pub fn restore(&self, key: &str, places: &Places, staging: &Path) -> Result<bool, CacheError> {
+        let Some(entry) = self.entry(key)? else { return Ok(false) };
+        let restored = self.restore_entry(&entry, places, staging);
+        if let Err(error) = &restored
+            && matches!(error, CacheError::Digest { .. } | CacheError::Unpack { .. } | CacheError::Missing { .. })
+        {
+            tracing::warn!(%error, "removing a damaged entry of the cache of dependencies");
+            self.remove_entry(key, error);
+        }
+        restored.map(|()| true)
+    }
+
+    fn restore_entry(&self, entry: &Entry, places: &Places, staging: &Path) -> Result<(), CacheError> {
+        let source = staging.join("source");
+        fs::create_dir(&source).map_err(failed("create", &source))?;
+        let mut modules = None;
+        for part in &entry.parts {
+            match &part.place {
+                Place::Source => self.unpack(part, &source)?,
+                Place::GoModules => {
+                    let Some(target) = &places.go_modules else { continue };
+                    modules = Some((self.unpack_beside(part, target)?, target));
+                }
+                Place::Plugin(name) => {
+                    let target = places.plugins.join(name);
+                    if !target.exists() {
+                        let unpacked = self.unpack_beside(part, &target)?;
+                        unpacked.place(&target)?;
+                    }
+                }
+            }
+        }
+        if let Some((unpacked, target)) = modules {
+            unpacked.place(target)?;
+        }
+        for tree in &places.trees {
+            let (from, to) = (source.join(tree), places.source.join(tree));
+            if is_directory(&from) {
+                fs::rename(&from, &to).map_err(failed("create", &to))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Unpacks an archive next to `target`, in the same file system.
+    fn unpack_beside(&self, part: &Part, target: &Path) -> Result<Restored, CacheError> {
+        let parent = target.parent().unwrap_or(target);
+        fs::create_dir_all(parent).map_err(failed("create", parent))?;
+        let directory = tempfile::Builder::new().prefix(".restored-").tempdir_in(parent);
+        let directory = directory.map_err(failed("create a directory in", parent))?;
+        let restored = Restored { path: directory.path().join("content"), _directory: directory };
+        fs::create_dir(&restored.path).map_err(failed("create", &restored.path))?;
+        self.unpack(part, &restored.path)?;
+        Ok(restored)
+    }
+
+    /// Unpacks an archive into an empty directory and verifies its digest.
+    fn unpack(&self, part: &Part, into: &Path) -> Result<(), CacheError> {
+        let path = self.archive(&part.archive);
+        let file = File::open(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => CacheError::Missing { path: path.clone() },
+            _ => failed("read", &path)(source),
+        })?;
+        let mut reader = HashingReader { inner: &file, hasher: Hasher::new(Algorithm::Sha256) };
+        let unpacked = unpack_dependencies(&mut reader, into, &limits());
+        // Reads the rest of a damaged archive, so that the error is about the digest.
+        io::copy(&mut reader, &mut io::sink()).map_err(failed("read", &path))?;
+        let found = reader.hasher.finish();
+        if !part.archive.verify(&found) {
+            return Err(CacheError::Digest { path, found: found.to_string() });
+        }
+        unpacked.map_err(|source| match source {
+            // The disk of the pod can be full, although the archive is valid.
+            UnpackError::Write { cause, .. } => failed("unpack", &path)(cause),
+            source => CacheError::Unpack { path: path.clone(), source },
+        })?;
+        touch(&file);
+        Ok(())
+    }
+
+    /// Returns an entry, or `None` if the cache does not contain it.
+    fn entry(&self, key: &str) -> Result<Option<Entry>, CacheError> {
+        let path = self.entry_path(key);
+        let mut content = Vec::new();
+        match File::open(&path).and_then(|file| file.take(MAX_ENTRY_BYTES).read_to_end(&mut content)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("read", &path)(error)),
+        }
+        let damaged = |why: String| CacheError::Entry { path: path.clone(), why };
+        let entry = serde_json::from_slice::<Entry>(&content).map_err(|error| damaged(error.to_string()));
+        let entry = entry.and_then(|entry| match entry.check() {
+            Ok(()) => Ok(entry),
+            Err(why) => Err(damaged(why)),
+        });
+        if let Err(error) = &entry {
+            self.remove_entry(key, error);
+        }
+        entry.map(Some)
+    }
+
+    /// Removes an entry and, if its archive is damaged, the archive, so that the next installation stores them again.
+    fn remove_entry(&self, key: &str, error: &CacheError) {
+        let archive = match error {
+            CacheError::Digest { path, .. } | CacheError::Unpack { path, .. } => Some(path.clone()),
+            _ => None,
+        };
+        for path in std::iter::once(self.entry_path(key)).chain(archive) {
+            if let Err(error) = durable::remove(&path) {
+                tracing::warn!(path = %path.display(), %error, "failed to remove a damaged file of the cache of dependencies");
+            }
+        }
+    }
+
+    fn entry_path(&self, key: &str) -> PathBuf {
+        self.root.join("entries").join(format!("{key}.json"))
+    }
+
+    fn archive(&self, digest: &Digest) -> PathBuf {
+        self.archives().join(format!("{}.tar.gz", digest.hex()))
+    }
+
+    fn archives(&self) -> PathBuf {
+        self.root.join("archives")
+    }
+}
+
+impl Entry {
+    /// Returns the reason why an entry is invalid. Each agent of the namespace can write entries.
+    fn check(&self) -> Result<(), String> {
+        if self.parts.len() > MAX_PARTS {
+            return Err(format!("it has more than {MAX_PARTS} archives"));
+        }
+        for Part { place, archive } in &self.parts {
+            if archive.algorithm() != Algorithm::Sha256 {
+                return Err(format!("the digest {archive} has another algorithm"));
+            }
+            if let Place::Plugin(name) = place
+                && !is_plugin(name)
+            {
+                return Err(format!("{name:?} is not the name of a plugin"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether a directory with this name is an installed plugin, such as `resource-random-v4.16.7`.
+fn is_plugin(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'+');
+    let is_kind =
+        ["analyzer-", "converter-", "language-", "resource-", "tool-"].iter().any(|kind| name.starts_with(kind));
+    is_kind && name.len() <= MAX_PLUGIN_NAME && name.bytes().all(is_plain) && !name.ends_with(".lock")
+}
+
+/// Returns the limits for an archive with dependencies. Installed dependencies are often larger than a source.
+fn limits() -> Limits {
+    let default = Limits::default();
+    // Compiled files can contain long sequences of zeros.
+    Limits { unpacked_bytes: 16 * default.unpacked_bytes, entries: 5 * default.entries, ratio: 1_100, ..default }
+}
+
+/// Records the use of a file, for the eviction. The file may be on a read-only volume, where nothing is evicted.
+fn touch(file: &File) {
+    let _ = file.set_modified(SystemTime::now());
+}
+
+/// Directory with the content of an archive, which is not yet at its final path.
+struct Restored {
+    path: PathBuf,
+    /// Removes the directory.
+    _directory: tempfile::TempDir,
+}
+
+impl Restored {
+    /// Moves the directory to its final path, which must not exist or must be an empty directory.
+    fn place(self, target: &Path) -> Result<(), CacheError> {
+        fs::rename(&self.path, target).map_err(|source| match source.kind() {
+            io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {
+                CacheError::Occupied { path: target.to_owned() }
+            }
+            _ => failed("create", target)(source),
+        })
+    }
+}
+
+/// Computes the digest of the bytes that are read.
+struct HashingReader<R> {
+    inner: R,
+    hasher: Hasher,
+}
+
+impl<R: Read> Read for HashingReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.hasher.update(buffer.get(..count).unwrap_or_default());
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Stores the dependencies of an installation in the cache.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use tempfile::NamedTempFile;
+
+use super::{
+    CacheError, DependencyCache, Entry, MAX_PARTS, Part, Place, Places, failed, is_plugin, key, limits, touch,
+};
+use crate::agent::durable;
+use crate::artifact::{Algorithm, Digest, Hasher, pack_dependencies};
+use crate::runtime::failpoint;
+
+/// Age of a lock after which another agent ignores it. Its agent has been killed.
+pub(super) const MAX_LOCK_AGE: Duration = Duration::from_secs(30 * 60);
+/// Modes of the files and directories on the volume. Pods with different users share the volume.
+const FILE_MODE: u32 = 0o664;
+const DIRECTORY_MODE: u32 = 0o2775;
+const BUFFER: usize = 256 * 1024;
+
+/// Exclusive right to store an entry. The lock only prevents needless work: two agents that store the same entry write
+/// the same content.
+struct Lock {
+    path: PathBuf,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Err(error) = durable::remove(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "failed to remove a lock of the cache of dependencies");
+        }
+    }
+}
+
+impl DependencyCache {
+    /// Stores the dependencies in `places` as the entry `key`, and then removes archives that exceed the limits. Returns
+    /// `false` if the cache already contains the entry, or if another agent is storing it.
+    pub fn store(&self, key: &str, places: &Places) -> Result<bool, CacheError> {
+        self.create_directories()?;
+        if self.is_complete(key) {
+            return Ok(false);
+        }
+        let Some(_lock) = self.lock(key)? else { return Ok(false) };
+        let mut parts = Vec::new();
+        if !places.trees.is_empty() {
+            parts.push(Part { place: Place::Source, archive: self.pack(&places.source, &places.trees)? });
+        }
+        if let Some(modules) = places.go_modules.as_deref().filter(|modules| modules.is_dir()) {
+            let content = children(modules)?;
+            parts.push(Part { place: Place::GoModules, archive: self.pack(modules, &content)? });
+        }
+        for name in plugins(&places.plugins)?.into_iter().take(MAX_PARTS.saturating_sub(parts.len())) {
+            parts.push(self.plugin(&places.plugins, name)?);
+        }
+        failpoint::hit("dependency-cache-archives");
+        self.write_entry(key, &Entry { parts })?;
+        failpoint::hit("dependency-cache-entry");
+        self.evict()?;
+        Ok(true)
+    }
+
+    fn create_directories(&self) -> Result<(), CacheError> {
+        for name in ["entries", "archives", "locks", "temporary"] {
+            let directory = self.root.join(name);
+            if directory.is_dir() {
+                continue;
+            }
+            fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
+            // Fails if another user owns the directory, who has set the mode.
+            let _ = fs::set_permissions(&self.root, Permissions::from_mode(DIRECTORY_MODE));
+            let _ = fs::set_permissions(&directory, Permissions::from_mode(DIRECTORY_MODE));
+        }
+        Ok(())
+    }
+
+    /// Returns whether the cache contains an entry with all its archives, and records their use.
+    fn is_complete(&self, key: &str) -> bool {
+        let Ok(Some(entry)) = self.entry(key) else { return false };
+        entry.parts.iter().all(|part| File::open(self.archive(&part.archive)).map(|file| touch(&file)).is_ok())
+    }
+
+    /// Creates the lock of an entry. Returns `None` if another agent has the lock.
+    fn lock(&self, key: &str) -> Result<Option<Lock>, CacheError> {
+        let path = self.root.join("locks").join(key);
+        for _ in 0..2 {
+            match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(_) => return Ok(Some(Lock { path })),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(failed("create", &path)(error)),
+            }
+            if !is_older(&path, MAX_LOCK_AGE) {
+                return Ok(None);
+            }
+            durable::remove(&path).map_err(failed("remove", &path))?;
+        }
+        Ok(None)
+    }
+
+    /// Returns the part for a plugin. All entries with the plugin share its archive.
+    fn plugin(&self, directory: &Path, name: String) -> Result<Part, CacheError> {
+        let key = key::of_plugin(&name);
+        // Reading a damaged entry removes it.
+        let known = self.entry(&key).ok().flatten();
+        if let Some(known) = known.and_then(|entry| entry.parts.into_iter().next())
+            && known.place == Place::Plugin(name.clone())
+            && let Ok(archive) = File::open(self.archive(&known.archive))
+        {
+            touch(&archive);
+            return Ok(known);
+        }
+        let plugin = directory.join(&name);
+        let archive = self.pack(&plugin, &children(&plugin)?)?;
+        let part = Part { place: Place::Plugin(name), archive };
+        self.write_entry(&key, &Entry { parts: vec![part.clone()] })?;
+        Ok(part)
+    }
+
+    /// Packs directories and files below `root` into an archive. Returns the digest of the archive.
+    fn pack(&self, root: &Path, content: &[PathBuf]) -> Result<Digest, CacheError> {
+        let temporary = self.temporary()?;
+        let mut writer = BufWriter::with_capacity(
+            BUFFER,
+            HashingWriter { inner: temporary.as_file(), hasher: Hasher::new(Algorithm::Sha256) },
+        );
+        pack_dependencies(root, content, &mut writer, &limits())?;
+        let hasher = match writer.into_inner() {
+            Ok(writer) => writer.hasher,
+            Err(error) => return Err(failed("write", temporary.path())(error.into_error())),
+        };
+        let digest = hasher.finish();
+        persist(temporary, &self.archive(&digest))?;
+        Ok(digest)
+    }
+
+    fn write_entry(&self, key: &str, entry: &Entry) -> Result<(), CacheError> {
+        let (path, mut temporary) = (self.entry_path(key), self.temporary()?);
+        let written = serde_json::to_vec(entry).map_err(io::Error::other).and_then(|entry| temporary.write_all(&entry));
+        written.map_err(failed("write", &path))?;
+        persist(temporary, &path)
+    }
+
+    fn temporary(&self) -> Result<NamedTempFile, CacheError> {
+        let directory = self.root.join("temporary");
+        NamedTempFile::new_in(&directory).map_err(failed("create a file in", &directory))
+    }
+}
+
+/// Syncs a temporary file and renames it to its final path, which may exist.
+fn persist(temporary: NamedTempFile, path: &Path) -> Result<(), CacheError> {
+    let file = temporary.as_file();
+    let synced = file.set_permissions(Permissions::from_mode(FILE_MODE)).and_then(|()| file.sync_all());
+    synced.map_err(failed("write", path))?;
+    temporary.persist(path).map_err(|error| failed("create", path)(error.error))?;
+    let parent = path.parent().unwrap_or(path);
+    durable::sync_directory(parent).map_err(failed("sync", parent))
+}
+
+/// Returns the names of the installed plugins. The CLI marks a plugin that it has not installed completely with a file.
+fn plugins(directory: &Path) -> Result<Vec<String>, CacheError> {
+    if !directory.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut names: Vec<String> = children(directory)?
+        .into_iter()
+        .filter_map(|name| name.into_os_string().into_string().ok())
+        .filter(|name| is_plugin(name) && super::is_directory(&directory.join(name)))
+        .filter(|name| !directory.join(format!("{name}.partial")).exists())
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Returns the names in a directory.
+fn children(directory: &Path) -> Result<Vec<PathBuf>, CacheError> {
+    let entries = fs::read_dir(directory).map_err(failed("read", directory))?;
+    let names: io::Result<Vec<PathBuf>> = entries.map(|entry| entry.map(|entry| entry.file_name().into())).collect();
+    let mut names = names.map_err(failed("read", directory))?;
+    names.sort();
+    Ok(names)
+}
+
+/// Returns whether a file was last modified before this time. Returns `false` if the file does not exist.
+pub(super) fn is_older(path: &Path, age: Duration) -> bool {
+    let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified());
+    modified.is_ok_and(|modified| SystemTime::now().duration_since(modified).is_ok_and(|found| found > age))
+}
+
+/// Computes the digest of the bytes that are written.
+struct HashingWriter<W> {
+    inner: W,
+    hasher: Hasher,
+}
+
+impl<W: Write> Write for HashingWriter<W> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let count = self.inner.write(buffer)?;
+        self.hasher.update(buffer.get(..count).unwrap_or_default());
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

@@ -1,0 +1,128 @@
+//! Restores the dependencies of a source from the cache of the namespace, and stores them there after an installation. A
+//! failure of the cache never affects a source: the agent then installs the dependencies.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::state::{Candidate, Source};
+use crate::agent::durable;
+use crate::agent::environment::{self, Environment};
+use crate::agent::install::cache::{CacheError, DependencyCache, Places, key};
+use crate::agent::install::carry::{self, Copying};
+use crate::pulumi::install::InstallPlan;
+
+/// Scheduling priority of the thread that stores dependencies, so that it does not delay a run.
+const LOWEST_PRIORITY: i32 = 19;
+/// Variable with the module cache of Go.
+const GO_MODULES_VARIABLE: &str = "GOMODCACHE";
+
+impl Source {
+    /// Restores the dependencies of a source whose root is `tree`. Returns whether no installation is necessary.
+    pub(super) async fn restore_dependencies(&self, candidate: &Candidate, plan: &InstallPlan, tree: &Path) -> bool {
+        let Some((cache, key, places)) = self.cached(candidate, plan, tree) else { return false };
+        candidate.report("restoring its dependencies from the cache");
+        let staging = self.layout.staging();
+        let restoring = tokio::task::spawn_blocking(move || restore(&cache, &key, &places, &staging));
+        let restored = restoring.await.map_err(io::Error::other);
+        let is_restored = match restored {
+            Ok(Ok(is_restored)) => is_restored,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "failed to restore the dependencies from the cache; installing them");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%error, "failed to restore the dependencies from the cache; installing them");
+                false
+            }
+        };
+        match is_restored {
+            true => tracing::info!("restored the dependencies from the cache without an installation"),
+            false => tracing::info!("the dependencies are not in the cache"),
+        }
+        is_restored
+    }
+
+    /// Stores the dependencies that were installed for the source in the background. The copy of the dependencies is
+    /// complete when this call returns, so a run can then change them.
+    pub(super) async fn store_dependencies(&self, candidate: &Candidate, plan: &InstallPlan) {
+        let source = self.layout.source();
+        let Some((cache, key, places)) = self.cached(candidate, plan, &source) else { return };
+        let snapshot = self.layout.staging().join(format!("cache-{}", uuid::Uuid::new_v4()));
+        let directory = snapshot.clone();
+        let copying = tokio::task::spawn_blocking(move || copy(places, &directory));
+        let copied = copying.await.map_err(io::Error::other).and_then(|copied| copied);
+        let stored = copied.and_then(|places| {
+            let store = move || store(&cache, &key, &places, &snapshot);
+            std::thread::Builder::new().name("cache".to_owned()).spawn(store).map(drop)
+        });
+        if let Err(error) = stored {
+            tracing::warn!(%error, "failed to store the dependencies in the cache");
+        }
+    }
+
+    /// Returns the cache, the key of the dependencies and their places. Returns `None` if the workspace has no cache, or
+    /// if the inputs of the installation are not completely known.
+    fn cached(
+        &self,
+        candidate: &Candidate,
+        plan: &InstallPlan,
+        tree: &Path,
+    ) -> Option<(DependencyCache, String, Places)> {
+        let cache = self.cache.clone().filter(|_| plan.reinstall_reason.is_none())?;
+        // If a Secret is not mounted yet, the installation waits for it.
+        let environment = environment::build(&self.layout, &candidate.desired.environment).ok()?;
+        let key = key::of_installation(&plan.installed.key, &self.layout.source(), &environment.variables);
+        let go_modules = environment.get(GO_MODULES_VARIABLE).filter(|_| plan.installed.manager == "go");
+        let places = Places {
+            source: tree.to_owned(),
+            trees: plan.trees.clone(),
+            plugins: plugins(&environment)?,
+            go_modules: go_modules.map(PathBuf::from),
+        };
+        Some((cache, key, places))
+    }
+}
+
+/// Returns the directory of the plugins of the CLI.
+fn plugins(environment: &Environment) -> Option<PathBuf> {
+    let home = environment.get("PULUMI_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(Path::new(environment.get("HOME")?).join(".pulumi")))?;
+    Some(home.join("plugins"))
+}
+
+fn restore(cache: &DependencyCache, key: &str, places: &Places, staging: &Path) -> Result<bool, CacheError> {
+    let create = |source| CacheError::Io { action: "create a directory in", path: staging.to_owned(), source };
+    let directory = tempfile::tempdir_in(staging).map_err(create)?;
+    let restored = cache.restore(key, places, directory.path());
+    // A program can have stored directories that their owner cannot change.
+    if let Err(error) = durable::remove(directory.path()) {
+        tracing::warn!(%error, "failed to remove a directory with restored dependencies");
+    }
+    restored
+}
+
+/// Copies the directories in the source to `snapshot`. Files of packages become hard links: see [`carry`].
+fn copy(places: Places, snapshot: &Path) -> io::Result<Places> {
+    std::fs::create_dir(snapshot)?;
+    let trees = carry::existing_directories(&places.source, &places.trees);
+    for parent in trees.iter().filter_map(|tree| tree.parent()) {
+        std::fs::create_dir_all(snapshot.join(parent))?;
+    }
+    let copying = Copying { links: true, selects: |_| true };
+    carry::copy_all(&places.source, snapshot, &trees, copying, || false)?;
+    Ok(Places { source: snapshot.to_owned(), trees, ..places })
+}
+
+/// Stores the dependencies, and removes their copy.
+fn store(cache: &DependencyCache, key: &str, places: &Places, snapshot: &Path) {
+    // Affects only this thread. An error is not important.
+    let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
+    match cache.store(key, places) {
+        Ok(true) => tracing::info!("stored the dependencies in the cache"),
+        Ok(false) => tracing::info!("the cache already contains the dependencies, or another agent is storing them"),
+        Err(error) => tracing::warn!(%error, "failed to store the dependencies in the cache"),
+    }
+    if let Err(error) = durable::remove(snapshot) {
+        tracing::warn!(%error, "failed to remove the copy of the dependencies");
+    }
+}
