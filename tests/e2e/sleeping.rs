@@ -1,16 +1,21 @@
 //! Tests Workspaces that have no pod while they are idle.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use pulumi_controller::api::auto::Workspace;
 use pulumi_controller::api::conditions::{READY, find, workspace_reason};
 use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, workspace_object, workspace_pod};
 use pulumi_controller::api::pulumi::{ConfigReference, Stack};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::by_hand::{output, run_update, until_ready, until_workspace, workspace};
-use crate::harness::{Poll, Program, Scene, Source, StackHandle, WaitLimit, api_call, is_done, once, run, wait_until};
+use crate::harness::{
+    Poll, Program, Scene, Source, StackHandle, Volume, WaitLimit, api_call, is_done, once, run, wait_until,
+};
 use crate::runs_parts::{in_pod, shell_in_pod};
+
+/// Digest of an archive that does not exist.
+const DIGEST: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Returns a Stack whose Workspace falls asleep after one minute.
 pub fn stack_with_idle_time(scene: &Scene, source: &Source<'_>) -> Stack {
@@ -94,6 +99,55 @@ fn a_requested_run_wakes_a_stack_whose_source_is_unchanged() {
         let pods = scene.list::<Pod>().await;
         assert!(pods.is_empty(), "{pods:?}");
     });
+}
+
+#[test]
+fn a_persistent_volume_survives_the_sleep_and_belongs_to_one_workspace() {
+    run("sleeping-volume", async |scene| {
+        let volume = Volume::create(scene, "main-share").await;
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Mi"}}});
+        scene.create::<PersistentVolumeClaim>(json!({"metadata": {"name": "main-share"}, "spec": spec})).await;
+        let source = scene.source("app").await;
+        let program = |value: &str| Program::new("sleeping-volume").step("step", json!({"value": value})).files();
+        let first = source.push(&program("one")).await;
+        let mut stack = stack_with_idle_time(scene, &source);
+        let idle = json!({"after": "1m", "keep": "Volume", "claim": "main-share"});
+        stack.spec.workspace_template.get_or_insert_default()["spec"]["idle"] = idle.clone();
+        let main = scene.start(stack).await;
+        main.until_applied(&first).await;
+        let script = "mkdir -p /share/cache && echo kept >/share/cache/marker && cat /share/source.json";
+        let before = in_pod(scene, script).await;
+        until_asleep(scene, "main").await;
+
+        run_on_request(&main, "while asleep").await;
+        assert_eq!(in_pod(scene, "cat /share/cache/marker /share/owner").await, "kept\nmain");
+        let tree =
+            |record: &str| serde_json::from_str::<Value>(record).expect("JSON")["current_source"]["tree"].clone();
+        let after = in_pod(scene, "cat /share/source.json").await;
+        assert_eq!(tree(&after), tree(&before), "the source is not unpacked again");
+        let second = source.push(&program("two")).await;
+        main.until_applied(&second).await;
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
+
+        workspace(scene, "other", json!({"flux": {"url": "http://source/a.tar.gz", "digest": DIGEST}, "idle": idle}))
+            .await;
+        until_workspace(scene, "other", "to report the owner of the volume", WaitLimit::Long, |other| {
+            let conditions = other.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            find(conditions, READY).is_some_and(|ready| ready.message.contains("init container bootstrap"))
+        })
+        .await;
+        scene.delete::<Workspace>("other").await;
+        main.delete().await;
+        main.until_gone().await;
+        volume.remove().await;
+    });
+}
+
+/// Returns the output of a shell script in the pod of the Stack `main`.
+async fn in_pod(scene: &Scene, script: &str) -> String {
+    let output = shell_in_pod(scene, "main", script).output().await.expect("kubectl starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
 }
 
 #[test]

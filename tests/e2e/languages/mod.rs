@@ -8,6 +8,7 @@ mod components;
 mod dynamic_resources;
 mod failed_installations;
 mod features;
+mod kept_caches;
 mod lock_files;
 mod memory;
 mod modules;
