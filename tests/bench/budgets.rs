@@ -39,6 +39,7 @@ mod size;
 mod starts;
 mod table;
 mod tenants;
+mod wake;
 
 #[allow(dead_code, reason = "the harness applies only a part of the rules")]
 #[path = "../e2e/conformance.rs"]
@@ -61,13 +62,14 @@ use crate::harness::run_alone;
 use crate::table::{Row, publish};
 
 /// The names of all benchmarks in order.
-const BENCHMARKS: [&str; 15] = [
+const BENCHMARKS: [&str; 16] = [
     "size",
     "parts",
     "shallow",
     "path",
     "poll",
     "cold",
+    "wake",
     "languages",
     "tenants",
     "crowd",
@@ -125,6 +127,7 @@ async fn run(benchmark: &str, expected: &[String], folder: &Path) -> Vec<Row> {
             "path" => path::measure().await,
             "poll" => vec![git_path::measure().await],
             "cold" => vec![cold::measure().await],
+            "wake" => wake::measure().await,
             "languages" => languages::measure().await,
             "tenants" => tenants::measure().await,
             "crowd" => crowd::measure(with_rest).await,

@@ -52,7 +52,7 @@ fn file(path: &str, content: impl Into<String>) -> File {
     File { path: path.to_owned(), content: content.into() }
 }
 
-fn typescript(text: &str, more: bool) -> Vec<File> {
+pub fn typescript(text: &str, more: bool) -> Vec<File> {
     let (mut package, mut lock): (Value, Value) =
         (serde_json::from_str(PACKAGE).expect("valid JSON"), serde_json::from_str(PACKAGE_LOCK).expect("valid JSON"));
     if more {
@@ -196,7 +196,7 @@ fn row(language: &Language, change: &str, runs: &[Vec<Moment>], bare: f64, budge
 }
 
 /// Returns the Stack with the image of the language runtimes and the registry of the test cluster.
-fn with_registry(mut stack: Stack) -> Stack {
+pub fn with_registry(mut stack: Stack) -> Stack {
     if let Some(template) = &mut stack.spec.workspace_template {
         template["spec"]["image"] = json!(IMAGE);
         template["spec"]["env"] = registry_variables();

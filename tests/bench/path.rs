@@ -168,7 +168,7 @@ impl Pod {
     }
 
     /// Returns the start and end time of the CLI for an operation, from the journal of the agent.
-    async fn journal(&self, operation: &str) -> (Moment, Moment) {
+    pub async fn journal(&self, operation: &str) -> (Moment, Moment) {
         let milliseconds = |time: i64| time as f64 / 1000.0;
         let folder = format!("{}/operations/{operation}", names::SHARE_DIRECTORY);
         let progress = self.run(&format!("cat {folder}/progress-0")).await;

@@ -1,0 +1,254 @@
+//! Measures how fast a Workspace wakes: from an artifact in the status of its source to the start of the CLI, while the
+//! Workspace is asleep. The baseline is a bare pod with the same image and, with dependencies, the package manager or
+//! `tar` alone.
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as CorePod};
+use kube::ResourceExt;
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::conditions::{READY, find, workspace_reason};
+use pulumi_controller::api::names;
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::{Value, json};
+
+use crate::harness::languages::IMAGE;
+use crate::harness::{File, Poll, Scene, StackHandle, Volume, WaitLimit, in_scene, wait_until};
+use crate::languages;
+use crate::moments::{Moment, Moments, now};
+use crate::path::{self, Pod, Watched, watched};
+use crate::table::{Row, Step, median};
+
+const ROUNDS: usize = 3;
+/// Shortest idle time that a Workspace can have.
+const IDLE_AFTER: &str = "1m";
+const CLAIM: &str = "pulumi-cache";
+const STORED: &str = "stored the dependencies in the cache";
+
+/// The steps in order.
+const STEPS: [&str; 5] = [
+    "artifact fetched, Workspace woken, pod created",
+    "pod scheduled, volumes mounted, agent copied by `bootstrap`",
+    "agent started, source and dependencies installed",
+    "run recorded and bound to the pod",
+    "agent called, CLI started",
+];
+
+/// A program, and what its Workspace keeps while it is asleep.
+struct Case {
+    name: &'static str,
+    scene: &'static str,
+    /// Returns the files of the program with a text that changes in each round.
+    files: fn(text: &str) -> Vec<File>,
+    has_dependencies: bool,
+    keeps_caches: bool,
+    /// Maximum time in seconds, if there is a budget.
+    budget: Option<f64>,
+}
+
+const CASES: [Case; 3] = [
+    Case {
+        name: "YAML",
+        scene: "bench-wake-yaml",
+        files: path::program,
+        has_dependencies: false,
+        keeps_caches: false,
+        budget: Some(3.0),
+    },
+    Case {
+        name: "TypeScript, without a cache",
+        scene: "bench-wake-ts",
+        files: typescript,
+        has_dependencies: true,
+        keeps_caches: false,
+        budget: None,
+    },
+    Case {
+        name: "TypeScript, unchanged lock file, with the cache",
+        scene: "bench-wake-cache",
+        files: typescript,
+        has_dependencies: true,
+        keeps_caches: true,
+        budget: Some(4.0),
+    },
+];
+
+fn typescript(text: &str) -> Vec<File> {
+    languages::typescript(text, false)
+}
+
+pub async fn measure() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (number, case) in CASES.iter().enumerate() {
+        println!("case {} of {}: {}", number + 1, CASES.len(), case.name);
+        in_scene(case.scene, async |scene| rows.push(measure_case(scene, case).await)).await;
+    }
+    rows
+}
+
+async fn measure_case(scene: &Scene, case: &Case) -> Row {
+    let volume = if case.keeps_caches { Some(create_volume(scene).await) } else { None };
+    let source = scene.source("app").await;
+    let first = source.artifact_of(&source.push(&(case.files)("start")).await).await;
+    let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
+    external.create(json!({})).await;
+    external.publish(&first).await;
+    let stack = scene.start(prepared(scene.stack_on_kind("main", None, &external), case)).await;
+    stack.until_revision(&first.revision).await;
+    let pod = Pod::of(scene, &stack.name);
+    if case.keeps_caches {
+        until_stored(&stack).await;
+    }
+    let (limit, description) = limit(scene, case, &pod).await;
+    let (workspaces, updates) = (Moments::<Workspace>::watch(scene.api()), Moments::<Update>::watch(scene.api()));
+    let pods = Moments::<CorePod>::watch(scene.api());
+    let mut rounds = Vec::new();
+    for round in 1..=ROUNDS {
+        until_asleep(scene, &stack).await;
+        let artifact = source.artifact_of(&source.push(&(case.files)(&format!("round {round}"))).await).await;
+        let began = now();
+        external.publish(&artifact).await;
+        stack.until_revision(&artifact.revision).await;
+        let uid = stack.pod().await.uid();
+        let moments = moments(began, watched(&artifact.revision, &workspaces, &updates), &pods, uid, &pod).await;
+        println!("round {round} of {ROUNDS}: exec after {:.2} s", moments[STEPS.len()] - began);
+        rounds.push(moments);
+    }
+    if let Some(volume) = volume {
+        volume.remove().await;
+    }
+    row(case, &rounds, limit, &description)
+}
+
+/// Returns the start time and the end time of each step.
+async fn moments(
+    began: Moment,
+    Watched { source_installed, bound, update, .. }: Watched,
+    pods: &Moments<CorePod>,
+    uid: Option<String>,
+    pod: &Pod,
+) -> Vec<Moment> {
+    let created = pods.first("of this run", |pod| pod.uid() == uid);
+    let initialized = pods.first("that is initialized", |pod| pod.uid() == uid && has_condition(pod, "Initialized"));
+    let (exec, _) = pod.journal(&update.uid().unwrap_or_default()).await;
+    vec![began, created, initialized, source_installed, bound, exec]
+}
+
+fn row(case: &Case, rounds: &[Vec<Moment>], limit: f64, description: &str) -> Row {
+    let total = median(rounds.iter().map(|moments| moments[STEPS.len()] - moments[0]).collect());
+    let step = |i: usize| median(rounds.iter().map(|moments| moments[i + 1] - moments[i]).collect());
+    let steps = (0..STEPS.len()).map(|i| Step { name: STEPS[i].to_owned(), seconds: step(i) }).collect();
+    let name = format!("artifact in status → exec of `pulumi up`, asleep, {}", case.name);
+    let row = match case.budget {
+        Some(budget) => Row::seconds(&name, total, budget),
+        None => Row::of(&name, "", format!("{total:.2} s"), None),
+    };
+    row.with_steps(steps)
+        .with_note(format!("{description}: {limit:.2} s; ratio {:.2}; medians of {ROUNDS}", total / limit))
+}
+
+/// Returns the time in seconds without the controller, and its description.
+async fn limit(scene: &Scene, case: &Case, pod: &Pod) -> (f64, String) {
+    let image = if case.has_dependencies { IMAGE } else { scene.pulumi_image() };
+    let mut starts = Vec::new();
+    for round in 1..=ROUNDS {
+        starts.push(bare_pod(scene, image, round).await);
+    }
+    let start = median(starts);
+    if !case.has_dependencies {
+        return (start, "bare pod".to_owned());
+    }
+    let (prepare, command, name) = match case.keeps_caches {
+        true => (
+            "rm -rf /tmp/bare && mkdir -p /tmp/bare && cd /tmp/bare".to_owned(),
+            "for archive in /var/cache/pulumi-controller/v1/archives/*.tar.gz; do tar -xzf \"$archive\"; done",
+            "`tar -xzf`",
+        ),
+        false => (bare_project(), "npm install --loglevel=error", "`npm install`"),
+    };
+    let mut durations = Vec::new();
+    for _ in 0..ROUNDS {
+        durations.push(pod.duration(&prepare, command).await);
+    }
+    let duration = median(durations);
+    (start + duration, format!("bare pod ({start:.2} s) and {name} ({duration:.2} s)"))
+}
+
+/// Returns a script that writes the project to an empty directory.
+fn bare_project() -> String {
+    let mut script = "rm -rf /tmp/bare && mkdir -p /tmp/bare && cd /tmp/bare".to_owned();
+    for File { path, content } in typescript("bare") {
+        script.push_str(&format!("\ncat >{path} <<'END_OF_FILE'\n{content}END_OF_FILE"));
+    }
+    script
+}
+
+/// Returns the time from the creation of a pod without volumes until it is ready, in seconds.
+async fn bare_pod(scene: &Scene, image: &str, round: usize) -> f64 {
+    let name = format!("bare-{round}");
+    let pods = Moments::<CorePod>::watch(scene.api());
+    let container = json!({
+        "name": "main", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "3600"],
+        "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+    });
+    let security = json!({"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}});
+    let spec = json!({"containers": [container], "securityContext": security, "terminationGracePeriodSeconds": 0});
+    let began = now();
+    scene.create::<CorePod>(json!({"metadata": {"name": name}, "spec": spec})).await;
+    let ready = wait_until(format!("the pod {name} to be ready"), WaitLimit::Run, async || {
+        match pods.find(|pod| pod.name_any() == name && has_condition(pod, "Ready")) {
+            Some((moment, _)) => Poll::Found(moment),
+            None => Poll::NotYet("not ready".to_owned()),
+        }
+    })
+    .await;
+    scene.delete::<CorePod>(&name).await;
+    ready - began
+}
+
+fn has_condition(pod: &CorePod, kind: &str) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| condition.type_ == kind && condition.status == "True")
+}
+
+fn prepared(mut stack: Stack, case: &Case) -> Stack {
+    if case.has_dependencies {
+        stack = languages::with_registry(stack);
+    }
+    if let Some(template) = &mut stack.spec.workspace_template {
+        template["spec"]["idle"] = idle(case);
+    }
+    stack
+}
+
+fn idle(case: &Case) -> Value {
+    let keep = if case.keeps_caches { "Caches" } else { "Nothing" };
+    json!({"after": IDLE_AFTER, "keep": keep, "claim": CLAIM})
+}
+
+async fn create_volume(scene: &Scene) -> Volume {
+    let volume = Volume::create(scene, CLAIM).await;
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    scene.create::<PersistentVolumeClaim>(json!({"metadata": {"name": CLAIM}, "spec": spec})).await;
+    volume
+}
+
+async fn until_stored(stack: &StackHandle<'_>) {
+    wait_until("the dependencies to be stored in the cache", WaitLimit::Run, async || {
+        let log = stack.pod_log(names::PULUMI_CONTAINER).await;
+        if log.contains(STORED) { Poll::Found(()) } else { Poll::NotYet(log) }
+    })
+    .await;
+}
+
+/// Waits until the Workspace is asleep and has no pod.
+async fn until_asleep(scene: &Scene, stack: &StackHandle<'_>) {
+    wait_until("the Workspace to be asleep", WaitLimit::Long, async || {
+        let conditions = stack.workspace().await.status.map(|status| status.conditions).unwrap_or_default();
+        let reason = find(&conditions, READY).map(|ready| ready.reason.clone());
+        let pod = scene.api::<CorePod>().get_opt(&names::workspace_pod(&stack.name)).await;
+        match (reason.as_deref(), pod) {
+            (Some(workspace_reason::SLEEPING), Ok(None)) => Poll::Found(()),
+            (reason, pod) => Poll::NotYet(format!("{reason:?}, pod {:?}", pod.map(|pod| pod.is_some()))),
+        }
+    })
+    .await;
+}
