@@ -109,6 +109,27 @@ impl Workspace {
         workspace
     }
 
+    /// Starts a workspace with a cache of dependencies in the directory `cache`, and with a script that replaces the CLI.
+    pub async fn start_with_cache(cli: &str) -> Self {
+        let mut workspace = Self::prepare();
+        let cache = workspace.path("cache");
+        fs::create_dir(&cache).unwrap();
+        workspace.variables.push(("DEPENDENCY_CACHE_DIRECTORY", cache));
+        workspace.replace_cli(Some(cli));
+        workspace.start_agent().await;
+        workspace
+    }
+
+    /// Starts an agent in a new pod, with an empty share volume and an empty home directory.
+    pub async fn replace_pod(&mut self) {
+        self.kill();
+        for name in ["share", "home"] {
+            fs::remove_dir_all(self.path(name)).unwrap();
+            fs::create_dir(self.path(name)).unwrap();
+        }
+        self.start_agent().await;
+    }
+
     /// Starts a workspace with an additional environment variable and without the `PATH` entries that contain the
     /// hidden program.
     pub async fn start_without(hidden: &'static str, variable: &'static str, value: PathBuf) -> Self {

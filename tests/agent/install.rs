@@ -148,6 +148,44 @@ async fn npm_dependencies_are_reused_only_if_the_lock_file_is_equal() {
 }
 
 #[tokio::test]
+async fn a_new_pod_restores_its_dependencies_from_the_cache() {
+    let plugin = "home/.pulumi/plugins/resource-pads-v1.0.0/pulumi-resource-pads";
+    let fake_cli = FakeCli::new(
+        "plugin=\"$HOME/.pulumi/plugins/resource-pads-v1.0.0\"\n\
+         mkdir -p node_modules/pads \"$plugin\"\n\
+         echo 1 >node_modules/pads/index.js\n\
+         echo 2 >\"$plugin/pulumi-resource-pads\"",
+    );
+    let mut workspace = Workspace::start_with_cache(&fake_cli.script).await;
+    let files = [NODE, ("package.json", "{}"), ("package-lock.json", "{}")];
+    workspace.deliver(&files).await.unwrap();
+    assert_eq!(fake_cli.installs(), 1);
+    workspace.until_logged("stored the dependencies in the cache").await;
+
+    workspace.replace_pod().await;
+    workspace.deliver(&files).await.unwrap();
+    assert_eq!(fake_cli.installs(), 1, "{}", workspace.log());
+    let read = |workspace: &Workspace, name: &str| fs::read_to_string(workspace.path(name)).unwrap();
+    assert_eq!(read(&workspace, "share/workspace/node_modules/pads/index.js"), "1\n");
+    assert_eq!(read(&workspace, plugin), "2\n");
+    assert_eq!(fs::read_dir(workspace.path("share/staging")).unwrap().count(), 0);
+
+    workspace.replace_pod().await;
+    let other = [NODE, ("package.json", "{}"), ("package-lock.json", "{\"lockfileVersion\": 3}")];
+    workspace.deliver(&other).await.unwrap();
+    assert_eq!(fake_cli.installs(), 2, "another lock file is another entry");
+
+    for archive in fs::read_dir(workspace.path("cache/v1/archives")).unwrap() {
+        fs::write(archive.unwrap().path(), "damaged").unwrap();
+    }
+    workspace.replace_pod().await;
+    workspace.deliver(&files).await.unwrap();
+    assert_eq!(fake_cli.installs(), 3, "{}", workspace.log());
+    assert!(workspace.log().contains("is damaged: its digest is sha256:"), "{}", workspace.log());
+    assert_eq!(read(&workspace, "share/workspace/node_modules/pads/index.js"), "1\n");
+}
+
+#[tokio::test]
 async fn local_path_dependencies_are_reinstalled_despite_an_equal_lock_file() {
     if !has_programs("local_path_dependencies_are_reinstalled_despite_an_equal_lock_file", &["node", "npm"]) {
         return;

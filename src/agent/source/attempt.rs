@@ -231,6 +231,7 @@ impl Source {
             return Ok(Some(trees));
         }
         if copies && self.restore_dependencies(candidate, plan, &delivery.tree).await {
+            self.sync_caches();
             return Ok(Some(Vec::new()));
         }
         if !copies || trees.is_empty() || matches!(carry, Carry::Move | Carry::Nothing) {
@@ -268,7 +269,9 @@ impl Source {
             Some(plan) => self.restore_dependencies(candidate, plan, &source).await,
             None => false,
         };
-        if !is_restored {
+        if is_restored {
+            self.sync_caches();
+        } else {
             self.install(candidate, &self.layout.program()).await?;
         }
         let installed = match plan {

@@ -24,28 +24,25 @@ impl Source {
         let staging = self.layout.staging();
         let restoring = tokio::task::spawn_blocking(move || restore(&cache, &key, &places, &staging));
         let restored = restoring.await.map_err(io::Error::other);
-        let is_restored = match restored {
-            Ok(Ok(is_restored)) => is_restored,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "failed to restore the dependencies from the cache; installing them");
-                false
-            }
+        let restored = restored.and_then(|restored| restored.map_err(io::Error::other));
+        match &restored {
+            Ok(true) => tracing::info!("restored the dependencies from the cache without an installation"),
+            Ok(false) => tracing::info!("the dependencies are not in the cache"),
             Err(error) => {
                 tracing::warn!(%error, "failed to restore the dependencies from the cache; installing them");
-                false
             }
-        };
-        match is_restored {
-            true => tracing::info!("restored the dependencies from the cache without an installation"),
-            false => tracing::info!("the dependencies are not in the cache"),
         }
-        is_restored
+        restored.unwrap_or(false)
     }
 
     /// Stores the dependencies that were installed for the source in the background. The copy of the dependencies is
     /// complete when this call returns, so a run can then change them.
     pub(super) async fn store_dependencies(&self, candidate: &Candidate, plan: &InstallPlan) {
         let source = self.layout.source();
+        if !plan.works_without_trees && carry::existing_directories(&source, &plan.trees).is_empty() {
+            // The dependencies are in directories that are not known.
+            return;
+        }
         let Some((cache, key, places)) = self.cached(candidate, plan, &source) else { return };
         let snapshot = self.layout.staging().join(format!("cache-{}", uuid::Uuid::new_v4()));
         let directory = snapshot.clone();
