@@ -30,7 +30,8 @@ pub struct WorkspaceIdle {
     pub claim: Option<String>,
 }
 
-/// What a Workspace keeps while it has no pod.
+/// What a Workspace keeps while it has no pod: `Nothing`, `Caches` (its dependencies, in a cache that the namespace
+/// shares) or `Volume` (its share volume). Default: the flag `--default-workspace-idle-keep` of the controller.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum IdleKeep {
     /// Only its status.

@@ -196,7 +196,7 @@ fn concurrent_agents_store_one_entry() {
     let pods: Vec<Pod> = (0..4).map(|_| Pod::installed(volume.path())).collect();
     let stored = std::thread::scope(|scope| {
         let stores: Vec<_> =
-            pods.iter().map(|pod| scope.spawn(|| pod.cache.store(KEY, &pod.places).unwrap())).collect();
+            pods.iter().map(|pod| scope.spawn(move || pod.cache.store(KEY, &pod.places).unwrap())).collect();
         stores.into_iter().map(|store| store.join().unwrap()).filter(|stored| *stored).count()
     });
     assert!(stored >= 1, "at least one agent stores the entry");
