@@ -15,6 +15,8 @@ pub const PROJECT_FILE: &str = "Pulumi.yaml";
 /// Names of project files, in the order in which the CLI searches for them.
 const FILES: [(&str, Format); 3] =
     [("Pulumi.json", Format::Json), (PROJECT_FILE, Format::Yaml), ("Pulumi.yml", Format::Yml)];
+/// Names of the file that describes a policy pack.
+pub const POLICY_PACK_FILES: [&str; 3] = ["PulumiPolicy.yaml", "PulumiPolicy.yml", "PulumiPolicy.json"];
 /// Maximum size of a project file in bytes. The project file of a YAML project contains the whole program.
 const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 
@@ -110,6 +112,18 @@ struct Document {
     backend: Value,
 }
 
+impl Document {
+    fn parse(file: &Path, text: &str) -> Result<Document, ProjectError> {
+        let mut options = serde_saphyr::Options::default();
+        options.emit_comments = false;
+        options.with_snippet = false;
+        options.strict_booleans = true;
+        let document: Option<Document> =
+            serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(file, &error))?;
+        Ok(document.unwrap_or_default())
+    }
+}
+
 impl Project {
     /// Reads the project file in a directory.
     pub fn read(directory: &Path) -> Result<Project, ProjectError> {
@@ -119,16 +133,23 @@ impl Project {
         Project::parse(&file, &text)
     }
 
+    /// Reads the file of the policy pack in a directory. A policy pack has the same runtime and options as a project, but
+    /// its file contains no name.
+    pub fn read_policy_pack(directory: &Path) -> Result<Project, ProjectError> {
+        let file = POLICY_PACK_FILES.iter().map(|name| directory.join(name)).find(|file| file.exists());
+        let file = file.ok_or_else(|| ProjectError::Missing { directory: directory.to_owned() })?;
+        let document = Document::parse(&file, &read_bounded(&file)?)?;
+        Project::of(&file, String::new(), document)
+    }
+
     /// Parses the text of a project file. Error messages contain the path `file`.
     pub fn parse(file: &Path, text: &str) -> Result<Project, ProjectError> {
-        let mut options = serde_saphyr::Options::default();
-        options.emit_comments = false;
-        options.with_snippet = false;
-        options.strict_booleans = true;
-        let document: Option<Document> =
-            serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(file, &error))?;
-        let document = document.unwrap_or_default();
+        let document = Document::parse(file, text)?;
         let name = text_of(&document.name).ok_or_else(|| ProjectError::NoName { file: file.to_owned() })?;
+        Project::of(file, name, document)
+    }
+
+    fn of(file: &Path, name: String, document: Document) -> Result<Project, ProjectError> {
         let (runtime, runtime_options) = match &document.runtime {
             Value::Object(runtime) => (runtime.get("name"), runtime.get("options").cloned().unwrap_or_default()),
             runtime => (Some(runtime), Value::Null),

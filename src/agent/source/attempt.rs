@@ -230,7 +230,7 @@ impl Source {
         if carry == Carry::Move && (plan.works_without_trees || !trees.is_empty()) {
             return Ok(Some(trees));
         }
-        if copies && self.restore_dependencies(candidate, plan, &delivery.tree).await {
+        if copies && self.restore_dependencies(candidate, plan, &delivery.tree, &source).await {
             self.sync_caches();
             return Ok(Some(Vec::new()));
         }
@@ -266,7 +266,7 @@ impl Source {
         };
         let source = self.layout.source();
         let is_restored = match &plan {
-            Some(plan) => self.restore_dependencies(candidate, plan, &source).await,
+            Some(plan) => self.restore_dependencies(candidate, plan, &source, &source).await,
             None => false,
         };
         if is_restored {
@@ -307,7 +307,7 @@ impl Source {
 
     /// Syncs the caches of the package managers in the background. After a power loss, the agent installs the source
     /// again, and package managers such as Go do not detect damaged files in their caches.
-    fn sync_caches(&self) {
+    pub(super) fn sync_caches(&self) {
         let root = self.layout.root().to_owned();
         tokio::task::spawn_blocking(move || {
             if let Err(error) = durable::sync_filesystem(&root) {
@@ -320,7 +320,7 @@ impl Source {
     async fn installed_now(&self, candidate: &Candidate, plan: &InstallPlan) -> Result<Option<Installed>, Refusal> {
         let installed = self.installed(plan, &candidate.desired).await?;
         if installed.is_some() {
-            self.store_dependencies(candidate, plan).await;
+            self.store_dependencies(candidate, plan, &self.layout.source()).await;
         }
         Ok(installed)
     }

@@ -17,9 +17,16 @@ const LOWEST_PRIORITY: i32 = 19;
 const GO_MODULES_VARIABLE: &str = "GOMODCACHE";
 
 impl Source {
-    /// Restores the dependencies of a source whose root is `tree`. Returns whether no installation is necessary.
-    pub(super) async fn restore_dependencies(&self, candidate: &Candidate, plan: &InstallPlan, tree: &Path) -> bool {
-        let Some((cache, key, places)) = self.cached(candidate, plan, tree) else { return false };
+    /// Restores the dependencies of a source or a policy pack into `tree`, which is at the path `root` after the
+    /// installation. Returns whether no installation is necessary.
+    pub(super) async fn restore_dependencies(
+        &self,
+        candidate: &Candidate,
+        plan: &InstallPlan,
+        tree: &Path,
+        root: &Path,
+    ) -> bool {
+        let Some((cache, key, places)) = self.cached(candidate, plan, tree, root) else { return false };
         candidate.report("restoring its dependencies from the cache");
         let staging = self.layout.staging();
         let restoring = tokio::task::spawn_blocking(move || restore(&cache, &key, &places, &staging));
@@ -35,15 +42,14 @@ impl Source {
         restored.unwrap_or(false)
     }
 
-    /// Stores the dependencies that were installed for the source in the background. The copy of the dependencies is
-    /// complete when this call returns, so a run can then change them.
-    pub(super) async fn store_dependencies(&self, candidate: &Candidate, plan: &InstallPlan) {
-        let source = self.layout.source();
-        if !plan.works_without_trees && carry::existing_directories(&source, &plan.trees).is_empty() {
+    /// Stores the dependencies that were installed for the source or the policy pack at `root`, in the background. The
+    /// copy of the dependencies is complete when this call returns, so a run can then change them.
+    pub(super) async fn store_dependencies(&self, candidate: &Candidate, plan: &InstallPlan, root: &Path) {
+        if !plan.works_without_trees && carry::existing_directories(root, &plan.trees).is_empty() {
             // The dependencies are in directories that are not known.
             return;
         }
-        let Some((cache, key, places)) = self.cached(candidate, plan, &source) else { return };
+        let Some((cache, key, places)) = self.cached(candidate, plan, root, root) else { return };
         let snapshot = self.layout.staging().join(format!("cache-{}", uuid::Uuid::new_v4()));
         let directory = snapshot.clone();
         let copying = tokio::task::spawn_blocking(move || copy(places, &directory));
@@ -64,11 +70,12 @@ impl Source {
         candidate: &Candidate,
         plan: &InstallPlan,
         tree: &Path,
+        root: &Path,
     ) -> Option<(DependencyCache, String, Places)> {
         let cache = self.cache.clone().filter(|_| plan.reinstall_reason.is_none())?;
         // If a Secret is not mounted yet, the installation waits for it.
         let environment = environment::build(&self.layout, &candidate.desired.environment).ok()?;
-        let key = key::of_installation(&plan.installed.key, &self.layout.source(), &environment.variables);
+        let key = key::of_installation(&plan.installed.key, root, &environment.variables);
         let go_modules = environment.get(GO_MODULES_VARIABLE).filter(|_| plan.installed.manager == "go");
         let places = Places {
             source: tree.to_owned(),

@@ -13,10 +13,12 @@ use super::attempt::AttemptError;
 use super::receive::{self, Parts};
 use super::state::{Candidate, Desired, PolicyPack, PolicyPacks, Source};
 use crate::agent::durable;
-use crate::agent::install::InstallError;
+use crate::agent::install::{self, InstallError};
 use crate::agent::layout::Layout;
 use crate::agent::refusal::Refusal;
 use crate::artifact::{Directory, InPod};
+use crate::pulumi::install::InstallPlan;
+use crate::pulumi::project::Project;
 use crate::rpc::proto;
 
 /// Maximum number of policy packs that a workspace can require, and that the agent keeps.
@@ -231,8 +233,7 @@ impl Source {
         }
         let place = self.layout.policy_packs().join(name);
         move_tree(delivery.tree.clone(), place.clone()).await?;
-        let directory = candidate.desired.directory.under(&place.join(TREE));
-        self.install(candidate, &directory).await?;
+        self.install_or_restore(candidate, &place.join(TREE), failures).await?;
         let proto::Artifact { digest, directory } = candidate.desired.artifact();
         let record = Record { digest, directory, boot_id: self.boot_id.clone() };
         let written = serde_json::to_vec_pretty(&record)
@@ -240,6 +241,34 @@ impl Source {
             .and_then(|record| durable::write_atomically(&place.join(RECORD), &record));
         written.map_err(Refusal::system("failed to record the policy pack"))?;
         Ok(())
+    }
+}
+
+impl Source {
+    /// Installs the dependencies of the pack in `tree`, or restores them from the cache.
+    async fn install_or_restore(&self, candidate: &Candidate, tree: &Path, failures: u32) -> Result<(), AttemptError> {
+        let plan = self.plan_policy_pack(candidate, tree).await;
+        if let Some(plan) = plan.as_ref().filter(|_| failures == 0)
+            && self.restore_dependencies(candidate, plan, tree, tree).await
+        {
+            self.sync_caches();
+            return Ok(());
+        }
+        self.install(candidate, &candidate.desired.directory.under(tree)).await?;
+        if let Some(plan) = &plan {
+            self.store_dependencies(candidate, plan, tree).await;
+        }
+        Ok(())
+    }
+
+    /// Returns the plan of the installation of a pack. Returns `None` without a cache, or if the file of the pack is
+    /// invalid, which the CLI reports.
+    async fn plan_policy_pack(&self, candidate: &Candidate, tree: &Path) -> Option<InstallPlan> {
+        self.cache.as_ref()?;
+        let directory = candidate.desired.directory.clone();
+        let project = Project::read_policy_pack(&directory.under(tree)).ok()?;
+        let (tree, cli) = (tree.to_owned(), self.version.get().await);
+        tokio::task::spawn_blocking(move || install::plan(&tree, &directory, &project, &cli)).await.ok()
     }
 }
 

@@ -12,7 +12,7 @@ use super::state::Desired;
 use crate::agent::durable;
 use crate::agent::refusal::Refusal;
 use crate::artifact::{self, Directory, Hasher, UnpackError};
-use crate::pulumi::project::{Project, ProjectError};
+use crate::pulumi::project::{POLICY_PACK_FILES, Project, ProjectError};
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::proto::{PutSourceRequest, SourceHeader};
 
@@ -101,9 +101,6 @@ pub(super) async fn archive(parts: &mut impl Parts, desired: &Desired, to: &Path
     Ok(())
 }
 
-/// Names of the file that describes a policy pack.
-const POLICY_FILES: [&str; 3] = ["PulumiPolicy.yaml", "PulumiPolicy.yml", "PulumiPolicy.json"];
-
 /// Unpacks an archive into a new directory and returns its project. Syncs all files to the disk: a power loss can empty
 /// an unsynced file, and an empty file can be a valid program without resources.
 pub(super) async fn unpack(archive: &Path, tree: &Path, desired: &Desired) -> Result<Project, Refusal> {
@@ -162,7 +159,7 @@ fn read_project(tree: &Path, directory: &Directory) -> Result<Project, Refusal> 
 
 fn check_policy_pack(tree: &Path, directory: &Directory) -> Result<(), Refusal> {
     let place = directory.under(tree);
-    if POLICY_FILES.iter().any(|name| place.join(name).is_file()) {
+    if POLICY_PACK_FILES.iter().any(|name| place.join(name).is_file()) {
         return Ok(());
     }
     let place_name = match directory.as_str() {

@@ -112,6 +112,19 @@ fn the_project_file_is_found_in_the_order_of_the_cli() {
 }
 
 #[test]
+fn the_file_of_a_policy_pack_needs_no_name() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let error = Project::read_policy_pack(directory.path()).expect_err("no file");
+    assert!(matches!(error, ProjectError::Missing { .. }), "{error}");
+    let text = "description: rules\nruntime:\n  name: python\n  options: {virtualenv: venv}\n";
+    std::fs::write(directory.path().join("PulumiPolicy.yml"), text).expect("write the file");
+    let pack = Project::read_policy_pack(directory.path()).expect("valid file");
+    assert_eq!((pack.name.as_str(), pack.runtime.as_str()), ("", "python"));
+    assert_eq!(pack.runtime_options, json!({"virtualenv": "venv"}));
+    assert!(pack.file.ends_with("PulumiPolicy.yml"));
+}
+
+#[test]
 fn a_program_with_many_comments_and_functions_is_parsed() {
     let comments = "# comment\n".repeat(5000);
     let project = parse(&format!(
