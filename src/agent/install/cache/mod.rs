@@ -32,6 +32,8 @@ const FORMAT: &str = "v1";
 const MAX_ENTRY_BYTES: u64 = 1024 * 1024;
 /// Maximum number of archives in an entry.
 const MAX_PARTS: usize = 64;
+/// Number of archives that are unpacked at the same time.
+const CONCURRENT_PARTS: usize = 4;
 /// Maximum length in bytes of the name of a plugin.
 const MAX_PLUGIN_NAME: usize = 255;
 
@@ -116,8 +118,7 @@ impl DependencyCache {
     /// Restores the dependencies of the entry `key`. `staging` is an empty directory in the file system of the source.
     /// Returns `false` if the cache has no such entry.
     ///
-    /// Directories appear at their final paths only after all archives are verified, except plugins, which are verified
-    /// one by one. Removes an entry that is damaged.
+    /// Directories appear at their final paths only after all archives are verified. Removes an entry that is damaged.
     pub fn restore(&self, key: &str, places: &Places, staging: &Path) -> Result<bool, CacheError> {
         let Some(entry) = self.entry(key)? else { return Ok(false) };
         let restored = self.restore_entry(&entry, places, staging);
@@ -133,26 +134,11 @@ impl DependencyCache {
     fn restore_entry(&self, entry: &Entry, places: &Places, staging: &Path) -> Result<(), CacheError> {
         let source = staging.join("source");
         fs::create_dir(&source).map_err(failed("create", &source))?;
-        let mut modules = None;
-        for part in &entry.parts {
-            match &part.place {
-                Place::Source => self.unpack(part, &source)?,
-                Place::GoModules => {
-                    let Some(target) = &places.go_modules else { continue };
-                    modules = Some((self.unpack_beside(part, target)?, target));
-                }
-                Place::Plugin(name) => {
-                    let target = places.plugins.join(name);
-                    if !target.exists() {
-                        let unpacked = self.unpack_beside(part, &target)?;
-                        unpacked.place(&target)?;
-                    }
-                }
-            }
+        let mut restored = Vec::new();
+        for parts in entry.parts.chunks(CONCURRENT_PARTS) {
+            restored.append(&mut self.unpack_parts(parts, places, &source)?);
         }
-        if let Some((unpacked, target)) = modules {
-            unpacked.place(target)?;
-        }
+        restored.into_iter().try_for_each(|(content, target)| content.place(&target))?;
         for tree in &places.trees {
             let (from, to) = (source.join(tree), places.source.join(tree));
             if is_directory(&from) {
@@ -160,6 +146,41 @@ impl DependencyCache {
             }
         }
         Ok(())
+    }
+
+    /// Unpacks archives at the same time. Returns the directories to move, and their final paths.
+    fn unpack_parts(
+        &self,
+        parts: &[Part],
+        places: &Places,
+        source: &Path,
+    ) -> Result<Vec<(Restored, PathBuf)>, CacheError> {
+        let panicked = || failed("unpack archives into", source)(io::Error::other("a thread panicked"));
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                parts.iter().map(|part| scope.spawn(move || self.unpack_part(part, places, source))).collect();
+            let mut restored = Vec::new();
+            for thread in threads {
+                restored.extend(thread.join().unwrap_or_else(|_| Err(panicked()))?);
+            }
+            Ok(restored)
+        })
+    }
+
+    /// Unpacks an archive. Returns the directory to move and its final path, unless the content is part of the source or
+    /// already exists.
+    fn unpack_part(
+        &self,
+        part: &Part,
+        places: &Places,
+        source: &Path,
+    ) -> Result<Option<(Restored, PathBuf)>, CacheError> {
+        let target = match &part.place {
+            Place::Source => return self.unpack(part, source).map(|()| None),
+            Place::GoModules => places.go_modules.clone(),
+            Place::Plugin(name) => Some(places.plugins.join(name)).filter(|plugin| !plugin.exists()),
+        };
+        target.map(|target| self.unpack_beside(part, &target).map(|content| (content, target))).transpose()
     }
 
     /// Unpacks an archive next to `target`, in the same file system.
@@ -251,7 +272,10 @@ impl Entry {
         if self.parts.len() > MAX_PARTS {
             return Err(format!("it has more than {MAX_PARTS} archives"));
         }
-        for Part { place, archive } in &self.parts {
+        for (number, Part { place, archive }) in self.parts.iter().enumerate() {
+            if self.parts.iter().take(number).any(|other| other.place == *place) {
+                return Err("two archives have the same place".to_owned());
+            }
             if archive.algorithm() != Algorithm::Sha256 {
                 return Err(format!("the digest {archive} has another algorithm"));
             }

@@ -166,6 +166,7 @@ fn a_damaged_entry_is_removed() {
         (valid(vec![part(Place::Plugin("resource-a/b".into()))]), "is not the name of a plugin"),
         (valid(vec![part(Place::Plugin(".resource-a".into()))]), "is not the name of a plugin"),
         (valid(vec![part(Place::Source); MAX_PARTS + 1]), "more than 64 archives"),
+        (valid(vec![part(Place::Source), part(Place::Source)]), "two archives have the same place"),
         (valid(vec![part(Place::Source)]), ".tar.gz does not exist"),
     ] {
         let volume = tempfile::tempdir().unwrap();
