@@ -74,6 +74,20 @@ fn archive(projects: &[(&str, &str)]) -> Vec<u8> {
 }
 
 #[tokio::test]
+async fn a_source_on_a_persistent_volume_survives_a_change_of_the_node_only_if_it_is_synced() {
+    let place = Place::new();
+    place.put(&archive(&[("", "first")]), "").await.unwrap();
+    place.source.sync_for_next_pod().await;
+    assert_eq!(recover(&place.layout, "another boot"), None, "the volume is not persistent");
+    fs::write(place.layout.owner(), "app").unwrap();
+    place.source.sync_for_next_pod().await;
+    let current_source = recover(&place.layout, "another boot").unwrap();
+    assert_eq!((current_source.boot_id.as_str(), current_source.is_synced), ("another boot", false));
+    assert_eq!(recover(&place.layout, "another boot"), Some(current_source));
+    assert_eq!(recover(&place.layout, "third boot"), None, "the agent on the second node did not exit normally");
+}
+
+#[tokio::test]
 async fn a_source_is_installed_once_and_the_previous_source_is_kept() {
     let place = Place::new();
     let (first, second) = (archive(&[("", "first")]), archive(&[("", "second")]));
