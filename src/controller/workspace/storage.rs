@@ -12,6 +12,8 @@ use crate::api::names::{self, CACHE_DIRECTORY, CACHE_SIZE_VARIABLE, SHARE_VOLUME
 use crate::config::StorageConfig;
 
 const CACHE_VOLUME: &str = "dependency-cache";
+/// Group of the files on a persistent volume. Pods with the profile `restricted` run with this group.
+const FILE_SYSTEM_GROUP: u32 = 1000;
 /// Argument of `bootstrap` with the name of the Workspace that owns a persistent share volume.
 const OWNER_ARGUMENT: &str = "--owner";
 /// Argument of `bootstrap` that discards the source of the previous pod.
@@ -101,15 +103,13 @@ fn bootstrap_command(template: &mut Value) -> Option<&mut Vec<Value>> {
     bootstrap.get_mut("command")?.as_array_mut()
 }
 
-/// Makes a persistent volume writable for the group of a pod that does not run as root. The root directory of a new
-/// volume usually belongs to root.
+/// Makes a persistent volume writable for all containers. The root directory of a new volume usually belongs to root,
+/// and `bootstrap` does not run as root, even if the image of the user does.
 fn set_file_system_group(template: &mut Value) {
     let context = template.pointer_mut("/spec/securityContext").and_then(Value::as_object_mut);
     let Some(context) = context else { return };
-    if let Some(group) = context.get("runAsGroup").cloned() {
-        context.insert("fsGroup".to_owned(), group);
-        context.insert("fsGroupChangePolicy".to_owned(), Value::from("OnRootMismatch"));
-    }
+    context.insert("fsGroup".to_owned(), Value::from(FILE_SYSTEM_GROUP));
+    context.insert("fsGroupChangePolicy".to_owned(), Value::from("OnRootMismatch"));
 }
 
 #[cfg(test)]

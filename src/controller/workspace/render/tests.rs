@@ -114,6 +114,8 @@ fn a_persistent_volume_replaces_the_share_volume() {
     let command = bootstrap(&from_init_containers);
     assert_eq!(command.as_array().expect("a list").last(), Some(&json!("--discard-source")), "{command}");
 
+    let baseline = rendered(json!({"artifact": artifact, "idle": volume, "securityProfile": "baseline"}));
+    assert_eq!(group(&baseline.expect("renders")), json!(1000), "bootstrap does not run as root");
     let cached = rendered(json!({"artifact": artifact, "idle": {"keep": "Caches", "claim": "all"}})).expect("renders");
     assert_eq!((claim(&cached, "share"), claim(&cached, "dependency-cache")), (Some(Value::Null), Some(json!("all"))));
     let mounts = &pulumi(&cached)["volumeMounts"];
