@@ -11,7 +11,7 @@ use crate::agent::install::cache::{CacheError, DependencyCache, Places, key};
 use crate::agent::install::carry::{self, Copying};
 use crate::pulumi::install::InstallPlan;
 
-/// Scheduling priority of the thread that stores dependencies, so that it does not delay a run.
+/// Scheduling priority of the threads that change the cache.
 const LOWEST_PRIORITY: i32 = 19;
 /// Variable with the module cache of Go.
 const GO_MODULES_VARIABLE: &str = "GOMODCACHE";
@@ -28,7 +28,7 @@ impl Source {
     ) -> bool {
         let Some((cache, key, places)) = self.cached(candidate, plan, tree, root) else { return false };
         candidate.report("restoring its dependencies from the cache");
-        let staging = self.layout.staging();
+        let (staging, evicting) = (self.layout.staging(), cache.clone());
         let restoring = tokio::task::spawn_blocking(move || restore(&cache, &key, &places, &staging));
         let restored = restoring.await.map_err(io::Error::other);
         let restored = restored.and_then(|restored| restored.map_err(io::Error::other));
@@ -39,7 +39,12 @@ impl Source {
                 tracing::warn!(%error, "failed to restore the dependencies from the cache; installing them");
             }
         }
-        restored.unwrap_or(false)
+        let is_restored = restored.unwrap_or(false);
+        if is_restored {
+            // Runs add files to the build cache of Go, also without an installation.
+            report(in_background(move || report(evicting.evict())));
+        }
+        is_restored
     }
 
     /// Stores the dependencies that were installed for the source or the policy pack at `root`, in the background. The
@@ -54,10 +59,7 @@ impl Source {
         let directory = snapshot.clone();
         let copying = tokio::task::spawn_blocking(move || copy(places, &directory));
         let copied = copying.await.map_err(io::Error::other).and_then(|copied| copied);
-        let stored = copied.and_then(|places| {
-            let store = move || store(&cache, &key, &places, &snapshot);
-            std::thread::Builder::new().name("cache".to_owned()).spawn(store).map(drop)
-        });
+        let stored = copied.and_then(|places| in_background(move || store(&cache, &key, &places, &snapshot)));
         if let Err(error) = stored {
             tracing::warn!(%error, "failed to store the dependencies in the cache");
         }
@@ -117,10 +119,24 @@ fn copy(places: Places, snapshot: &Path) -> io::Result<Places> {
     Ok(Places { source: snapshot.to_owned(), trees, ..places })
 }
 
+/// Starts a thread that does not delay runs.
+fn in_background(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let work = move || {
+        // Affects only this thread. After an error, the thread has the normal priority.
+        let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
+        work();
+    };
+    std::thread::Builder::new().name("cache".to_owned()).spawn(work).map(drop)
+}
+
+fn report(evicted: Result<(), impl std::fmt::Display>) {
+    if let Err(error) = evicted {
+        tracing::warn!(%error, "failed to remove unused files from the cache of dependencies");
+    }
+}
+
 /// Stores the dependencies, and removes their copy.
 fn store(cache: &DependencyCache, key: &str, places: &Places, snapshot: &Path) {
-    // Affects only this thread. An error is not important.
-    let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
     match cache.store(key, places) {
         Ok(true) => tracing::info!("stored the dependencies in the cache"),
         Ok(false) => tracing::info!("the cache already contains the dependencies, or another agent is storing them"),
