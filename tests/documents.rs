@@ -64,7 +64,7 @@ fn child<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
     let has_any_content = schema.is_null()
         || schema["x-kubernetes-preserve-unknown-fields"] == true
         || (schema["type"] == "object" && schema.get("properties").is_none());
-    known.or(values).or(has_any_content.then_some(&ANY))
+    known.or(values).or_else(|| has_any_content.then_some(&ANY))
 }
 
 /// Adds the paths of fields that the schema does not contain.

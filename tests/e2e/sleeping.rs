@@ -116,14 +116,14 @@ fn a_persistent_volume_survives_the_sleep_and_belongs_to_one_workspace() {
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
         let script = "mkdir -p /share/cache && echo kept >/share/cache/marker && cat /share/source.json";
-        let before = in_pod(scene, script).await;
+        let before = output_in_pod(scene, script).await;
         until_asleep(scene, "main").await;
 
         run_on_request(&main, "while asleep").await;
-        assert_eq!(in_pod(scene, "cat /share/cache/marker /share/owner").await, "kept\nmain");
+        assert_eq!(output_in_pod(scene, "cat /share/cache/marker /share/owner").await, "kept\nmain");
         let tree =
             |record: &str| serde_json::from_str::<Value>(record).expect("JSON")["current_source"]["tree"].clone();
-        let after = in_pod(scene, "cat /share/source.json").await;
+        let after = output_in_pod(scene, "cat /share/source.json").await;
         assert_eq!(tree(&after), tree(&before), "the source is not unpacked again");
         let second = source.push(&program("two")).await;
         main.until_applied(&second).await;
@@ -144,7 +144,7 @@ fn a_persistent_volume_survives_the_sleep_and_belongs_to_one_workspace() {
 }
 
 /// Returns the output of a shell script in the pod of the Stack `main`.
-async fn in_pod(scene: &Scene, script: &str) -> String {
+async fn output_in_pod(scene: &Scene, script: &str) -> String {
     let output = shell_in_pod(scene, "main", script).output().await.expect("kubectl starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
