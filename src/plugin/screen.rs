@@ -33,10 +33,12 @@ pub fn render(screen: &impl Screen, format: Format) -> Result<String, PluginErro
         Format::Text => Ok(printable(&screen.text())),
         Format::Json => {
             let json = serde_json::to_string_pretty(screen).map_err(|error| failed(error.to_string()))?;
-            Ok(json + "\n")
+            Ok(escaped_json(&json) + "\n")
         }
         Format::Yaml => {
             let yaml = serde_saphyr::to_string(screen).map_err(|error| failed(error.to_string()))?;
+            // The serializer escapes control characters, but not all format characters.
+            let yaml = printable(&yaml);
             Ok(if yaml.ends_with('\n') { yaml } else { yaml + "\n" })
         }
     }
@@ -126,9 +128,28 @@ pub fn short_duration(duration: SignedDuration) -> String {
 /// Replaces the control characters in a text, except line breaks and tabs, and the invisible format characters, so that
 /// a message from the cluster cannot change the state of the terminal or look like another message.
 pub fn printable(text: &str) -> String {
-    let is_control = |character: char| character.is_control() && character != '\n' && character != '\t';
-    let is_replaced = |character: char| is_control(character) || is_format(character);
-    text.chars().map(|character| if is_replaced(character) { '\u{fffd}' } else { character }).collect()
+    text.chars().map(|character| if is_unprintable(character) { '\u{fffd}' } else { character }).collect()
+}
+
+/// Returns whether a character can change the state of a terminal or the order of a text.
+fn is_unprintable(character: char) -> bool {
+    (character.is_control() && character != '\n' && character != '\t') || is_format(character)
+}
+
+/// Escapes the characters of a JSON text that [`printable`] replaces. They occur only in strings, so the value of the JSON
+/// text does not change.
+pub fn escaped_json(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_unprintable(character) {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                out.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            out.push(character);
+        }
+    }
+    out
 }
 
 /// Returns a text like [`printable`] in a single line, so that a value from the cluster cannot look like another line.
@@ -158,6 +179,17 @@ mod tests {
         let example = Example { name: "web" };
         assert_eq!(render(&example, Format::Json).unwrap(), "{\n  \"name\": \"web\"\n}\n");
         assert_eq!(render(&example, Format::Yaml).unwrap(), "name: web\n");
+    }
+
+    #[test]
+    fn json_and_yaml_cannot_control_the_terminal() {
+        let name = "a\u{1b}[2J\u{7f}\u{9b}\u{202e}\u{feff}b\nc";
+        let json = render(&Example { name }, Format::Json).unwrap();
+        assert_eq!(json, "{\n  \"name\": \"a\\u001b[2J\\u007f\\u009b\\u202e\\ufeffb\\nc\"\n}\n");
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(value["name"], name, "the value does not change");
+        let yaml = render(&Example { name }, Format::Yaml).unwrap();
+        assert!(!yaml.contains(is_unprintable), "{yaml:?}");
     }
 
     #[test]
