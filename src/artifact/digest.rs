@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
-use super::rules::quoted;
+use super::quote::quoted;
 
 /// Supported algorithms, as listed in error messages.
 const SUPPORTED: &str = "sha256, sha384, sha512 or blake3";

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::rules::quoted;
+use super::quote::quoted;
 
 /// Maximum length of a directory path, in bytes. Equals the default limit for names in an archive.
 const MAX_LENGTH: usize = 1024;

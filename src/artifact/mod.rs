@@ -3,21 +3,38 @@
 //! [`Fetcher`] downloads the artifact of a source, [`Store`] keeps verified artifacts, and [`unpack`] extracts an
 //! artifact into a workspace. [`pack`] and [`Archive`] build artifacts from sources that do not provide them.
 //! [`pack_dependencies`] and [`unpack_dependencies`] handle the archives in the cache of dependencies of the agent.
+//!
+//! On other systems than Linux, the module contains only the digests, which the API objects of the kubectl plugin need.
 
 mod digest;
+#[cfg(target_os = "linux")]
 mod directory;
+#[cfg(target_os = "linux")]
 mod fetch;
+#[cfg(target_os = "linux")]
 mod pack;
+mod quote;
+#[cfg(target_os = "linux")]
 mod revision;
+#[cfg(target_os = "linux")]
 mod rules;
+#[cfg(target_os = "linux")]
 mod store;
+#[cfg(target_os = "linux")]
 mod unpack;
 
 pub use digest::{Algorithm, Digest, DigestError, Hasher, InPod};
+#[cfg(target_os = "linux")]
 pub use directory::{Directory, DirectoryError};
+#[cfg(target_os = "linux")]
 pub use fetch::{AllowedHosts, FetchError, FetchSettings, Fetched, Fetcher, InvalidHost};
+#[cfg(target_os = "linux")]
 pub use pack::{Archive, PackError, Packed, pack, pack_dependencies, pack_file};
+#[cfg(target_os = "linux")]
 pub use revision::Revision;
+#[cfg(target_os = "linux")]
 pub use rules::{Limits, LinkError, NameError};
+#[cfg(target_os = "linux")]
 pub use store::{Incoming, Pinned, Store, StoreError, Usage};
+#[cfg(target_os = "linux")]
 pub use unpack::{UnpackError, Unpacked, survey, unpack, unpack_dependencies};

@@ -16,7 +16,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 
-use super::rules::{Content, EntryName, Limits, LinkError, NameError, quoted_bytes};
+use super::quote::quoted_bytes;
+use super::rules::{Content, EntryName, Limits, LinkError, NameError};
 
 /// The number and total size of the files in a packed archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use super::super::rules::quoted;
+use super::super::quote::quoted;
 use super::error::FetchError;
 use super::settings::{FetchSettings, split_port};
 

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read};
 
 use tar::{Entry, EntryType};
 
-use super::super::rules::{quoted, quoted_bytes};
+use super::super::quote::{quoted, quoted_bytes};
 use super::tree::UnpackError;
 
 /// Maximum size of an extension header, in bytes. Valid names are much shorter.

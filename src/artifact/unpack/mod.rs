@@ -21,7 +21,8 @@ use cap_std::fs::Dir;
 use flate2::read::MultiGzDecoder;
 use tar::{Archive, Entry, EntryType};
 
-use super::rules::{Content, EntryName, Limits, quoted, quoted_bytes};
+use super::quote::{quoted, quoted_bytes};
+use super::rules::{Content, EntryName, Limits};
 use extended::{Extended, Member};
 use tree::{FileError, FileProperties, TreeWriter};
 

@@ -10,7 +10,8 @@ use std::time::SystemTime;
 
 use cap_std::fs::{Dir, DirBuilder, DirBuilderExt, File, FileType, OpenOptions, OpenOptionsExt};
 
-use super::super::rules::{EntryName, Limits, LinkError, NameError, quoted_bytes};
+use super::super::quote::quoted_bytes;
+use super::super::rules::{EntryName, Limits, LinkError, NameError};
 
 /// The reason why an archive was not unpacked completely. The caller removes the files that exist after the error.
 #[derive(Debug, thiserror::Error)]
