@@ -15,7 +15,16 @@ fn main() -> ExitCode {
         eprintln!("✗ failed to install the TLS crypto provider: already installed");
         return ExitCode::FAILURE;
     }
-    match plugin::run(CommandLine::parse()) {
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(error) => {
+            // The output is the only place to report the error.
+            let _ = error.print();
+            let words: Vec<_> = std::env::args_os().collect();
+            return ExitCode::from(plugin::args::exit_code(&error, &words));
+        }
+    };
+    match plugin::run(line) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{}", plugin::message(&error));

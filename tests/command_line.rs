@@ -55,7 +55,11 @@ fn run_plugin(arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
 
 #[test]
 fn the_plugin_reports_invalid_arguments_and_a_missing_cluster() -> Result<()> {
-    let rows: [(&[&str], i32, &str); 5] = [
+    let rows: [(&[&str], i32, &str); 8] = [
+        // Exit code 2 of `diff` means that there are changes.
+        (&["diff"], 1, "error: the following required arguments were not provided"),
+        (&["diff", "web"], 1, "✗ failed to connect to the cluster: "),
+        (&["stack", "state", "delete", "web"], 2, "error: the following required arguments were not provided"),
         (&["version"], 1, "✗ failed to connect to the cluster: "),
         (&["get", "--no-such-flag"], 2, "error: unexpected argument '--no-such-flag' found"),
         (&["get", "--timeout", "soon"], 2, "error: invalid value 'soon' for '--timeout <DURATION>'"),
@@ -77,6 +81,8 @@ fn the_plugin_completes_commands_without_a_cluster() -> Result<()> {
     assert!(script.starts_with("#!/bin/sh\n"), "{script}");
     let (code, found, _) = run_plugin(&["__complete", "--", "-n", "apps", "resu"])?;
     assert_eq!((code, found.as_str()), (Some(0), "resume\tResume suspended Stacks\n:4\n"));
+    let (code, found, _) = run_plugin(&["__complete", "--", "stack", "state", "ren"])?;
+    assert_eq!((code, found.as_str()), (Some(0), "rename\tRename a resource\n:4\n"));
     let (code, found, _) = run_plugin(&["__complete", "--", "get", ""])?;
     assert_eq!((code, found.as_str()), (Some(0), ":4\n"), "Stacks of a cluster without a connection");
     Ok(())

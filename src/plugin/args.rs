@@ -1,6 +1,7 @@
 //! Command line of the plugin. The names of commands and flags follow the `flux` CLI. `docs/kubectl-plugin.md`
 //! documents all of them.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -87,8 +88,15 @@ pub enum Command {
     /// Resolve runs that require a decision: unknown outcomes, pending creates, and destroys whose Pulumi stack does not
     /// exist.
     Resolve(ResolveFlags),
+    /// Preview the changes of the current source or of a local directory in the workspace pod of a Stack.
+    Diff(DiffFlags),
+    /// Export, import and change the state of the Pulumi stack of a Stack.
+    #[command(subcommand)]
+    Stack(StackCommand),
     /// Check the cluster, the controller, your permissions and the Stacks.
     Doctor(DoctorFlags),
+    /// Serve commands of this plugin as tools of the Model Context Protocol on the standard input and output.
+    Mcp(McpFlags),
     /// Print the completion script for kubectl, which completes the commands, flags and Stacks of this plugin.
     Completion,
     /// Print the versions of the plugin and of the controller.
@@ -283,6 +291,145 @@ impl Decision {
     }
 }
 
+/// Flags of `diff`.
+#[derive(Clone, Debug, Args)]
+pub struct DiffFlags {
+    /// Name of the Stack.
+    #[arg(value_name = "STACK")]
+    pub stack: String,
+
+    /// Local directory to preview instead of the current source: the root of the source, or the directory of the project.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub path: Option<PathBuf>,
+
+    /// Refresh the state before the preview. The preview does not save the refreshed state.
+    #[arg(long)]
+    pub refresh: bool,
+}
+
+/// A command for the state of a Pulumi stack.
+#[derive(Debug, Subcommand)]
+pub enum StackCommand {
+    /// Print the state of the Pulumi stack.
+    Export(ExportFlags),
+    /// Replace the state of the Pulumi stack.
+    Import(ImportFlags),
+    /// Change a resource in the state.
+    #[command(subcommand)]
+    State(StateCommand),
+}
+
+/// A command for a resource in the state.
+#[derive(Debug, Subcommand)]
+pub enum StateCommand {
+    /// Delete a resource from the state, without a change to the actual resource.
+    Delete(DeleteFlags),
+    /// Remove the protection from a resource.
+    Unprotect(UnprotectFlags),
+    /// Rename a resource.
+    Rename(RenameFlags),
+}
+
+/// Flags of `stack export`.
+#[derive(Clone, Debug, Args)]
+pub struct ExportFlags {
+    /// Name of the Stack.
+    #[arg(value_name = "STACK")]
+    pub stack: String,
+
+    /// Print secret values in plain text.
+    #[arg(long)]
+    pub show_secrets: bool,
+}
+
+/// Flags of `stack import`.
+#[derive(Clone, Debug, Args)]
+pub struct ImportFlags {
+    /// Name of the Stack.
+    #[arg(value_name = "STACK")]
+    pub stack: String,
+
+    /// File with the state, in the format of `stack export`.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Import the state even if the Pulumi CLI finds errors in it.
+    #[arg(long)]
+    pub force: bool,
+
+    /// Do not ask for confirmation.
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// Flags of `stack state delete`.
+#[derive(Clone, Debug, Args)]
+pub struct DeleteFlags {
+    /// Name of the Stack.
+    #[arg(value_name = "STACK")]
+    pub stack: String,
+
+    /// URN of the resource.
+    #[arg(value_name = "URN")]
+    pub urn: String,
+
+    /// Delete the resource even if it is protected.
+    #[arg(long)]
+    pub force: bool,
+
+    /// Also delete the resources that depend on the resource.
+    #[arg(long)]
+    pub target_dependents: bool,
+
+    /// Do not ask for confirmation.
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// Flags of `stack state unprotect`.
+#[derive(Clone, Debug, Args)]
+pub struct UnprotectFlags {
+    /// Name of the Stack.
+    #[arg(value_name = "STACK")]
+    pub stack: String,
+
+    /// URN of the resource.
+    #[arg(value_name = "URN")]
+    pub urn: String,
+
+    /// Do not ask for confirmation.
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// Flags of `stack state rename`.
+#[derive(Clone, Debug, Args)]
+pub struct RenameFlags {
+    /// Name of the Stack.
+    #[arg(value_name = "STACK")]
+    pub stack: String,
+
+    /// URN of the resource.
+    #[arg(value_name = "URN")]
+    pub urn: String,
+
+    /// New name of the resource.
+    #[arg(value_name = "NAME")]
+    pub name: String,
+
+    /// Do not ask for confirmation.
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// Flags of `mcp`.
+#[derive(Clone, Debug, Args)]
+pub struct McpFlags {
+    /// Also serve the tools that change Stacks: `reconcile`, `suspend` and `resume`.
+    #[arg(long)]
+    pub allow_changes: bool,
+}
+
 /// Flags of `doctor`.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorFlags {
@@ -297,6 +444,16 @@ pub struct CompleteFlags {
     /// Words of the command line after `kubectl pulumi`. The last word is incomplete.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
+}
+
+/// Returns the exit code for a command line that is invalid, or that requests help.
+pub fn exit_code(error: &clap::Error, words: &[OsString]) -> u8 {
+    match error.use_stderr() {
+        false => 0,
+        // Exit code 2 of `diff` means that there are changes.
+        true if words.iter().any(|word| word == "diff") => 1,
+        true => 2,
+    }
 }
 
 /// Maximum of `--timeout`, in seconds: seven days.

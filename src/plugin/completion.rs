@@ -27,7 +27,7 @@ const NO_FILES: &str = ":4";
 /// Maximum duration of a completion.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Commands whose first argument is not a Stack.
-const WITHOUT_STACK: [&str; 3] = ["completion", "doctor", "version"];
+const WITHOUT_STACK: [&str; 4] = ["completion", "doctor", "mcp", "version"];
 
 /// Prints the completions of the last word. Errors are ignored, because kubectl cannot show them.
 ///
@@ -71,13 +71,14 @@ fn candidates(words: &[String]) -> Candidates {
             flags.iter().filter_map(|flag| Some(with_help(&format!("--{}", flag.get_long()?), flag.get_help())));
         return Candidates::Words(longs.collect());
     }
-    match command {
-        None => {
-            let commands = root.get_subcommands().filter(|command| !command.is_hide_set());
-            Candidates::Words(commands.map(|command| with_help(command.get_name(), command.get_about())).collect())
-        }
-        Some(command) if WITHOUT_STACK.contains(&command.get_name()) => Candidates::Words(Vec::new()),
-        Some(_) => Candidates::Stacks,
+    let command = command.unwrap_or(&root);
+    if command.has_subcommands() {
+        let commands = command.get_subcommands().filter(|command| !command.is_hide_set());
+        return Candidates::Words(commands.map(|command| with_help(command.get_name(), command.get_about())).collect());
+    }
+    match WITHOUT_STACK.contains(&command.get_name()) {
+        true => Candidates::Words(Vec::new()),
+        false => Candidates::Stacks,
     }
 }
 
@@ -86,17 +87,21 @@ fn flags_of(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|argument| !argument.is_positional())
 }
 
-/// Returns the command in the words, if they contain a command.
+/// Returns the command in the words, if they contain a command. Commands with subcommands have no own flags.
 fn command_of<'c>(root: &'c Command, words: &[String]) -> Option<&'c Command> {
     let flags: Vec<&Arg> = flags_of(root).collect();
+    let mut found = None;
     let mut is_value = false;
     for word in words {
         if !is_value && !word.starts_with('-') {
-            return root.find_subcommand(word.as_str());
+            match found.unwrap_or(root).find_subcommand(word.as_str()) {
+                Some(command) => found = Some(command),
+                None => return found,
+            }
         }
         is_value = !is_value && flag_with_value(&flags, word).is_some();
     }
-    None
+    found
 }
 
 /// Returns the flag that a word names, if the next word is its value.
@@ -168,6 +173,10 @@ mod tests {
         assert_eq!(of(&["get", ""]), Candidates::Stacks);
         assert_eq!(of(&["-n", "apps", "get", "we"]), Candidates::Stacks);
         assert_eq!(of(&["version", ""]), Candidates::Words(Vec::new()));
+        assert_eq!(names(&["stack", ""]), ["export", "import", "state"]);
+        assert_eq!(names(&["stack", "-n", "apps", "state", ""]), ["delete", "unprotect", "rename"]);
+        assert_eq!(of(&["stack", "state", "delete", ""]), Candidates::Stacks);
+        assert!(names(&["stack", "export", "--"]).contains(&"--show-secrets".to_owned()));
         assert_eq!(names(&["get", "-n", ""]), Vec::<String>::new());
     }
 

@@ -22,6 +22,9 @@ pub enum PluginError {
     Request { request: String, cause: String },
     #[error("failed to {request}: no response within {} s; check the connection to the cluster", limit.as_secs())]
     NoResponse { request: String, limit: Duration },
+    /// `diff` has found changes.
+    #[error("{0}")]
+    Changes(String),
     /// The command did not reach its goal within `--timeout`.
     #[error("{0}")]
     TimedOut(String),
@@ -44,7 +47,7 @@ impl PluginError {
             | PluginError::Refused { .. }
             | PluginError::Request { .. }
             | PluginError::Failed(_) => 1,
-            PluginError::Usage(_) => 2,
+            PluginError::Usage(_) | PluginError::Changes(_) => 2,
             PluginError::NotFound { .. } => 3,
             PluginError::TimedOut(_) | PluginError::NoResponse { .. } => 4,
             PluginError::NotReady(_) => 5,

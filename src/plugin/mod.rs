@@ -8,12 +8,15 @@ pub mod args;
 mod cluster;
 mod commands;
 mod completion;
+mod confirm;
 mod controller;
 mod error;
+mod exec;
 #[cfg(test)]
 mod fixtures;
 mod follow;
 mod phase;
+mod pod_cli;
 mod progress;
 #[cfg(test)]
 mod reference_tests;
@@ -21,13 +24,15 @@ mod screen;
 mod select;
 mod sources;
 mod updates;
+mod workspace_pod;
 
 use crate::plugin::args::CommandLine;
 use crate::plugin::error::PluginError;
 
 /// Returns the message of an error for the terminal. The message can contain text from the cluster.
 pub fn message(error: &PluginError) -> String {
-    format!("✗ {}", screen::printable(&error.to_string()))
+    let symbol = if matches!(error, PluginError::Changes(_)) { "ℹ" } else { "✗" };
+    format!("{symbol} {}", screen::printable(&error.to_string()))
 }
 
 /// Runs a command.

@@ -18,6 +18,11 @@ pub fn assert_example(command: &str, output: &str) {
     assert!(REFERENCE.contains(&example), "docs/kubectl-plugin.md lacks this example:\n{example}");
 }
 
+/// Asserts that the reference contains a text.
+pub fn assert_text(text: &str) {
+    assert!(REFERENCE.contains(text), "docs/kubectl-plugin.md lacks this text:\n{text}");
+}
+
 /// Returns the text between a heading and the next heading.
 fn section(heading: &str) -> &'static str {
     let (_, rest) = REFERENCE.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no section {heading}"));
@@ -38,12 +43,25 @@ fn flags(command: &clap::Command) -> BTreeSet<String> {
     own.filter_map(|flag| flag.get_long()).filter(|long| *long != "help").map(|long| format!("--{long}")).collect()
 }
 
+/// Returns the visible commands without subcommands, by their names with the names of their parents.
+fn leaves<'c>(parent: &'c clap::Command, prefix: &str) -> Vec<(String, &'c clap::Command)> {
+    let visible = parent.get_subcommands().filter(|command| !command.is_hide_set());
+    visible
+        .flat_map(|command| {
+            let name = format!("{prefix}{}", command.get_name());
+            match command.has_subcommands() {
+                true => leaves(command, &format!("{name} ")),
+                false => vec![(name, command)],
+            }
+        })
+        .collect()
+}
+
 #[test]
 fn the_reference_lists_every_command_and_its_flags() {
     let root = CommandLine::command();
-    let visible: Vec<_> = root.get_subcommands().filter(|command| !command.is_hide_set()).collect();
-    for command in &visible {
-        let name = command.get_name();
+    let commands = leaves(&root, "");
+    for (name, command) in &commands {
         assert_eq!(
             documented_flags(section(&format!("### {name}"))),
             flags(command),
@@ -51,8 +69,8 @@ fn the_reference_lists_every_command_and_its_flags() {
         );
     }
     let sections: BTreeSet<&str> = REFERENCE.lines().filter_map(|line| line.strip_prefix("### ")).collect();
-    let commands: BTreeSet<&str> = visible.iter().map(|command| command.get_name()).collect();
-    assert_eq!(sections, commands, "left: the sections; right: the commands");
+    let names: BTreeSet<&str> = commands.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(sections, names, "left: the sections; right: the commands");
 }
 
 #[test]

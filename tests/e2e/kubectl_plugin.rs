@@ -1,5 +1,10 @@
 //! Tests the kubectl plugin with Stacks in a real cluster.
 
+use std::time::Duration;
+
+use rmcp::ServiceExt as _;
+use rmcp::model::CallToolRequestParams;
+use rmcp::transport::TokioChildProcess;
 use serde_json::{Value, json};
 
 use crate::approvals::until_awaiting;
@@ -103,4 +108,87 @@ fn a_user_approves_a_reviewed_plan_and_cancels_a_run_with_the_plugin() {
         assert_eq!(row(scene).await["phase"], "Stalled");
         assert!(plugin(scene, &["explain", "main"]).await.contains("kubectl pulumi reconcile"));
     });
+}
+
+/// Returns the URN of the only resource of the type `Step` in the exported state.
+async fn exported_step(scene: &Scene) -> (String, String) {
+    let text = plugin(scene, &["stack", "export", "main"]).await;
+    let state: Value = serde_json::from_str(&text).expect("the exported state is JSON");
+    let resources = state["deployment"]["resources"].as_array().expect("resources");
+    let mut urns = resources.iter().filter_map(|resource| resource["urn"].as_str());
+    let urn = urns.find(|urn| urn.contains("testing:index:Step")).unwrap_or_else(|| panic!("no step in {text}"));
+    (urn.to_owned(), text)
+}
+
+#[test]
+fn a_user_previews_a_local_directory_and_changes_the_state_with_the_plugin() {
+    run("plugin-state", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&program("one").files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&first).await;
+
+        plugin(scene, &["diff", "main"]).await;
+        let local = tempfile::tempdir().expect("a temporary directory");
+        for file in program("two").files() {
+            std::fs::write(local.path().join(&file.path), &file.content).expect("the file is written");
+        }
+        let path = local.path().to_str().expect("UTF-8");
+        let changes = try_plugin(scene, &["diff", "main", "--path", path]).await.expect_err("the programs differ");
+        assert!(changes.contains("1 resource would change"), "{changes}");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "a preview changes no resource");
+
+        let (urn, state) = exported_step(scene).await;
+        let rename = ["stack", "state", "rename", "main", &urn, "renamed", "--yes"];
+        let refusal = try_plugin(scene, &rename).await.expect_err("the Stack is not suspended");
+        assert!(refusal.contains("kubectl pulumi suspend"), "{refusal}");
+        plugin(scene, &["suspend", "main"]).await;
+        let refusal = try_plugin(scene, &rename[..6]).await.expect_err("there is no terminal");
+        assert!(refusal.contains("--yes is required"), "{refusal}");
+        plugin(scene, &rename).await;
+        assert!(exported_step(scene).await.0.ends_with("::renamed"));
+
+        let file = local.path().join("state.json");
+        std::fs::write(&file, state).expect("the file is written");
+        plugin(scene, &["stack", "import", "main", file.to_str().expect("UTF-8"), "--yes"]).await;
+        assert_eq!(exported_step(scene).await.0, urn, "the import restores the state");
+        plugin(scene, &["resume", "main", "--wait"]).await;
+        assert_eq!(main.log.operations().await, once(&["create step"]));
+    });
+}
+
+#[test]
+fn a_client_of_the_model_context_protocol_reads_and_suspends_a_stack() {
+    run("plugin-mcp", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&program("one").files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&first).await;
+
+        let mut command = tokio::process::Command::new(PLUGIN);
+        command.args(["mcp", "--allow-changes", "--timeout", "50s", "--namespace", &scene.namespace]);
+        let transport = TokioChildProcess::new(command).expect("the plugin starts");
+        let client = limited(().serve(transport)).await.expect("the client connects");
+        let call = async |tool: &'static str, arguments: Value| -> String {
+            let arguments = serde_json::from_value(arguments).expect("an object");
+            let request = CallToolRequestParams::new(tool).with_arguments(arguments);
+            let result = limited(client.call_tool(request)).await.expect("the tool responds");
+            assert_eq!(result.is_error, Some(false), "{tool}: {result:?}");
+            result.content.iter().filter_map(|block| Some(block.as_text()?.text.clone())).collect()
+        };
+        let list: Value = serde_json::from_str(&call("get", json!({})).await).expect("JSON");
+        assert_eq!((&list[0]["name"], &list[0]["phase"]), (&json!("main"), &json!("Ready")), "{list}");
+        assert!(call("explain", json!({ "stack": "main" })).await.contains("no run is due"));
+        assert!(call("logs", json!({ "stack": "main" })).await.contains("Resources:"));
+        let outputs = call("outputs", json!({ "stack": "main" })).await;
+        assert!(outputs.contains("[secret]") && !outputs.contains("hunter22"), "{outputs}");
+        call("suspend", json!({ "stack": "main" })).await;
+        assert_eq!(row(scene).await["phase"], "Suspended");
+        limited(client.cancel()).await.expect("the server ends");
+    });
+}
+
+/// Waits for a response of the server.
+async fn limited<T>(response: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), response).await.expect("a response of the server within a minute")
 }

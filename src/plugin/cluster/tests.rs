@@ -6,6 +6,7 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
 use super::*;
+use crate::plugin::exec::{self, Process};
 
 /// Requests that the fake API server has received: the method, the path and the query.
 type Log = Arc<Mutex<Vec<String>>>;
@@ -80,4 +81,18 @@ async fn a_request_without_a_response_times_out() {
         error.to_string(),
         "failed to read Stack apps/web: no response within 3 s; check the connection to the cluster"
     );
+}
+
+#[tokio::test]
+async fn a_rejected_process_in_a_pod_is_reported_with_the_missing_permission() {
+    let message = "pods \"web-workspace-0\" is forbidden: cannot create resource \"pods/exec\"";
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": "Forbidden", "code": 403 });
+    let (cluster, log) = cluster(move |_| Some((403, status.clone())));
+    let process = Process { namespace: "apps", pod: "web-workspace-0", name: "sh", command: Vec::new(), input: None };
+    let error = exec::run(&cluster, &process, |_| Ok(()), |_| Ok(())).await.unwrap_err();
+    assert_eq!(error.exit_code(), 1);
+    assert!(error.to_string().contains("(Forbidden, 403); ask an administrator for the permission"), "{error}");
+    let requests = log.lock().unwrap().clone();
+    assert!(requests[0].starts_with("GET /api/v1/namespaces/apps/pods/web-workspace-0/exec?"), "{requests:?}");
 }

@@ -1,7 +1,5 @@
 //! `approve` and `reject`: create an Approval for the plan of a Stack.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
-
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::ResourceExt as _;
 use kube::api::ObjectMeta;
@@ -9,9 +7,10 @@ use pulumi_controller::api::pulumi::{Approval, ApprovalDecision, ApprovalSpec, A
 
 use crate::plugin::args::DecisionFlags;
 use crate::plugin::cluster::Cluster;
+use crate::plugin::confirm::{self, Question};
 use crate::plugin::error::PluginError;
 use crate::plugin::progress::Progress;
-use crate::plugin::screen::{printable, printable_line};
+use crate::plugin::screen::printable_line;
 use crate::plugin::select::full_name;
 
 /// Minimum number of digits of a shortened digest in an approval: 128 bits. A tenant who controls the content of the plan
@@ -100,25 +99,15 @@ fn check_digest(stack: &Stack, plan: &StackPlan, given: &str, decision: Approval
 
 /// Shows the plan, and asks the user.
 fn confirm(stack: &Stack, plan: &StackPlan, decision: ApprovalDecision) -> Result<(), PluginError> {
-    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Err(PluginError::Usage(
-            "--plan is required without a terminal: use the digest of the plan that you have reviewed".to_owned(),
-        ));
-    }
-    let question = match decision {
-        ApprovalDecision::Approve => "Approve this plan?",
-        ApprovalDecision::Reject => "Reject this plan?",
-    };
-    let failed = |error: std::io::Error| PluginError::Failed(format!("failed to ask for the decision: {error}"));
-    let mut out = std::io::stderr().lock();
-    write!(out, "{}\n{question} Only `yes` continues: ", printable(&describe(stack, plan))).map_err(failed)?;
-    out.flush().map_err(failed)?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer).map_err(failed)?;
-    match answer.trim() {
-        "yes" => Ok(()),
-        _ => Err(PluginError::Failed(format!("aborted: no decision about the plan of Stack {}", full_name(stack)))),
-    }
+    confirm::ask(&Question {
+        description: &describe(stack, plan),
+        question: match decision {
+            ApprovalDecision::Approve => "Approve this plan?",
+            ApprovalDecision::Reject => "Reject this plan?",
+        },
+        without_terminal: "--plan is required without a terminal: use the digest of the plan that you have reviewed",
+        declined: format!("no decision about the plan of Stack {}", full_name(stack)),
+    })
 }
 
 /// Returns the description of a plan for a decision.

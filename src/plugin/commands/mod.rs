@@ -2,15 +2,18 @@
 
 mod cancel;
 mod decide;
+mod diff;
 mod doctor;
 mod events;
 mod explain;
 mod get;
 mod history;
 mod logs;
+mod mcp;
 mod outputs;
 mod reconcile;
 mod resolve;
+mod stack;
 mod suspend;
 mod tree;
 mod version;
@@ -33,6 +36,8 @@ pub async fn run(line: CommandLine) -> Result<(), PluginError> {
         // A completion without a cluster still completes commands and flags.
         Command::Complete(flags) => return completion::complete(&global, &flags.words).await,
         Command::Version => return version::run(Cluster::connect(&global).await, global.output).await,
+        // Each tool connects to the cluster itself, so that a tool reports a missing connection.
+        Command::Mcp(flags) => return Box::pin(mcp::run(&global, &flags)).await,
         _ => {}
     }
     let cluster = Cluster::connect(&global).await?;
@@ -53,7 +58,9 @@ pub async fn run(line: CommandLine) -> Result<(), PluginError> {
         Command::History(flags) => Box::pin(history::run(&cluster, &flags.stack, format)).await,
         Command::Explain(flags) => Box::pin(explain::run(&cluster, &flags.stack, format)).await,
         Command::Resolve(flags) => Box::pin(resolve::run(&cluster, &flags, format)).await,
+        Command::Diff(flags) => Box::pin(diff::run(&cluster, &flags)).await,
+        Command::Stack(command) => Box::pin(stack::run(&cluster, &command)).await,
         Command::Doctor(flags) => Box::pin(doctor::run(&cluster, &flags, format)).await,
-        Command::Completion | Command::Complete(_) | Command::Version => Ok(()),
+        Command::Completion | Command::Complete(_) | Command::Version | Command::Mcp(_) => Ok(()),
     }
 }

@@ -87,7 +87,7 @@ const fn permission(
 }
 
 /// The permissions that the commands need.
-pub static PERMISSIONS: [Permission; 9] = [
+pub static PERMISSIONS: [Permission; 11] = [
     permission("list", "pulumi.com", "stacks", "", "all commands"),
     permission("list", "auto.pulumi.com", "updates", "", "tree, events, history"),
     permission("get", "auto.pulumi.com", "workspaces", "", "tree, explain"),
@@ -96,6 +96,8 @@ pub static PERMISSIONS: [Permission; 9] = [
     permission("patch", "pulumi.com", "stacks", "", "reconcile, cancel, suspend, resume, resolve"),
     permission("create", "pulumi.com", "approvals", "", "approve, reject"),
     permission("approve", "pulumi.com", "stacks", "", "approve, reject"),
+    permission("get", "", "pods", "exec", "diff, stack"),
+    permission("create", "", "pods", "exec", "diff, stack"),
     permission("get", "", "secrets", "", "outputs --show-secrets"),
 ];
 

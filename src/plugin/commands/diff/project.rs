@@ -1,0 +1,212 @@
+//! Finds the Pulumi project in a local directory.
+
+use std::io::{ErrorKind, Read as _};
+use std::path::Path;
+
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::Value;
+
+use crate::plugin::error::PluginError;
+
+/// Names of project files and the extensions of their settings files, in the order of the Pulumi CLI.
+const FILES: [(&str, &str); 3] = [("Pulumi.json", "json"), ("Pulumi.yaml", "yaml"), ("Pulumi.yml", "yml")];
+/// Maximum size of a project file or of a settings file, in bytes.
+const MAX_FILE: u64 = 4 * 1024 * 1024;
+
+/// Project in a local directory.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LocalProject {
+    pub name: String,
+    /// Directory of the project, relative to the local directory, with `/` as the separator. `.` is the local directory.
+    pub directory: String,
+    /// Whether `pulumi install` installs dependencies. The agent decides in the same way: see `pulumi/project.rs`.
+    pub needs_install: bool,
+    /// Directory of the settings files, relative to the project. Empty if it is the project.
+    settings_directory: String,
+    extension: &'static str,
+}
+
+/// Returns the directory of the project in the source of a Stack.
+pub fn directory_of(stack: &Stack) -> Option<String> {
+    let source = stack.spec.flux_source.as_ref().and_then(|source| source.dir.clone());
+    source.or_else(|| stack.spec.repo_dir.clone()).filter(|directory| !directory.is_empty())
+}
+
+impl LocalProject {
+    /// Finds the project: in the directory of the source that the Stack selects, or else in the local directory itself.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no project, or if its file is invalid.
+    pub fn find(root: &Path, selected: Option<&str>) -> Result<Self, PluginError> {
+        let selected = selected.map(|path| normalized(path).ok_or_else(|| outside(path))).transpose()?;
+        for directory in selected.into_iter().chain([".".to_owned()]) {
+            for (name, extension) in FILES {
+                if let Some(text) = read(&root.join(&directory).join(name))? {
+                    let file = format!("{directory}/{name}");
+                    return LocalProject::parse(&file, &text, directory, extension);
+                }
+            }
+        }
+        Err(PluginError::Usage(format!(
+            "invalid --path={}: found no Pulumi project; use the root of the source, or the directory of the project",
+            root.display()
+        )))
+    }
+
+    fn parse(file: &str, text: &str, directory: String, extension: &'static str) -> Result<Self, PluginError> {
+        let invalid = |why: &str| PluginError::Usage(format!("invalid project file {file}: {why}"));
+        let project = document(text).map_err(|why| invalid(&why))?;
+        let string = |key: &str| project.get(key).and_then(Value::as_str).map(str::to_owned);
+        let name = string("name").ok_or_else(|| invalid("the field `name` is missing"))?;
+        // `config` is the directory of the settings files in older projects, and a schema in newer projects.
+        let settings_directory = string("stackConfigDir").or_else(|| string("config")).unwrap_or_default();
+        let runtime = project.get("runtime");
+        let runtime = runtime.and_then(|runtime| runtime.get("name").unwrap_or(runtime).as_str());
+        let has_entries = |key: &str| match project.get(key) {
+            Some(Value::Object(entries)) => {
+                entries.values().any(|entry| entry.as_array().is_none_or(|list| !list.is_empty()))
+            }
+            Some(Value::Array(entries)) => !entries.is_empty(),
+            _ => false,
+        };
+        let needs_install = runtime != Some("yaml") || has_entries("packages") || has_entries("plugins");
+        Ok(LocalProject { name, directory, needs_install, settings_directory, extension })
+    }
+
+    /// Returns the path of the settings file of a Pulumi stack, relative to the project.
+    pub fn settings_path(&self, stack: &str) -> String {
+        let file = format!("Pulumi.{}.{}", stack.rsplit('/').next().unwrap_or(stack), self.extension);
+        match self.settings_directory.trim_end_matches('/') {
+            "" => file,
+            directory => format!("{directory}/{file}"),
+        }
+    }
+
+    /// Returns the path of a file of the project, relative to the local directory.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file is outside the local directory.
+    pub fn in_directory(&self, file: &str) -> Result<String, PluginError> {
+        normalized(&format!("{}/{file}", self.directory)).ok_or_else(|| outside(file))
+    }
+
+    /// Returns the text of a settings file in the local directory, or `None` if the file does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read.
+    pub fn read_settings(&self, root: &Path, file: &str) -> Result<Option<String>, PluginError> {
+        read(&root.join(self.in_directory(file)?))
+    }
+}
+
+/// Parses YAML or JSON.
+///
+/// # Errors
+///
+/// Returns the message of the parser.
+pub fn document(text: &str) -> Result<Value, String> {
+    let mut options = serde_saphyr::Options::default();
+    options.emit_comments = false;
+    options.with_snippet = false;
+    options.strict_booleans = true;
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
+}
+
+fn read(path: &Path) -> Result<Option<String>, PluginError> {
+    let failed = |why: String| PluginError::Failed(format!("failed to read {}: {why}", path.display()));
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) => return Err(failed(error.to_string())),
+    };
+    let mut text = String::new();
+    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
+    if u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_FILE {
+        return Err(failed("the file exceeds 4 MiB".to_owned()));
+    }
+    Ok(Some(text))
+}
+
+fn outside(path: &str) -> PluginError {
+    PluginError::Usage(format!(
+        "invalid directory or file {path}: it is outside the directory of --path; use its parent"
+    ))
+}
+
+/// Returns a relative path without `.` and `..`, or `None` if it is outside its base. The base itself is `.`.
+fn normalized(path: &str) -> Option<String> {
+    let mut segments = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop()?;
+            }
+            segment => segments.push(segment),
+        }
+    }
+    Some(if segments.is_empty() { ".".to_owned() } else { segments.join("/") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_project_is_in_the_selected_directory_or_in_the_local_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let find = |selected: Option<&str>| LocalProject::find(root.path(), selected).map(|project| project.directory);
+        assert_eq!(find(None).unwrap_err().exit_code(), 2);
+        std::fs::create_dir(root.path().join("infra")).unwrap();
+        std::fs::write(root.path().join("infra/Pulumi.yaml"), "name: web\nruntime: yaml\n").unwrap();
+        assert_eq!(find(Some("./infra/")).unwrap(), "infra");
+        assert!(find(None).is_err(), "the Stack selects no directory");
+        std::fs::write(root.path().join("Pulumi.json"), r#"{"name": "root"}"#).unwrap();
+        assert_eq!(find(Some("infra")).unwrap(), "infra");
+        assert_eq!(find(Some("apps/web")).unwrap(), ".", "the local directory is that of the project");
+        assert_eq!(find(Some("../web")).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn only_a_yaml_project_without_packages_and_plugins_needs_no_installation() {
+        let rows = [
+            ("runtime: yaml", false),
+            ("runtime: {name: yaml}\npackages: {}", false),
+            ("runtime: yaml\npackages: {a: b}", true),
+            ("runtime: yaml\nplugins: {providers: []}", false),
+            ("runtime: yaml\nplugins: {providers: [{name: a}]}", true),
+            ("runtime: {name: nodejs, options: {}}", true),
+            ("description: no runtime", true),
+        ];
+        for (text, expected) in rows {
+            let text = format!("name: web\n{text}\n");
+            let project = LocalProject::parse("Pulumi.yaml", &text, ".".to_owned(), "yaml").unwrap();
+            assert_eq!(project.needs_install, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_settings_file_is_that_of_the_cli() {
+        let of = |text: &str, directory: &str| {
+            let project = LocalProject::parse("Pulumi.yaml", text, directory.to_owned(), "yaml").unwrap();
+            let file = project.settings_path("org/web/dev");
+            (file.clone(), project.in_directory(&file).ok())
+        };
+        let found = |file: &str, path: &str| (file.to_owned(), Some(path.to_owned()));
+        assert_eq!(of("name: web", "."), found("Pulumi.dev.yaml", "Pulumi.dev.yaml"));
+        assert_eq!(of("name: web\nconfig: {a: 1}", "infra"), found("Pulumi.dev.yaml", "infra/Pulumi.dev.yaml"));
+        assert_eq!(
+            of("name: web\nconfig: stacks", "infra"),
+            found("stacks/Pulumi.dev.yaml", "infra/stacks/Pulumi.dev.yaml")
+        );
+        let above = found("../stacks/Pulumi.dev.yaml", "stacks/Pulumi.dev.yaml");
+        assert_eq!(of("name: web\nstackConfigDir: ../stacks/", "infra"), above);
+        assert_eq!(of("name: web\nstackConfigDir: ../stacks", ".").1, None);
+        for invalid in ["", "runtime: yaml", "name: [", "name: 1"] {
+            assert!(LocalProject::parse("Pulumi.yaml", invalid, ".".to_owned(), "yaml").is_err(), "{invalid:?}");
+        }
+    }
+}

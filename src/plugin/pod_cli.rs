@@ -1,0 +1,103 @@
+//! Command lines that run the Pulumi CLI in a workspace pod, with the environment of the runs of the agent.
+//!
+//! The commands are shell scripts with arguments, so that no value is interpreted by the shell.
+
+use std::time::Duration;
+
+use pulumi_controller::api::names;
+use tokio::time::Instant;
+
+use crate::plugin::cluster::Cluster;
+
+/// Start of each script. The agent sets the same variables: see `agent/environment.rs`. `timeout` ends a CLI whose
+/// connection to the plugin is lost.
+const START: &str = r#"set -u
+share=$1 limit=$2 bytes=$3
+shift 3
+bounded() {
+    if command -v timeout >/dev/null 2>&1; then timeout -s INT -k 30 "$limit" "$@"; else "$@"; fi
+}
+if [ ! -w "${HOME:-/}" ]; then
+    mkdir -p "$share/home"
+    export HOME="$share/home"
+fi
+export USER="${USER:-pulumi}"
+export PULUMI_SKIP_UPDATE_CHECK=true PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER=true PULUMI_DEBUG_COMMANDS=true
+export POETRY_VIRTUALENVS_IN_PROJECT="${POETRY_VIRTUALENVS_IN_PROJECT:-true}"
+export GOCACHE="${GOCACHE:-$share/cache/go-build}" GOMODCACHE="${GOMODCACHE:-$share/cache/go-modules}"
+"#;
+
+/// Runs the CLI in the project of the Stack. The standard input of the CLI consists of the first `bytes` bytes.
+const CALL: &str = r#"cd "$share/workspace" || exit 1
+if [ "$bytes" -gt 0 ]; then head -c "$bytes" | bounded pulumi "$@"; else bounded pulumi "$@" </dev/null; fi
+"#;
+
+/// Prints a file of the project of the Stack, if it exists.
+const READ: &str = r#"[ ! -f "$share/workspace/$1" ] || cat "$share/workspace/$1"
+"#;
+
+/// Runs a preview of the project of the Stack or, with an archive as input, of a project in the archive. The last line of
+/// the standard error contains a marker and the summary of the CLI. The directory is on the share volume, so that the
+/// agent detects the session in each pod. Directories of interrupted previews are removed after a day.
+const PREVIEW: &str = r#"marker=$1 project=$2 installs=$3
+shift 3
+find "$share" -maxdepth 1 -name 'preview.*' -mtime +0 -exec rm -rf {} + 2>/dev/null
+scratch=$(mktemp -d "$share/preview.XXXXXX") || exit 1
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 1' HUP INT TERM
+if [ "$bytes" -gt 0 ]; then
+    mkdir "$scratch/source" || exit 1
+    head -c "$bytes" | tar -xzof - -C "$scratch/source" || exit 1
+    cd "$scratch/source/$project" || exit 1
+    if [ "$installs" = yes ]; then bounded pulumi install </dev/null >&2 || exit 1; fi
+else
+    cd "$share/workspace" || exit 1
+fi
+bounded pulumi preview "--event-log=$scratch/events" "$@" </dev/null || exit 1
+printf '%s%s\n' "$marker" "$(grep '"summaryEvent"' "$scratch/events" | tail -n 1)" >&2
+"#;
+
+/// A script with its arguments.
+pub struct PodCommand {
+    script: &'static str,
+    arguments: Vec<String>,
+}
+
+impl PodCommand {
+    /// Calls the CLI with arguments.
+    pub fn call(arguments: &[String]) -> Self {
+        PodCommand { script: CALL, arguments: arguments.to_vec() }
+    }
+
+    /// Prints a file of the project.
+    pub fn read(path: &str) -> Self {
+        PodCommand { script: READ, arguments: vec![path.to_owned()] }
+    }
+
+    /// Runs a preview. `project` is the directory of the project in the archive, and `installs` tells whether the project
+    /// has dependencies to install.
+    pub fn preview(marker: &str, project: &str, installs: bool, options: &[String]) -> Self {
+        let installs = if installs { "yes" } else { "no" };
+        let mut arguments = [marker, project, installs].map(str::to_owned).to_vec();
+        arguments.extend_from_slice(options);
+        PodCommand { script: PREVIEW, arguments }
+    }
+
+    /// Returns the command line for an input of `bytes` bytes.
+    pub fn command_line(&self, cluster: &Cluster, bytes: usize) -> Vec<String> {
+        let limit = cluster.deadline().saturating_duration_since(Instant::now());
+        self.words(names::SHARE_DIRECTORY, limit, bytes)
+    }
+
+    fn words(&self, share: &str, limit: Duration, bytes: usize) -> Vec<String> {
+        let limit = limit.as_secs().max(1).to_string();
+        let script = format!("{START}{}", self.script);
+        let mut words = vec!["sh".to_owned(), "-c".to_owned(), script, "kubectl-pulumi".to_owned()];
+        words.extend([share.to_owned(), limit, bytes.to_string()]);
+        words.extend(self.arguments.iter().cloned());
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests;
