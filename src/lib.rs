@@ -16,6 +16,7 @@ pub mod pulumi;
 #[cfg(target_os = "linux")]
 pub mod subprocess;
 pub mod text;
+pub mod view;
 
 #[cfg(target_os = "linux")]
 pub mod history;

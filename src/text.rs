@@ -24,6 +24,22 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Replaces the control characters in a text, except line breaks and tabs, and the invisible format characters, so that
+/// a message from the cluster cannot change the state of the terminal or look like another message.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|character| if is_unprintable(character) { '\u{fffd}' } else { character }).collect()
+}
+
+/// Returns whether a character can change the state of a terminal or the order of a text.
+pub fn is_unprintable(character: char) -> bool {
+    (character.is_control() && character != '\n' && character != '\t') || is_format(character)
+}
+
+/// Returns a text like [`printable`] in a single line, so that a value from the cluster cannot look like another line.
+pub fn printable_line(text: &str) -> String {
+    printable(text).replace(['\n', '\t'], "\u{fffd}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -36,6 +52,12 @@ mod tests {
         for character in ['a', 'ß', '…', '✗', '\n', ' '] {
             assert!(!is_format(character), "{}", character.escape_unicode());
         }
+    }
+
+    #[test]
+    fn a_text_contains_no_control_and_format_characters() {
+        assert_eq!(printable("a\u{9b}b\r\u{202e}c\n\td"), "a\u{fffd}b\u{fffd}\u{fffd}c\n\td");
+        assert_eq!(printable_line("a\n\u{2066}b"), "a\u{fffd}\u{fffd}b");
     }
 
     #[derive(Debug, thiserror::Error)]

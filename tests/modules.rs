@@ -32,6 +32,7 @@ const MODULES: &[Module] = &[
     Module { name: "pulumi", uses: "text", rule: BASE },
     Module { name: "subprocess", uses: "", rule: BASE },
     Module { name: "text", uses: "", rule: BASE },
+    Module { name: "view", uses: "api text", rule: "the views for users are pure functions of the API objects" },
     Module {
         name: "source",
         uses: "api artifact file_watch pulumi subprocess text runtime config server telemetry",
@@ -60,13 +61,18 @@ const MODULES: &[Module] = &[
         rule: "the webhook receiver shares only the API objects with the controllers",
     },
     Module {
+        name: "ui",
+        uses: "api history runtime config server telemetry text view",
+        rule: "the web UI shares only the API objects and the history with the controllers",
+    },
+    Module {
         name: "agent",
         uses: "api artifact file_watch pulumi source rpc runtime cli config server telemetry",
         rule: "the agent shares only rpc with the controllers",
     },
     Module {
         name: "manager",
-        uses: "api artifact pulumi subprocess source rpc history history_api runtime controller receiver cli config server telemetry",
+        uses: "api artifact pulumi subprocess source rpc history history_api runtime controller receiver ui cli config server telemetry",
         rule: "the manager starts the controllers and the receiver; the agent is another process",
     },
     Module { name: "allocator", uses: "", rule: "the settings of the allocator use no other module" },
@@ -74,7 +80,7 @@ const MODULES: &[Module] = &[
     Module { name: "config", uses: "api artifact history cli telemetry", rule: SUPPORT },
     Module { name: "telemetry", uses: "api text", rule: SUPPORT },
     Module { name: "server", uses: "api config telemetry", rule: SUPPORT },
-    Module { name: "plugin", uses: "api text", rule: "the kubectl plugin uses only the API objects and text" },
+    Module { name: "plugin", uses: "api text view", rule: "the kubectl plugin uses only the API objects and their views" },
 ];
 
 /// Files that may import every module: the roots of the binaries, and `lib.rs`, which only declares modules.

@@ -40,6 +40,9 @@ pub const RUN_OPEN: &str = "open";
 /// Label of the Secret with the outputs of a run. The value is the name of the Update.
 pub const LABEL_UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 
+/// Label selector of the Deployments of the controller, for all installation methods.
+pub const CONTROLLER_SELECTOR: &str = "app.kubernetes.io/component=pulumi-controller";
+
 /// Annotation of a Stack. A new value requests a run.
 pub const ANNOTATION_RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
 /// Flux annotation. A new value requests a reconciliation. On a Stack, a new value also requests a run.

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pulumi_controller::api::duration;
+use pulumi_controller::api::{duration, resolve};
+use pulumi_controller::view::decisions;
 use serde::Serialize;
 
 /// Work with the Stacks of pulumi-controller.
@@ -283,10 +284,16 @@ pub enum Decision {
 impl Decision {
     /// Returns the word in the annotation `pulumi.com/resolve`.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Decision::Retry => "retry",
-            Decision::Clear => "clear",
-            Decision::Abandon => "abandon",
+        decisions::word(self.into())
+    }
+}
+
+impl From<Decision> for resolve::Decision {
+    fn from(decision: Decision) -> Self {
+        match decision {
+            Decision::Retry => resolve::Decision::Retry,
+            Decision::Clear => resolve::Decision::Clear,
+            Decision::Abandon => resolve::Decision::Abandon,
         }
     }
 }

@@ -3,13 +3,12 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
+use pulumi_controller::api::names::CONTROLLER_SELECTOR;
 use serde::Serialize;
 
 use crate::plugin::cluster::{Cluster, Scope};
 use crate::plugin::error::PluginError;
 
-/// Label of the Deployment of the controller, for all installation methods.
-pub const LABEL: &str = "app.kubernetes.io/component=pulumi-controller";
 /// Name of the container of the controller.
 const CONTAINER: &str = "manager";
 
@@ -57,7 +56,8 @@ impl Controller {
 ///
 /// Returns an error if the request fails, for example because the user may not list Deployments.
 pub async fn find(cluster: &Cluster) -> Result<Vec<Controller>, PluginError> {
-    let deployments: Vec<Deployment> = cluster.list(&Scope::All, ListParams::default().labels(LABEL)).await?;
+    let deployments: Vec<Deployment> =
+        cluster.list(&Scope::All, ListParams::default().labels(CONTROLLER_SELECTOR)).await?;
     Ok(deployments.iter().map(Controller::of).collect())
 }
 

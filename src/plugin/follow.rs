@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use pulumi_controller::api::conditions::{self, READY, stack_reason};
-use pulumi_controller::api::names::{ANNOTATION_REFRESH, ANNOTATION_REQUESTED_AT};
 use pulumi_controller::api::pulumi::{Stack, StackStatus};
-use serde_json::{Value, json};
+use pulumi_controller::view::phase;
 use tokio::time::Instant;
 
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::phase;
 use crate::plugin::progress::Progress;
 use crate::plugin::select::full_name;
 
@@ -28,29 +25,6 @@ pub enum Outcome {
     Done(String),
     /// The goal cannot be reached until a user acts. Contains the cause and the action.
     Failed(String),
-}
-
-/// Returns a new value for annotations that request a run: the current time. A second request therefore has another
-/// value.
-pub fn request_value() -> String {
-    Timestamp::now().to_string()
-}
-
-/// Returns the patch that sets annotations.
-pub fn annotations(values: &[(&str, &str)]) -> Value {
-    let values: serde_json::Map<String, Value> =
-        values.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-    json!({ "metadata": { "annotations": values } })
-}
-
-/// Returns the patch that requests a run.
-pub fn request(value: &str) -> Value {
-    annotations(&[(ANNOTATION_REQUESTED_AT, value)])
-}
-
-/// Returns the patch that requests a run with a refresh. Both annotations must have the same value.
-pub fn request_with_refresh(value: &str) -> Value {
-    annotations(&[(ANNOTATION_REQUESTED_AT, value), (ANNOTATION_REFRESH, value)])
 }
 
 /// Returns the state of the run that the value of `requestedAt` requests.
@@ -143,6 +117,8 @@ pub async fn wait(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::plugin::fixtures::{condition, stack};
 
@@ -154,13 +130,6 @@ mod tests {
             status[key] = value.clone();
         }
         of_request(&stack("web", &json!({}), &status), AT)
-    }
-
-    #[test]
-    fn a_request_with_a_refresh_sets_both_annotations_to_the_same_value() {
-        let expected = json!({ "reconcile.fluxcd.io/requestedAt": AT, "pulumi.com/refresh": AT });
-        assert_eq!(request_with_refresh(AT), json!({ "metadata": { "annotations": expected } }));
-        assert_eq!(request(AT), annotations(&[("reconcile.fluxcd.io/requestedAt", AT)]));
     }
 
     #[test]

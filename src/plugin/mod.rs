@@ -15,7 +15,6 @@ mod exec;
 #[cfg(test)]
 mod fixtures;
 mod follow;
-mod phase;
 mod pod_cli;
 mod progress;
 #[cfg(test)]
@@ -26,13 +25,15 @@ mod sources;
 mod updates;
 mod workspace_pod;
 
+use pulumi_controller::text::printable;
+
 use crate::plugin::args::CommandLine;
 use crate::plugin::error::PluginError;
 
 /// Returns the message of an error for the terminal. The message can contain text from the cluster.
 pub fn message(error: &PluginError) -> String {
     let symbol = if matches!(error, PluginError::Changes(_)) { "ℹ" } else { "✗" };
-    format!("{symbol} {}", screen::printable(&error.to_string()))
+    format!("{symbol} {}", printable(&error.to_string()))
 }
 
 /// Runs a command.

@@ -3,7 +3,7 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
-use crate::plugin::screen::printable;
+use pulumi_controller::text::printable;
 
 /// Maximum number of characters of the line with the current state. A longer line would wrap, and a wrapped line cannot
 /// be replaced.

@@ -2,10 +2,7 @@
 
 use std::io::{ErrorKind, Write as _};
 
-use jiff::SignedDuration;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
-use pulumi_controller::text::is_format;
+use pulumi_controller::text::{is_unprintable, printable};
 use serde::Serialize;
 
 use crate::plugin::args::Format;
@@ -97,45 +94,6 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Returns the time since `time` in the format of kubectl, or an empty text if the time is unknown.
-pub fn age(time: Option<&Time>, now: Timestamp) -> String {
-    time.map(|time| short_duration(now.duration_since(time.0))).unwrap_or_default()
-}
-
-/// Formats a duration in the format of kubectl: one or two units.
-pub fn short_duration(duration: SignedDuration) -> String {
-    const MINUTE: i64 = 60;
-    const HOUR: i64 = 60 * MINUTE;
-    const DAY: i64 = 24 * HOUR;
-    const YEAR: i64 = 365 * DAY;
-    let seconds = duration.as_secs().max(0);
-    let with_rest = |unit: i64, name: &str, rest: i64, rest_name: &str| match seconds % unit / rest {
-        0 => format!("{}{name}", seconds / unit),
-        remaining => format!("{}{name}{remaining}{rest_name}", seconds / unit),
-    };
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..600 => with_rest(MINUTE, "m", 1, "s"),
-        600..10_800 => format!("{}m", seconds / MINUTE),
-        10_800..28_800 => with_rest(HOUR, "h", MINUTE, "m"),
-        28_800..172_800 => format!("{}h", seconds / HOUR),
-        172_800..691_200 => with_rest(DAY, "d", HOUR, "h"),
-        691_200..63_072_000 => format!("{}d", seconds / DAY),
-        _ => with_rest(YEAR, "y", DAY, "d"),
-    }
-}
-
-/// Replaces the control characters in a text, except line breaks and tabs, and the invisible format characters, so that
-/// a message from the cluster cannot change the state of the terminal or look like another message.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|character| if is_unprintable(character) { '\u{fffd}' } else { character }).collect()
-}
-
-/// Returns whether a character can change the state of a terminal or the order of a text.
-fn is_unprintable(character: char) -> bool {
-    (character.is_control() && character != '\n' && character != '\t') || is_format(character)
-}
-
 /// Escapes the characters of a JSON text that [`printable`] replaces. They occur only in strings, so the value of the JSON
 /// text does not change.
 pub fn escaped_json(json: &str) -> String {
@@ -150,11 +108,6 @@ pub fn escaped_json(json: &str) -> String {
         }
     }
     out
-}
-
-/// Returns a text like [`printable`] in a single line, so that a value from the cluster cannot look like another line.
-pub fn printable_line(text: &str) -> String {
-    printable(text).replace(['\n', '\t'], "\u{fffd}")
 }
 
 #[cfg(test)]
@@ -193,12 +146,6 @@ mod tests {
     }
 
     #[test]
-    fn a_text_contains_no_control_and_format_characters() {
-        assert_eq!(printable("a\u{9b}b\r\u{202e}c\n\td"), "a\u{fffd}b\u{fffd}\u{fffd}c\n\td");
-        assert_eq!(printable_line("a\n\u{2066}b"), "a\u{fffd}\u{fffd}b");
-    }
-
-    #[test]
     fn a_table_has_aligned_columns_and_no_empty_cells() {
         let rows = [vec!["web".to_owned(), String::new()], vec!["database".to_owned(), "two\nlines".to_owned()]];
         assert_eq!(table(&["NAME", "STATE"], &rows), "NAME       STATE\nweb        -\ndatabase   two lines\n");
@@ -212,25 +159,5 @@ mod tests {
         assert_eq!(last, format!("NAME   VALUE\nweb    {long}\n"), "the last column is not padded");
         let first = table(&["NAME", "VALUE"], &[vec![long.clone(), "web".to_owned()]]);
         assert_eq!(first, format!("NAME{}VALUE\n{long}   web\n", " ".repeat(70_000 - 4 + GAP)));
-    }
-
-    #[test]
-    fn durations_have_the_format_of_kubectl() {
-        let rows = [
-            (-5, "0s"),
-            (119, "119s"),
-            (120, "2m"),
-            (185, "3m5s"),
-            (3600, "60m"),
-            (10_860, "3h1m"),
-            (86_400, "24h"),
-            (172_800, "2d"),
-            (176_400, "2d1h"),
-            (864_000, "10d"),
-            (63_158_400, "2y1d"),
-        ];
-        for (seconds, expected) in rows {
-            assert_eq!(short_duration(SignedDuration::from_secs(seconds)), expected, "{seconds}");
-        }
     }
 }

@@ -4,12 +4,13 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use pulumi_controller::api::names;
 use pulumi_controller::api::pulumi::{SourceReference, Stack};
+use pulumi_controller::view::requests::request;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::follow::{Outcome, POLL_INTERVAL, request};
+use crate::plugin::follow::{Outcome, POLL_INTERVAL};
 use crate::plugin::progress::Progress;
 
 /// API group of the sources of Flux.

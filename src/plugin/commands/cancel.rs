@@ -3,11 +3,11 @@
 use kube::ResourceExt as _;
 use pulumi_controller::api::names::ANNOTATION_CANCEL;
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::view::requests::annotations;
 
 use crate::plugin::args::CancelFlags;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::follow::annotations;
 use crate::plugin::progress::Progress;
 use crate::plugin::select::full_name;
 

@@ -2,15 +2,15 @@
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::ResourceExt as _;
-use kube::api::ObjectMeta;
-use pulumi_controller::api::pulumi::{Approval, ApprovalDecision, ApprovalSpec, ApprovedStack, Stack, StackPlan};
+use pulumi_controller::api::pulumi::{ApprovalDecision, Stack, StackPlan};
+use pulumi_controller::text::{printable, printable_line};
+use pulumi_controller::view::decisions::approval;
 
 use crate::plugin::args::DecisionFlags;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::confirm::{self, Question};
 use crate::plugin::error::PluginError;
 use crate::plugin::progress::Progress;
-use crate::plugin::screen::printable_line;
 use crate::plugin::select::full_name;
 
 /// Minimum number of digits of a shortened digest in an approval: 128 bits. A tenant who controls the content of the plan
@@ -139,23 +139,6 @@ async fn user(cluster: &Cluster) -> Result<String, PluginError> {
     info.and_then(|info| info.username).ok_or_else(|| {
         PluginError::Failed("failed to read your user name: the API server returned none; log in again".to_owned())
     })
-}
-
-/// Returns the Approval, as in `docs/guides/approvals.md`.
-fn approval(stack: &Stack, plan: &StackPlan, decision: ApprovalDecision, user: &str, reason: Option<&str>) -> Approval {
-    let spec = ApprovalSpec {
-        stack_ref: ApprovedStack { name: stack.name_any() },
-        plan_digest: plan.digest.to_string(),
-        decision,
-        by: user.to_owned(),
-        reason: reason.map(str::to_owned),
-    };
-    let metadata = ObjectMeta {
-        generate_name: Some(format!("{}-", stack.name_any())),
-        namespace: stack.namespace(),
-        ..ObjectMeta::default()
-    };
-    Approval { metadata, spec }
 }
 
 #[cfg(test)]

@@ -9,12 +9,14 @@ use kube::ResourceExt as _;
 use kube::api::ListParams;
 use pulumi_controller::api::names;
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::view::runs;
+use pulumi_controller::view::time::age;
 use serde::Serialize;
 
 use crate::plugin::args::Format;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::screen::{self, Screen, age, table};
+use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::updates;
 
 /// Kinds of the objects whose events are listed without a Stack.
@@ -50,7 +52,7 @@ async fn objects(cluster: &Cluster, name: &str) -> Result<BTreeSet<(&'static str
     let stack: Stack = cluster.get(cluster.namespace(), name).await?;
     let updates = updates::list(cluster, cluster.namespace(), name).await?;
     let mut objects: BTreeSet<_> = updates.iter().map(|update| ("Update", update.name_any())).collect();
-    objects.extend(updates::current_or_last(&stack).map(|run| ("Update", run.to_owned())));
+    objects.extend(runs::current_or_last(&stack).map(|run| ("Update", run.to_owned())));
     objects.insert(("Stack", name.to_owned()));
     objects.insert(("Workspace", name.to_owned()));
     objects.insert(("StatefulSet", names::workspace_object(name)));

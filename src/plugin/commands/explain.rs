@@ -1,23 +1,22 @@
 //! `explain`: explains the state of a Stack, and shows the next step.
 
 mod details;
-mod steps;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::view::phase::{self, Phase};
+use pulumi_controller::view::runs;
+use pulumi_controller::view::steps::State;
 use serde::Serialize;
 
 use crate::plugin::args::Format;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::phase::{self, Phase};
 use crate::plugin::screen::{self, Screen};
-use crate::plugin::updates;
 
 use details::{Facts, details};
-use steps::State;
 
 /// Explains the state of a Stack.
 ///
@@ -28,7 +27,7 @@ pub async fn run(cluster: &Cluster, name: &str, format: Format) -> Result<(), Pl
     let namespace = cluster.namespace();
     let stack: Stack = cluster.get(namespace, name).await?;
     let workspace: Option<Workspace> = cluster.get_opt(namespace, name).await?;
-    let update: Option<Update> = match updates::current_or_last(&stack) {
+    let update: Option<Update> = match runs::current_or_last(&stack) {
         Some(run) => cluster.get_opt(namespace, run).await?,
         None => None,
     };

@@ -4,13 +4,14 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use pulumi_controller::api::columns;
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::view::phase::{self, Phase};
+use pulumi_controller::view::time::age;
 use serde::Serialize;
 
 use crate::plugin::args::{Format, ListFlags};
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::phase::{self, Phase};
-use crate::plugin::screen::{self, Screen, age, table};
+use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::select;
 
 /// Maximum length of the column `WAITING FOR`, in characters.

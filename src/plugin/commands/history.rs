@@ -6,12 +6,14 @@ use kube::ResourceExt as _;
 use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::columns;
 use pulumi_controller::api::pulumi::{Snapshot, Stack};
+use pulumi_controller::view::runs;
+use pulumi_controller::view::time::age;
 use serde::Serialize;
 
 use crate::plugin::args::Format;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::screen::{self, Screen, age, table};
+use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::updates;
 
 /// Maximum length of the column `CHANGES`, in characters.
@@ -89,7 +91,7 @@ impl Run {
         Run {
             name: update.name_any(),
             kind: update.spec.kind.as_str(),
-            phase: updates::phase(update),
+            phase: runs::phase(update),
             age: age(started, now),
             duration: status.duration,
             revision: update.artifact().map(|artifact| artifact.revision.clone()),

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures::{AsyncBufRead, AsyncBufReadExt as _, Stream, StreamExt as _};
-use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
-use kube::api::LogParams;
 use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::names;
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::text::printable;
+use pulumi_controller::view::run_log::{Line, MAX_BYTES, Window, is_pod_of, parameters};
+use pulumi_controller::view::runs;
 use tokio::time::Instant;
 
 use crate::plugin::args::LogFlags;
@@ -19,15 +19,9 @@ use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
 use crate::plugin::follow::POLL_INTERVAL;
 use crate::plugin::progress::Progress;
-use crate::plugin::screen::{self, printable};
+use crate::plugin::screen;
 use crate::plugin::select::full_name;
-use crate::plugin::updates;
 
-/// Maximum size of a log that is not followed, in bytes.
-const MAX_BYTES: usize = 10 * 1024 * 1024;
-/// Time after the recorded end of a run within which lines still belong to the run. The recorded times have a precision
-/// of one second.
-const AFTER_END: SignedDuration = SignedDuration::from_secs(2);
 /// Time after the end of a run within which its last lines arrive.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
@@ -52,25 +46,13 @@ pub async fn run(cluster: &Cluster, flags: &LogFlags) -> Result<(), PluginError>
     follow(cluster, &update, log.lines(), &mut window).await
 }
 
-fn parameters(window: &Window, follow: bool, tail_lines: Option<i64>) -> LogParams {
-    LogParams {
-        container: Some(names::PULUMI_CONTAINER.to_owned()),
-        follow,
-        limit_bytes: if follow { None } else { i64::try_from(MAX_BYTES).ok() },
-        since_time: Some(window.start),
-        tail_lines,
-        timestamps: true,
-        ..LogParams::default()
-    }
-}
-
 /// Returns the Update of the run. With `--follow`, waits until the run starts.
 async fn started(cluster: &Cluster, flags: &LogFlags) -> Result<Update, PluginError> {
     let namespace = cluster.namespace();
     let mut progress = Progress::new();
     loop {
         let stack: Stack = cluster.get(namespace, &flags.stack).await?;
-        let name = flags.run.as_deref().or_else(|| updates::current_or_last(&stack));
+        let name = flags.run.as_deref().or_else(|| runs::current_or_last(&stack));
         let update: Option<Update> = match name {
             Some(name) => Some(cluster.get(namespace, name).await?),
             None => None,
@@ -104,55 +86,12 @@ fn not_started(update: &Update) -> PluginError {
     PluginError::NotReady(format!("run {} did not start: {}", update.name_any(), message.unwrap_or("no message")))
 }
 
-/// Returns whether the run was in this pod. A later pod has the same name.
-fn is_pod_of(pod: &Pod, update: &Update) -> bool {
-    let binding = update.status.as_ref().and_then(|status| status.run.as_ref());
-    binding.is_none_or(|binding| Some(&binding.pod_uid) == pod.metadata.uid.as_ref())
-}
-
 /// Prints the last lines of the output in the status of the Update.
 fn print_last_output(update: &Update) -> Result<(), PluginError> {
     let status = update.status.as_ref();
     let text = status.and_then(|status| status.last_output.as_deref().or(status.message.as_deref()));
     eprintln!("ℹ The pod of run {} no longer exists. These are the last lines of its output:", update.name_any());
     screen::write(format!("{}\n", printable(text.unwrap_or("(no output)"))).as_bytes())
-}
-
-/// Period of a run.
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    start: Timestamp,
-    /// End of the run, or `None` while the run is open.
-    end: Option<Timestamp>,
-}
-
-/// Position of a line relative to the run.
-#[derive(Debug, PartialEq, Eq)]
-enum Line<'a> {
-    Before,
-    /// Contains the line without its time.
-    Within(&'a str),
-    After,
-}
-
-impl Window {
-    fn of(update: &Update) -> Option<Self> {
-        let status = update.status.as_ref()?;
-        let end = status.end_time.as_ref().map(|time| time.0);
-        Some(Window { start: status.start_time.as_ref()?.0, end })
-    }
-
-    /// Parses a line that starts with its time.
-    fn line<'a>(&self, line: &'a str) -> Line<'a> {
-        let (time, text) = line.split_once(' ').unwrap_or((line, ""));
-        let Ok(time) = time.parse::<Timestamp>() else { return Line::Within(line) };
-        let is_after = |end: Timestamp| time.duration_since(end) > AFTER_END;
-        match self.end {
-            _ if time < self.start => Line::Before,
-            Some(end) if is_after(end) => Line::After,
-            _ => Line::Within(text),
-        }
-    }
 }
 
 fn read_error(error: &std::io::Error) -> PluginError {
@@ -288,19 +227,6 @@ mod tests {
         update("web-1", "up", &status)
     }
 
-    #[test]
-    fn the_lines_of_a_run_are_selected_by_their_time() {
-        let mut window = Window::of(&run_of_a_minute()).unwrap();
-        assert_eq!(window.line("2026-11-02T10:59:59.9Z before"), Line::Before);
-        assert_eq!(window.line("2026-11-02T11:00:00.1Z Updating (dev):"), Line::Within("Updating (dev):"));
-        assert_eq!(window.line("2026-11-02T11:01:01Z Duration: 1m"), Line::Within("Duration: 1m"));
-        assert_eq!(window.line("2026-11-02T11:01:03Z next run"), Line::After);
-        assert_eq!(window.line("2026-11-02T11:00:01Z"), Line::Within(""), "an empty line");
-        assert_eq!(window.line("no time"), Line::Within("no time"));
-        window.end = None;
-        assert_eq!(window.line("2026-11-02T11:01:03Z more"), Line::Within("more"), "an open run");
-    }
-
     #[tokio::test]
     async fn the_last_lines_are_complete_or_the_limit_is_reported() {
         let window = Window::of(&run_of_a_minute()).unwrap();
@@ -316,14 +242,6 @@ mod tests {
         let found = read_tail(later.as_bytes(), &window, Some(2), later.len()).await.unwrap();
         assert_eq!(found, Tail { lines: lines(&["two", "thr\u{e9}"]), has_later_lines: true, is_cut: false });
         assert!(cut_note("apps", "web-workspace-0").contains("10 MiB"));
-    }
-
-    #[test]
-    fn the_api_server_selects_the_last_lines() {
-        let window = Window::of(&run_of_a_minute()).unwrap();
-        let selected = parameters(&window, false, Some(5));
-        assert_eq!((selected.tail_lines, selected.limit_bytes), (Some(5), Some(10 * 1024 * 1024)));
-        assert_eq!(parameters(&window, true, None).limit_bytes, None, "a followed log has no limit");
     }
 
     #[test]

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use kube::ResourceExt as _;
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::view::{phase, requests};
 
 use crate::plugin::args::ReconcileFlags;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
 use crate::plugin::follow;
-use crate::plugin::phase;
 use crate::plugin::progress::Progress;
 use crate::plugin::select::{self, full_name};
 use crate::plugin::sources::Source;
@@ -24,11 +24,11 @@ pub async fn run(cluster: &Cluster, flags: &ReconcileFlags) -> Result<(), Plugin
     let stacks = select::selected(cluster, &flags.selection).await?;
     let (stacks, suspended): (Vec<Stack>, Vec<Stack>) = stacks.into_iter().partition(|s| !phase::is_suspended(s));
     let mut failures = skip_suspended(&suspended, flags.selection.stacks.is_empty(), &mut progress);
-    let value = follow::request_value();
+    let value = requests::request_value();
     if flags.with_source {
         reconcile_sources(cluster, &stacks, &value, &mut progress).await?;
     }
-    let patch = if flags.refresh { follow::request_with_refresh(&value) } else { follow::request(&value) };
+    let patch = if flags.refresh { requests::request_with_refresh(&value) } else { requests::request(&value) };
     for stack in &stacks {
         progress.action(&format!("annotating Stack {}", full_name(stack)));
         let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());

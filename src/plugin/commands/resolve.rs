@@ -1,16 +1,15 @@
 //! `resolve`: resolves the runs of Stacks that require a decision.
 
 use kube::ResourceExt as _;
-use pulumi_controller::api::conditions::stack_reason;
 use pulumi_controller::api::names::ANNOTATION_RESOLVE;
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::view::decisions;
+use pulumi_controller::view::requests::annotations;
 use serde::Serialize;
 
 use crate::plugin::args::{Decision, Format, ResolveFlags};
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::follow::annotations;
-use crate::plugin::phase;
 use crate::plugin::progress::Progress;
 use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::select;
@@ -57,18 +56,7 @@ impl Resolution {
     /// Returns the decision about the run of a Stack, or `None` if no decision is required, or if the decision does not
     /// apply to the state of the Stack.
     fn of(stack: &Stack, decision: Decision) -> Option<Self> {
-        let status = stack.status.as_ref()?;
-        let reason = phase::stalled(status)?.reason.as_str();
-        let last = || status.last_update.as_ref()?.name.clone();
-        let run = match reason {
-            stack_reason::RUN_OUTCOME_UNKNOWN => {
-                status.current_update.as_ref().map(|open| open.name.clone()).or_else(last)?
-            }
-            stack_reason::PENDING_CREATES => last()?,
-            // There is no state from which pending creates could be removed.
-            stack_reason::STACK_NOT_FOUND if decision != Decision::Clear => last()?,
-            _ => return None,
-        };
+        let (reason, run) = decisions::run_to_resolve(stack, decision.into())?;
         Some(Resolution {
             namespace: stack.namespace().unwrap_or_default(),
             stack: stack.name_any(),

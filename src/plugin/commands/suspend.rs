@@ -2,14 +2,13 @@
 
 use kube::ResourceExt as _;
 use pulumi_controller::api::pulumi::Stack;
-use serde_json::{Value, json};
+use pulumi_controller::view::{phase, requests};
 
 use crate::plugin::args::{ResumeFlags, Selection};
 use crate::plugin::cluster::Cluster;
 use crate::plugin::commands::reconcile;
 use crate::plugin::error::PluginError;
 use crate::plugin::follow;
-use crate::plugin::phase;
 use crate::plugin::progress::Progress;
 use crate::plugin::select::{self, full_name};
 
@@ -66,24 +65,7 @@ async fn change(
     }
     progress.action(&format!("{doing} Stack {name}"));
     let namespace = stack.namespace().unwrap_or_default();
-    cluster.merge::<Stack>(&namespace, &stack.name_any(), &patch(is_suspended)).await?;
+    cluster.merge::<Stack>(&namespace, &stack.name_any(), &requests::suspension(is_suspended)).await?;
     progress.success(&format!("Stack {done}"));
     Ok(())
-}
-
-/// Returns the patch. `resume` removes the field, as the `flux` CLI does, so that a tool that applies the Stack without
-/// the field finds no difference.
-fn patch(is_suspended: bool) -> Value {
-    json!({ "spec": { "suspend": is_suspended.then_some(true) } })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn resume_removes_the_field() {
-        assert_eq!(patch(true), json!({ "spec": { "suspend": true } }));
-        assert_eq!(patch(false), json!({ "spec": { "suspend": null } }));
-    }
 }

@@ -8,12 +8,14 @@ use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::conditions::{self, READY};
 use pulumi_controller::api::pulumi::{OutputObjectKind, PolicyViolations, Stack};
 use pulumi_controller::api::{columns, names};
+use pulumi_controller::view::dependencies::dependencies_of;
+use pulumi_controller::view::phase::{self, Phase};
+use pulumi_controller::view::runs;
 use serde::Serialize;
 
 use crate::plugin::args::Format;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::phase::{self, Phase};
 use crate::plugin::screen::{self, Screen};
 use crate::plugin::sources::Source;
 use crate::plugin::updates;
@@ -74,20 +76,6 @@ struct Node {
     state: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     children: Vec<Node>,
-}
-
-/// Returns the namespaces and names of the Stacks to which a Stack refers, without duplicates.
-fn dependencies_of(stack: &Stack) -> Vec<(String, String)> {
-    let own = stack.namespace().unwrap_or_default();
-    let depends = stack.spec.depends_on.iter().map(|other| {
-        let namespace = other.namespace.clone().unwrap_or_else(|| own.clone());
-        (namespace, other.name.clone())
-    });
-    let prerequisites = stack.spec.prerequisites.iter().map(|other| (own.clone(), other.name.clone()));
-    let mut all: Vec<_> = depends.chain(prerequisites).collect();
-    all.sort();
-    all.dedup();
-    all
 }
 
 fn tree(objects: &Objects) -> Node {
@@ -203,7 +191,7 @@ fn pod_state(pod: &Pod) -> String {
 
 fn update_state(update: &Update) -> String {
     let status = update.status.as_ref();
-    let phase = updates::phase(update);
+    let phase = runs::phase(update);
     let summary = status.and_then(|status| status.progress.as_ref()).map(|progress| progress.summary.as_str());
     let summary = summary.filter(|summary| !summary.is_empty());
     let summary = summary.map(|summary| format!(": {}", columns::text(summary, MAX_STATE))).unwrap_or_default();
@@ -305,12 +293,6 @@ mod tests {
         assert_eq!(workspace_state(&workspace(&asleep)), "Sleeping, Pulumi 3.259.0");
         let waking = json!({ "conditions": [condition("Ready", "False", "Waking", "a run is due")] });
         assert_eq!(workspace_state(&workspace(&waking)), "Waking: a run is due");
-    }
-
-    #[test]
-    fn dependencies_are_listed_once_with_their_namespace() {
-        let pair = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
-        assert_eq!(dependencies_of(&objects().stack), [pair("apps", "network"), pair("shared", "dns")]);
     }
 
     #[test]

@@ -6,11 +6,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroupList;
 use kube::ResourceExt as _;
 use pulumi_controller::api::definitions;
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::view::phase::Phase;
 use serde::Serialize;
 
 use crate::plugin::controller::{Controller, VERSION};
 use crate::plugin::error::PluginError;
-use crate::plugin::phase::Phase;
 use crate::plugin::select::full_name;
 
 /// Maximum number of Stacks in a message.

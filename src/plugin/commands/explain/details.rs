@@ -7,10 +7,8 @@ use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::columns;
 use pulumi_controller::api::conditions::{self, DRIFTED, EXPIRING, OUTPUTS_WRITTEN, READY};
 use pulumi_controller::api::pulumi::{PolicyViolation, Stack, StackStatus};
-
-use crate::plugin::phase;
-use crate::plugin::screen::age;
-use crate::plugin::updates;
+use pulumi_controller::view::time::age;
+use pulumi_controller::view::{phase, runs};
 
 /// Maximum number of policy violations.
 const MAX_VIOLATIONS: usize = 5;
@@ -62,7 +60,7 @@ fn of_run(update: &Update) -> Vec<String> {
     let progress = status.and_then(|status| status.progress.as_ref()).map(|progress| progress.summary.as_str());
     let progress = progress.filter(|summary| !summary.is_empty());
     let progress = progress.map(|summary| format!(": {summary}")).unwrap_or_default();
-    let (kind, name, phase) = (update.spec.kind.as_str(), update.name_any(), updates::phase(update));
+    let (kind, name, phase) = (update.spec.kind.as_str(), update.name_any(), runs::phase(update));
     let permalink = status.and_then(|status| status.permalink.as_ref());
     let permalink = permalink.map(|url| format!("run in Pulumi Cloud: {url}"));
     std::iter::once(format!("run {name} ({kind}) is {phase}{progress}")).chain(permalink).collect()

@@ -6,10 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::plugin::fixtures::{DIGEST, PLAN, condition, now, stack};
+use crate::view::fixtures::{DIGEST, PLAN, condition, now, stack};
 
 /// The reference of Stacks.
-const REFERENCE: &str = include_str!("../../../../../docs/spec/v1/stack.md");
+const REFERENCE: &str = include_str!("../../../docs/spec/v1/stack.md");
 
 /// Returns the rows of the table with this header in the reference, as cells without spaces around them.
 fn table(header: &str) -> Vec<Vec<&'static str>> {

@@ -2,20 +2,17 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
-use pulumi_controller::api::conditions::stack_reason as reason;
-use pulumi_controller::api::conditions::{
-    self, DRIFTED, EXPIRING, OUTPUTS_WRITTEN, READY, expiry_reason, update_reason,
-};
-use pulumi_controller::api::names::{self, ANNOTATION_CONFIRM_DESTROY, ANNOTATION_PAUSE, ANNOTATION_SCHEDULE};
-use pulumi_controller::api::pulumi::{LastUpdate, Stack, StackStatus};
-use pulumi_controller::api::resolve::{self, Decision};
 
-use crate::plugin::controller;
-use crate::plugin::phase::{self, Phase};
+use crate::api::conditions::stack_reason as reason;
+use crate::api::conditions::{self, DRIFTED, EXPIRING, OUTPUTS_WRITTEN, READY, expiry_reason, update_reason};
+use crate::api::names::{self, ANNOTATION_CONFIRM_DESTROY, ANNOTATION_PAUSE, ANNOTATION_SCHEDULE};
+use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
+use crate::api::resolve::{self, Decision};
+use crate::view::phase::{self, Phase};
 
-/// Summary of a reason that this version of the plugin does not know.
+/// Summary of a reason that this version does not know.
 const UNKNOWN: &str = "The next run waits. The cause is below.";
-/// Summary of a stalled Stack with a reason that this version of the plugin does not know.
+/// Summary of a stalled Stack with a reason that this version does not know.
 const UNKNOWN_STALLED: &str = "The Stack cannot continue until a user acts.";
 
 /// State of a Stack, which determines the summary and the steps.
@@ -210,7 +207,7 @@ impl<'a> State<'a> {
         );
         let of_controller = step(
             "Wait until the pause ends. An administrator removes the flag --pause from the Deployment of the controller:",
-            &format!("kubectl get deployments -A -l {}", controller::LABEL),
+            &format!("kubectl get deployments -A -l {}", names::CONTROLLER_SELECTOR),
         );
         match phase::cause(self.stack) {
             Some(cause) if cause.contains(ANNOTATION_PAUSE) => vec![of_namespace],

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use pulumi_controller::api::conditions::{self, DRIFTED, READY, RECONCILING, STALLED, drift_reason, stack_reason};
-use pulumi_controller::api::pulumi::{EnforcementLevel, PolicyViolations, Stack, StackStatus};
 use serde::Serialize;
+
+use crate::api::conditions::{self, DRIFTED, READY, RECONCILING, STALLED, drift_reason, stack_reason};
+use crate::api::pulumi::{EnforcementLevel, PolicyViolations, Stack, StackStatus};
 
 /// Phase of a Stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -130,7 +131,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugin::fixtures::{condition, stack};
+    use crate::view::fixtures::{condition, stack};
 
     #[test]
     fn the_phase_summarizes_the_conditions() {

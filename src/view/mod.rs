@@ -1,0 +1,13 @@
+//! Views of the API objects for users: the phase of a Stack, its next steps, its runs and their logs, and the objects with
+//! which users request actions. The kubectl plugin and the web UI share these pure functions.
+
+pub mod decisions;
+pub mod dependencies;
+#[cfg(test)]
+pub(crate) mod fixtures;
+pub mod phase;
+pub mod requests;
+pub mod run_log;
+pub mod runs;
+pub mod steps;
+pub mod time;

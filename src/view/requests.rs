@@ -1,0 +1,55 @@
+//! Patches of Stacks with which users request actions of the controller.
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::api::names::{ANNOTATION_REFRESH, ANNOTATION_REQUESTED_AT};
+
+/// Returns a new value for annotations that request a run: the current time. A second request therefore has another
+/// value.
+pub fn request_value() -> String {
+    Timestamp::now().to_string()
+}
+
+/// Returns the patch that sets annotations.
+pub fn annotations(values: &[(&str, &str)]) -> Value {
+    let values: serde_json::Map<String, Value> =
+        values.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    json!({ "metadata": { "annotations": values } })
+}
+
+/// Returns the patch that requests a run.
+pub fn request(value: &str) -> Value {
+    annotations(&[(ANNOTATION_REQUESTED_AT, value)])
+}
+
+/// Returns the patch that requests a run with a refresh. Both annotations must have the same value.
+pub fn request_with_refresh(value: &str) -> Value {
+    annotations(&[(ANNOTATION_REQUESTED_AT, value), (ANNOTATION_REFRESH, value)])
+}
+
+/// Returns the patch that suspends or resumes a Stack. The patch that resumes the Stack removes the field, as the `flux`
+/// CLI does, so that a tool that applies the Stack without the field finds no difference.
+pub fn suspension(is_suspended: bool) -> Value {
+    json!({ "spec": { "suspend": is_suspended.then_some(true) } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: &str = "2026-11-02T12:00:00Z";
+
+    #[test]
+    fn a_request_with_a_refresh_sets_both_annotations_to_the_same_value() {
+        let expected = json!({ "reconcile.fluxcd.io/requestedAt": AT, "pulumi.com/refresh": AT });
+        assert_eq!(request_with_refresh(AT), json!({ "metadata": { "annotations": expected } }));
+        assert_eq!(request(AT), annotations(&[("reconcile.fluxcd.io/requestedAt", AT)]));
+    }
+
+    #[test]
+    fn resume_removes_the_field() {
+        assert_eq!(suspension(true), json!({ "spec": { "suspend": true } }));
+        assert_eq!(suspension(false), json!({ "spec": { "suspend": null } }));
+    }
+}

@@ -1,0 +1,106 @@
+//! Log of a run. The log of the workspace pod contains all runs, so the lines of a run are selected by time.
+
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::LogParams;
+
+use crate::api::auto::Update;
+use crate::api::names;
+
+/// Maximum size of a log that is not followed, in bytes.
+pub const MAX_BYTES: usize = 10 * 1024 * 1024;
+/// Time after the recorded end of a run within which lines still belong to the run. The recorded times have a precision
+/// of one second.
+const AFTER_END: SignedDuration = SignedDuration::from_secs(2);
+
+/// Period of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    pub start: Timestamp,
+    /// End of the run, or `None` while the run is open.
+    pub end: Option<Timestamp>,
+}
+
+/// Position of a line relative to the run.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Line<'a> {
+    Before,
+    /// Contains the line without its time.
+    Within(&'a str),
+    After,
+}
+
+impl Window {
+    pub fn of(update: &Update) -> Option<Self> {
+        let status = update.status.as_ref()?;
+        let end = status.end_time.as_ref().map(|time| time.0);
+        Some(Window { start: status.start_time.as_ref()?.0, end })
+    }
+
+    /// Parses a line that starts with its time.
+    pub fn line<'a>(&self, line: &'a str) -> Line<'a> {
+        let (time, text) = line.split_once(' ').unwrap_or((line, ""));
+        let Ok(time) = time.parse::<Timestamp>() else { return Line::Within(line) };
+        let is_after = |end: Timestamp| time.duration_since(end) > AFTER_END;
+        match self.end {
+            _ if time < self.start => Line::Before,
+            Some(end) if is_after(end) => Line::After,
+            _ => Line::Within(text),
+        }
+    }
+}
+
+/// Returns the parameters of the request for the log of a run.
+pub fn parameters(window: &Window, follow: bool, tail_lines: Option<i64>) -> LogParams {
+    LogParams {
+        container: Some(names::PULUMI_CONTAINER.to_owned()),
+        follow,
+        limit_bytes: if follow { None } else { i64::try_from(MAX_BYTES).ok() },
+        since_time: Some(window.start),
+        tail_lines,
+        timestamps: true,
+        ..LogParams::default()
+    }
+}
+
+/// Returns whether the run was in this pod. A later pod has the same name.
+pub fn is_pod_of(pod: &Pod, update: &Update) -> bool {
+    let binding = update.status.as_ref().and_then(|status| status.run.as_ref());
+    binding.is_none_or(|binding| Some(&binding.pod_uid) == pod.metadata.uid.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::view::fixtures::update;
+
+    fn run_of_a_minute() -> Update {
+        let status = json!({ "startTime": "2026-11-02T11:00:00Z", "endTime": "2026-11-02T11:01:00Z",
+            "run": { "podUID": "uid-1", "agentStartID": "a", "settingsDigest": "b" } });
+        update("web-1", "up", &status)
+    }
+
+    #[test]
+    fn the_lines_of_a_run_are_selected_by_their_time() {
+        let mut window = Window::of(&run_of_a_minute()).unwrap();
+        assert_eq!(window.line("2026-11-02T10:59:59.9Z before"), Line::Before);
+        assert_eq!(window.line("2026-11-02T11:00:00.1Z Updating (dev):"), Line::Within("Updating (dev):"));
+        assert_eq!(window.line("2026-11-02T11:01:01Z Duration: 1m"), Line::Within("Duration: 1m"));
+        assert_eq!(window.line("2026-11-02T11:01:03Z next run"), Line::After);
+        assert_eq!(window.line("2026-11-02T11:00:01Z"), Line::Within(""), "an empty line");
+        assert_eq!(window.line("no time"), Line::Within("no time"));
+        window.end = None;
+        assert_eq!(window.line("2026-11-02T11:01:03Z more"), Line::Within("more"), "an open run");
+    }
+
+    #[test]
+    fn the_api_server_selects_the_last_lines() {
+        let window = Window::of(&run_of_a_minute()).unwrap();
+        let selected = parameters(&window, false, Some(5));
+        assert_eq!((selected.tail_lines, selected.limit_bytes), (Some(5), Some(10 * 1024 * 1024)));
+        assert_eq!(parameters(&window, true, None).limit_bytes, None, "a followed log has no limit");
+    }
+}
