@@ -92,6 +92,11 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "0", value_name = "HOST:PORT")]
     pub receiver_addr: String,
 
+    /// Address of the web UI. Users sign in with a token of the Kubernetes API. The UI does not encrypt the connection, so
+    /// an Ingress or a Gateway with TLS must precede it. `0` disables the UI.
+    #[arg(long, default_value = "0", value_name = "HOST:PORT")]
+    pub ui_addr: String,
+
     #[command(flatten)]
     pub log: LogFlags,
 

@@ -93,6 +93,8 @@ pub struct ManagerConfig {
     pub events_address: Option<Url>,
     /// Address of the webhook endpoint, if enabled.
     pub receiver_address: Option<SocketAddr>,
+    /// Address of the web UI, if enabled.
+    pub ui_address: Option<SocketAddr>,
     pub log_level: LogLevel,
     pub log_encoding: LogEncoding,
     /// Number of concurrent reconciliations per kind.
@@ -213,6 +215,7 @@ impl ManagerConfig {
             no_cross_namespace_refs: flags.no_cross_namespace_refs,
             same_revision_kinds: flags.same_revision_kinds.into_iter().filter(|kind| !kind.trim().is_empty()).collect(),
             receiver_address: address("receiver-addr", &flags.receiver_addr)?,
+            ui_address: address("ui-addr", &flags.ui_addr)?,
             log_level: flags.log.log_level,
             log_encoding: flags.log.log_encoding,
             concurrent: flags.concurrent,

@@ -80,7 +80,11 @@ const MODULES: &[Module] = &[
     Module { name: "config", uses: "api artifact history cli telemetry", rule: SUPPORT },
     Module { name: "telemetry", uses: "api text", rule: SUPPORT },
     Module { name: "server", uses: "api config telemetry", rule: SUPPORT },
-    Module { name: "plugin", uses: "api text view", rule: "the kubectl plugin uses only the API objects and their views" },
+    Module {
+        name: "plugin",
+        uses: "api text view",
+        rule: "the kubectl plugin uses only the API objects and their views",
+    },
 ];
 
 /// Files that may import every module: the roots of the binaries, and `lib.rs`, which only declares modules.

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use axum::http::{Request, Response};
 use kube::client::{Body, ClientBuilder};
+use kube::config::AuthInfo;
 use kube::{Client, Config};
 use tower::Service;
 use tower::layer::layer_fn;
@@ -15,10 +16,21 @@ use crate::telemetry::metrics::Metrics;
 
 /// Creates a client that is configured by a kubeconfig or by the ServiceAccount of the pod.
 pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
-    let config = Config::infer().await?;
+    build(Config::infer().await?, metrics)
+}
+
+fn build(config: Config, metrics: Metrics) -> Result<Client, ClientError> {
     let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
     let counted = layer_fn(|inner| CountingService { inner, host: host.clone(), metrics: metrics.clone() });
     Ok(ClientBuilder::try_from(config)?.with_layer(&counted).build())
+}
+
+/// Creates a client without credentials, for requests with the credentials of a user. The client shares none of the
+/// identity of the controller: neither the token of its ServiceAccount nor a client certificate.
+pub async fn connect_without_credentials(metrics: Metrics) -> Result<Client, ClientError> {
+    let mut config = Config::infer().await?;
+    config.auth_info = AuthInfo::default();
+    build(config, metrics)
 }
 
 /// Error during the creation of a client.

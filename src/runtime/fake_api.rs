@@ -17,6 +17,8 @@ pub(crate) struct RecordedRequest {
     pub(crate) query: String,
     /// Value of the header `Accept`. Empty if the request has no such header.
     pub(crate) accept: String,
+    /// Value of the header `Authorization`. Empty if the request has no such header.
+    pub(crate) authorization: String,
     pub(crate) body: Value,
 }
 
@@ -103,12 +105,17 @@ pub(crate) fn client(respond: impl Fn(&RecordedRequest) -> FakeResponse + Send +
 async fn read(request: Request<Body>) -> RecordedRequest {
     let (parts, body) = request.into_parts();
     let bytes = body.collect_bytes().await.unwrap();
-    let accept = parts.headers.get("accept").and_then(|accept| accept.to_str().ok());
+    let header = |name: &str| {
+        let value = parts.headers.get(name).and_then(|value| value.to_str().ok());
+        value.unwrap_or_default().to_owned()
+    };
+    let (accept, authorization) = (header("accept"), header("authorization"));
     RecordedRequest {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
-        accept: accept.unwrap_or_default().to_owned(),
+        accept,
+        authorization,
         body: serde_json::from_slice(&bytes).unwrap_or_default(),
     }
 }

@@ -47,6 +47,11 @@ const MAX_HEADER: usize = 32 * 1024;
 const MAX_HEADERS: usize = 100;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
+/// IP address of the peer of a connection, as an extension of its requests. Behind a proxy, this is the address of the
+/// proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddress(pub IpAddr);
+
 /// Serves requests until `end` is canceled. Adds a task to `tasks` for each connection.
 pub async fn serve(
     purpose: &'static str,
@@ -136,7 +141,8 @@ impl Connection {
 
 /// Responds to a request. The connection is a waiting connection while the router reads the body.
 async fn respond(router: Router, request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Infallible> {
-    let request = request.map(|body| {
+    let address = PeerAddress(peer.address);
+    let mut request = request.map(|body| {
         let pieces = Body::new(body).into_data_stream();
         let read = async move {
             let wait = peer.wait();
@@ -147,6 +153,7 @@ async fn respond(router: Router, request: Request<Incoming>, peer: Peer) -> Resu
         };
         Body::from_stream(futures::stream::once(read).flatten())
     });
+    request.extensions_mut().insert(address);
     router.oneshot(request).await
 }
 

@@ -16,7 +16,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-pub use crate::server::connections::{Limits, serve};
+pub use crate::server::connections::{Limits, PeerAddress, serve};
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
 /// Error from starting an endpoint.

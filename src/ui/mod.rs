@@ -1,0 +1,111 @@
+//! The web UI: lists Stacks, shows their runs, and performs actions of users. The server renders all pages.
+//!
+//! Users sign in with a token of the Kubernetes API. All requests for a user are sent with this token, so the API server
+//! decides what the user may read and change, and the controller needs no additional permissions. The list of all Stacks
+//! comes from a watch of this process: `directory` keeps a short row of each Stack, and `permissions` asks the API server
+//! which rows a user may see.
+//!
+//! Every replica serves the UI. The key of the sessions exists only in the memory of the replica.
+
+mod actions;
+mod csrf;
+mod directory;
+mod error;
+mod graph;
+mod live;
+mod pages;
+mod permissions;
+mod query;
+mod router;
+mod row;
+mod session;
+mod sign_in;
+mod sign_in_limits;
+mod stored_runs;
+mod users;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::directory::Directory;
+use self::live::Streams;
+use self::permissions::Permissions;
+use self::session::Sessions;
+use self::sign_in_limits::SignInLimits;
+use self::stored_runs::StoredRuns;
+use self::users::Users;
+use crate::history::HistoryStore;
+use crate::runtime::scope::Scope;
+use crate::server;
+
+pub use self::session::SessionError;
+
+/// Maximum duration of a connection. The duration of a stream is shorter.
+const MAX_CONNECTION: Duration = Duration::from_secs(11 * 60);
+/// Maximum number of connections. A stream occupies a connection, and is a waiting connection for its whole duration. All
+/// connections can come from one proxy.
+const CONNECTIONS: usize = 256;
+const WAITING_PER_PEER: usize = 192;
+
+/// Dependencies and settings of the web UI.
+pub struct Settings {
+    /// Client with the identity of the controller, for the watch of Stacks.
+    pub client: Client,
+    /// Client without an identity, for the requests of users.
+    pub without_credentials: Client,
+    pub scope: Scope,
+    /// History of runs, if enabled.
+    pub history: Option<HistoryStore>,
+    /// Name of the cluster in the title of each page. Empty if the cluster has no name.
+    pub cluster_name: String,
+    pub tasks: TaskTracker,
+}
+
+/// Components of the web UI.
+struct Ui {
+    users: Users,
+    sessions: Sessions,
+    sign_in_limits: SignInLimits,
+    permissions: Permissions,
+    directory: Directory,
+    stored_runs: StoredRuns,
+    streams: Streams,
+    cluster_name: String,
+}
+
+/// Starts the web UI, which runs until `end` is canceled.
+///
+/// # Errors
+/// Returns an error if no key for the sessions can be created.
+pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> Result<(), SessionError> {
+    let Settings { client, without_credentials, scope, history, cluster_name, tasks } = settings;
+    let directory = Directory::default();
+    let ui = Ui {
+        users: Users::new(without_credentials),
+        sessions: Sessions::new()?,
+        sign_in_limits: SignInLimits::default(),
+        permissions: Permissions::default(),
+        directory: directory.clone(),
+        stored_runs: StoredRuns::new(client.clone(), history),
+        streams: Streams::new(tasks.clone(), end.clone()),
+        cluster_name,
+    };
+    tasks.spawn(directory::follow(scope.api(client), scope.own_kinds(), directory, end.clone()));
+    let limits = server::Limits {
+        connections: CONNECTIONS,
+        waiting_per_peer: WAITING_PER_PEER,
+        all: MAX_CONNECTION,
+        ..server::Limits::default()
+    };
+    let router = router::router(Arc::new(ui));
+    tasks.spawn(server::serve("the web UI", listener, router, limits, tasks.clone(), end.clone()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! Sessions of users. The browser keeps a session as an encrypted cookie, and this process keeps only the key. A restart of
+//! the controller therefore ends all sessions, and a copied cookie is of no use to another process.
+
+use axum::http::{HeaderMap, HeaderValue, header};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hmac;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, Zeroizing};
+
+/// Maximum duration of a session in seconds. A token that expires earlier ends the session earlier.
+const MAX_DURATION: i64 = 8 * 60 * 60;
+/// Maximum size of a token in bytes.
+pub(super) const MAX_TOKEN: usize = 6 * 1024;
+/// Prefix of the names of the cookies. Browsers accept a cookie with the prefix `__Host-` only over TLS, or from localhost,
+/// and never send it to another host.
+const COOKIE: &str = "__Host-pulumi-ui-";
+/// Number of cookies of a session, and their maximum size. Browsers accept at most 4,096 bytes per cookie, and a token can
+/// be longer.
+const COOKIES: usize = 3;
+const MAX_COOKIE: usize = 3800;
+/// Context of the encryption, so that no other data of this key is accepted as a session.
+const CONTEXT: &[u8] = b"pulumi-controller web UI session v1";
+const KEY_LENGTH: usize = 32;
+const ID_LENGTH: usize = 16;
+
+/// Error about the keys and the random numbers of the sessions.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to create a session of the web UI: the operating system provides no random numbers")]
+pub struct SessionError;
+
+/// Keys of the sessions.
+pub(super) struct Sessions {
+    encryption: LessSafeKey,
+    csrf: hmac::Key,
+    random: SystemRandom,
+}
+
+/// Session of a user.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Session {
+    pub(super) token: String,
+    /// Name of the user, as the API server knows it.
+    pub(super) user: String,
+    /// Random ID, from which the tokens of the forms are derived.
+    id: String,
+    /// End of the session, in seconds since 1970.
+    expires: i64,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.token.zeroize();
+    }
+}
+
+impl Sessions {
+    pub(super) fn new() -> Result<Self, SessionError> {
+        let random = SystemRandom::new();
+        let key = |length: usize| {
+            let mut key = Zeroizing::new(vec![0; length]);
+            random.fill(&mut key).map(|()| key).map_err(|_| SessionError)
+        };
+        let encryption = UnboundKey::new(&AES_256_GCM, &key(KEY_LENGTH)?).map_err(|_| SessionError)?;
+        let csrf = hmac::Key::new(hmac::HMAC_SHA256, &key(KEY_LENGTH)?);
+        Ok(Sessions { encryption: LessSafeKey::new(encryption), csrf, random })
+    }
+
+    /// Creates a session of a user.
+    pub(super) fn create(&self, token: String, user: String, now: i64) -> Result<Session, SessionError> {
+        let mut id = [0; ID_LENGTH];
+        self.random.fill(&mut id).map_err(|_| SessionError)?;
+        let end = now.saturating_add(MAX_DURATION);
+        let expires = token_expiry(&token).map_or(end, |expiry| expiry.min(end));
+        Ok(Session { token, user, id: hex::encode(id), expires })
+    }
+
+    /// Returns the values of the headers `Set-Cookie` for a session.
+    pub(super) fn cookies(&self, session: &Session, now: i64) -> Result<Vec<HeaderValue>, SessionError> {
+        let mut nonce = [0; NONCE_LEN];
+        self.random.fill(&mut nonce).map_err(|_| SessionError)?;
+        let mut content = serde_json::to_vec(session).map_err(|_| SessionError)?;
+        let key = Nonce::assume_unique_for_key(nonce);
+        self.encryption
+            .seal_in_place_append_tag(key, Aad::from(CONTEXT), &mut content)
+            .map_err(|_| SessionError)?;
+        let text = BASE64_URL_SAFE_NO_PAD.encode([nonce.as_slice(), content.as_slice()].concat());
+        let age = session.expires.saturating_sub(now).max(0);
+        let parts: Vec<&[u8]> = text.as_bytes().chunks(MAX_COOKIE).collect();
+        // A part that the session does not need replaces the part of an earlier, longer session.
+        let cookies = (0..COOKIES).map(|number| match parts.get(number) {
+            Some(part) => cookie(number, &String::from_utf8_lossy(part), age),
+            None => cookie(number, "", 0),
+        });
+        cookies.collect()
+    }
+
+    /// Returns the values of the headers `Set-Cookie` that end a session.
+    pub(super) fn no_cookies() -> Vec<HeaderValue> {
+        (0..COOKIES).filter_map(|number| cookie(number, "", 0).ok()).collect()
+    }
+
+    /// Returns the session in the cookies of a request, or `None` if it is not valid or has expired.
+    pub(super) fn open(&self, headers: &HeaderMap, now: i64) -> Option<Session> {
+        let text: String = (0..COOKIES).map_while(|number| find_cookie(headers, number)).collect();
+        let sealed = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (nonce, content) = sealed.split_at_checked(NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let mut content = Zeroizing::new(content.to_vec());
+        let opened = self.encryption.open_in_place(nonce, Aad::from(CONTEXT), &mut content).ok()?;
+        let session: Session = serde_json::from_slice(opened).ok()?;
+        (session.expires > now).then_some(session)
+    }
+
+    /// Returns the token that each form of a session contains.
+    pub(super) fn form_token(&self, session: &Session) -> String {
+        hex::encode(hmac::sign(&self.csrf, session.id.as_bytes()))
+    }
+
+    /// Returns whether a token in a form belongs to the session. The comparison takes the same time for all tokens.
+    pub(super) fn is_form_token(&self, session: &Session, token: &str) -> bool {
+        hex::decode(token).is_ok_and(|tag| hmac::verify(&self.csrf, session.id.as_bytes(), &tag).is_ok())
+    }
+}
+
+fn cookie(number: usize, value: &str, age: i64) -> Result<HeaderValue, SessionError> {
+    let text =
+        format!("{COOKIE}{number}={value}; Path=/; Max-Age={age}; Secure; HttpOnly; SameSite=Strict");
+    let mut value = HeaderValue::from_str(&text).map_err(|_| SessionError)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Returns the value of a cookie, or `None` if the request does not contain it, or if it is empty.
+fn find_cookie(headers: &HeaderMap, number: usize) -> Option<&str> {
+    let name = format!("{COOKIE}{number}");
+    let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(found, _)| *found == name).map(|(_, value)| value).filter(|value| !value.is_empty())
+}
+
+/// Returns the expiry of a token in seconds since 1970, if the token is a JSON Web Token. The signature is not verified,
+/// because the API server verifies it with each request. A wrong expiry only ends the session at another time.
+fn token_expiry(token: &str) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Claims {
+        exp: f64,
+    }
+    let payload = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims: Claims = serde_json::from_slice(&payload).ok()?;
+    #[expect(clippy::cast_possible_truncation, reason = "the conversion saturates, and a fraction of a second is irrelevant")]
+    let expiry = claims.exp as i64;
+    Some(expiry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn headers(cookies: &[HeaderValue]) -> HeaderMap {
+        let pairs = cookies.iter().map(|cookie| cookie.to_str().unwrap().split(';').next().unwrap());
+        let mut headers = HeaderMap::new();
+        headers.insert(header::COOKIE, pairs.collect::<Vec<_>>().join("; ").parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn only_the_process_that_created_a_session_opens_it() {
+        let sessions = Sessions::new().unwrap();
+        for length in [20, MAX_TOKEN] {
+            let session = sessions.create("t".repeat(length), "alice".to_owned(), NOW).unwrap();
+            let cookies = sessions.cookies(&session, NOW).unwrap();
+            assert_eq!(cookies.len(), COOKIES);
+            for cookie in &cookies {
+                let text = cookie.to_str().unwrap();
+                assert!(text.len() < 4096 && text.ends_with("; Secure; HttpOnly; SameSite=Strict"), "{text}");
+                assert!(!text.contains("tttt"), "the token is encrypted: {text}");
+            }
+            let opened = sessions.open(&headers(&cookies), NOW + 60).unwrap();
+            assert_eq!((opened.token.len(), opened.user.as_str()), (length, "alice"));
+            assert!(sessions.open(&headers(&cookies), NOW + MAX_DURATION).is_none(), "expired");
+            assert!(Sessions::new().unwrap().open(&headers(&cookies), NOW).is_none(), "another key");
+        }
+        assert!(sessions.open(&headers(&Sessions::no_cookies()), NOW).is_none());
+        assert!(sessions.open(&HeaderMap::new(), NOW).is_none());
+    }
+
+    #[test]
+    fn a_changed_cookie_is_rejected() {
+        let sessions = Sessions::new().unwrap();
+        let session = sessions.create("token".to_owned(), "alice".to_owned(), NOW).unwrap();
+        let cookies = sessions.cookies(&session, NOW).unwrap();
+        let text = cookies[0].to_str().unwrap().split(';').next().unwrap().to_owned();
+        let (start, last) = text.split_at(text.len() - 1);
+        let other = if last == "A" { "B" } else { "A" };
+        let mut headers = HeaderMap::new();
+        headers.insert(header::COOKIE, format!("{start}{other}").parse().unwrap());
+        assert!(sessions.open(&headers, NOW).is_none());
+    }
+
+    #[test]
+    fn a_session_ends_with_its_token() {
+        let sessions = Sessions::new().unwrap();
+        let with = |payload: &str| {
+            let token = format!("e30.{}.sig", BASE64_URL_SAFE_NO_PAD.encode(payload));
+            sessions.create(token, "alice".to_owned(), NOW).unwrap().expires - NOW
+        };
+        assert_eq!(with(&format!("{{\"exp\":{}}}", NOW + 600)), 600);
+        assert_eq!(with(&format!("{{\"exp\":{}}}", NOW + 10 * MAX_DURATION)), MAX_DURATION);
+        assert_eq!(with("{}"), MAX_DURATION);
+        assert_eq!(with("not JSON"), MAX_DURATION);
+    }
+
+    #[test]
+    fn a_form_token_belongs_to_one_session() {
+        let sessions = Sessions::new().unwrap();
+        let of = |user: &str| sessions.create("token".to_owned(), user.to_owned(), NOW).unwrap();
+        let (alice, other) = (of("alice"), of("alice"));
+        let token = sessions.form_token(&alice);
+        assert!(sessions.is_form_token(&alice, &token));
+        assert!(!sessions.is_form_token(&other, &token));
+        for token in ["", "zz", &token[2..]] {
+            assert!(!sessions.is_form_token(&alice, token), "{token}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Rate limits of sign-ins, for each peer and in total. Each sign-in causes a request to the API server.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Maximum number of sign-ins in a burst, and the interval after which a further sign-in is permitted.
+const PER_PEER: Rate = Rate { burst: 10, interval: Duration::from_secs(3) };
+const IN_TOTAL: Rate = Rate { burst: 50, interval: Duration::from_millis(200) };
+/// Maximum number of peers with a rate limit. Further peers share the rate limit of all peers.
+const MAX_PEERS: usize = 1024;
+
+#[derive(Clone, Copy)]
+struct Rate {
+    burst: u32,
+    interval: Duration,
+}
+
+/// Rate limits of sign-ins. The lock is held only for short critical sections and never across an `.await`.
+#[derive(Default)]
+pub(super) struct SignInLimits(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    total: Option<Bucket>,
+    peers: HashMap<IpAddr, Bucket>,
+}
+
+/// Time from which a rate limit permits its complete burst again.
+#[derive(Clone, Copy)]
+struct Bucket(Instant);
+
+impl Bucket {
+    /// Counts a sign-in. Returns `None` if it exceeds the rate.
+    fn take(bucket: Option<Bucket>, rate: Rate, now: Instant) -> Option<Bucket> {
+        let full = bucket.map_or(now, |bucket| bucket.0.max(now)) + rate.interval;
+        (full.saturating_duration_since(now) <= rate.interval * rate.burst).then_some(Bucket(full))
+    }
+}
+
+impl SignInLimits {
+    /// Counts a sign-in, and returns whether the rate limits permit it. A sign-in that exceeds the limit of its peer does
+    /// not count for the other peers.
+    pub(super) fn may_sign_in(&self, peer: Option<IpAddr>, now: Instant) -> bool {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(peer) = peer {
+            if state.peers.len() >= MAX_PEERS {
+                state.peers.retain(|_, bucket| bucket.0 > now);
+            }
+            let known = state.peers.get(&peer).copied();
+            let Some(bucket) = Bucket::take(known, PER_PEER, now) else { return false };
+            if known.is_some() || state.peers.len() < MAX_PEERS {
+                state.peers.insert(peer, bucket);
+            }
+        }
+        let Some(total) = Bucket::take(state.total, IN_TOTAL, now) else { return false };
+        state.total = Some(total);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn peer(number: u32) -> Option<IpAddr> {
+        Some(IpAddr::V4(Ipv4Addr::from_bits(number)))
+    }
+
+    #[test]
+    fn a_peer_may_sign_in_ten_times_and_then_every_three_seconds() {
+        let (limits, begin) = (SignInLimits::default(), Instant::now());
+        let at = |milliseconds: u64| begin + Duration::from_millis(milliseconds);
+        assert!((0..10).all(|_| limits.may_sign_in(peer(1), begin)));
+        let rows = [(0, false), (2999, false), (3000, true), (3001, false), (6000, true), (6000, false)];
+        for (milliseconds, expected) in rows {
+            assert_eq!(limits.may_sign_in(peer(1), at(milliseconds)), expected, "after {milliseconds} ms");
+        }
+        assert!(limits.may_sign_in(peer(2), begin), "another peer");
+    }
+
+    #[test]
+    fn all_peers_share_a_limit_and_their_number_is_bounded() {
+        let (limits, begin) = (SignInLimits::default(), Instant::now());
+        let allowed = (0..10_000).filter(|number| limits.may_sign_in(peer(*number), begin)).count();
+        assert_eq!(allowed, 50);
+        assert!(limits.0.lock().unwrap().peers.len() <= MAX_PEERS);
+        assert!(limits.may_sign_in(peer(0), begin + Duration::from_secs(60)));
+    }
+}
