@@ -13,7 +13,9 @@ pub(super) fn is_same_origin(headers: &HeaderMap) -> bool {
         let authority = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
         authority.is_some_and(|authority| !host.is_empty() && authority.eq_ignore_ascii_case(host))
     };
-    (site.is_some() || origin.is_some()) && site.is_none_or(|site| site == "same-origin") && origin.is_none_or(is_from_host)
+    (site.is_some() || origin.is_some())
+        && site.is_none_or(|site| site == "same-origin")
+        && origin.is_none_or(is_from_host)
 }
 
 /// Returns whether a link on a page of another site has opened the page. The browser then sends no cookie of the session.

@@ -83,9 +83,7 @@ impl Sessions {
         self.random.fill(&mut nonce).map_err(|_| SessionError)?;
         let mut content = serde_json::to_vec(session).map_err(|_| SessionError)?;
         let key = Nonce::assume_unique_for_key(nonce);
-        self.encryption
-            .seal_in_place_append_tag(key, Aad::from(CONTEXT), &mut content)
-            .map_err(|_| SessionError)?;
+        self.encryption.seal_in_place_append_tag(key, Aad::from(CONTEXT), &mut content).map_err(|_| SessionError)?;
         let text = BASE64_URL_SAFE_NO_PAD.encode([nonce.as_slice(), content.as_slice()].concat());
         let age = session.expires.saturating_sub(now).max(0);
         let parts: Vec<&[u8]> = text.as_bytes().chunks(MAX_COOKIE).collect();
@@ -126,8 +124,7 @@ impl Sessions {
 }
 
 fn cookie(number: usize, value: &str, age: i64) -> Result<HeaderValue, SessionError> {
-    let text =
-        format!("{COOKIE}{number}={value}; Path=/; Max-Age={age}; Secure; HttpOnly; SameSite=Strict");
+    let text = format!("{COOKIE}{number}={value}; Path=/; Max-Age={age}; Secure; HttpOnly; SameSite=Strict");
     let mut value = HeaderValue::from_str(&text).map_err(|_| SessionError)?;
     value.set_sensitive(true);
     Ok(value)
@@ -150,9 +147,8 @@ fn token_expiry(token: &str) -> Option<i64> {
     }
     let payload = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     let claims: Claims = serde_json::from_slice(&payload).ok()?;
-    #[expect(clippy::cast_possible_truncation, reason = "the conversion saturates, and a fraction of a second is irrelevant")]
-    let expiry = claims.exp as i64;
-    Some(expiry)
+    // The conversion saturates.
+    Some(claims.exp as i64)
 }
 
 #[cfg(test)]

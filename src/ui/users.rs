@@ -1,6 +1,5 @@
 //! Clients with the token of a user.
 
-use std::fmt::Debug;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, Request, header};
@@ -76,7 +75,7 @@ impl User {
 ///
 /// # Errors
 /// Returns an error if the API server rejects the request or does not respond in time.
-pub(super) async fn call<T: Debug>(
+pub(super) async fn call<T>(
     request: impl Fn() -> String,
     response: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, UiError> {

@@ -9,7 +9,7 @@ use crate::api::conditions::{self, DRIFTED, READY, RECONCILING, STALLED, drift_r
 use crate::api::pulumi::{EnforcementLevel, PolicyViolations, Stack, StackStatus};
 
 /// Phase of a Stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Phase {
     /// The controller has not reconciled the Stack yet.
     Pending,
@@ -28,6 +28,19 @@ pub enum Phase {
     Deleting,
     Ready,
 }
+
+/// All phases. The phases in which a user must act come first.
+pub const PHASES: [Phase; 9] = [
+    Phase::Stalled,
+    Phase::Retrying,
+    Phase::Waiting,
+    Phase::Running,
+    Phase::Preparing,
+    Phase::Pending,
+    Phase::Deleting,
+    Phase::Suspended,
+    Phase::Ready,
+];
 
 impl Phase {
     /// Returns the phase of a Stack.
@@ -115,6 +128,11 @@ pub fn drift(stack: &Stack) -> Option<String> {
         ("False", _) => "none".to_owned(),
         _ => "check failed".to_owned(),
     })
+}
+
+/// Returns whether the last drift check has found drift.
+pub fn has_drifted(stack: &Stack) -> bool {
+    stack.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, DRIFTED))
 }
 
 /// Returns the numbers of policy violations, such as `1 mandatory, 2 advisory`. Returns `None` if there are none.

@@ -1,0 +1,195 @@
+//! Namespaces whose Stacks a user may list. The API server decides, and the decisions are cached for a short time.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::Api;
+use kube::api::PostParams;
+use tokio::time::Instant;
+
+use super::error::UiError;
+use super::users::{self, User};
+
+/// Time for which a decision is cached.
+const TTL: Duration = Duration::from_secs(30);
+/// Maximum number of cached decisions.
+const MAX_CACHED: usize = 20_000;
+/// Maximum number of namespaces that are checked for a page, and number of concurrent checks.
+const MAX_NAMESPACES: usize = 200;
+const CONCURRENT: usize = 8;
+
+/// Cached decisions of the API server.
+#[derive(Default)]
+pub(super) struct Permissions(Mutex<HashMap<Key, Decision>>);
+
+/// User by the digest of the token, and the namespace. `None` means all namespaces.
+type Key = ([u8; 32], Option<String>);
+
+#[derive(Clone, Copy)]
+struct Decision {
+    is_allowed: bool,
+    expires: Instant,
+}
+
+/// Namespaces whose Stacks a user may list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Visible {
+    All,
+    Only {
+        namespaces: BTreeSet<String>,
+        /// Number of namespaces that were not checked, because there are too many.
+        unchecked: usize,
+    },
+}
+
+impl Visible {
+    pub(super) fn contains(&self, namespace: &str) -> bool {
+        match self {
+            Visible::All => true,
+            Visible::Only { namespaces, .. } => namespaces.contains(namespace),
+        }
+    }
+
+    /// Returns the number of namespaces that were not checked.
+    pub(super) fn unchecked(&self) -> usize {
+        match self {
+            Visible::All => 0,
+            Visible::Only { unchecked, .. } => *unchecked,
+        }
+    }
+}
+
+impl Permissions {
+    /// Returns which of these namespaces a user may see.
+    ///
+    /// # Errors
+    /// Returns an error if the API server rejects the token or does not respond.
+    pub(super) async fn visible(&self, user: &User, all: BTreeSet<String>) -> Result<Visible, UiError> {
+        // With one namespace, a permission for all namespaces needs no separate check.
+        if all.len() != 1 && self.may_list(user, None).await? {
+            return Ok(Visible::All);
+        }
+        let unchecked = all.len().saturating_sub(MAX_NAMESPACES);
+        let checks = futures::stream::iter(all.into_iter().take(MAX_NAMESPACES)).map(|namespace| async move {
+            let is_allowed = self.may_list(user, Some(&namespace)).await?;
+            Ok::<_, UiError>(is_allowed.then_some(namespace))
+        });
+        let checked: Vec<_> = checks.buffer_unordered(CONCURRENT).collect().await;
+        let mut namespaces = BTreeSet::new();
+        for namespace in checked {
+            namespaces.extend(namespace?);
+        }
+        Ok(Visible::Only { namespaces, unchecked })
+    }
+
+    async fn may_list(&self, user: &User, namespace: Option<&str>) -> Result<bool, UiError> {
+        let key = (user.token_digest, namespace.map(str::to_owned));
+        if let Some(is_allowed) = self.cached(&key, Instant::now()) {
+            return Ok(is_allowed);
+        }
+        let is_allowed = may(user, "list", None, namespace, None).await?;
+        self.remember(key, is_allowed, Instant::now());
+        Ok(is_allowed)
+    }
+
+    fn cached(&self, key: &Key, now: Instant) -> Option<bool> {
+        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.get(key).filter(|decision| decision.expires > now).map(|decision| decision.is_allowed)
+    }
+
+    fn remember(&self, key: Key, is_allowed: bool, now: Instant) {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.len() >= MAX_CACHED {
+            cached.retain(|_, decision| decision.expires > now);
+        }
+        if cached.len() >= MAX_CACHED {
+            cached.clear();
+        }
+        cached.insert(key, Decision { is_allowed, expires: now + TTL });
+    }
+}
+
+/// Asks the API server whether a user has a permission for Stacks or for a subresource of a Stack.
+///
+/// # Errors
+/// Returns an error if the API server rejects the token or does not respond.
+pub(super) async fn may(
+    user: &User,
+    verb: &str,
+    subresource: Option<&str>,
+    namespace: Option<&str>,
+    name: Option<&str>,
+) -> Result<bool, UiError> {
+    let resource_attributes = Some(ResourceAttributes {
+        group: Some("pulumi.com".to_owned()),
+        resource: Some("stacks".to_owned()),
+        subresource: subresource.map(str::to_owned),
+        verb: Some(verb.to_owned()),
+        namespace: namespace.map(str::to_owned),
+        name: name.map(str::to_owned),
+        ..ResourceAttributes::default()
+    });
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes, ..SelfSubjectAccessReviewSpec::default() };
+    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let api: Api<SelfSubjectAccessReview> = Api::all(user.client.clone());
+    let parameters = PostParams::default();
+    let review = users::call(|| "check your permissions".to_owned(), api.create(&parameters, &review)).await?;
+    Ok(review.status.is_some_and(|status| status.allowed && status.denied != Some(true)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::runtime::fake_api::{FakeResponse, Log, client};
+    use crate::ui::users::Users;
+
+    /// Returns a user who may list the Stacks of these namespaces. `*` means all namespaces.
+    fn user(allowed: &'static [&'static str]) -> (User, Log) {
+        let (client, log) = client(move |request| {
+            let namespace = request.body["spec"]["resourceAttributes"]["namespace"].as_str().unwrap_or("*");
+            let status = json!({ "allowed": allowed.contains(&namespace) || allowed.contains(&"*") });
+            FakeResponse::Json(201, json!({ "metadata": {}, "spec": {}, "status": status }))
+        });
+        (Users::new(client).with_token("token").unwrap(), log)
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn one_check_is_sufficient_for_a_user_of_the_whole_cluster() {
+        let (permissions, (user, log)) = (Permissions::default(), user(&["*"]));
+        for _ in 0..2 {
+            assert_eq!(permissions.visible(&user, set(&["apps", "infra"])).await.unwrap(), Visible::All);
+        }
+        assert_eq!(log.all().len(), 1, "the decision is cached");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_sees_only_the_permitted_namespaces() {
+        let (permissions, (user, log)) = (Permissions::default(), user(&["apps"]));
+        let visible = permissions.visible(&user, set(&["apps", "infra"])).await.unwrap();
+        assert!(visible.contains("apps") && !visible.contains("infra") && visible.unchecked() == 0);
+        assert_eq!(log.all().len(), 3);
+        let one = permissions.visible(&user, set(&["infra"])).await.unwrap();
+        assert!(!one.contains("infra"));
+        assert_eq!(log.all().len(), 3, "cached");
+        tokio::time::advance(TTL).await;
+        permissions.visible(&user, set(&["infra"])).await.unwrap();
+        assert_eq!(log.all().len(), 4, "a revoked permission is noticed after {TTL:?}");
+    }
+
+    #[tokio::test]
+    async fn the_number_of_checks_is_limited() {
+        let (permissions, (user, log)) = (Permissions::default(), user(&[]));
+        let all = (0..1000).map(|number| format!("team-{number}")).collect();
+        assert_eq!(permissions.visible(&user, all).await.unwrap().unchecked(), 800);
+        assert_eq!(log.all().len(), 1 + MAX_NAMESPACES);
+    }
+}
