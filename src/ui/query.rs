@@ -5,7 +5,7 @@ use std::sync::Arc;
 use url::form_urlencoded;
 
 use super::row::Row;
-use crate::view::phase::PHASES;
+use crate::view::phase::{PHASES, Phase};
 
 /// Number of Stacks per page.
 pub(super) const PAGE: usize = 100;
@@ -51,7 +51,7 @@ impl Query {
                 "q" => parsed.search = value.to_lowercase(),
                 "namespace" => parsed.namespace = value.to_owned(),
                 "state" if is_state(value) => parsed.state = value.to_owned(),
-                "page" => parsed.page = value.parse().unwrap_or(1).max(1),
+                "page" => parsed.page = value.parse::<usize>().unwrap_or(1).max(1),
                 _ => {}
             }
         }
@@ -92,7 +92,6 @@ fn is_state(value: &str) -> bool {
 
 /// Returns whether a row has a phase or state. Every row has the empty state.
 pub(super) fn has_state(row: &Row, state: &str) -> bool {
-    use crate::view::phase::Phase;
     match state {
         "" => true,
         "attention" => {

@@ -1,0 +1,258 @@
+//! Actions of users: forms that change objects with the token of the user. RBAC and admission policies decide about each
+//! change.
+
+use std::collections::HashMap;
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Resource};
+use serde_json::Value;
+use url::form_urlencoded;
+
+use super::Ui;
+use super::csrf;
+use super::error::UiError;
+use super::router::{Answer, Visitor, redirect};
+use super::row::Key;
+use super::users::{self, User};
+use crate::api::names::{ANNOTATION_CANCEL, ANNOTATION_RESOLVE};
+use crate::api::pulumi::{Approval, ApprovalDecision, Stack};
+use crate::api::resolve::Decision;
+use crate::view::{decisions, phase, requests};
+
+/// Maximum size of a form in bytes. The largest value is a token.
+const MAX_FORM: usize = 16 * 1024;
+/// Maximum number of fields of a form.
+const MAX_FIELDS: usize = 16;
+/// Maximum length of the reason for a decision, in characters.
+const MAX_REASON: usize = 200;
+/// Field manager of the changes.
+const FIELD_MANAGER: &str = "pulumi-controller-ui";
+
+/// Fields of a form.
+pub(super) struct Form(HashMap<String, String>);
+
+impl Form {
+    /// Reads a form.
+    ///
+    /// # Errors
+    /// Returns an error if the form is too large or incomplete.
+    pub(super) async fn read(body: Body) -> Result<Self, UiError> {
+        let bytes = axum::body::to_bytes(body, MAX_FORM).await;
+        let bytes = bytes.map_err(|_| UiError::Form("it is incomplete or larger than 16 KiB"))?;
+        let fields = form_urlencoded::parse(&bytes).take(MAX_FIELDS);
+        Ok(Form(fields.map(|(name, value)| (name.into_owned(), value.into_owned())).collect()))
+    }
+
+    /// Reads a form of a session, and checks that a page of the session has sent it.
+    ///
+    /// # Errors
+    /// Returns an error if the form comes from another page.
+    pub(super) async fn of_session(
+        ui: &Ui,
+        headers: &HeaderMap,
+        visitor: &Visitor,
+        body: Body,
+    ) -> Result<Self, UiError> {
+        if !csrf::is_same_origin(headers) {
+            return Err(UiError::Forged);
+        }
+        let form = Form::read(body).await?;
+        let token = form.get("form-token").unwrap_or_default();
+        match ui.sessions.is_form_token(&visitor.session, token) {
+            true => Ok(form),
+            false => Err(UiError::Forged),
+        }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
+
+/// Change to the objects of a Stack.
+#[derive(Debug, PartialEq)]
+enum Change {
+    /// JSON merge patch of the Stack.
+    Patch(Value),
+    Decide(Box<Approval>),
+}
+
+/// Performs an action, and returns to the page of the Stack.
+pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, key: Key, action: &str, body: Body) -> Answer {
+    let visitor = ui.visitor(headers)?;
+    let form = Form::of_session(ui, headers, &visitor, body).await?;
+    let (namespace, name) = (&key.0, &key.1);
+    let stack: Option<Stack> = visitor.user.reader.get_opt(namespace, name).await?;
+    let missing = || UiError::NoObject { kind: "Stack", namespace: namespace.clone(), name: name.clone() };
+    let stack = stack.ok_or_else(missing)?;
+    match change(&stack, action, &form, &visitor.session.user)? {
+        Change::Patch(patch) => merge(&visitor.user, &key, &patch).await?,
+        Change::Decide(approval) => create(&visitor.user, namespace, &*approval).await?,
+    }
+    tracing::info!(user = visitor.session.user, action, namespace, name, "action of a user in the web UI");
+    Ok(redirect(&format!("/stacks/{namespace}/{name}?done={action}")))
+}
+
+/// Returns the change of an action.
+fn change(stack: &Stack, action: &str, form: &Form, user: &str) -> Result<Change, UiError> {
+    let status = stack.status.as_ref();
+    match action {
+        "reconcile" | "refresh" if phase::is_suspended(stack) => {
+            Err(UiError::Conflict("failed to request a run: the Stack is suspended; resume it first".to_owned()))
+        }
+        "reconcile" => Ok(Change::Patch(requests::request(&requests::request_value()))),
+        "refresh" => Ok(Change::Patch(requests::request_with_refresh(&requests::request_value()))),
+        "suspend" => Ok(Change::Patch(requests::suspension(true))),
+        "resume" => Ok(Change::Patch(requests::suspension(false))),
+        "cancel" => {
+            let run = form.get("run").unwrap_or_default();
+            let open = status.and_then(|status| status.current_update.as_ref()).map(|open| open.name.as_str());
+            match open {
+                Some(open) if open == run => Ok(Change::Patch(requests::annotations(&[(ANNOTATION_CANCEL, run)]))),
+                _ => Err(UiError::Conflict(format!("failed to cancel run {run}: the run is not open or queued"))),
+            }
+        }
+        "approve" => decide(stack, form, user, ApprovalDecision::Approve),
+        "reject" => decide(stack, form, user, ApprovalDecision::Reject),
+        "resolve" => resolve(stack, form),
+        _ => Err(UiError::NotFound),
+    }
+}
+
+/// Returns the decision about a plan. The form contains the digest of the plan that the user has seen, so a newer plan is
+/// never approved unseen.
+fn decide(stack: &Stack, form: &Form, user: &str, decision: ApprovalDecision) -> Result<Change, UiError> {
+    let plan = stack.status.as_ref().and_then(|status| status.plan.as_ref());
+    let plan = plan.filter(|plan| form.get("plan") == Some(plan.digest.to_string().as_str()));
+    let plan = plan.ok_or_else(|| {
+        UiError::Conflict(
+            "failed to decide about the plan: it is no longer the current plan; review the Stack".to_owned(),
+        )
+    })?;
+    let reason = form.get("reason").unwrap_or_default().trim();
+    let reason: String = reason.chars().take(MAX_REASON).collect();
+    let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
+    Ok(Change::Decide(Box::new(decisions::approval(stack, plan, decision, user, reason))))
+}
+
+/// Returns the decision about a run that ended without a clear result.
+fn resolve(stack: &Stack, form: &Form) -> Result<Change, UiError> {
+    let decision = match form.get("decision") {
+        Some("retry") => Decision::Retry,
+        Some("clear") => Decision::Clear,
+        Some("abandon") => Decision::Abandon,
+        _ => return Err(UiError::Form("the decision must be retry, clear or abandon")),
+    };
+    match decisions::run_to_resolve(stack, decision) {
+        Some((_, run)) if form.get("run") == Some(run.as_str()) => {
+            let value = format!("{run}={}", decisions::word(decision));
+            Ok(Change::Patch(requests::annotations(&[(ANNOTATION_RESOLVE, &value)])))
+        }
+        _ => Err(UiError::Conflict(
+            "failed to resolve the run: it no longer requires this decision; review the Stack".to_owned(),
+        )),
+    }
+}
+
+async fn merge(user: &User, (namespace, name): &Key, patch: &Value) -> Result<(), UiError> {
+    let api: Api<Stack> = Api::namespaced(user.client.clone(), namespace);
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let patch = Patch::Merge(patch);
+    let patched = api.patch_metadata(name, &parameters, &patch);
+    users::call(|| format!("change Stack {namespace}/{name}"), patched).await?;
+    Ok(())
+}
+
+async fn create<K>(user: &User, namespace: &str, object: &K) -> Result<(), UiError>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + serde::Serialize
+        + serde::de::DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(user.client.clone(), namespace);
+    let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let created = api.create(&parameters, object);
+    users::call(|| format!("create {} in namespace {namespace}", K::kind(&())), created).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::view::fixtures::{DIGEST, PLAN, condition, stack};
+
+    fn form(fields: &[(&str, &str)]) -> Form {
+        Form(fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    fn annotation(change: Change, name: &str) -> String {
+        let Change::Patch(patch) = change else { panic!("no patch: {change:?}") };
+        patch["metadata"]["annotations"][name].as_str().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn a_run_is_requested_only_if_the_stack_is_not_suspended() {
+        let idle = stack("web", &json!({}), &json!({}));
+        let requested = change(&idle, "reconcile", &form(&[]), "alice").unwrap();
+        assert!(!annotation(requested, "reconcile.fluxcd.io/requestedAt").is_empty());
+        let suspended = stack("web", &json!({ "suspend": true }), &json!({}));
+        assert!(matches!(change(&suspended, "refresh", &form(&[]), "alice"), Err(UiError::Conflict(_))));
+        let resumed = change(&suspended, "resume", &form(&[]), "alice").unwrap();
+        assert_eq!(resumed, Change::Patch(json!({ "spec": { "suspend": null } })));
+        assert!(matches!(change(&idle, "delete", &form(&[]), "alice"), Err(UiError::NotFound)));
+    }
+
+    #[test]
+    fn only_the_open_run_is_canceled() {
+        let open = stack("web", &json!({}), &json!({ "currentUpdate": { "name": "web-2" } }));
+        let canceled = change(&open, "cancel", &form(&[("run", "web-2")]), "alice").unwrap();
+        assert_eq!(annotation(canceled, ANNOTATION_CANCEL), "web-2");
+        assert!(matches!(change(&open, "cancel", &form(&[("run", "web-1")]), "alice"), Err(UiError::Conflict(_))));
+    }
+
+    #[test]
+    fn only_the_plan_on_the_page_is_approved_in_the_name_of_the_user() {
+        let plan = json!({ "digest": PLAN, "updateName": "web-1", "fileDigest": DIGEST });
+        let waiting = stack("web", &json!({}), &json!({ "plan": plan }));
+        let fields = [("plan", PLAN), ("reason", " reviewed ")];
+        let Change::Decide(approval) = change(&waiting, "approve", &form(&fields), "alice").unwrap() else {
+            panic!("no decision");
+        };
+        assert_eq!((approval.spec.by.as_str(), approval.spec.plan_digest.as_str()), ("alice", PLAN));
+        assert_eq!(approval.spec.decision, ApprovalDecision::Approve);
+        assert_eq!(approval.spec.reason.as_deref(), Some("reviewed"));
+        for fields in [vec![], vec![("plan", DIGEST)]] {
+            let refused = change(&waiting, "reject", &form(&fields), "alice");
+            assert!(matches!(refused, Err(UiError::Conflict(_))), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn a_resolution_names_the_run_on_the_page() {
+        let status = json!({
+            "conditions": [condition("Stalled", "True", "PendingCreates", "")],
+            "lastUpdate": { "name": "web-1" },
+        });
+        let stalled = stack("web", &json!({}), &status);
+        let resolved = change(&stalled, "resolve", &form(&[("run", "web-1"), ("decision", "clear")]), "alice").unwrap();
+        assert_eq!(annotation(resolved, ANNOTATION_RESOLVE), "web-1=clear");
+        let other = form(&[("run", "web-0"), ("decision", "clear")]);
+        assert!(matches!(change(&stalled, "resolve", &other, "alice"), Err(UiError::Conflict(_))));
+        let unknown = form(&[("run", "web-1"), ("decision", "maybe")]);
+        assert!(matches!(change(&stalled, "resolve", &unknown, "alice"), Err(UiError::Form(_))));
+    }
+
+    #[tokio::test]
+    async fn a_form_that_is_too_large_is_rejected() {
+        let read = Form::read(Body::from("a=1&b=c%20d")).await.unwrap();
+        assert_eq!((read.get("a"), read.get("b"), read.get("c")), (Some("1"), Some("c d"), None));
+        assert!(Form::read(Body::from("a".repeat(MAX_FORM + 1))).await.is_err());
+    }
+}

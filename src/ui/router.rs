@@ -1,0 +1,337 @@
+//! Routes of the web UI, the limits of its requests, and the security headers of its responses.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{get, post};
+use jiff::Timestamp;
+use maud::Markup;
+use tokio::sync::Semaphore;
+use url::form_urlencoded;
+
+use super::error::UiError;
+use super::session::Session;
+use super::users::User;
+use super::{Ui, actions, csrf, live, pages, sign_in};
+use crate::api::names;
+use crate::server::PeerAddress;
+
+/// Maximum duration of a request until its response starts.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of concurrent requests, and maximum number per peer. All requests can come from one proxy.
+const MAX_REQUESTS: usize = 64;
+const MAX_PER_PEER: usize = 48;
+/// Maximum length of a path and its query, in bytes.
+const MAX_URI: usize = 4096;
+
+/// Security headers of all responses. Pages load only the style and the script of this server.
+const HEADERS: [(HeaderName, &str); 7] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; \
+         form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    // With `no-referrer`, browsers would send no origin with forms.
+    (header::REFERRER_POLICY, "same-origin"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
+];
+
+/// Signed-in user of a request.
+pub(super) struct Visitor {
+    pub(super) user: User,
+    pub(super) session: Session,
+    /// Token that each form of the session contains.
+    pub(super) form_token: String,
+}
+
+/// Result of a request.
+pub(super) type Answer = Result<Response, UiError>;
+
+/// Returns the router of the web UI.
+pub(super) fn router(ui: Arc<Ui>) -> Router {
+    let gate = Arc::new(Gate { total: Semaphore::new(MAX_REQUESTS), peers: Mutex::default() });
+    Router::new()
+        .route("/", get(list))
+        .route("/fleet", get(fleet))
+        .route("/stacks/{namespace}/{name}", get(stack))
+        .route("/stacks/{namespace}/{name}/live", get(stream))
+        .route("/stacks/{namespace}/{name}/runs/{run}", get(run))
+        .route("/stacks/{namespace}/{name}/actions/{action}", post(act))
+        .route("/sign-in", get(sign_in_form).post(sign_in))
+        .route("/sign-out", post(sign_out))
+        .route("/style.css", get(style))
+        .route("/script.js", get(script))
+        .fallback(not_found)
+        .with_state(ui)
+        .layer(middleware::from_fn_with_state(gate, guard))
+}
+
+impl Ui {
+    /// Returns the user of a request.
+    pub(super) fn visitor(&self, headers: &HeaderMap) -> Result<Visitor, UiError> {
+        let now = Timestamp::now().as_second();
+        let session = self.sessions.open(headers, now).ok_or(UiError::SignedOut)?;
+        let user = self.users.with_token(&session.token)?;
+        let form_token = self.sessions.form_token(&session);
+        Ok(Visitor { user, session, form_token })
+    }
+
+    /// Returns the response for a request of a page. A user without a session first signs in.
+    fn finish(&self, headers: &HeaderMap, uri: &Uri, answer: Answer) -> Response {
+        match answer {
+            Ok(response) => response,
+            // The browser sends the cookie only if a page of this server opens the page.
+            Err(UiError::SignedOut) if csrf::is_from_other_site(headers) => {
+                html(StatusCode::OK, pages::reload(uri.path_and_query().map_or("/", |path| path.as_str())))
+            }
+            Err(UiError::SignedOut) => {
+                let path = uri.path_and_query().map_or("/", |path| path.as_str());
+                let next: String = form_urlencoded::byte_serialize(path.as_bytes()).collect();
+                redirect(&format!("/sign-in?next={next}"))
+            }
+            Err(error) => {
+                if error.status().is_server_error() {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "failed to serve a page of the web UI");
+                }
+                let visitor = self.visitor(headers).ok();
+                html(error.status(), pages::error(&self.cluster_name, visitor.as_ref(), &error.to_string()))
+            }
+        }
+    }
+}
+
+async fn list(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri, RawQuery(query): RawQuery) -> Response {
+    let answer = async { pages::list::answer(&ui, &ui.visitor(&headers)?, query.as_deref().unwrap_or_default()).await };
+    let answer = Box::pin(answer).await;
+    ui.finish(&headers, &uri, answer)
+}
+
+async fn fleet(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri) -> Response {
+    let answer = async { pages::fleet::answer(&ui, &ui.visitor(&headers)?).await };
+    let answer = Box::pin(answer).await;
+    ui.finish(&headers, &uri, answer)
+}
+
+async fn stack(
+    State(ui): State<Arc<Ui>>,
+    Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    uri: Uri,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let answer = async {
+        check_names(&namespace, &name)?;
+        let visitor = ui.visitor(&headers)?;
+        pages::stack::answer(&ui, &visitor, (namespace, name), query.as_deref().unwrap_or_default()).await
+    };
+    let answer = Box::pin(answer).await;
+    ui.finish(&headers, &uri, answer)
+}
+
+async fn run(
+    State(ui): State<Arc<Ui>>,
+    Path((namespace, name, run)): Path<(String, String, String)>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
+    let answer = async {
+        check_names(&namespace, &name)?;
+        check_names(&namespace, &run)?;
+        pages::run::answer(&ui, &ui.visitor(&headers)?, (namespace, name), &run).await
+    };
+    let answer = Box::pin(answer).await;
+    ui.finish(&headers, &uri, answer)
+}
+
+async fn stream(
+    State(ui): State<Arc<Ui>>,
+    Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let answer = async {
+        check_names(&namespace, &name)?;
+        let visitor = ui.visitor(&headers)?;
+        live::answer(&ui, visitor, (namespace, name), query.as_deref().unwrap_or_default()).await
+    };
+    // The script closes the stream after any other status, and a page for the user would be of no use.
+    Box::pin(answer).await.unwrap_or_else(|error| status(error.status()))
+}
+
+async fn act(
+    State(ui): State<Arc<Ui>>,
+    Path((namespace, name, action)): Path<(String, String, String)>,
+    headers: HeaderMap,
+    uri: Uri,
+    body: Body,
+) -> Response {
+    let path = format!("/stacks/{namespace}/{name}");
+    let answer = async {
+        check_names(&namespace, &name)?;
+        actions::answer(&ui, &headers, (namespace, name), &action, body).await
+    };
+    match Box::pin(answer).await {
+        // After the sign-in, the user sees the Stack and repeats the action.
+        Err(UiError::SignedOut) => redirect(&format!("/sign-in?next={path}")),
+        answer => ui.finish(&headers, &uri, answer),
+    }
+}
+
+async fn sign_in_form(State(ui): State<Arc<Ui>>, RawQuery(query): RawQuery) -> Response {
+    let next = sign_in::next(query.as_deref().unwrap_or_default());
+    html(StatusCode::OK, pages::sign_in(&ui.cluster_name, &next, None))
+}
+
+async fn sign_in(State(ui): State<Arc<Ui>>, request: Request) -> Response {
+    let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
+    let (parts, body) = request.into_parts();
+    Box::pin(sign_in::answer(&ui, &parts.headers, peer, body)).await
+}
+
+async fn sign_out(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri, body: Body) -> Response {
+    let answer = Box::pin(sign_in::end(&ui, &headers, body)).await;
+    ui.finish(&headers, &uri, answer)
+}
+
+async fn style() -> Response {
+    asset("text/css; charset=utf-8", include_str!("style.css"))
+}
+
+async fn script() -> Response {
+    asset("text/javascript; charset=utf-8", include_str!("script.js"))
+}
+
+async fn not_found(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri) -> Response {
+    ui.finish(&headers, &uri, Err(UiError::NotFound))
+}
+
+/// Checks the names in a path. An invalid name could select another object.
+fn check_names(namespace: &str, name: &str) -> Result<(), UiError> {
+    let is_valid = names::is_object_name(namespace) && names::is_object_name(name);
+    is_valid.then_some(()).ok_or(UiError::NotFound)
+}
+
+/// Returns a page.
+pub(super) fn html(status: StatusCode, page: Markup) -> Response {
+    let mut response = Response::new(Body::from(page.into_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    response
+}
+
+/// Returns a redirection to a path of this server.
+pub(super) fn redirect(path: &str) -> Response {
+    let mut response = status(StatusCode::SEE_OTHER);
+    let location = HeaderValue::from_str(path).unwrap_or(HeaderValue::from_static("/"));
+    response.headers_mut().insert(header::LOCATION, location);
+    response
+}
+
+fn status(status: StatusCode) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+fn asset(media_type: &'static str, content: &'static str) -> Response {
+    let mut response = Response::new(Body::from(content));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    // The pages refer to the files with the version of the controller.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+    response
+}
+
+/// Limits of concurrent requests. The lock is held only for short critical sections and never across an `.await`.
+struct Gate {
+    total: Semaphore,
+    peers: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// Counts a request of a peer until it is dropped.
+struct Entered<'a> {
+    gate: &'a Gate,
+    peer: IpAddr,
+}
+
+impl Gate {
+    fn enter(&self, peer: IpAddr) -> Option<Entered<'_>> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = peers.entry(peer).or_default();
+        if *count >= MAX_PER_PEER {
+            return None;
+        }
+        *count += 1;
+        Some(Entered { gate: self, peer })
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut peers = self.gate.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        match peers.get_mut(&self.peer) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(peers.remove(&self.peer)),
+        }
+    }
+}
+
+/// Limits the requests, and adds the security headers to all responses.
+async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    let mut response = admit(&gate, request, next).await;
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    response
+}
+
+async fn admit(gate: &Gate, request: Request, next: Next) -> Response {
+    if request.uri().path_and_query().is_some_and(|path| path.as_str().len() > MAX_URI) {
+        return status(StatusCode::URI_TOO_LONG);
+    }
+    if ![Method::GET, Method::HEAD, Method::POST].contains(request.method()) {
+        return status(StatusCode::METHOD_NOT_ALLOWED);
+    }
+    let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
+    let entered = peer.map(|peer| gate.enter(peer));
+    let (Ok(_slot), false) = (gate.total.try_acquire(), matches!(entered, Some(None))) else {
+        return status(StatusCode::SERVICE_UNAVAILABLE);
+    };
+    let response = tokio::time::timeout(TIMEOUT, next.run(request)).await;
+    response.unwrap_or_else(|_| status(StatusCode::GATEWAY_TIMEOUT))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn the_number_of_requests_of_a_peer_is_limited() {
+        let gate = Gate { total: Semaphore::new(MAX_REQUESTS), peers: Mutex::default() };
+        let (peer, other) = (IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let mut entered: Vec<_> = (0..MAX_PER_PEER).map(|_| gate.enter(peer).unwrap()).collect();
+        assert!(gate.enter(peer).is_none() && gate.enter(other).is_some());
+        entered.pop();
+        entered.push(gate.enter(peer).unwrap());
+        drop(entered);
+        assert!(gate.peers.lock().unwrap().is_empty());
+    }
+}
