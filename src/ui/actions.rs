@@ -1,76 +1,27 @@
 //! Actions of users: forms that change objects with the token of the user. RBAC and admission policies decide about each
 //! change.
 
-use std::collections::HashMap;
-
 use axum::body::Body;
 use axum::http::HeaderMap;
-use k8s_openapi::NamespaceResourceScope;
+use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Resource};
 use serde_json::Value;
-use url::form_urlencoded;
 
-use super::Ui;
-use super::csrf;
 use super::error::UiError;
-use super::router::{Answer, Visitor, redirect};
+use super::form::Form;
+use super::response::redirect;
 use super::row::Key;
+use super::state::{Answer, Ui};
 use super::users::{self, User};
 use crate::api::names::{ANNOTATION_CANCEL, ANNOTATION_RESOLVE};
 use crate::api::pulumi::{Approval, ApprovalDecision, Stack};
 use crate::api::resolve::Decision;
 use crate::view::{decisions, phase, requests};
 
-/// Maximum size of a form in bytes. The largest value is a token.
-const MAX_FORM: usize = 16 * 1024;
-/// Maximum number of fields of a form.
-const MAX_FIELDS: usize = 16;
 /// Maximum length of the reason for a decision, in characters.
 const MAX_REASON: usize = 200;
 /// Field manager of the changes.
 const FIELD_MANAGER: &str = "pulumi-controller-ui";
-
-/// Fields of a form.
-pub(super) struct Form(HashMap<String, String>);
-
-impl Form {
-    /// Reads a form.
-    ///
-    /// # Errors
-    /// Returns an error if the form is too large or incomplete.
-    pub(super) async fn read(body: Body) -> Result<Self, UiError> {
-        let bytes = axum::body::to_bytes(body, MAX_FORM).await;
-        let bytes = bytes.map_err(|_| UiError::Form("it is incomplete or larger than 16 KiB"))?;
-        let fields = form_urlencoded::parse(&bytes).take(MAX_FIELDS);
-        Ok(Form(fields.map(|(name, value)| (name.into_owned(), value.into_owned())).collect()))
-    }
-
-    /// Reads a form of a session, and checks that a page of the session has sent it.
-    ///
-    /// # Errors
-    /// Returns an error if the form comes from another page.
-    pub(super) async fn of_session(
-        ui: &Ui,
-        headers: &HeaderMap,
-        visitor: &Visitor,
-        body: Body,
-    ) -> Result<Self, UiError> {
-        if !csrf::is_same_origin(headers) {
-            return Err(UiError::Forged);
-        }
-        let form = Form::read(body).await?;
-        let token = form.get("form-token").unwrap_or_default();
-        match ui.sessions.is_form_token(&visitor.session, token) {
-            true => Ok(form),
-            false => Err(UiError::Forged),
-        }
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
-    }
-}
 
 /// Change to the objects of a Stack.
 #[derive(Debug, PartialEq)]
@@ -90,7 +41,7 @@ pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, key: Key, action: &str,
     let stack = stack.ok_or_else(missing)?;
     match change(&stack, action, &form, &visitor.session.user)? {
         Change::Patch(patch) => merge(&visitor.user, &key, &patch).await?,
-        Change::Decide(approval) => create(&visitor.user, namespace, &*approval).await?,
+        Change::Decide(approval) => create(&visitor.user, namespace, &approval).await?,
     }
     tracing::info!(user = visitor.session.user, action, namespace, name, "action of a user in the web UI");
     Ok(redirect(&format!("/stacks/{namespace}/{name}?done={action}")))
@@ -166,18 +117,11 @@ async fn merge(user: &User, (namespace, name): &Key, patch: &Value) -> Result<()
     Ok(())
 }
 
-async fn create<K>(user: &User, namespace: &str, object: &K) -> Result<(), UiError>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + serde::Serialize
-        + serde::de::DeserializeOwned,
-{
-    let api: Api<K> = Api::namespaced(user.client.clone(), namespace);
+async fn create(user: &User, namespace: &str, approval: &Approval) -> Result<(), UiError> {
+    let api: Api<Approval> = Api::namespaced(user.client.clone(), namespace);
     let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-    let created = api.create(&parameters, object);
-    users::call(|| format!("create {} in namespace {namespace}", K::kind(&())), created).await?;
+    let created = api.create(&parameters, approval);
+    users::call(|| format!("create an Approval in namespace {namespace}"), created).await?;
     Ok(())
 }
 
@@ -189,7 +133,7 @@ mod tests {
     use crate::view::fixtures::{DIGEST, PLAN, condition, stack};
 
     fn form(fields: &[(&str, &str)]) -> Form {
-        Form(fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+        Form::of(fields)
     }
 
     fn annotation(change: Change, name: &str) -> String {
@@ -247,12 +191,5 @@ mod tests {
         assert!(matches!(change(&stalled, "resolve", &other, "alice"), Err(UiError::Conflict(_))));
         let unknown = form(&[("run", "web-1"), ("decision", "maybe")]);
         assert!(matches!(change(&stalled, "resolve", &unknown, "alice"), Err(UiError::Form(_))));
-    }
-
-    #[tokio::test]
-    async fn a_form_that_is_too_large_is_rejected() {
-        let read = Form::read(Body::from("a=1&b=c%20d")).await.unwrap();
-        assert_eq!((read.get("a"), read.get("b"), read.get("c")), (Some("1"), Some("c d"), None));
-        assert!(Form::read(Body::from("a".repeat(MAX_FORM + 1))).await.is_err());
     }
 }

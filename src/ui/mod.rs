@@ -11,16 +11,19 @@ mod actions;
 mod csrf;
 mod directory;
 mod error;
+mod form;
 mod graph;
 mod live;
 mod pages;
 mod permissions;
 mod query;
+mod response;
 mod router;
 mod row;
 mod session;
 mod sign_in;
 mod sign_in_limits;
+mod state;
 mod stored_runs;
 mod users;
 
@@ -33,10 +36,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::directory::Directory;
-use self::live::Streams;
+use self::live::streams::Streams;
 use self::permissions::Permissions;
 use self::session::Sessions;
 use self::sign_in_limits::SignInLimits;
+use self::state::Ui;
 use self::stored_runs::StoredRuns;
 use self::users::Users;
 use crate::history::HistoryStore;
@@ -64,18 +68,6 @@ pub struct Settings {
     /// Name of the cluster in the title of each page. Empty if the cluster has no name.
     pub cluster_name: String,
     pub tasks: TaskTracker,
-}
-
-/// Components of the web UI.
-struct Ui {
-    users: Users,
-    sessions: Sessions,
-    sign_in_limits: SignInLimits,
-    permissions: Permissions,
-    directory: Directory,
-    stored_runs: StoredRuns,
-    streams: Streams,
-    cluster_name: String,
 }
 
 /// Starts the web UI, which runs until `end` is canceled.

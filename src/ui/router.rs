@@ -12,15 +12,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, he
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
-use jiff::Timestamp;
-use maud::Markup;
 use tokio::sync::Semaphore;
 use url::form_urlencoded;
 
 use super::error::UiError;
-use super::session::Session;
-use super::users::User;
-use super::{Ui, actions, csrf, live, pages, sign_in};
+use super::pages::frame;
+use super::response::{asset, html, redirect, status};
+use super::state::{Answer, Ui};
+use super::{actions, csrf, live, pages, sign_in};
 use crate::api::names;
 use crate::server::PeerAddress;
 
@@ -33,31 +32,20 @@ const MAX_PER_PEER: usize = 48;
 const MAX_URI: usize = 4096;
 
 /// Security headers of all responses. Pages load only the style and the script of this server.
-const HEADERS: [(HeaderName, &str); 7] = [
+const HEADERS: [(&str, &str); 7] = [
     (
-        header::CONTENT_SECURITY_POLICY,
+        "content-security-policy",
         "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; \
          form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     ),
-    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    (header::X_FRAME_OPTIONS, "DENY"),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
     // With `no-referrer`, browsers would send no origin with forms.
-    (header::REFERRER_POLICY, "same-origin"),
-    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
+    ("referrer-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
 ];
-
-/// Signed-in user of a request.
-pub(super) struct Visitor {
-    pub(super) user: User,
-    pub(super) session: Session,
-    /// Token that each form of the session contains.
-    pub(super) form_token: String,
-}
-
-/// Result of a request.
-pub(super) type Answer = Result<Response, UiError>;
 
 /// Returns the router of the web UI.
 pub(super) fn router(ui: Arc<Ui>) -> Router {
@@ -78,36 +66,25 @@ pub(super) fn router(ui: Arc<Ui>) -> Router {
         .layer(middleware::from_fn_with_state(gate, guard))
 }
 
-impl Ui {
-    /// Returns the user of a request.
-    pub(super) fn visitor(&self, headers: &HeaderMap) -> Result<Visitor, UiError> {
-        let now = Timestamp::now().as_second();
-        let session = self.sessions.open(headers, now).ok_or(UiError::SignedOut)?;
-        let user = self.users.with_token(&session.token)?;
-        let form_token = self.sessions.form_token(&session);
-        Ok(Visitor { user, session, form_token })
-    }
-
-    /// Returns the response for a request of a page. A user without a session first signs in.
-    fn finish(&self, headers: &HeaderMap, uri: &Uri, answer: Answer) -> Response {
-        match answer {
-            Ok(response) => response,
-            // The browser sends the cookie only if a page of this server opens the page.
-            Err(UiError::SignedOut) if csrf::is_from_other_site(headers) => {
-                html(StatusCode::OK, pages::reload(uri.path_and_query().map_or("/", |path| path.as_str())))
+/// Returns the response for a request of a page. A user without a session first signs in.
+fn finish(ui: &Ui, headers: &HeaderMap, uri: &Uri, answer: Answer) -> Response {
+    match answer {
+        Ok(response) => response,
+        // The browser sends the cookie only if a page of this server opens the page.
+        Err(UiError::SignedOut) if csrf::is_from_other_site(headers) => {
+            html(StatusCode::OK, frame::reload(uri.path_and_query().map_or("/", |path| path.as_str())))
+        }
+        Err(UiError::SignedOut) => {
+            let path = uri.path_and_query().map_or("/", |path| path.as_str());
+            let next: String = form_urlencoded::byte_serialize(path.as_bytes()).collect();
+            redirect(&format!("/sign-in?next={next}"))
+        }
+        Err(error) => {
+            if error.status().is_server_error() {
+                tracing::warn!(error = &error as &dyn std::error::Error, "failed to serve a page of the web UI");
             }
-            Err(UiError::SignedOut) => {
-                let path = uri.path_and_query().map_or("/", |path| path.as_str());
-                let next: String = form_urlencoded::byte_serialize(path.as_bytes()).collect();
-                redirect(&format!("/sign-in?next={next}"))
-            }
-            Err(error) => {
-                if error.status().is_server_error() {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "failed to serve a page of the web UI");
-                }
-                let visitor = self.visitor(headers).ok();
-                html(error.status(), pages::error(&self.cluster_name, visitor.as_ref(), &error.to_string()))
-            }
+            let visitor = ui.visitor(headers).ok();
+            html(error.status(), frame::error(&ui.cluster_name, visitor.as_ref(), &error.to_string()))
         }
     }
 }
@@ -115,13 +92,13 @@ impl Ui {
 async fn list(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri, RawQuery(query): RawQuery) -> Response {
     let answer = async { pages::list::answer(&ui, &ui.visitor(&headers)?, query.as_deref().unwrap_or_default()).await };
     let answer = Box::pin(answer).await;
-    ui.finish(&headers, &uri, answer)
+    finish(&ui, &headers, &uri, answer)
 }
 
 async fn fleet(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri) -> Response {
     let answer = async { pages::fleet::answer(&ui, &ui.visitor(&headers)?).await };
     let answer = Box::pin(answer).await;
-    ui.finish(&headers, &uri, answer)
+    finish(&ui, &headers, &uri, answer)
 }
 
 async fn stack(
@@ -137,7 +114,7 @@ async fn stack(
         pages::stack::answer(&ui, &visitor, (namespace, name), query.as_deref().unwrap_or_default()).await
     };
     let answer = Box::pin(answer).await;
-    ui.finish(&headers, &uri, answer)
+    finish(&ui, &headers, &uri, answer)
 }
 
 async fn run(
@@ -152,7 +129,7 @@ async fn run(
         pages::run::answer(&ui, &ui.visitor(&headers)?, (namespace, name), &run).await
     };
     let answer = Box::pin(answer).await;
-    ui.finish(&headers, &uri, answer)
+    finish(&ui, &headers, &uri, answer)
 }
 
 async fn stream(
@@ -164,7 +141,7 @@ async fn stream(
     let answer = async {
         check_names(&namespace, &name)?;
         let visitor = ui.visitor(&headers)?;
-        live::answer(&ui, visitor, (namespace, name), query.as_deref().unwrap_or_default()).await
+        live::run::answer(&ui, visitor, (namespace, name), query.as_deref().unwrap_or_default()).await
     };
     // The script closes the stream after any other status, and a page for the user would be of no use.
     Box::pin(answer).await.unwrap_or_else(|error| status(error.status()))
@@ -185,13 +162,13 @@ async fn act(
     match Box::pin(answer).await {
         // After the sign-in, the user sees the Stack and repeats the action.
         Err(UiError::SignedOut) => redirect(&format!("/sign-in?next={path}")),
-        answer => ui.finish(&headers, &uri, answer),
+        answer => finish(&ui, &headers, &uri, answer),
     }
 }
 
 async fn sign_in_form(State(ui): State<Arc<Ui>>, RawQuery(query): RawQuery) -> Response {
     let next = sign_in::next(query.as_deref().unwrap_or_default());
-    html(StatusCode::OK, pages::sign_in(&ui.cluster_name, &next, None))
+    html(StatusCode::OK, frame::sign_in(&ui.cluster_name, &next, None))
 }
 
 async fn sign_in(State(ui): State<Arc<Ui>>, request: Request) -> Response {
@@ -202,7 +179,7 @@ async fn sign_in(State(ui): State<Arc<Ui>>, request: Request) -> Response {
 
 async fn sign_out(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri, body: Body) -> Response {
     let answer = Box::pin(sign_in::end(&ui, &headers, body)).await;
-    ui.finish(&headers, &uri, answer)
+    finish(&ui, &headers, &uri, answer)
 }
 
 async fn style() -> Response {
@@ -214,44 +191,13 @@ async fn script() -> Response {
 }
 
 async fn not_found(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri) -> Response {
-    ui.finish(&headers, &uri, Err(UiError::NotFound))
+    finish(&ui, &headers, &uri, Err(UiError::NotFound))
 }
 
 /// Checks the names in a path. An invalid name could select another object.
 fn check_names(namespace: &str, name: &str) -> Result<(), UiError> {
     let is_valid = names::is_object_name(namespace) && names::is_object_name(name);
     is_valid.then_some(()).ok_or(UiError::NotFound)
-}
-
-/// Returns a page.
-pub(super) fn html(status: StatusCode, page: Markup) -> Response {
-    let mut response = Response::new(Body::from(page.into_string()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-    response
-}
-
-/// Returns a redirection to a path of this server.
-pub(super) fn redirect(path: &str) -> Response {
-    let mut response = status(StatusCode::SEE_OTHER);
-    let location = HeaderValue::from_str(path).unwrap_or(HeaderValue::from_static("/"));
-    response.headers_mut().insert(header::LOCATION, location);
-    response
-}
-
-fn status(status: StatusCode) -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = status;
-    response
-}
-
-fn asset(media_type: &'static str, content: &'static str) -> Response {
-    let mut response = Response::new(Body::from(content));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-    // The pages refer to the files with the version of the controller.
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
-    response
 }
 
 /// Limits of concurrent requests. The lock is held only for short critical sections and never across an `.await`.
@@ -293,7 +239,7 @@ async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> R
     let mut response = admit(&gate, request, next).await;
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
-        headers.insert(name, HeaderValue::from_static(value));
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     if !headers.contains_key(header::CACHE_CONTROL) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -9,11 +9,13 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use url::form_urlencoded;
 
-use super::actions::Form;
+use super::csrf;
 use super::error::UiError;
-use super::router::{Answer, html, redirect};
+use super::form::Form;
+use super::pages::frame;
+use super::response::{html, redirect};
 use super::session::{MAX_TOKEN, SessionError, Sessions};
-use super::{Ui, csrf, pages};
+use super::state::{Answer, Ui};
 
 /// Maximum length of the path to which the user returns, in bytes.
 const MAX_NEXT: usize = 1024;
@@ -73,7 +75,7 @@ fn failed(ui: &Ui, next: &str, error: &UiError) -> Response {
         UiError::InvalidToken => StatusCode::UNAUTHORIZED,
         other => other.status(),
     };
-    html(status, pages::sign_in(&ui.cluster_name, next, Some(&error.to_string())))
+    html(status, frame::sign_in(&ui.cluster_name, next, Some(&error.to_string())))
 }
 
 /// Responds to a sign-out.

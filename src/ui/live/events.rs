@@ -1,0 +1,24 @@
+//! Encoding of server-sent events.
+
+use bytes::Bytes;
+use serde::Serialize;
+
+/// Comment that keeps the connection open. Proxies close connections without traffic.
+pub(super) const HEARTBEAT: Bytes = Bytes::from_static(b": heartbeat\n\n");
+
+/// Returns an event. JSON contains no line breaks outside of the event itself.
+pub(super) fn event(name: &str, data: &impl Serialize) -> Bytes {
+    let data = serde_json::to_string(data).unwrap_or_else(|_| "null".to_owned());
+    Bytes::from(format!("event: {name}\ndata: {data}\n\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_cannot_contain_another_event() {
+        let text = event("log", &["a\n\nevent: end\ndata: 1\n\n"]);
+        assert_eq!(text, "event: log\ndata: [\"a\\n\\nevent: end\\ndata: 1\\n\\n\"]\n\n");
+    }
+}

@@ -1,0 +1,13 @@
+//! Live updates of the page of a Stack, as server-sent events.
+//!
+//! - `progress`: the phase and the progress of the open run.
+//! - `log`: lines of the output of the run.
+//! - `resources`: the states of resources, from lines of the output.
+//! - `note`: a message for the user.
+//! - `end`: the page is outdated, and the script loads it again.
+
+mod events;
+mod lines;
+mod resource_line;
+pub(super) mod run;
+pub(super) mod streams;

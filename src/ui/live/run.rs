@@ -1,0 +1,281 @@
+//! Stream of one page: follows the open run, or waits until the Stack changes. All reads use the token of the user.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures::{AsyncRead, AsyncReadExt as _, StreamExt as _};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use url::form_urlencoded;
+
+use super::events::{HEARTBEAT, event};
+use super::lines::Lines;
+use super::resource_line;
+use crate::api::auto::Update;
+use crate::api::names;
+use crate::api::pulumi::Stack;
+use crate::text::printable;
+use crate::ui::directory::Directory;
+use crate::ui::error::UiError;
+use crate::ui::row::Key;
+use crate::ui::state::{Answer, Ui, Visitor};
+use crate::ui::users::{self, User};
+use crate::view::run_log::{Line, Window, is_pod_of, parameters};
+use crate::view::runs;
+
+/// Maximum duration of a stream. The browser then opens another stream.
+const MAX_DURATION: Duration = Duration::from_secs(10 * 60);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
+/// Interval between two reads of the Update.
+const POLL_INTERVAL: Duration = Duration::from_secs(3);
+/// Time after the end of a run within which its last lines arrive.
+const LAST_LINES: Duration = Duration::from_secs(2);
+/// Minimum time before a changed page is loaded again, so that frequent changes do not cause frequent requests.
+const MIN_RELOAD: Duration = Duration::from_secs(2);
+/// Number of events that wait for the browser.
+const CAPACITY: usize = 32;
+const BUFFER: usize = 16 * 1024;
+/// Maximum size of the output in a stream, in bytes.
+const MAX_OUTPUT: usize = 10 * 1024 * 1024;
+
+/// The browser has closed the stream.
+struct Closed;
+
+/// Log of the pod.
+enum Log {
+    NotOpen,
+    Open(Box<dyn AsyncRead + Send + Unpin>),
+    Ended,
+}
+
+/// Task of a stream.
+struct Follower {
+    user: User,
+    key: Key,
+    directory: Directory,
+    /// Version of the Stack on the page.
+    version: String,
+    sender: mpsc::Sender<Bytes>,
+}
+
+/// Returns the stream of a Stack. With the parameter `run`, it follows this run.
+pub(in crate::ui) async fn answer(ui: &Ui, visitor: Visitor, key: Key, query: &str) -> Answer {
+    let parameter = |name: &str| {
+        let pairs = form_urlencoded::parse(query.as_bytes());
+        pairs.filter(|(found, _)| found == name).map(|(_, value)| value.into_owned()).next()
+    };
+    let run = parameter("run").filter(|run| names::is_object_name(run));
+    let (namespace, name) = (&key.0, &key.1);
+    let stack: Option<Stack> = visitor.user.reader.get_opt(namespace, name).await?;
+    if stack.is_none() {
+        return Err(UiError::NoObject { kind: "Stack", namespace: namespace.clone(), name: name.clone() });
+    }
+    let slot = ui.streams.open(&visitor.session.user).ok_or(UiError::Busy)?;
+    let (sender, receiver) = mpsc::channel(CAPACITY);
+    let version = parameter("version").unwrap_or_default();
+    let follower = Follower { user: visitor.user, key, directory: ui.directory.clone(), version, sender };
+    ui.streams.spawn(slot, Box::pin(follower.follow(run)));
+    let mut response = Response::new(Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    // Some proxies would otherwise wait until a buffer is full.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+impl Follower {
+    async fn follow(mut self, run: Option<String>) {
+        let heartbeats = self.sender.clone();
+        let heartbeat = async move {
+            loop {
+                tokio::time::sleep(HEARTBEAT_INTERVAL).await;
+                if heartbeats.send(HEARTBEAT).await.is_err() {
+                    return;
+                }
+            }
+        };
+        let work = async {
+            let followed = match run {
+                Some(run) => self.follow_run(&run).await,
+                None => self.until_changed().await,
+            };
+            drop(followed);
+        };
+        let end = tokio::time::sleep(MAX_DURATION);
+        tokio::select! {
+            () = work => {}
+            () = heartbeat => {}
+            () = end => {}
+        }
+    }
+
+    async fn send(&self, name: &str, data: &Value) -> Result<(), Closed> {
+        self.sender.send(event(name, data)).await.map_err(|_| Closed)
+    }
+
+    /// Waits until the Stack on the page has changed. The rows come from a watch, so the wait causes no requests.
+    async fn until_changed(&self) -> Result<(), Closed> {
+        let mut changes = self.directory.changes();
+        tokio::time::sleep(MIN_RELOAD).await;
+        loop {
+            let row = self.directory.row(&self.key);
+            if row.is_none_or(|row| row.version != self.version) {
+                return self.send("end", &Value::Null).await;
+            }
+            if changes.changed().await.is_err() {
+                return Err(Closed);
+            }
+        }
+    }
+
+    /// Follows a run until it has ended.
+    async fn follow_run(&mut self, run: &str) -> Result<(), Closed> {
+        let (mut log, mut lines, mut window) = (Log::NotOpen, Lines::default(), None);
+        let (mut progress, mut stop, mut length) = (Value::Null, None::<Instant>, 0_usize);
+        let mut poll = tokio::time::interval(POLL_INTERVAL);
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            let read = tokio::select! {
+                read = read(&mut log, &mut buffer) => read,
+                _ = poll.tick() => {
+                    if stop.is_some_and(|stop| Instant::now() >= stop) {
+                        return self.send("end", &Value::Null).await;
+                    }
+                    let update = self.update(run).await;
+                    if update.as_ref().is_none_or(Update::is_complete) {
+                        stop = stop.or_else(|| Some(Instant::now() + LAST_LINES));
+                    }
+                    if let Some(update) = update {
+                        window = Window::of(&update).or(window);
+                        self.report(&update, &mut progress).await?;
+                        self.open_log(&update, &mut log).await?;
+                    }
+                    continue;
+                }
+            };
+            length = length.saturating_add(read);
+            let bytes = buffer.get(..read).unwrap_or_default();
+            self.print(&lines.add(bytes), window.as_ref()).await?;
+            if read == 0 || length > MAX_OUTPUT {
+                log = Log::Ended;
+            }
+            if length > MAX_OUTPUT {
+                length = 0;
+                self.send("note", &json!("The output is too long for this page. Run: kubectl pulumi logs -f")).await?;
+            }
+        }
+    }
+
+    /// Returns the Update of a run. A failed read ends the stream in the same way as a deleted Update, and the page then
+    /// shows the error.
+    async fn update(&self, run: &str) -> Option<Update> {
+        self.user.reader.get_opt(&self.key.0, run).await.unwrap_or_default()
+    }
+
+    /// Sends the progress of a run if it has changed.
+    async fn report(&self, update: &Update, last: &mut Value) -> Result<(), Closed> {
+        let progress = progress(update);
+        if *last == progress {
+            return Ok(());
+        }
+        self.send("progress", &progress).await?;
+        *last = progress;
+        Ok(())
+    }
+
+    /// Opens the log of the pod when the run has started.
+    async fn open_log(&self, update: &Update, log: &mut Log) -> Result<(), Closed> {
+        let (Log::NotOpen, Some(window)) = (&*log, Window::of(update)) else { return Ok(()) };
+        match self.request_log(update, &window).await {
+            Ok(Some(opened)) => *log = Log::Open(opened),
+            Ok(None) => {}
+            Err(error) => {
+                *log = Log::Ended;
+                let message = match error.is_forbidden() {
+                    true => "To see the output, you need permission to read pods and their logs.".to_owned(),
+                    false => error.to_string(),
+                };
+                self.send("note", &json!(printable(&message))).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn request_log(
+        &self,
+        update: &Update,
+        window: &Window,
+    ) -> Result<Option<Box<dyn AsyncRead + Send + Unpin>>, UiError> {
+        let (namespace, name) = (&self.key.0, names::workspace_pod(&update.spec.workspace_name));
+        let pod: Option<Pod> = self.user.reader.get_opt(namespace, &name).await?;
+        if !pod.is_some_and(|pod| is_pod_of(&pod, update)) {
+            return Ok(None);
+        }
+        let api: Api<Pod> = Api::namespaced(self.user.client.clone(), namespace);
+        let parameters = parameters(window, true, None);
+        let what = || format!("read the log of Pod {namespace}/{name}");
+        let log = users::call(what, api.log_stream(&name, &parameters)).await?;
+        Ok(Some(Box::new(Box::pin(log))))
+    }
+
+    /// Sends the lines of the run, and the states of the resources in these lines.
+    async fn print(&self, lines: &[String], window: Option<&Window>) -> Result<(), Closed> {
+        let within = |line: &String| match window?.line(line) {
+            Line::Within(text) => Some(printable(text)),
+            Line::Before | Line::After => None,
+        };
+        let texts: Vec<String> = lines.iter().filter_map(within).collect();
+        if texts.is_empty() {
+            return Ok(());
+        }
+        let resources: Vec<_> = texts.iter().filter_map(|text| resource_line::parse(text)).collect();
+        self.send("log", &json!(texts)).await?;
+        if !resources.is_empty() {
+            self.send("resources", &json!(resources)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads from the log. Returns zero at its end, and never completes while the log is not open.
+async fn read(log: &mut Log, buffer: &mut [u8]) -> usize {
+    match log {
+        Log::Open(log) => log.read(buffer).await.unwrap_or_default(),
+        Log::NotOpen | Log::Ended => std::future::pending().await,
+    }
+}
+
+/// Returns the progress of a run for the script.
+fn progress(update: &Update) -> Value {
+    let progress = update.status.as_ref().and_then(|status| status.progress.as_ref());
+    json!({
+        "phase": runs::phase(update),
+        "summary": progress.map(|progress| printable(&progress.summary)),
+        "done": progress.map(|progress| progress.resources_done),
+        "total": progress.map(|progress| progress.resources_total),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::fixtures::update;
+
+    #[test]
+    fn the_progress_contains_the_phase_and_the_number_of_resources() {
+        let running = json!({ "phase": "Running",
+            "progress": { "summary": "3 done\u{202e}", "resourcesDone": 3, "resourcesTotal": 12 } });
+        let expected = json!({ "phase": "Running", "summary": "3 done\u{fffd}", "done": 3, "total": 12 });
+        assert_eq!(progress(&update("web-1", "up", &running)), expected);
+        let waiting = json!({ "phase": "Waiting", "summary": null, "done": null, "total": null });
+        assert_eq!(progress(&update("web-1", "up", &json!({}))), waiting);
+    }
+}

@@ -1,0 +1,83 @@
+//! Limits of the open streams, in total and for each user.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Maximum number of open streams in total, and of one user.
+const MAX_STREAMS: usize = 64;
+const MAX_PER_USER: usize = 6;
+
+/// Open streams. Cheap to clone.
+#[derive(Clone)]
+pub(in crate::ui) struct Streams {
+    tasks: TaskTracker,
+    end: CancellationToken,
+    users: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+/// Counts a stream until it is dropped.
+pub(in crate::ui) struct StreamSlot {
+    users: Arc<Mutex<HashMap<String, usize>>>,
+    user: String,
+}
+
+impl Streams {
+    pub(in crate::ui) fn new(tasks: TaskTracker, end: CancellationToken) -> Self {
+        Streams { tasks, end, users: Arc::default() }
+    }
+
+    /// Returns a slot for a stream of a user, or `None` if too many streams are open.
+    pub(in crate::ui) fn open(&self, user: &str) -> Option<StreamSlot> {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let (total, own) = (users.values().sum::<usize>(), users.get(user).copied().unwrap_or_default());
+        if total >= MAX_STREAMS || own >= MAX_PER_USER {
+            return None;
+        }
+        users.insert(user.to_owned(), own + 1);
+        Some(StreamSlot { users: self.users.clone(), user: user.to_owned() })
+    }
+
+    /// Runs the task of a stream until it ends or the controller stops.
+    pub(in crate::ui) fn spawn(&self, slot: StreamSlot, task: impl Future<Output = ()> + Send + 'static) {
+        let end = self.end.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = task => {}
+                () = end.cancelled() => {}
+            }
+            drop(slot);
+        });
+    }
+}
+
+impl Drop for StreamSlot {
+    fn drop(&mut self) {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        match users.get_mut(&self.user) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(users.remove(&self.user)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_streams_is_limited_per_user_and_in_total() {
+        let streams = Streams::new(TaskTracker::new(), CancellationToken::new());
+        let mut open: Vec<_> = (0..MAX_PER_USER).filter_map(|_| streams.open("alice")).collect();
+        assert_eq!(open.len(), MAX_PER_USER);
+        assert!(streams.open("alice").is_none());
+        open.pop();
+        open.extend(streams.open("alice"));
+        open.extend((0..1000).filter_map(|number| streams.open(&format!("user-{number}"))));
+        assert_eq!(open.len(), MAX_STREAMS);
+        drop(open);
+        assert!(streams.users.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,52 @@
+//! Components of the web UI, and the user of a request.
+
+use axum::http::HeaderMap;
+use axum::response::Response;
+use jiff::Timestamp;
+
+use super::directory::Directory;
+use super::error::UiError;
+use super::live::streams::Streams;
+use super::permissions::Permissions;
+use super::session::{Session, Sessions};
+use super::sign_in_limits::SignInLimits;
+use super::stored_runs::StoredRuns;
+use super::users::{User, Users};
+
+/// Components of the web UI.
+pub(super) struct Ui {
+    pub(super) users: Users,
+    pub(super) sessions: Sessions,
+    pub(super) sign_in_limits: SignInLimits,
+    pub(super) permissions: Permissions,
+    pub(super) directory: Directory,
+    pub(super) stored_runs: StoredRuns,
+    pub(super) streams: Streams,
+    /// Name of the cluster in the title of each page. Empty if the cluster has no name.
+    pub(super) cluster_name: String,
+}
+
+/// Signed-in user of a request.
+pub(super) struct Visitor {
+    pub(super) user: User,
+    pub(super) session: Session,
+    /// Token that each form of the session contains.
+    pub(super) form_token: String,
+}
+
+/// Result of a request.
+pub(super) type Answer = Result<Response, UiError>;
+
+impl Ui {
+    /// Returns the user of a request.
+    ///
+    /// # Errors
+    /// Returns an error if the request contains no valid session.
+    pub(super) fn visitor(&self, headers: &HeaderMap) -> Result<Visitor, UiError> {
+        let now = Timestamp::now().as_second();
+        let session = self.sessions.open(headers, now).ok_or(UiError::SignedOut)?;
+        let user = self.users.with_token(&session.token)?;
+        let form_token = self.sessions.form_token(&session);
+        Ok(Visitor { user, session, form_token })
+    }
+}
