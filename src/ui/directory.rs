@@ -54,6 +54,12 @@ impl Directory {
         Ok(state.rows.values().cloned().collect())
     }
 
+    /// Returns the namespaces that contain Stacks.
+    pub(super) fn namespaces(&self) -> BTreeSet<String> {
+        let state = self.0.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.rows.keys().map(|(namespace, _)| namespace.clone()).collect()
+    }
+
     /// Returns the row of a Stack.
     pub(super) fn row(&self, key: &Key) -> Option<Arc<Row>> {
         self.0.state.read().unwrap_or_else(PoisonError::into_inner).rows.get(key).cloned()

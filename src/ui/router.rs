@@ -229,7 +229,9 @@ impl Drop for Entered<'_> {
         let mut peers = self.gate.peers.lock().unwrap_or_else(PoisonError::into_inner);
         match peers.get_mut(&self.peer) {
             Some(count) if *count > 1 => *count -= 1,
-            _ => drop(peers.remove(&self.peer)),
+            _ => {
+                peers.remove(&self.peer);
+            }
         }
     }
 }

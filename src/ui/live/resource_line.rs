@@ -39,7 +39,7 @@ pub(super) fn parse(line: &str) -> Option<ResourceState> {
     let mut words = rest.split_whitespace();
     let (kind, name) = (words.next()?, words.next()?);
     // The type of a resource has the form `PACKAGE:MODULE:TYPE`.
-    if kind.split(':').count() != 3 || kind.split(':').any(|part| part.is_empty() && !kind.contains("::")) {
+    if kind.split(':').count() != 3 || kind.split(':').any(str::is_empty) {
         return None;
     }
     let state: Vec<&str> = words.collect();

@@ -69,8 +69,8 @@ struct Follower {
 /// Returns the stream of a Stack. With the parameter `run`, it follows this run.
 pub(in crate::ui) async fn answer(ui: &Ui, visitor: Visitor, key: Key, query: &str) -> Answer {
     let parameter = |name: &str| {
-        let pairs = form_urlencoded::parse(query.as_bytes());
-        pairs.filter(|(found, _)| found == name).map(|(_, value)| value.into_owned()).next()
+        let mut pairs = form_urlencoded::parse(query.as_bytes());
+        pairs.find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
     };
     let run = parameter("run").filter(|run| names::is_object_name(run));
     let (namespace, name) = (&key.0, &key.1);
@@ -92,7 +92,7 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: Visitor, key: Key, query: &s
 }
 
 impl Follower {
-    async fn follow(mut self, run: Option<String>) {
+    async fn follow(self, run: Option<String>) {
         let heartbeats = self.sender.clone();
         let heartbeat = async move {
             loop {
@@ -103,11 +103,10 @@ impl Follower {
             }
         };
         let work = async {
-            let followed = match run {
+            let (Ok(()) | Err(Closed)) = match run {
                 Some(run) => self.follow_run(&run).await,
                 None => self.until_changed().await,
             };
-            drop(followed);
         };
         let end = tokio::time::sleep(MAX_DURATION);
         tokio::select! {
@@ -137,7 +136,7 @@ impl Follower {
     }
 
     /// Follows a run until it has ended.
-    async fn follow_run(&mut self, run: &str) -> Result<(), Closed> {
+    async fn follow_run(&self, run: &str) -> Result<(), Closed> {
         let (mut log, mut lines, mut window) = (Log::NotOpen, Lines::default(), None);
         let (mut progress, mut stop, mut length) = (Value::Null, None::<Instant>, 0_usize);
         let mut poll = tokio::time::interval(POLL_INTERVAL);

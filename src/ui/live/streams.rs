@@ -58,7 +58,9 @@ impl Drop for StreamSlot {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         match users.get_mut(&self.user) {
             Some(count) if *count > 1 => *count -= 1,
-            _ => drop(users.remove(&self.user)),
+            _ => {
+                users.remove(&self.user);
+            }
         }
     }
 }

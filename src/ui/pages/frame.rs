@@ -1,0 +1,136 @@
+//! Frame of all pages, and the pages without content of the cluster: sign-in, errors and reload.
+
+use maud::{DOCTYPE, Markup, html};
+
+use crate::ui::state::Visitor;
+
+/// Version of the style and the script in the browser cache.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Page of the navigation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::ui) enum Place {
+    Stacks,
+    Fleet,
+    Other,
+}
+
+/// Returns a page.
+pub(in crate::ui) fn page(cluster: &str, visitor: &Visitor, place: Place, title: &str, content: &Markup) -> Markup {
+    let current = |own: Place| (place == own).then_some("page");
+    let header = html! {
+        nav aria-label="Main" {
+            a href="/" aria-current=[current(Place::Stacks)] { "Stacks" }
+            a href="/fleet" aria-current=[current(Place::Fleet)] { "Fleet" }
+        }
+        form.user method="post" action="/sign-out" {
+            input type="hidden" name="form-token" value=(visitor.form_token);
+            span title="Signed-in user" { (visitor.session.user) }
+            button.link type="submit" { "Sign out" }
+        }
+    };
+    document(cluster, title, &header, content)
+}
+
+/// Returns the page with a form for the sign-in. `next` is the path to which the user returns.
+pub(in crate::ui) fn sign_in(cluster: &str, next: &str, error: Option<&str>) -> Markup {
+    let content = html! {
+        h1 { "Sign in" }
+        @if let Some(error) = error {
+            p.notice.bad role="alert" { (error) }
+        }
+        form.panel method="post" action="/sign-in" autocomplete="off" {
+            input type="hidden" name="next" value=(next);
+            label for="token" { "Token of the Kubernetes API" }
+            textarea id="token" name="token" rows="5" required spellcheck="false" autocapitalize="off" autocomplete="off"
+                aria-describedby="token-help" {}
+            p.hint id="token-help" {
+                "You see and change only what this token permits. To create a token that expires after eight hours, run: "
+                code { "kubectl create token SERVICE_ACCOUNT --duration 8h" }
+            }
+            button.primary type="submit" { "Sign in" }
+        }
+    };
+    document(cluster, "Sign in", &html! {}, &content)
+}
+
+/// Returns the page with an error.
+pub(in crate::ui) fn error(cluster: &str, visitor: Option<&Visitor>, message: &str) -> Markup {
+    let content = html! {
+        h1 { "The request failed" }
+        p.notice.bad role="alert" { (message) }
+        p { a href="/" { "Show all Stacks" } }
+    };
+    match visitor {
+        Some(visitor) => page(cluster, visitor, Place::Other, "Error", &content),
+        None => document(cluster, "Error", &html! {}, &content),
+    }
+}
+
+/// Returns a page that loads a path of this server. The browser sends the cookie of the session only if a page of this
+/// server opens the path, and not if a link on another site opens it.
+pub(in crate::ui) fn reload(path: &str) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="refresh" content={ "0; url=" (path) };
+                title { "pulumi-controller" }
+            }
+            body { p { a href=(path) { "Continue" } } }
+        }
+    }
+}
+
+fn document(cluster: &str, title: &str, header: &Markup, content: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title {
+                    (title) " – "
+                    @if !cluster.is_empty() { (cluster) " – " }
+                    "pulumi-controller"
+                }
+                link rel="icon" href="data:,";
+                link rel="stylesheet" href={ "/style.css?v=" (VERSION) };
+                script src={ "/script.js?v=" (VERSION) } defer {}
+            }
+            body {
+                a.skip href="#content" { "Skip to content" }
+                header {
+                    a.brand href="/" { "pulumi-controller" }
+                    @if !cluster.is_empty() { span.cluster { (cluster) } }
+                    (header)
+                }
+                main id="content" tabindex="-1" { (content) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_escaped() {
+        let text = sign_in("<b>", "/\"><script>", Some("<script>alert(1)</script>")).into_string();
+        assert!(!text.contains("<b>") && !text.contains("<script>") && text.contains("&lt;script&gt;alert"), "{text}");
+        assert!(text.starts_with("<!DOCTYPE html>") && text.contains("value=\"/&quot;&gt;&lt;script&gt;\""), "{text}");
+        assert!(!error("", None, "broken").into_string().contains("Sign out"));
+    }
+
+    #[test]
+    fn pages_load_nothing_from_other_servers_and_contain_no_inline_code() {
+        let text = sign_in("production", "/", None).into_string();
+        for forbidden in ["http://", "https://", " style=", "<style", " onclick", "javascript:"] {
+            assert!(!text.contains(forbidden), "{forbidden}: {text}");
+        }
+        assert!(reload("/stacks/apps/web?a=1&b=2").into_string().contains("0; url=/stacks/apps/web?a=1&amp;b=2"));
+    }
+}

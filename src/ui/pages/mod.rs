@@ -1,0 +1,11 @@
+//! Pages of the web UI. Each page consists of a function that reads the objects of the user, and of pure functions that
+//! render them. The templates escape all texts.
+
+pub(super) mod fleet;
+pub(super) mod frame;
+pub(super) mod list;
+mod parts;
+mod resources;
+pub(super) mod run;
+pub(super) mod stack;
+mod stack_forms;

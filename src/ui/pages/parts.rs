@@ -1,0 +1,73 @@
+//! Small parts of pages.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use maud::{Markup, html};
+
+use crate::text::printable;
+use crate::ui::row::Key;
+use crate::view::phase::Phase;
+use crate::view::time::age;
+
+/// Returns a phase with a color. The text also tells the phase.
+pub(super) fn phase(phase: Phase) -> Markup {
+    let tone = match phase {
+        Phase::Ready => "good",
+        Phase::Stalled => "bad",
+        Phase::Retrying | Phase::Waiting => "warn",
+        Phase::Running | Phase::Preparing | Phase::Deleting => "busy",
+        Phase::Pending | Phase::Suspended => "idle",
+    };
+    html! { span class={ "badge " (tone) } { (phase.as_str()) } }
+}
+
+/// Returns a state of a run with a color.
+pub(super) fn run_state(state: &str) -> Markup {
+    let tone = match state.to_ascii_lowercase().as_str() {
+        "succeeded" => "good",
+        "failed" | "outcomeunknown" => "bad",
+        "running" | "starting" | "canceling" => "busy",
+        _ => "idle",
+    };
+    html! { span class={ "badge " (tone) } { (state) } }
+}
+
+/// Returns the age of a time.
+pub(super) fn ago(time: Option<&Time>, now: Timestamp) -> Markup {
+    html! {
+        @if let Some(found) = time {
+            time datetime=(found.0) title=(found.0) { (age(time, now)) }
+        }
+    }
+}
+
+/// Returns the path of the page of a Stack. Names of objects need no escapes in a path.
+pub(super) fn path((namespace, name): &Key) -> String {
+    format!("/stacks/{namespace}/{name}")
+}
+
+/// Returns a text from the cluster, without characters that can mislead a reader. The template escapes it.
+pub(super) fn text(text: &str) -> Markup {
+    html! { (printable(text)) }
+}
+
+/// Returns a link to Pulumi Cloud if the URL has a safe scheme. A run reports the URL, so it is not trusted.
+pub(super) fn permalink(url: &str) -> Markup {
+    html! {
+        @if url.starts_with("https://") {
+            a href=(url) rel="noopener noreferrer" target="_blank" { "Open in Pulumi Cloud" }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_safe_url_becomes_a_link() {
+        assert!(permalink("https://app.pulumi.com/acme/web/dev/updates/1").into_string().starts_with("<a href="));
+        assert_eq!(permalink("javascript:alert(1)").into_string(), "");
+        assert_eq!(text("a\u{202e}<b>").into_string(), "a\u{fffd}&lt;b&gt;");
+    }
+}
