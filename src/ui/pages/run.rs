@@ -1,0 +1,162 @@
+//! Page of a run: its result, its changes and its output.
+
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use maud::{Markup, html};
+
+use super::frame::{self, Place};
+use super::parts;
+use super::resources;
+use crate::api::auto::Update;
+use crate::api::names::LABEL_STACK_NAME;
+use crate::api::pulumi::{RunRecord, Stack};
+use crate::ui::error::UiError;
+use crate::ui::response;
+use crate::ui::row::Key;
+use crate::ui::state::{Answer, Ui, Visitor};
+use crate::ui::stored_runs::StoredRun;
+use crate::view::runs;
+
+/// Returns the page of a run.
+pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, name: &str) -> Answer {
+    let reader = &visitor.user.reader;
+    let stack: Option<Stack> = reader.get_opt(&key.0, &key.1).await?;
+    let missing = |kind, name: &str| UiError::NoObject { kind, namespace: key.0.clone(), name: name.to_owned() };
+    let stack = stack.ok_or_else(|| missing("Stack", &key.1))?;
+    let record = stack.status.and_then(|status| status.runs.into_iter().find(|run| run.name == name));
+    let update: Result<Option<Update>, UiError> = reader.get_opt(&key.0, name).await.map_err(UiError::from);
+    let update = match update {
+        Err(error) if error.is_forbidden() => None,
+        other => other?,
+    };
+    let update = update.filter(|update| update.labels().get(LABEL_STACK_NAME) == Some(&key.1));
+    if record.is_none() && update.is_none() {
+        return Err(missing("run", name));
+    }
+    let stored = match &record {
+        Some(record) => ui.stored_runs.read(&visitor.user, &key, record).await?,
+        None => None,
+    };
+    let run = Run { name, record, update, stored };
+    let content = content(&run, &key, Timestamp::now());
+    Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, name, &content)))
+}
+
+/// Data of a run. An old run has no Update, and an open run has no record.
+struct Run<'a> {
+    name: &'a str,
+    record: Option<RunRecord>,
+    update: Option<Update>,
+    stored: Option<StoredRun>,
+}
+
+fn content(run: &Run<'_>, key: &Key, now: Timestamp) -> Markup {
+    let record = run.record.as_ref();
+    let status = run.update.as_ref().and_then(|update| update.status.as_ref());
+    let state = match (&run.record, &run.update) {
+        (Some(record), _) => record.state.as_str(),
+        (None, Some(update)) => runs::phase(update),
+        (None, None) => "unknown",
+    };
+    let kind =
+        record.map(|record| record.kind.as_str()).or(run.update.as_ref().map(|update| update.spec.kind.as_str()));
+    let started = record.and_then(|record| record.start_time.as_ref()).or(status.and_then(|s| s.start_time.as_ref()));
+    let text = |name: &str, value: Option<&str>| {
+        html! { @if let Some(value) = value { dt { (name) } dd { (parts::text(value)) } } }
+    };
+    let approved = record.map(|record| record.approved_by.join(", ")).filter(|users| !users.is_empty());
+    html! {
+        p.path { a href=(parts::path(key)) { (key.0) "/" (key.1) } " /" }
+        h1 { (run.name) " " (parts::run_state(state)) }
+        dl.facts {
+            (text("Type", kind))
+            (text("Reason", record.and_then(|record| record.reason.as_deref())))
+            (text("Cause", record.and_then(|record| record.cause.as_deref())))
+            (text("Revision", record.and_then(|record| record.revision.as_deref())))
+            (text("Approved by", approved.as_deref()))
+            (text("Duration", status.and_then(|status| status.duration.as_deref())))
+            @if started.is_some() { dt { "Started" } dd { (parts::ago(started, now)) " ago" } }
+            @if let Some(url) = status.and_then(|status| status.permalink.as_deref()) {
+                dt { "Pulumi Cloud" } dd { (parts::permalink(url)) }
+            }
+        }
+        @if let Some(message) = status.and_then(|status| status.message.as_deref()) {
+            pre.cause { (parts::text(message)) }
+        }
+        (changes(run))
+        (output(run))
+    }
+}
+
+fn changes(run: &Run<'_>) -> Markup {
+    let stored = run.stored.as_ref().map(|stored| stored.changes.as_slice()).unwrap_or_default();
+    let planned = run.update.as_ref().and_then(|update| update.status.as_ref()?.plan.as_ref());
+    html! {
+        @if !stored.is_empty() {
+            section aria-labelledby="changes" {
+                h2 id="changes" { "Changes" }
+                (resources::tree(stored.iter().map(resources::Resource::from)))
+            }
+        } @else if let Some(plan) = planned {
+            section aria-labelledby="changes" {
+                h2 id="changes" { "Planned changes" }
+                (resources::tree(plan.resources.iter().map(resources::Resource::from)))
+            }
+        }
+    }
+}
+
+fn output(run: &Run<'_>) -> Markup {
+    let stored = run.stored.as_ref().and_then(|stored| stored.output.as_deref());
+    let last = run.update.as_ref().and_then(|update| update.status.as_ref()?.last_output.as_deref());
+    html! {
+        section aria-labelledby="output" {
+            h2 id="output" { "Output" }
+            @if let Some(text) = stored {
+                pre.log tabindex="0" role="region" aria-label="Output" { (text) }
+            } @else if let Some(text) = last {
+                p.hint { "These are the last lines. The complete output is not stored, or you have no permission to read it." }
+                pre.log tabindex="0" role="region" aria-label="Output" { (parts::text(text)) }
+            } @else {
+                p.empty { "The output is not stored, or you have no permission to read it." }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::ui::stored_runs::ChangedResource;
+    use crate::view::fixtures::{now, update};
+
+    #[test]
+    fn the_page_shows_the_stored_output_or_the_last_lines() {
+        let key = ("apps".to_owned(), "web".to_owned());
+        let record: RunRecord = serde_json::from_value(
+            json!({ "name": "web-1", "type": "up", "state": "succeeded", "approvedBy": ["alice"] }),
+        )
+        .unwrap();
+        let changed = ChangedResource {
+            operation: "update".to_owned(),
+            urn: "urn:pulumi:dev::web::aws:s3:Bucket::logs".to_owned(),
+            ..ChangedResource::default()
+        };
+        let stored = StoredRun { output: Some("Updating <dev>".to_owned()), changes: vec![changed] };
+        let ended = Run { name: "web-1", record: Some(record), update: None, stored: Some(stored) };
+        let text = content(&ended, &key, now()).into_string();
+        assert!(text.contains("Updating &lt;dev&gt;") && text.contains("<strong>logs</strong>"), "{text}");
+        assert!(text.contains("<dt>Approved by</dt><dd>alice</dd>"), "{text}");
+        let failed =
+            update("web-2", "up", &json!({ "phase": "Failed", "lastOutput": "error: x", "message": "broken" }));
+        let lost = Run { name: "web-2", record: None, update: Some(failed), stored: None };
+        let text = content(&lost, &key, now()).into_string();
+        assert!(
+            text.contains("error: x") && text.contains("These are the last lines.") && text.contains("broken"),
+            "{text}"
+        );
+    }
+}

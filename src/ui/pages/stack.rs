@@ -1,0 +1,357 @@
+//! Page of a Stack.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use maud::{Markup, html};
+use serde_json::Value;
+use url::form_urlencoded;
+
+use super::frame::{self, Place};
+use super::parts;
+use super::resources;
+use super::stack_forms::Forms;
+use crate::api::auto::Update;
+use crate::api::pulumi::{Stack, StackPlan, StackStatus};
+use crate::ui::error::UiError;
+use crate::ui::graph::{Graph, Node};
+use crate::ui::response;
+use crate::ui::row::{self, Key, Row};
+use crate::ui::state::{Answer, Ui, Visitor};
+use crate::view::dependencies::dependencies_of;
+use crate::view::steps::State;
+use crate::view::{phase, runs};
+
+/// Maximum number of outputs, and maximum length of an output in characters.
+const MAX_OUTPUTS: usize = 200;
+const MAX_OUTPUT: usize = 2000;
+/// Value that replaces a secret output in the status.
+const SECRET: &str = "[secret]";
+
+/// Objects of the page.
+struct Facts {
+    stack: Stack,
+    /// The open run or, if no run is open, the last run. `None` if the user may not read it.
+    update: Option<Update>,
+    graph: Graph,
+    /// Action that the user has performed.
+    done: Option<&'static str>,
+}
+
+/// Returns the page of a Stack.
+pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, query: &str) -> Answer {
+    let reader = &visitor.user.reader;
+    let stack: Option<Stack> = reader.get_opt(&key.0, &key.1).await?;
+    let missing = || UiError::NoObject { kind: "Stack", namespace: key.0.clone(), name: key.1.clone() };
+    let stack = stack.ok_or_else(missing)?;
+    let update = match runs::current_or_last(&stack) {
+        Some(run) => reader.get_opt(&key.0, run).await.map_err(UiError::from),
+        None => Ok(None),
+    };
+    let update = match update {
+        Err(error) if error.is_forbidden() => None,
+        other => other?,
+    };
+    let graph = graph(ui, visitor, &key, &stack).await?;
+    let facts = Facts { stack, update, graph, done: done(query) };
+    let content = content(&facts, &Forms { key: &key, token: &visitor.form_token }, Timestamp::now());
+    let title = format!("{}/{}", key.0, key.1);
+    Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, &title, &content)))
+}
+
+/// Returns the dependency graph with the Stacks that the user may see.
+async fn graph(ui: &Ui, visitor: &Visitor, key: &Key, stack: &Stack) -> Result<Graph, UiError> {
+    let (rows, own) = (ui.directory.rows()?, dependencies_of(stack));
+    let mut namespaces = BTreeSet::new();
+    let all = Graph::of(&rows, key, &own);
+    let mut open: Vec<&Node> = all.requires.iter().chain(&all.required_by).collect();
+    while let Some(node) = open.pop() {
+        namespaces.insert(node.key.0.clone());
+        open.extend(&node.next);
+    }
+    if namespaces.is_empty() {
+        return Ok(all);
+    }
+    let visible = ui.permissions.visible(&visitor.user, namespaces).await?;
+    let rows: Vec<Arc<Row>> = rows.into_iter().filter(|row| visible.contains(&row.namespace)).collect();
+    Ok(Graph::of(&rows, key, &own))
+}
+
+/// Returns the message about an action.
+fn done(query: &str) -> Option<&'static str> {
+    let action = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "done").map(|(_, value)| value)?;
+    match action.as_ref() {
+        "reconcile" | "refresh" => Some("A run is requested."),
+        "suspend" => Some("The Stack is suspended. An open run continues."),
+        "resume" => Some("The Stack is resumed."),
+        "cancel" => Some("The cancellation is requested. Pulumi completes the resource operations in progress."),
+        "approve" => Some("The plan is approved."),
+        "reject" => Some("The plan is rejected."),
+        "resolve" => Some("The decision about the run is recorded."),
+        _ => None,
+    }
+}
+
+fn content(facts: &Facts, forms: &Forms<'_>, now: Timestamp) -> Markup {
+    let stack = &facts.stack;
+    let status = stack.status.clone().unwrap_or_default();
+    let open = status.current_update.as_ref().map(|open| open.name.as_str());
+    let live = match open {
+        Some(run) => format!("{}/live?run={run}", parts::path(forms.key)),
+        None => format!("{}/live?version={}", parts::path(forms.key), stack.resource_version().unwrap_or_default()),
+    };
+    html! {
+        div data-live=(live) {
+            (heading(stack, forms.key))
+            @if let Some(done) = facts.done { p.notice.good role="status" { (done) } }
+            (explanation(stack))
+            (forms.actions(stack))
+            (forms.resolutions(stack))
+            @if let Some(plan) = &status.plan { (plan_section(plan, forms)) }
+            @if let Some(run) = open { (live_run(run, facts.update.as_ref(), forms.key)) }
+            (details(stack, &status, now))
+            (conditions(&status, now))
+            (outputs(&status, forms.key))
+            (history(&status, forms.key, now))
+            (dependencies(&facts.graph))
+        }
+    }
+}
+
+fn heading(stack: &Stack, (namespace, name): &Key) -> Markup {
+    let state = State::of(stack);
+    html! {
+        p.path { a href={ "/?namespace=" (namespace) } { (namespace) } " /" }
+        h1 { (name) " " (parts::phase(state.phase)) }
+    }
+}
+
+/// Returns the summary of the state, its cause and the next steps.
+fn explanation(stack: &Stack) -> Markup {
+    let state = State::of(stack);
+    let steps = state.next_steps();
+    html! {
+        section aria-label="State" {
+            p.summary {
+                (state.summary())
+                @if let Some(reason) = state.reason { " " span.reason { "(" (reason) ")" } }
+            }
+            @if let Some(cause) = phase::cause(stack) { pre.cause { (parts::text(cause)) } }
+            @if !steps.is_empty() {
+                details {
+                    summary { "Next steps on the command line" }
+                    @for step in &steps { (command(step)) }
+                }
+            }
+        }
+    }
+}
+
+/// Returns a step, which consists of a sentence and a command on the next line.
+fn command(step: &str) -> Markup {
+    let (sentence, command) = step.split_once('\n').unwrap_or((step, ""));
+    html! { p { (parts::text(sentence)) } pre { code { (parts::text(command.trim())) } } }
+}
+
+fn plan_section(plan: &StackPlan, forms: &Forms<'_>) -> Markup {
+    let changes: Vec<String> = plan.changes.iter().map(|(operation, count)| format!("{count} {operation}")).collect();
+    let shown = i64::try_from(plan.resources.len()).unwrap_or(i64::MAX);
+    html! {
+        section aria-labelledby="plan" {
+            h2 id="plan" { "Plan" }
+            dl.facts {
+                dt { "Digest" } dd { code { (plan.digest) } }
+                dt { "Operation" }
+                dd { (plan.operation.as_str()) @if plan.refresh.unwrap_or_default() { " with a refresh of the state" } }
+                @if let Some(revision) = &plan.revision { dt { "Revision" } dd { code { (parts::text(revision)) } } }
+                dt { "Changes" } dd { (parts::text(&changes.join(", "))) }
+            }
+            (resources::tree(plan.resources.iter().map(resources::Resource::from)))
+            @if plan.resource_count > shown {
+                p { "The plan contains " (plan.resource_count - shown) " more resources. The output of run "
+                    a href={ (parts::path(forms.key)) "/runs/" (plan.update_name) } { (plan.update_name) } " lists them." }
+            }
+            (forms.decisions(plan))
+        }
+    }
+}
+
+/// Returns the section of the open run, which the script updates.
+fn live_run(run: &str, update: Option<&Update>, key: &Key) -> Markup {
+    let summary = update.and_then(|update| update.status.as_ref()?.progress.as_ref()).map(|found| &found.summary);
+    html! {
+        section aria-labelledby="live" {
+            h2 id="live" { "Run " a href={ (parts::path(key)) "/runs/" (run) } { (run) } }
+            p role="status" {
+                span id="run-phase" { @if let Some(update) = update { (runs::phase(update)) } @else { "Waiting" } }
+                " "
+                span id="run-summary" { @if let Some(summary) = summary { (parts::text(summary)) } }
+            }
+            progress id="run-progress" aria-label="Resources" max="1" hidden {}
+            p.notice id="run-note" hidden {}
+            div.scroll tabindex="0" role="region" aria-label="Resources of the run" hidden id="run-resources" {
+                table {
+                    thead { tr { @for title in ["Operation", "Type", "Name", "State"] { th scope="col" { (title) } } } }
+                    tbody {}
+                }
+            }
+            pre.log id="run-log" tabindex="0" role="log" aria-label="Output of the run" hidden {}
+            noscript { p { "Enable JavaScript to follow the run, or load the page again." } }
+        }
+    }
+}
+
+fn details(stack: &Stack, status: &StackStatus, now: Timestamp) -> Markup {
+    let permalink = status.last_update.as_ref().and_then(|last| last.permalink.as_deref());
+    let text = |name: &str, value: Option<&str>| {
+        html! { @if let Some(value) = value { dt { (name) } dd { (parts::text(value)) } } }
+    };
+    html! {
+        section aria-labelledby="details" {
+            h2 id="details" { "Details" }
+            dl.facts {
+                (text("Pulumi stack", Some(&stack.spec.stack)))
+                (text("Source", row::source(stack).as_deref()))
+                (text("Applied revision", status.last_applied_revision.as_deref()))
+                (text("Attempted revision", status.last_attempted_revision.as_deref()))
+                (text("Drift", phase::drift(stack).as_deref()))
+                (text("Policy violations", phase::violations(status.policy_violations.as_ref()).as_deref()))
+                dt { "Age" } dd { (parts::ago(stack.metadata.creation_timestamp.as_ref(), now)) }
+                @if let Some(url) = permalink { dt { "Pulumi Cloud" } dd { (parts::permalink(url)) } }
+            }
+        }
+    }
+}
+
+fn conditions(status: &StackStatus, now: Timestamp) -> Markup {
+    html! {
+        section aria-labelledby="conditions" {
+            h2 id="conditions" { "Conditions" }
+            div.scroll tabindex="0" role="region" aria-label="Conditions" {
+                table.cards {
+                    thead {
+                        tr { @for title in ["Type", "Status", "Reason", "Age", "Message"] { th scope="col" { (title) } } }
+                    }
+                    tbody {
+                        @for condition in &status.conditions {
+                            tr {
+                                th scope="row" { (condition.type_) }
+                                td data-label="Status" { (condition.status) }
+                                td data-label="Reason" { (condition.reason) }
+                                td data-label="Age" { (parts::ago(Some(&condition.last_transition_time), now)) }
+                                td.wide data-label="Message" { (parts::text(&condition.message)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn outputs(status: &StackStatus, (namespace, name): &Key) -> Markup {
+    let has_secret = status.outputs.values().any(|value| value == SECRET);
+    html! {
+        section aria-labelledby="outputs" {
+            h2 id="outputs" { "Outputs" }
+            @if status.outputs.is_empty() { p.empty { "The Stack has no outputs." } }
+            dl.facts {
+                @for (name, value) in status.outputs.iter().take(MAX_OUTPUTS) {
+                    dt { (parts::text(name)) } dd { pre { (parts::text(&output(value))) } }
+                }
+            }
+            @if status.outputs.len() > MAX_OUTPUTS {
+                p { "The page omits " (status.outputs.len() - MAX_OUTPUTS) " outputs." }
+            }
+            @if has_secret {
+                p.hint { "Secret outputs are hidden. To show them, run: "
+                    code { "kubectl pulumi outputs -n " (namespace) " " (name) " --show-secrets" } }
+            }
+        }
+    }
+}
+
+/// Returns an output as text. A string has no quotation marks.
+fn output(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        other => serde_json::to_string_pretty(other).unwrap_or_default(),
+    };
+    match text.char_indices().nth(MAX_OUTPUT) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}
+
+fn history(status: &StackStatus, key: &Key, now: Timestamp) -> Markup {
+    html! {
+        section aria-labelledby="history" {
+            h2 id="history" { "History" }
+            @if status.runs.is_empty() { p.empty { "No run has ended yet." } } @else {
+                div.scroll tabindex="0" role="region" aria-label="History" {
+                    table.cards {
+                        thead {
+                            tr {
+                                @for title in ["Run", "Type", "State", "Started", "Cause", "Changes", "Revision"] {
+                                    th scope="col" { (title) }
+                                }
+                            }
+                        }
+                        tbody {
+                            @for run in &status.runs {
+                                tr {
+                                    th scope="row" { a href={ (parts::path(key)) "/runs/" (run.name) } { (run.name) } }
+                                    td data-label="Type" { (run.kind) }
+                                    td data-label="State" { (parts::run_state(&run.state)) }
+                                    td data-label="Started" { (parts::ago(run.start_time.as_ref(), now)) }
+                                    td data-label="Cause" { @if let Some(cause) = &run.cause { (parts::text(cause)) } }
+                                    td data-label="Changes" {
+                                        @for (operation, count) in &run.changes { (count) " " (parts::text(operation)) " " }
+                                    }
+                                    td data-label="Revision" {
+                                        @if let Some(revision) = &run.revision { code { (parts::text(revision)) } }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn dependencies(graph: &Graph) -> Markup {
+    html! {
+        section aria-labelledby="dependencies" {
+            h2 id="dependencies" { "Dependencies" }
+            @if graph.is_empty() { p.empty { "The Stack has no dependencies." } }
+            @if !graph.requires.is_empty() { h3 { "Requires" } div.tree { (nodes(&graph.requires)) } }
+            @if !graph.required_by.is_empty() { h3 { "Required by" } div.tree { (nodes(&graph.required_by)) } }
+            @if graph.is_cut { p.hint { "The graph omits distant Stacks." } }
+        }
+    }
+}
+
+fn nodes(found: &[Node]) -> Markup {
+    html! {
+        ul {
+            @for node in found {
+                li {
+                    @if let Some(row) = &node.row {
+                        a href=(parts::path(&node.key)) { (node.key.0) "/" (node.key.1) } " " (parts::phase(row.phase))
+                    } @else {
+                        (parts::text(&node.key.0)) "/" (parts::text(&node.key.1)) " " span.hint { "not found, or no permission" }
+                    }
+                    @if !node.next.is_empty() { (nodes(&node.next)) }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! Tests of the content of the page.
+
+use serde_json::json;
+
+use super::*;
+use crate::view::fixtures::{DIGEST, PLAN, REVISION, condition, now, stack, update};
+
+fn page(spec: &Value, status: &Value) -> String {
+    let key = ("apps".to_owned(), "web".to_owned());
+    let stack = stack("web", spec, status);
+    let running = update("web-2", "up", &json!({ "phase": "Running", "progress": { "summary": "3 done" } }));
+    let update = runs::current_or_last(&stack).is_some().then_some(running);
+    let graph = Graph::of(&[], &key, &dependencies_of(&stack));
+    let facts = Facts { stack, update, graph, done: done("done=approve") };
+    content(&facts, &Forms { key: &key, token: "abc" }, now()).into_string()
+}
+
+#[test]
+fn a_stack_without_a_status_has_a_page() {
+    let text = page(&json!({}), &json!({}));
+    assert!(text.contains("<h1>web <span class=\"badge idle\">Pending</span></h1>"), "{text}");
+    assert!(text.contains("data-live=\"/stacks/apps/web/live?version=\""), "{text}");
+    assert!(text.contains("The Stack has no outputs.") && text.contains("No run has ended yet."), "{text}");
+    assert!(text.contains("The plan is approved."), "{text}");
+    assert_eq!(done("done=%3Cscript%3E"), None);
+}
+
+#[test]
+fn the_page_shows_the_open_run_and_the_history() {
+    let status = json!({
+        "conditions": [condition("Reconciling", "True", "StackProcessing", "running <up>")],
+        "currentUpdate": { "name": "web-2", "type": "up" },
+        "runs": [{ "name": "web-1", "type": "up", "state": "failed", "cause": "push", "revision": REVISION,
+            "startTime": "2026-11-02T11:00:00Z", "changes": { "create": 2 } }],
+    });
+    let text = page(&json!({}), &status);
+    assert!(text.contains("data-live=\"/stacks/apps/web/live?run=web-2\""), "{text}");
+    assert!(text.contains("<span id=\"run-summary\">3 done</span>") && text.contains("running &lt;up&gt;"), "{text}");
+    assert!(text.contains("<a href=\"/stacks/apps/web/runs/web-1\">web-1</a>"), "{text}");
+    assert!(text.contains("<span class=\"badge bad\">failed</span>") && text.contains("2 create"), "{text}");
+    assert!(text.contains("title=\"2026-11-02T11:00:00Z\">60m</time>"), "{text}");
+}
+
+#[test]
+fn the_page_shows_the_plan_with_the_forms_for_a_decision() {
+    let plan = json!({ "digest": PLAN, "updateName": "web-1", "fileDigest": DIGEST, "changes": { "create": 1 },
+        "resources": [{ "urn": "urn:pulumi:dev::web::aws:s3/bucket:Bucket::<logs>", "operation": "create" }],
+        "resourceCount": 3 });
+    let text = page(&json!({}), &json!({ "plan": plan }));
+    assert!(text.contains("actions/approve") && text.contains(&format!("name=\"plan\" value=\"{PLAN}\"")), "{text}");
+    assert!(text.contains("&lt;logs&gt;") && text.contains("2 more resources"), "{text}");
+}
+
+#[test]
+fn secret_outputs_are_hidden_and_long_outputs_are_cut() {
+    let outputs = json!({ "url": "https://<host>", "password": "[secret]", "list": [1], "long": "ä".repeat(5000) });
+    let text = page(&json!({}), &json!({ "outputs": outputs }));
+    assert!(text.contains("https://&lt;host&gt;") && text.contains("--show-secrets"), "{text}");
+    assert!(text.contains(&format!("{}…", "ä".repeat(MAX_OUTPUT))) && !text.contains(&"ä".repeat(MAX_OUTPUT + 1)));
+}
+
+#[test]
+fn a_dependency_that_the_user_may_not_see_has_no_link() {
+    let text = page(&json!({ "dependsOn": [{ "name": "dns", "namespace": "shared" }] }), &json!({}));
+    assert!(text.contains("shared/dns <span class=\"hint\">not found, or no permission</span>"), "{text}");
+    assert!(!text.contains("href=\"/stacks/shared/dns\""), "{text}");
+}

@@ -1,0 +1,131 @@
+//! Forms of the page of a Stack. The API server decides whether the user may perform an action.
+
+use maud::{Markup, html};
+
+use super::parts;
+use crate::api::pulumi::{Stack, StackPlan};
+use crate::api::resolve::Decision;
+use crate::ui::row::Key;
+use crate::view::{decisions, phase};
+
+/// Stack of the forms, and the token of the session.
+pub(super) struct Forms<'a> {
+    pub(super) key: &'a Key,
+    pub(super) token: &'a str,
+}
+
+impl Forms<'_> {
+    /// Returns the actions that apply to the state of a Stack.
+    pub(super) fn actions(&self, stack: &Stack) -> Markup {
+        let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+        let none = html! {};
+        html! {
+            div.actions role="group" aria-label="Actions" {
+                @if phase::is_suspended(stack) {
+                    (self.form("resume", "Resume", "primary", &none))
+                } @else {
+                    (self.form("reconcile", "Request a run", "primary", &none))
+                    (self.form("refresh", "Request a run with refresh", "", &none))
+                    (self.form("suspend", "Suspend", "", &none))
+                }
+                @if let Some(open) = open {
+                    (self.form("cancel", "Cancel the run", "danger", &hidden("run", &open.name)))
+                }
+            }
+        }
+    }
+
+    /// Returns the forms that decide about a plan. They contain the digest of the plan on the page.
+    pub(super) fn decisions(&self, plan: &StackPlan) -> Markup {
+        let fields = html! {
+            (hidden("plan", &plan.digest.to_string()))
+            label { "Reason (optional)" input type="text" name="reason" maxlength="200" autocomplete="off"; }
+        };
+        html! {
+            div.actions role="group" aria-label="Decision about the plan" {
+                (self.form("approve", "Approve this plan", "primary", &fields))
+                (self.form("reject", "Reject this plan", "danger", &fields))
+            }
+        }
+    }
+
+    /// Returns the forms that resolve a run, or nothing if no run requires a decision.
+    pub(super) fn resolutions(&self, stack: &Stack) -> Markup {
+        let choices = [
+            (Decision::Retry, "Run again", "The state is not changed before the run."),
+            (Decision::Clear, "Remove pending creates, and run again", "Check first that the resources do not exist."),
+            (Decision::Abandon, "Start no run", "The Stack runs again after a change."),
+        ];
+        let found = choices.into_iter().filter_map(|(decision, label, help)| {
+            let (_, run) = decisions::run_to_resolve(stack, decision)?;
+            Some((decision, label, help, run))
+        });
+        let found: Vec<_> = found.collect();
+        html! {
+            @if !found.is_empty() {
+                section aria-labelledby="resolve" {
+                    h2 id="resolve" { "Decision about the last run" }
+                    div.actions {
+                        @for (decision, label, help, run) in &found {
+                            (self.form("resolve", label, "", &html! {
+                                (hidden("run", run))
+                                (hidden("decision", decisions::word(*decision)))
+                                span.hint { (help) }
+                            }))
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn form(&self, action: &str, label: &str, class: &str, fields: &Markup) -> Markup {
+        html! {
+            form method="post" action={ (parts::path(self.key)) "/actions/" (action) } {
+                (hidden("form-token", self.token))
+                (fields)
+                button class=(class) type="submit" { (label) }
+            }
+        }
+    }
+}
+
+fn hidden(name: &str, value: &str) -> Markup {
+    html! { input type="hidden" name=(name) value=(value); }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::view::fixtures::{condition, stack};
+
+    fn forms(stack: &Stack) -> String {
+        let key = ("apps".to_owned(), "web".to_owned());
+        let forms = Forms { key: &key, token: "abc" };
+        format!("{}{}", forms.actions(stack).into_string(), forms.resolutions(stack).into_string())
+    }
+
+    #[test]
+    fn the_actions_apply_to_the_state_of_the_stack() {
+        let of = |spec: Value, status: Value| forms(&stack("web", &spec, &status));
+        let idle = of(json!({}), json!({}));
+        assert!(
+            idle.contains("action=\"/stacks/apps/web/actions/reconcile\"") && idle.contains("value=\"abc\""),
+            "{idle}"
+        );
+        assert!(!idle.contains("actions/cancel") && !idle.contains("actions/resume"), "{idle}");
+        assert!(!idle.contains("actions/resolve"), "{idle}");
+        let suspended = of(json!({ "suspend": true }), json!({}));
+        assert!(suspended.contains("actions/resume") && !suspended.contains("actions/reconcile"), "{suspended}");
+        let open = of(json!({}), json!({ "currentUpdate": { "name": "web-2" } }));
+        assert!(open.contains("actions/cancel") && open.contains("name=\"run\" value=\"web-2\""), "{open}");
+        let missing = json!({
+            "conditions": [condition("Stalled", "True", "StackNotFound", "")],
+            "lastUpdate": { "name": "web-1" },
+        });
+        let stalled = of(json!({}), missing);
+        assert!(stalled.contains("value=\"abandon\"") && !stalled.contains("value=\"clear\""), "{stalled}");
+    }
+}
