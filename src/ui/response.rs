@@ -16,7 +16,7 @@ pub(super) fn html(status: StatusCode, page: Markup) -> Response {
 /// Returns a redirection to a path of this server.
 pub(super) fn redirect(path: &str) -> Response {
     let mut response = status(StatusCode::SEE_OTHER);
-    let location = HeaderValue::from_str(path).unwrap_or(HeaderValue::from_static("/"));
+    let location = HeaderValue::from_str(path).unwrap_or_else(|_| HeaderValue::from_static("/"));
     response.headers_mut().insert(header::LOCATION, location);
     response
 }

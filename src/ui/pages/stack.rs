@@ -65,19 +65,25 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, query: &
 /// Returns the dependency graph with the Stacks that the user may see.
 async fn graph(ui: &Ui, visitor: &Visitor, key: &Key, stack: &Stack) -> Result<Graph, UiError> {
     let (rows, own) = (ui.directory.rows()?, dependencies_of(stack));
-    let mut namespaces = BTreeSet::new();
     let all = Graph::of(&rows, key, &own);
-    let mut open: Vec<&Node> = all.requires.iter().chain(&all.required_by).collect();
-    while let Some(node) = open.pop() {
-        namespaces.insert(node.key.0.clone());
-        open.extend(&node.next);
-    }
+    let namespaces = namespaces(&all);
     if namespaces.is_empty() {
         return Ok(all);
     }
     let visible = ui.permissions.visible(&visitor.user, namespaces).await?;
     let rows: Vec<Arc<Row>> = rows.into_iter().filter(|row| visible.contains(&row.namespace)).collect();
     Ok(Graph::of(&rows, key, &own))
+}
+
+/// Returns the namespaces of all Stacks in a graph.
+fn namespaces(graph: &Graph) -> BTreeSet<String> {
+    let mut namespaces = BTreeSet::new();
+    let mut open: Vec<&Node> = graph.requires.iter().chain(&graph.required_by).collect();
+    while let Some(node) = open.pop() {
+        namespaces.insert(node.key.0.clone());
+        open.extend(&node.next);
+    }
+    namespaces
 }
 
 /// Returns the message about an action.
