@@ -59,9 +59,10 @@ fn content(run: &Run<'_>, key: &Key, now: Timestamp) -> Markup {
         (None, Some(update)) => runs::phase(update),
         (None, None) => "unknown",
     };
-    let kind =
-        record.map(|record| record.kind.as_str()).or(run.update.as_ref().map(|update| update.spec.kind.as_str()));
-    let started = record.and_then(|record| record.start_time.as_ref()).or(status.and_then(|s| s.start_time.as_ref()));
+    let update_kind = || run.update.as_ref().map(|update| update.spec.kind.as_str());
+    let kind = record.map(|record| record.kind.as_str()).or_else(update_kind);
+    let update_start = || status.and_then(|status| status.start_time.as_ref());
+    let started = record.and_then(|record| record.start_time.as_ref()).or_else(update_start);
     let text = |name: &str, value: Option<&str>| {
         html! { @if let Some(value) = value { dt { (name) } dd { (parts::text(value)) } } }
     };

@@ -1,0 +1,249 @@
+//! Tests of the whole UI with a fake API server.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Request, header};
+use kube::runtime::watcher::Event;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+
+use super::directory::Directory;
+use super::live::streams::Streams;
+use super::permissions::Permissions;
+use super::session::Sessions;
+use super::sign_in_limits::SignInLimits;
+use super::state::Ui;
+use super::stored_runs::StoredRuns;
+use super::users::Users;
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
+use crate::server::PeerAddress;
+use crate::view::fixtures::{DIGEST, PLAN, condition, stack};
+
+fn status() -> Value {
+    json!({
+        "conditions": [condition("Ready", "True", "ProcessingCompleted", "up to date")],
+        "plan": { "digest": PLAN, "updateName": "web-1", "fileDigest": DIGEST },
+    })
+}
+
+/// Responds as an API server that knows Alice, who may list, read and change the Stacks of the namespace `apps`, and Bob, who
+/// may do nothing.
+fn respond(request: &RecordedRequest) -> FakeResponse {
+    let user = match request.authorization.as_str() {
+        "Bearer of-alice" => "alice",
+        "Bearer of-bob" => "bob",
+        _ => return FakeResponse::refusal(401, "Unauthorized"),
+    };
+    let attributes = &request.body["spec"]["resourceAttributes"];
+    match (request.method.as_str(), request.path.as_str()) {
+        (_, "/apis/authentication.k8s.io/v1/selfsubjectreviews") => {
+            FakeResponse::Json(201, json!({ "metadata": {}, "status": { "userInfo": { "username": user } } }))
+        }
+        (_, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews") => {
+            let allowed = user == "alice" && attributes["namespace"] == "apps";
+            FakeResponse::Json(201, json!({ "metadata": {}, "spec": {}, "status": { "allowed": allowed } }))
+        }
+        _ if user != "alice" => FakeResponse::refusal(403, "Forbidden"),
+        ("GET", "/apis/pulumi.com/v1/namespaces/apps/stacks/web") => {
+            FakeResponse::Json(200, serde_json::to_value(stack("web", &json!({}), &status())).unwrap())
+        }
+        ("PATCH", "/apis/pulumi.com/v1/namespaces/apps/stacks/web") => FakeResponse::Json(
+            200,
+            json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": { "name": "web" } }),
+        ),
+        ("POST", "/apis/pulumi.com/v1alpha1/namespaces/apps/approvals") => {
+            FakeResponse::Json(201, request.body.clone())
+        }
+        _ => FakeResponse::refusal(404, "NotFound"),
+    }
+}
+
+struct Server {
+    router: Router,
+    log: Log,
+}
+
+struct Response {
+    status: u16,
+    headers: HeaderMap,
+    text: String,
+}
+
+impl Response {
+    fn location(&self) -> &str {
+        self.headers.get(header::LOCATION).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+impl Server {
+    fn start() -> Self {
+        let (client, log) = client(respond);
+        let directory = Directory::default();
+        let other = {
+            let mut other = stack("secret", &json!({}), &json!({}));
+            other.metadata.namespace = Some("infra".to_owned());
+            other
+        };
+        let web = stack("web", &json!({}), &status());
+        for event in [Event::Init, Event::InitApply(web), Event::InitApply(other), Event::InitDone] {
+            directory.apply(&event);
+        }
+        let ui = Ui {
+            users: Users::new(client.clone()),
+            sessions: Sessions::new().unwrap(),
+            sign_in_limits: SignInLimits::default(),
+            permissions: Permissions::default(),
+            directory,
+            stored_runs: StoredRuns::new(client, None),
+            streams: Streams::new(TaskTracker::new(), CancellationToken::new()),
+            cluster_name: "production".to_owned(),
+        };
+        Server { router: super::router::router(Arc::new(ui)), log }
+    }
+
+    async fn send(&self, request: Request<Body>) -> Response {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        Response { status, headers, text: String::from_utf8(body.to_vec()).unwrap() }
+    }
+
+    async fn get(&self, path: &str, cookie: &str) -> Response {
+        self.send(Request::get(path).header("cookie", cookie).body(Body::empty()).unwrap()).await
+    }
+
+    async fn post(&self, path: &str, cookie: &str, form: &str) -> Response {
+        let request = Request::post(path).header("cookie", cookie).header("sec-fetch-site", "same-origin");
+        let request = request.extension(PeerAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        self.send(request.body(Body::from(form.to_owned())).unwrap()).await
+    }
+
+    /// Signs in, and returns the cookies of the session.
+    async fn sign_in(&self, token: &str) -> String {
+        let response = self.post("/sign-in", "", &format!("token={token}&next=%2Ffleet")).await;
+        assert_eq!((response.status, response.location()), (303, "/fleet"), "{}", response.text);
+        let cookies = response.headers.get_all(header::SET_COOKIE).into_iter();
+        let pairs = cookies.map(|cookie| cookie.to_str().unwrap().split(';').next().unwrap());
+        pairs.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Returns the token of the forms on the page of a Stack.
+    async fn form_token(&self, cookie: &str) -> String {
+        let page = self.get("/stacks/apps/web", cookie).await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        let (_, rest) = page.text.split_once("name=\"form-token\" value=\"").expect("a form");
+        rest.split('"').next().unwrap_or_default().to_owned()
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_a_session_signs_in_first() {
+    let server = Server::start();
+    let page = server.get("/stacks/apps/web?a=b", "").await;
+    assert_eq!((page.status, page.location()), (303, "/sign-in?next=%2Fstacks%2Fapps%2Fweb%3Fa%3Db"));
+    let form = server.get(page.location(), "").await;
+    assert!(form.status == 200 && form.text.contains("value=\"/stacks/apps/web?a=b\""), "{}", form.text);
+    let rejected = server.post("/sign-in", "", "token=unknown").await;
+    assert!(rejected.status == 401 && rejected.text.contains("the API server rejected the token"), "{}", rejected.text);
+    assert_eq!(server.post("/sign-in", "", "token=").await.status, 400);
+    let linked = Request::get("/").header("sec-fetch-site", "cross-site").body(Body::empty()).unwrap();
+    let reload = server.send(linked).await;
+    assert!(reload.status == 200 && reload.text.contains("http-equiv=\"refresh\""), "{}", reload.text);
+    assert!(server.get("/stacks/apps/web/live", "").await.status == 401, "the script expects no page");
+}
+
+#[tokio::test]
+async fn a_user_sees_only_permitted_namespaces() {
+    let server = Server::start();
+    let alice = server.sign_in("of-alice").await;
+    let list = server.get("/", &alice).await;
+    assert!(list.status == 200 && list.text.contains("1 Stack<") && list.text.contains(">web</a>"), "{}", list.text);
+    assert!(!list.text.contains("secret"), "{}", list.text);
+    assert!(!server.get("/?namespace=infra", &alice).await.text.contains("secret"));
+    assert!(!server.get("/fleet", &alice).await.text.contains("infra"));
+    let bob = server.sign_in("of-bob").await;
+    assert!(server.get("/", &bob).await.text.contains("No Stack matches"));
+    let refused = server.get("/stacks/apps/web", &bob).await;
+    assert!(refused.status == 403 && refused.text.contains("failed to read Stack apps/web"), "{}", refused.text);
+    for path in ["/stacks/apps/missing", "/stacks/apps/web/runs/web-9", "/stacks/apps/%2e%2e", "/none"] {
+        assert_eq!(server.get(path, &alice).await.status, 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn every_response_has_the_security_headers() {
+    let server = Server::start();
+    for path in ["/", "/sign-in", "/style.css", "/script.js", "/none"] {
+        let headers = server.get(path, "").await.headers;
+        let policy = headers["content-security-policy"].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none'; style-src 'self'; script-src 'self'"), "{path}: {policy}");
+        assert_eq!((&headers["x-content-type-options"], &headers["referrer-policy"]), (&"nosniff", &"same-origin"));
+        let is_public = path.contains('.');
+        assert_eq!(headers["cache-control"] == "no-store", !is_public, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_action_uses_the_token_of_the_user() {
+    let server = Server::start();
+    let alice = server.sign_in("of-alice").await;
+    let token = server.form_token(&alice).await;
+    let done = server.post("/stacks/apps/web/actions/suspend", &alice, &format!("form-token={token}")).await;
+    assert_eq!((done.status, done.location()), (303, "/stacks/apps/web?done=suspend"), "{}", done.text);
+    let plan = format!("form-token={token}&plan={PLAN}&reason=ok");
+    let approved = server.post("/stacks/apps/web/actions/approve", &alice, &plan).await;
+    assert_eq!(approved.status, 303, "{}", approved.text);
+    let requests = server.log.all();
+    let patch = requests.iter().find(|request| request.method == "PATCH").unwrap();
+    assert_eq!(
+        (&patch.body, patch.authorization.as_str()),
+        (&json!({ "spec": { "suspend": true } }), "Bearer of-alice")
+    );
+    let approval = requests.iter().find(|request| request.path.ends_with("/approvals")).unwrap();
+    assert_eq!(approval.body["spec"]["by"], "alice");
+    assert!(server.get(done.location(), &alice).await.text.contains("The Stack is suspended."));
+}
+
+#[tokio::test]
+async fn a_forged_form_changes_nothing() {
+    let server = Server::start();
+    let alice = server.sign_in("of-alice").await;
+    let token = server.form_token(&alice).await;
+    let path = "/stacks/apps/web/actions/suspend";
+    assert_eq!(server.post(path, &alice, "").await.status, 403, "without a token");
+    let other = server.sign_in("of-alice").await;
+    assert_eq!(server.post(path, &other, &format!("form-token={token}")).await.status, 403, "of another session");
+    for (name, value) in [("sec-fetch-site", "cross-site"), ("origin", "https://evil.com")] {
+        let request = Request::post(path).header("cookie", &alice).header("host", "ui.example.com").header(name, value);
+        let request = request.body(Body::from(format!("form-token={token}"))).unwrap();
+        assert_eq!(server.send(request).await.status, 403, "{name}");
+    }
+    assert_eq!(server.get(path, &alice).await.status, 405);
+    assert!(!server.log.all().iter().any(|request| request.method == "PATCH"));
+}
+
+#[tokio::test]
+async fn a_sign_out_removes_the_cookies() {
+    let server = Server::start();
+    let alice = server.sign_in("of-alice").await;
+    let token = server.form_token(&alice).await;
+    let done = server.post("/sign-out", &alice, &format!("form-token={token}")).await;
+    assert_eq!((done.status, done.location()), (303, "/sign-in"), "{}", done.text);
+    let cookies: Vec<_> = done.headers.get_all(header::SET_COOKIE).into_iter().collect();
+    assert!(cookies.len() == 3 && cookies.iter().all(|cookie| cookie.to_str().unwrap().contains("Max-Age=0")));
+}
+
+#[tokio::test]
+async fn sign_ins_are_limited() {
+    let server = Server::start();
+    let mut statuses = Vec::new();
+    for _ in 0..11 {
+        statuses.push(server.post("/sign-in", "", "token=unknown").await.status);
+    }
+    assert_eq!((statuses[9], statuses[10]), (401, 429), "{statuses:?}");
+}
