@@ -32,6 +32,8 @@ const INTERNAL: &[(&str, &str)] = &[
     ("server/profile.rs", "the response to a request for a CPU profile"),
     ("telemetry/logging.rs", "printed at startup, about a flag"),
     ("telemetry/traces/export.rs", "the log of the controller, about spans that were not exported"),
+    ("ui/error.rs", "a page of the web UI"),
+    ("ui/session.rs", "printed at startup, or a page of the web UI"),
 ];
 
 /// Minimum number of letters in a message. Shorter messages only add a field name to another message.

@@ -87,7 +87,8 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
         streams: Streams::new(tasks.clone(), end.clone()),
         cluster_name,
     };
-    tasks.spawn(directory::follow(scope.api(client), scope.own_kinds(), directory, end.clone()));
+    // In a sharded installation, the list contains the Stacks of all shards.
+    tasks.spawn(directory::follow(scope.api(client), scope.other_kinds(), directory, end.clone()));
     let limits = server::Limits {
         connections: CONNECTIONS,
         waiting_per_peer: WAITING_PER_PEER,

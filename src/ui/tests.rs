@@ -182,7 +182,8 @@ async fn every_response_has_the_security_headers() {
         let headers = server.get(path, "").await.headers;
         let policy = headers["content-security-policy"].to_str().unwrap();
         assert!(policy.starts_with("default-src 'none'; style-src 'self'; script-src 'self'"), "{path}: {policy}");
-        assert_eq!((&headers["x-content-type-options"], &headers["referrer-policy"]), (&"nosniff", &"same-origin"));
+        assert_eq!(headers["x-content-type-options"], "nosniff", "{path}");
+        assert_eq!(headers["referrer-policy"], "same-origin", "{path}");
         let is_public = path.contains('.');
         assert_eq!(headers["cache-control"] == "no-store", !is_public, "{path}");
     }

@@ -50,7 +50,7 @@ const fn with_component(component: &'static str) -> Case {
     Case { values: component, namespace: "flux-system", overlay: "default", component: Some(component) }
 }
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 12] = [
     case("", "flux-system", "default"),
     case("no-flux", "pulumi-controller", "no-flux"),
     case("multi-tenant", "flux-system", "multi-tenant"),
@@ -62,6 +62,7 @@ const CASES: [Case; 11] = [
     with_component("prometheus-rule"),
     with_component("grafana-dashboards"),
     with_component("history-api"),
+    with_component("web-ui"),
 ];
 
 fn root() -> &'static Path {
@@ -334,6 +335,11 @@ fn conflicting_values_are_rejected_with_the_names_of_the_values() {
         ("history.endpoint.enabled=true,watch.namespace=a", "history.endpoint.enabled and watch.namespace cannot"),
         ("receiver.ingress.enabled=true", "receiver.ingress.enabled requires receiver.enabled"),
         ("receiver.enabled=true,receiver.ingress.enabled=true", "requires receiver.ingress.hosts"),
+        ("ui.ingress.enabled=true", "ui.ingress.enabled requires ui.enabled"),
+        (
+            "ui.enabled=true,ui.ingress.enabled=true,ui.ingress.hosts={a}",
+            "requires ui.ingress.hosts and ui.ingress.tls",
+        ),
         ("flux.enabled=false,flux.namespace=a", "require flux.enabled"),
         ("traces.workspaceEndpoint=grpc://a:1", "require traces.endpoint"),
         ("serviceAccount.create=false", "requires serviceAccount.name"),

@@ -75,6 +75,7 @@ mod sources;
 mod stack_not_found;
 mod surface;
 mod suspend;
+mod ui;
 mod update_alone;
 mod update_template;
 mod watched_inputs;

@@ -28,6 +28,7 @@ Parameters: root, instance, args (the arguments in kustomize/base). */}}
 {{- end -}}
 {{- end -}}
 {{- if .instance.receiver -}}{{- $args = append $args "--receiver-addr=:9292" -}}{{- end -}}
+{{- if .instance.ui -}}{{- $args = append $args "--ui-addr=:9294" -}}{{- end -}}
 {{- if $values.history.endpoint.enabled -}}{{- $args = append $args "--history-addr=127.0.0.1:9293" -}}{{- end -}}
 {{- if not $values.history.enabled -}}{{- $args = append $args "--history-url=" -}}{{- end -}}
 {{- $noCrossNamespaceRefs := "" -}}

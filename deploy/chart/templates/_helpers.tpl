@@ -88,12 +88,12 @@ for the objects without the label of a shard, and one entry for each shard. */}}
 {{- define "pulumi-controller.instances" -}}
 {{- $name := include "pulumi-controller.fullname" . -}}
 {{- if .Values.shards }}
-- {name: {{ $name }}, selector: "!sharding.fluxcd.io/key", receiver: {{ .Values.receiver.enabled }}}
+- {name: {{ $name }}, selector: "!sharding.fluxcd.io/key", receiver: {{ .Values.receiver.enabled }}, ui: {{ .Values.ui.enabled }}}
 {{- range .Values.shards }}
-- {name: {{ $name }}-{{ include "pulumi-controller.shardSuffix" . }}, selector: "sharding.fluxcd.io/key={{ . }}", receiver: false}
+- {name: {{ $name }}-{{ include "pulumi-controller.shardSuffix" . }}, selector: "sharding.fluxcd.io/key={{ . }}", receiver: false, ui: false}
 {{- end }}
 {{- else }}
-- {name: {{ $name }}, selector: {{ trim .Values.watch.labelSelector | quote }}, receiver: {{ .Values.receiver.enabled }}}
+- {name: {{ $name }}, selector: {{ trim .Values.watch.labelSelector | quote }}, receiver: {{ .Values.receiver.enabled }}, ui: {{ .Values.ui.enabled }}}
 {{- end }}
 {{- end -}}
 

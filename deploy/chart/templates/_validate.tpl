@@ -34,6 +34,12 @@
 {{- if and $values.receiver.ingress.enabled (not $values.receiver.ingress.hosts) -}}
 {{- fail "receiver.ingress.enabled requires receiver.ingress.hosts" -}}
 {{- end -}}
+{{- if and $values.ui.ingress.enabled (not $values.ui.enabled) -}}
+{{- fail "ui.ingress.enabled requires ui.enabled" -}}
+{{- end -}}
+{{- if and $values.ui.ingress.enabled (not (and $values.ui.ingress.hosts $values.ui.ingress.tls)) -}}
+{{- fail "ui.ingress.enabled requires ui.ingress.hosts and ui.ingress.tls: users enter tokens in the web UI" -}}
+{{- end -}}
 {{- if and (not $values.traces.endpoint) (or $values.traces.workspaceEndpoint $values.traces.headersSecret.name) -}}
 {{- fail "traces.workspaceEndpoint and traces.headersSecret.name require traces.endpoint" -}}
 {{- end -}}
@@ -62,7 +68,7 @@
 {{- $named := dict
   "log-level" "controller.logLevel" "log-encoding" "controller.logFormat" "concurrent" "controller.concurrent"
   "no-cross-namespace-refs" "controller.noCrossNamespaceRefs" "events-addr" "flux.eventsAddr"
-  "artifact-hosts" "flux.artifactHosts" "receiver-addr" "receiver.enabled" "watch-all-namespaces" "watch.namespace"
+  "artifact-hosts" "flux.artifactHosts" "receiver-addr" "receiver.enabled" "ui-addr" "ui.enabled" "watch-all-namespaces" "watch.namespace"
   "watch-namespace" "watch.namespace" "watch-label-selector" "watch.labelSelector or shards"
   "leader-election-lease-duration" "leaderElection.leaseDuration"
   "leader-election-renew-deadline" "leaderElection.renewDeadline"
