@@ -219,7 +219,7 @@ mod tests {
         let token = sessions.form_token(&alice);
         assert!(sessions.is_form_token(&alice, &token));
         assert!(!sessions.is_form_token(&other, &token));
-        for token in ["", "zz", &token[2..]] {
+        for token in ["", "zz", token.get(2..).unwrap_or_default()] {
             assert!(!sessions.is_form_token(&alice, token), "{token}");
         }
     }

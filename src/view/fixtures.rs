@@ -1,7 +1,7 @@
 //! Objects for the tests of this module and of the web UI. The tests of the kubectl plugin, which is another crate, have
 //! their own copy.
 
-use crate::api::auto::{Update, Workspace};
+use crate::api::auto::Update;
 use crate::api::pulumi::Stack;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -47,18 +47,6 @@ pub fn update(name: &str, kind: &str, status: &Value) -> Update {
         "metadata": { "name": name, "namespace": "apps", "uid": format!("uid-{name}"),
             "creationTimestamp": "2026-11-02T11:00:00Z" },
         "spec": { "workspaceName": "web", "stackName": "dev", "type": kind },
-        "status": status,
-    });
-    serde_json::from_value(object).unwrap()
-}
-
-/// Returns a Workspace of the Stack `web`.
-pub fn workspace(status: &Value) -> Workspace {
-    let object = json!({
-        "apiVersion": "auto.pulumi.com/v1alpha1",
-        "kind": "Workspace",
-        "metadata": { "name": "web", "namespace": "apps" },
-        "spec": {},
         "status": status,
     });
     serde_json::from_value(object).unwrap()

@@ -1,9 +1,6 @@
 //! Tests the web UI with a plain HTTP client. The requests go through the API server's proxy to the pod of the controller.
 
-use std::panic::{AssertUnwindSafe, resume_unwind};
-
 use axum::http::{Request, header};
-use futures::FutureExt;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::ResourceExt;
@@ -106,10 +103,7 @@ async fn with_ui(test: impl AsyncFn(&Scene)) {
         controller.start_with(&[before.as_slice(), &[ADDRESS.to_owned()]].concat(), 1).await;
         in_scene("ui", async |scene| test(scene).await).await;
     };
-    let restore = async || controller.start_with(&before, 1).await;
-    if let Err(panic) = AssertUnwindSafe(run_with_cleanup(test, restore)).catch_unwind().await {
-        resume_unwind(panic);
-    }
+    run_with_cleanup(test, async || controller.start_with(&before, 1).await).await;
 }
 
 #[test]
