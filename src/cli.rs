@@ -97,6 +97,27 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "0", value_name = "HOST:PORT")]
     pub ui_addr: String,
 
+    /// URL at which users open the web UI, such as `https://pulumi.example.com`. Required for the sign-in with OIDC.
+    #[arg(long, default_value = "", value_name = "URL")]
+    pub ui_url: String,
+
+    /// OIDC issuer at which users of the web UI sign in. The API server must accept the ID tokens of this issuer for this
+    /// client. Default: users sign in only with a token.
+    #[arg(long, default_value = "", value_name = "URL")]
+    pub ui_oidc_issuer: String,
+
+    /// ID of the OIDC client of the web UI.
+    #[arg(long, default_value = "", value_name = "ID")]
+    pub ui_oidc_client_id: String,
+
+    /// File with the secret of the OIDC client of the web UI. Default: the client has no secret.
+    #[arg(long, value_name = "FILE")]
+    pub ui_oidc_client_secret_file: Option<PathBuf>,
+
+    /// Scopes that the web UI requests from the OIDC issuer.
+    #[arg(long, value_delimiter = ',', default_value = "openid,email,profile", value_name = "SCOPES")]
+    pub ui_oidc_scopes: Vec<String>,
+
     #[command(flatten)]
     pub log: LogFlags,
 

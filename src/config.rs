@@ -2,6 +2,7 @@
 
 mod concurrency_groups;
 mod history;
+mod ui;
 mod otlp;
 mod policy_packs;
 mod selector;
@@ -25,6 +26,7 @@ use crate::telemetry::logging::{LogEncoding, LogLevel};
 use crate::telemetry::traces;
 
 pub use history::HistoryConfig;
+pub use ui::{OidcConfig, UiConfig};
 pub use policy_packs::ClusterPolicyPack;
 pub use storage::StorageConfig;
 pub use values::{ConfigError, address};
@@ -93,8 +95,8 @@ pub struct ManagerConfig {
     pub events_address: Option<Url>,
     /// Address of the webhook endpoint, if enabled.
     pub receiver_address: Option<SocketAddr>,
-    /// Address of the web UI, if enabled.
-    pub ui_address: Option<SocketAddr>,
+    /// Settings of the web UI, if enabled.
+    pub ui: Option<UiConfig>,
     pub log_level: LogLevel,
     pub log_encoding: LogEncoding,
     /// Number of concurrent reconciliations per kind.
@@ -215,7 +217,7 @@ impl ManagerConfig {
             no_cross_namespace_refs: flags.no_cross_namespace_refs,
             same_revision_kinds: flags.same_revision_kinds.into_iter().filter(|kind| !kind.trim().is_empty()).collect(),
             receiver_address: address("receiver-addr", &flags.receiver_addr)?,
-            ui_address: address("ui-addr", &flags.ui_addr)?,
+            ui: ui(&flags)?,
             log_level: flags.log.log_level,
             log_encoding: flags.log.log_encoding,
             concurrent: flags.concurrent,
@@ -429,6 +431,12 @@ fn max_destroys(flags: &ManagerFlags) -> Result<(usize, SignedDuration), ConfigE
 fn history(flags: &ManagerFlags) -> Result<Option<HistoryConfig>, ConfigError> {
     let address = address("history-addr", &flags.history_addr)?;
     let settings = history::of_flags(flags, history_max_age(flags)?, address);
+    settings.map_err(|(flag, value, valid)| invalid(flag, value, valid))
+}
+
+/// Returns the settings of the web UI, or `None` if the web UI is disabled.
+fn ui(flags: &ManagerFlags) -> Result<Option<UiConfig>, ConfigError> {
+    let settings = ui::of_flags(flags, address("ui-addr", &flags.ui_addr)?);
     settings.map_err(|(flag, value, valid)| invalid(flag, value, valid))
 }
 

@@ -59,7 +59,7 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let (store, fetcher) = open_artifacts(&config)?;
     let history = open_history(&config, &metrics)?;
     let receivers_listed = serve_webhooks(&config, &client, &metrics, &tasks, &end).await?;
-    serve_ui(&config, &client, history.as_ref(), &metrics, &tasks, &end).await?;
+    serve_ui(&config, (&client, &fetcher), history.as_ref(), &metrics, &tasks, &end).await?;
     let subprocess = Subprocess::of_this_binary();
     // Waits for matching CustomResourceDefinitions before the replica becomes ready. Until then, a rollout keeps the
     // old replica, which matches the installed definitions.
@@ -195,20 +195,22 @@ async fn serve_webhooks(
 /// Serves the web UI if it is enabled. Every replica serves it, so that a Service can select all replicas.
 async fn serve_ui(
     config: &ManagerConfig,
-    client: &Client,
+    (client, fetcher): (&Client, &Fetcher),
     history: Option<&HistoryStore>,
     metrics: &Metrics,
     tasks: &TaskTracker,
     end: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let Some(address) = config.ui_address else { return Ok(()) };
-    let listener = server::listen("the web UI", address).await?;
+    let Some(settings) = &config.ui else { return Ok(()) };
+    let listener = server::listen("the web UI", settings.address).await?;
     let settings = ui::Settings {
         client: client.clone(),
         without_credentials: client::connect_without_credentials(metrics.clone()).await?,
         scope: scope(config),
         history: history.cloned(),
         cluster_name: config.cluster_name.clone(),
+        oidc: settings.oidc.clone(),
+        http: fetcher.client(),
         tasks: tasks.clone(),
     };
     ui::start(settings, listener, end)?;

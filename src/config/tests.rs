@@ -395,3 +395,29 @@ fn allowed_service_accounts_have_a_name_and_an_optional_namespace() {
         assert!(error.contains(wrong) && error.contains("must be NAME or NAMESPACE/NAME"), "{error}");
     }
 }
+
+#[test]
+fn the_sign_in_with_oidc_needs_an_issuer_a_client_and_the_url_of_the_ui() {
+    let of = |arguments: &[&str]| config(&[&NEEDED, arguments].concat());
+    assert_eq!(config(&NEEDED).unwrap().ui, None);
+    let plain = of(&["--ui-addr=:9294"]).unwrap().ui.unwrap();
+    assert_eq!((plain.address, plain.oidc), ("[::]:9294".parse().unwrap(), None));
+    let (address, issuer) = ("--ui-addr=:9294", "--ui-oidc-issuer=https://login.example.com");
+    let (client, url) = ("--ui-oidc-client-id=pulumi", "--ui-url=https://pulumi.example.com");
+    let oidc = of(&[address, issuer, client, url]).unwrap().ui.and_then(|ui| ui.oidc).unwrap();
+    assert_eq!(oidc.issuer, "https://login.example.com");
+    assert_eq!(oidc.redirect.as_str(), "https://pulumi.example.com/sign-in/oidc/callback");
+    assert_eq!(oidc.scopes, ["openid", "email", "profile"]);
+    let rows = [
+        (vec![issuer, client, url], "without --ui-addr"),
+        (vec![address, issuer, client], "invalid --ui-url="),
+        (vec![address, issuer, url], "invalid --ui-oidc-client-id="),
+        (vec![address, client, url, "--ui-oidc-issuer=http://login.example.com"], "an https URL"),
+        (vec![address, issuer, client, "--ui-url=https://example.com/pulumi"], "without a path"),
+        (vec![address, issuer, client, url, "--ui-oidc-scopes=email"], "contains openid"),
+    ];
+    for (arguments, expected) in rows {
+        let error = of(&arguments).unwrap_err().to_string();
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+}

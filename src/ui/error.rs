@@ -15,7 +15,7 @@ pub(super) enum UiError {
     InvalidToken,
     #[error("too many sign-ins: wait a few seconds, and sign in again")]
     TooManySignIns,
-    #[error("the form was not sent by this page: reload the page, and submit the form again")]
+    #[error("the request was not sent by a page of this UI, or it has expired: reload the page, and repeat the request")]
     Forged,
     #[error("invalid form: {0}")]
     Form(&'static str),

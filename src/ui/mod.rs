@@ -1,6 +1,6 @@
 //! The web UI: lists Stacks, shows their runs, and performs actions of users. The server renders all pages.
 //!
-//! Users sign in with a token of the Kubernetes API. All requests for a user are sent with this token, so the API server
+//! Users sign in with a token of the Kubernetes API or at an OIDC issuer. All requests for a user are sent with this token, so the API server
 //! decides what the user may read and change, and the controller needs no additional permissions. The list of all Stacks
 //! comes from a watch of this process: `directory` keeps a short row of each Stack, and `permissions` asks the API server
 //! which rows a user may see.
@@ -14,6 +14,8 @@ mod error;
 mod form;
 mod graph;
 mod live;
+mod oidc;
+mod oidc_sign_in;
 mod pages;
 mod permissions;
 mod query;
@@ -37,12 +39,14 @@ use tokio_util::task::TaskTracker;
 
 use self::directory::Directory;
 use self::live::streams::Streams;
+use self::oidc::Oidc;
 use self::permissions::Permissions;
 use self::session::Sessions;
 use self::sign_in_limits::SignInLimits;
 use self::state::Ui;
 use self::stored_runs::StoredRuns;
 use self::users::Users;
+use crate::config::OidcConfig;
 use crate::history::HistoryStore;
 use crate::runtime::scope::Scope;
 use crate::server;
@@ -67,6 +71,10 @@ pub struct Settings {
     pub history: Option<HistoryStore>,
     /// Name of the cluster in the title of each page. Empty if the cluster has no name.
     pub cluster_name: String,
+    /// Settings of the sign-in with OIDC, if enabled.
+    pub oidc: Option<OidcConfig>,
+    /// Client for requests to the OIDC issuer.
+    pub http: reqwest::Client,
     pub tasks: TaskTracker,
 }
 
@@ -75,12 +83,13 @@ pub struct Settings {
 /// # Errors
 /// Returns an error if no key for the sessions can be created.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> Result<(), SessionError> {
-    let Settings { client, without_credentials, scope, history, cluster_name, tasks } = settings;
+    let Settings { client, without_credentials, scope, history, cluster_name, oidc, http, tasks } = settings;
     let directory = Directory::default();
     let ui = Ui {
         users: Users::new(without_credentials),
         sessions: Sessions::new()?,
         sign_in_limits: SignInLimits::default(),
+        oidc: oidc.map(|config| Oidc::new(config, http)),
         permissions: Permissions::default(),
         directory: directory.clone(),
         stored_runs: StoredRuns::new(client.clone(), history),

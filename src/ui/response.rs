@@ -37,3 +37,11 @@ pub(super) fn asset(media_type: &'static str, content: &'static str) -> Response
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
     response
 }
+
+/// Adds cookies to a response.
+pub(super) fn with_cookies(mut response: Response, cookies: Vec<HeaderValue>) -> Response {
+    for cookie in cookies {
+        response.headers_mut().append(header::SET_COOKIE, cookie);
+    }
+    response
+}

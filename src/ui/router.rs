@@ -19,7 +19,7 @@ use super::error::UiError;
 use super::pages::frame;
 use super::response::{asset, html, redirect, status};
 use super::state::{Answer, Ui};
-use super::{actions, csrf, live, pages, sign_in};
+use super::{actions, csrf, live, oidc_sign_in, pages, sign_in};
 use crate::api::names;
 use crate::server::PeerAddress;
 
@@ -58,6 +58,8 @@ pub(super) fn router(ui: Arc<Ui>) -> Router {
         .route("/stacks/{namespace}/{name}/runs/{run}", get(run))
         .route("/stacks/{namespace}/{name}/actions/{action}", post(act))
         .route("/sign-in", get(sign_in_form).post(sign_in))
+        .route("/sign-in/oidc", get(oidc_begin))
+        .route("/sign-in/oidc/callback", get(oidc_end))
         .route("/sign-out", post(sign_out))
         .route("/style.css", get(style))
         .route("/script.js", get(script))
@@ -168,13 +170,25 @@ async fn act(
 
 async fn sign_in_form(State(ui): State<Arc<Ui>>, RawQuery(query): RawQuery) -> Response {
     let next = sign_in::next(query.as_deref().unwrap_or_default());
-    html(StatusCode::OK, frame::sign_in(&ui.cluster_name, &next, None))
+    html(StatusCode::OK, frame::sign_in(&ui.cluster_name, &next, ui.oidc.is_some(), None))
 }
 
 async fn sign_in(State(ui): State<Arc<Ui>>, request: Request) -> Response {
     let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
     let (parts, body) = request.into_parts();
     Box::pin(sign_in::answer(&ui, &parts.headers, peer, body)).await
+}
+
+async fn oidc_begin(State(ui): State<Arc<Ui>>, request: Request) -> Response {
+    let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
+    let (parts, _) = request.into_parts();
+    let answer = Box::pin(oidc_sign_in::begin(&ui, peer, parts.uri.query().unwrap_or_default())).await;
+    finish(&ui, &parts.headers, &parts.uri, answer)
+}
+
+async fn oidc_end(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri) -> Response {
+    let answer = Box::pin(oidc_sign_in::end(&ui, &headers, uri.query().unwrap_or_default())).await;
+    finish(&ui, &headers, &uri, answer)
 }
 
 async fn sign_out(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri, body: Body) -> Response {

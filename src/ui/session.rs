@@ -79,12 +79,8 @@ impl Sessions {
 
     /// Returns the values of the headers `Set-Cookie` for a session.
     pub(super) fn cookies(&self, session: &Session, now: i64) -> Result<Vec<HeaderValue>, SessionError> {
-        let mut nonce = [0; NONCE_LEN];
-        self.random.fill(&mut nonce).map_err(|_| SessionError)?;
-        let mut content = serde_json::to_vec(session).map_err(|_| SessionError)?;
-        let key = Nonce::assume_unique_for_key(nonce);
-        self.encryption.seal_in_place_append_tag(key, Aad::from(CONTEXT), &mut content).map_err(|_| SessionError)?;
-        let text = BASE64_URL_SAFE_NO_PAD.encode([nonce.as_slice(), content.as_slice()].concat());
+        let content = serde_json::to_vec(session).map_err(|_| SessionError)?;
+        let text = self.seal(CONTEXT, content)?;
         let age = session.expires.saturating_sub(now).max(0);
         let parts: Vec<&[u8]> = text.as_bytes().chunks(MAX_COOKIE).collect();
         // A part that the session does not need replaces the part of an earlier, longer session.
@@ -103,13 +99,36 @@ impl Sessions {
     /// Returns the session in the cookies of a request, or `None` if it is not valid or has expired.
     pub(super) fn open(&self, headers: &HeaderMap, now: i64) -> Option<Session> {
         let text: String = (0..COOKIES).map_while(|number| find_cookie(headers, number)).collect();
+        let opened = self.unseal(CONTEXT, &text)?;
+        let session: Session = serde_json::from_slice(&opened).ok()?;
+        (session.expires > now).then_some(session)
+    }
+
+    /// Encrypts a value for a cookie. `context` tells the purpose of the value.
+    pub(super) fn seal(&self, context: &[u8], mut content: Vec<u8>) -> Result<String, SessionError> {
+        let mut nonce = [0; NONCE_LEN];
+        self.random.fill(&mut nonce).map_err(|_| SessionError)?;
+        let key = Nonce::assume_unique_for_key(nonce);
+        self.encryption.seal_in_place_append_tag(key, Aad::from(context), &mut content).map_err(|_| SessionError)?;
+        Ok(BASE64_URL_SAFE_NO_PAD.encode([nonce.as_slice(), content.as_slice()].concat()))
+    }
+
+    /// Decrypts the value of a cookie. Returns `None` if it was changed, or if it has another purpose.
+    pub(super) fn unseal(&self, context: &[u8], text: &str) -> Option<Zeroizing<Vec<u8>>> {
         let sealed = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
         let (nonce, content) = sealed.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut content = Zeroizing::new(content.to_vec());
-        let opened = self.encryption.open_in_place(nonce, Aad::from(CONTEXT), &mut content).ok()?;
-        let session: Session = serde_json::from_slice(opened).ok()?;
-        (session.expires > now).then_some(session)
+        let length = self.encryption.open_in_place(nonce, Aad::from(context), &mut content).ok()?.len();
+        content.truncate(length);
+        Some(content)
+    }
+
+    /// Returns a random text of this number of bytes.
+    pub(super) fn random(&self, length: usize) -> Result<String, SessionError> {
+        let mut bytes = vec![0; length];
+        self.random.fill(&mut bytes).map_err(|_| SessionError)?;
+        Ok(BASE64_URL_SAFE_NO_PAD.encode(bytes))
     }
 
     /// Returns the token that each form of a session contains.

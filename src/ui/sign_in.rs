@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ use super::csrf;
 use super::error::UiError;
 use super::form::Form;
 use super::pages::frame;
-use super::response::{html, redirect};
+use super::response::{html, redirect, with_cookies};
 use super::session::{MAX_TOKEN, SessionError, Sessions};
 use super::state::{Answer, Ui};
 
@@ -60,14 +60,26 @@ async fn cookies(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, form: &Form
     if token.is_empty() {
         return Err(UiError::Form("the token is empty"));
     }
+    session_cookies(ui, token).await
+}
+
+/// Returns the cookies of a new session with this token.
+///
+/// # Errors
+/// Returns an error if the API server rejects the token.
+pub(super) async fn session_cookies(ui: &Ui, token: &str) -> Result<Vec<HeaderValue>, UiError> {
     if token.len() > MAX_TOKEN {
         return Err(UiError::Form("the token is longer than 6,144 bytes; use a token with fewer groups"));
     }
     let name = ui.users.with_token(token)?.name().await?;
     let now = Timestamp::now().as_second();
-    let failed = |error: SessionError| UiError::Failed { request: "sign in".to_owned(), cause: error.to_string() };
-    let session = ui.sessions.create(token.to_owned(), name, now).map_err(failed)?;
-    ui.sessions.cookies(&session, now).map_err(failed)
+    let session = ui.sessions.create(token.to_owned(), name, now).map_err(failed_session)?;
+    ui.sessions.cookies(&session, now).map_err(failed_session)
+}
+
+/// Returns the error of a failed session.
+pub(super) fn failed_session(error: SessionError) -> UiError {
+    UiError::Failed { request: "sign in".to_owned(), cause: error.to_string() }
 }
 
 fn failed(ui: &Ui, next: &str, error: &UiError) -> Response {
@@ -75,7 +87,7 @@ fn failed(ui: &Ui, next: &str, error: &UiError) -> Response {
         UiError::InvalidToken => StatusCode::UNAUTHORIZED,
         other => other.status(),
     };
-    html(status, frame::sign_in(&ui.cluster_name, next, Some(&error.to_string())))
+    html(status, frame::sign_in(&ui.cluster_name, next, ui.oidc.is_some(), Some(&error.to_string())))
 }
 
 /// Responds to a sign-out.
@@ -83,13 +95,6 @@ pub(super) async fn end(ui: &Ui, headers: &HeaderMap, body: Body) -> Answer {
     let visitor = ui.visitor(headers)?;
     Form::of_session(ui, headers, &visitor, body).await?;
     Ok(with_cookies(redirect("/sign-in"), Sessions::no_cookies()))
-}
-
-fn with_cookies(mut response: Response, cookies: Vec<HeaderValue>) -> Response {
-    for cookie in cookies {
-        response.headers_mut().append(header::SET_COOKIE, cookie);
-    }
-    response
 }
 
 #[cfg(test)]

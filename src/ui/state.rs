@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::directory::Directory;
 use super::error::UiError;
 use super::live::streams::Streams;
+use super::oidc::Oidc;
 use super::permissions::Permissions;
 use super::session::{Session, Sessions};
 use super::sign_in_limits::SignInLimits;
@@ -18,6 +19,8 @@ pub(super) struct Ui {
     pub(super) users: Users,
     pub(super) sessions: Sessions,
     pub(super) sign_in_limits: SignInLimits,
+    /// Issuer at which users sign in, if enabled.
+    pub(super) oidc: Option<Oidc>,
     pub(super) permissions: Permissions,
     pub(super) directory: Directory,
     pub(super) stored_runs: StoredRuns,

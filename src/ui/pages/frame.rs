@@ -1,6 +1,7 @@
 //! Frame of all pages, and the pages without content of the cluster: sign-in, errors and reload.
 
 use maud::{DOCTYPE, Markup, html};
+use url::form_urlencoded;
 
 use crate::ui::state::Visitor;
 
@@ -32,12 +33,18 @@ pub(in crate::ui) fn page(cluster: &str, visitor: &Visitor, place: Place, title:
     document(cluster, title, &header, content)
 }
 
-/// Returns the page with a form for the sign-in. `next` is the path to which the user returns.
-pub(in crate::ui) fn sign_in(cluster: &str, next: &str, error: Option<&str>) -> Markup {
+/// Returns the page with a form for the sign-in. `next` is the path to which the user returns. `has_issuer` tells whether
+/// users can also sign in at an OIDC issuer.
+pub(in crate::ui) fn sign_in(cluster: &str, next: &str, has_issuer: bool, error: Option<&str>) -> Markup {
+    let return_to: String = form_urlencoded::byte_serialize(next.as_bytes()).collect();
     let content = html! {
         h1 { "Sign in" }
         @if let Some(error) = error {
             p.notice.bad role="alert" { (error) }
+        }
+        @if has_issuer {
+            p { a.button href={ "/sign-in/oidc?next=" (return_to) } { "Sign in with single sign-on" } }
+            h2 { "Or use a token" }
         }
         form.panel method="post" action="/sign-in" autocomplete="off" {
             input type="hidden" name="next" value=(next);
@@ -119,7 +126,7 @@ mod tests {
 
     #[test]
     fn texts_are_escaped() {
-        let text = sign_in("<b>", "/\"><script>", Some("<script>alert(1)</script>")).into_string();
+        let text = sign_in("<b>", "/\"><script>", true, Some("<script>alert(1)</script>")).into_string();
         assert!(!text.contains("<b>") && !text.contains("<script>") && text.contains("&lt;script&gt;alert"), "{text}");
         assert!(text.starts_with("<!DOCTYPE html>") && text.contains("value=\"/&quot;&gt;&lt;script&gt;\""), "{text}");
         assert!(!error("", None, "broken").into_string().contains("Sign out"));
@@ -127,7 +134,7 @@ mod tests {
 
     #[test]
     fn pages_load_nothing_from_other_servers_and_contain_no_inline_code() {
-        let text = sign_in("production", "/", None).into_string();
+        let text = sign_in("production", "/", false, None).into_string();
         for forbidden in ["http://", "https://", " style=", "<style", " onclick", "javascript:"] {
             assert!(!text.contains(forbidden), "{forbidden}: {text}");
         }

@@ -1,0 +1,75 @@
+//! Settings of the web UI.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use url::Url;
+
+use super::history::Invalid;
+use crate::cli::ManagerFlags;
+
+/// Path to which the OIDC issuer returns the user.
+const CALLBACK: &str = "/sign-in/oidc/callback";
+/// Scope that requests an ID token.
+const OPENID: &str = "openid";
+
+/// Validated settings of the web UI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UiConfig {
+    pub address: SocketAddr,
+    /// Settings of the sign-in with OIDC, if enabled.
+    pub oidc: Option<OidcConfig>,
+}
+
+/// Validated settings of the sign-in with OIDC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OidcConfig {
+    /// Issuer, exactly as its ID tokens contain it.
+    pub issuer: String,
+    pub client_id: String,
+    /// File with the secret of the client. `None` if the client has no secret.
+    pub client_secret_file: Option<PathBuf>,
+    pub scopes: Vec<String>,
+    /// URL to which the issuer returns the user.
+    pub redirect: Url,
+}
+
+/// Returns the settings, or `None` if the web UI is disabled.
+pub(super) fn of_flags(flags: &ManagerFlags, address: Option<SocketAddr>) -> Result<Option<UiConfig>, Invalid> {
+    let oidc = oidc(flags)?;
+    match (address, oidc) {
+        (Some(address), oidc) => Ok(Some(UiConfig { address, oidc })),
+        (None, None) => Ok(None),
+        (None, Some(oidc)) => Err(("ui-oidc-issuer", oidc.issuer, "empty without --ui-addr".to_owned())),
+    }
+}
+
+fn oidc(flags: &ManagerFlags) -> Result<Option<OidcConfig>, Invalid> {
+    let issuer = flags.ui_oidc_issuer.trim().to_owned();
+    if issuer.is_empty() {
+        return Ok(None);
+    }
+    // The ID token and the secret of the client must not be sent without encryption.
+    let secure = |flag: &'static str, text: &str| {
+        let url = Url::parse(text).ok().filter(|url| url.scheme() == "https" && url.has_host());
+        url.ok_or_else(|| (flag, text.to_owned(), "an https URL".to_owned()))
+    };
+    secure("ui-oidc-issuer", &issuer)?;
+    let mut redirect = secure("ui-url", flags.ui_url.trim())?;
+    if redirect.path() != "/" {
+        return Err(("ui-url", flags.ui_url.clone(), "a URL without a path".to_owned()));
+    }
+    redirect.set_path(CALLBACK);
+    redirect.set_query(None);
+    redirect.set_fragment(None);
+    let client_id = flags.ui_oidc_client_id.trim().to_owned();
+    if client_id.is_empty() {
+        return Err(("ui-oidc-client-id", client_id, "set together with --ui-oidc-issuer".to_owned()));
+    }
+    let scopes: Vec<String> = flags.ui_oidc_scopes.iter().map(|scope| scope.trim().to_owned()).collect();
+    if !scopes.iter().any(|scope| scope == OPENID) {
+        return Err(("ui-oidc-scopes", scopes.join(","), "a list that contains openid".to_owned()));
+    }
+    let client_secret_file = flags.ui_oidc_client_secret_file.clone();
+    Ok(Some(OidcConfig { issuer, client_id, client_secret_file, scopes, redirect }))
+}

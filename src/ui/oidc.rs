@@ -1,0 +1,239 @@
+//! OIDC issuer: its endpoints, and the exchange of a code for an ID token (authorization code flow with PKCE).
+//!
+//! The ID token comes directly from the token endpoint over TLS, so its signature needs no check here (OpenID Connect Core,
+//! section 3.1.3.7). The API server checks the signature with each request.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::header;
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use reqwest::{RequestBuilder, Response};
+use ring::digest;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use url::{Url, form_urlencoded};
+
+use super::error::UiError;
+use crate::config::OidcConfig;
+use crate::text::chain;
+
+/// Timeout of a request to the issuer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for which the endpoints are cached.
+const TTL: Duration = Duration::from_secs(60 * 60);
+/// Maximum size of a response, and of the file with the secret of the client, in bytes.
+const MAX_RESPONSE: usize = 64 * 1024;
+const MAX_SECRET: usize = 4096;
+
+/// OIDC issuer and the client of the UI.
+pub(super) struct Oidc {
+    config: OidcConfig,
+    http: reqwest::Client,
+    endpoints: Mutex<Option<(Endpoints, Instant)>>,
+}
+
+/// Endpoints of an issuer.
+#[derive(Clone, Debug, Deserialize)]
+struct Endpoints {
+    issuer: String,
+    authorization_endpoint: Url,
+    token_endpoint: Url,
+}
+
+/// Random values of one sign-in.
+pub(super) struct Challenge<'a> {
+    pub(super) state: &'a str,
+    pub(super) nonce: &'a str,
+    pub(super) verifier: &'a str,
+}
+
+#[derive(Deserialize)]
+struct Tokens {
+    id_token: String,
+}
+
+/// Claims of an ID token that identify the sign-in.
+#[derive(Deserialize)]
+struct Claims {
+    iss: String,
+    aud: Audience,
+    nonce: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Oidc {
+    pub(super) fn new(config: OidcConfig, http: reqwest::Client) -> Self {
+        Oidc { config, http, endpoints: Mutex::default() }
+    }
+
+    /// Returns the URL at which the user signs in.
+    ///
+    /// # Errors
+    /// Returns an error if the issuer does not respond.
+    pub(super) async fn sign_in_url(&self, challenge: &Challenge<'_>) -> Result<Url, UiError> {
+        let mut url = self.endpoints().await?.authorization_endpoint;
+        let code_challenge = digest::digest(&digest::SHA256, challenge.verifier.as_bytes());
+        url.query_pairs_mut()
+            .append_pair("response_type", "code")
+            .append_pair("client_id", &self.config.client_id)
+            .append_pair("redirect_uri", self.config.redirect.as_str())
+            .append_pair("scope", &self.config.scopes.join(" "))
+            .append_pair("state", challenge.state)
+            .append_pair("nonce", challenge.nonce)
+            .append_pair("code_challenge", &BASE64_URL_SAFE_NO_PAD.encode(code_challenge))
+            .append_pair("code_challenge_method", "S256");
+        Ok(url)
+    }
+
+    /// Exchanges a code for an ID token.
+    ///
+    /// # Errors
+    /// Returns an error if the issuer rejects the code, or if the token belongs to another sign-in.
+    pub(super) async fn id_token(&self, code: &str, challenge: &Challenge<'_>) -> Result<String, UiError> {
+        let form = form_urlencoded::Serializer::new(String::new())
+            .append_pair("grant_type", "authorization_code")
+            .append_pair("code", code)
+            .append_pair("redirect_uri", self.config.redirect.as_str())
+            .append_pair("client_id", &self.config.client_id)
+            .append_pair("code_verifier", challenge.verifier)
+            .finish();
+        let endpoint = self.endpoints().await?.token_endpoint;
+        let request = self.http.post(endpoint).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+        let request = match self.authorization().await? {
+            Some(authorization) => request.header(header::AUTHORIZATION, authorization),
+            None => request,
+        };
+        let tokens: Tokens = fetch("exchange the code for an ID token", request.body(form)).await?;
+        match is_of_sign_in(&tokens.id_token, &self.config, challenge.nonce) {
+            true => Ok(tokens.id_token),
+            false => Err(failed("sign in", "the ID token belongs to another issuer, client or sign-in")),
+        }
+    }
+
+    /// Returns the header with the credentials of the client. The file is read for each sign-in, because it can change.
+    async fn authorization(&self) -> Result<Option<String>, UiError> {
+        let Some(path) = &self.config.client_secret_file else { return Ok(None) };
+        let secret = tokio::time::timeout(TIMEOUT, tokio::fs::read_to_string(path)).await;
+        let secret = match secret {
+            Ok(Ok(secret)) if secret.len() <= MAX_SECRET => secret,
+            Ok(Ok(_)) => return Err(failed("read the secret of the OIDC client", "the file is too large")),
+            Ok(Err(error)) => return Err(failed("read the secret of the OIDC client", &error.to_string())),
+            Err(_) => return Err(UiError::Timeout { request: "read the secret of the OIDC client".to_owned() }),
+        };
+        let encode = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+        let credentials = format!("{}:{}", encode(&self.config.client_id), encode(secret.trim()));
+        Ok(Some(format!("Basic {}", BASE64_STANDARD.encode(credentials))))
+    }
+
+    async fn endpoints(&self) -> Result<Endpoints, UiError> {
+        let now = Instant::now();
+        if let Some(endpoints) = self.cached(now) {
+            return Ok(endpoints);
+        }
+        let request = "read the configuration of the OIDC issuer";
+        let address = format!("{}/.well-known/openid-configuration", self.config.issuer.trim_end_matches('/'));
+        let found: Endpoints = fetch(request, self.http.get(address)).await?;
+        if found.issuer != self.config.issuer {
+            return Err(failed(request, "it names another issuer; correct --ui-oidc-issuer"));
+        }
+        let is_secure = |url: &Url| url.scheme() == "https" || !self.config.issuer.starts_with("https:");
+        if !is_secure(&found.authorization_endpoint) || !is_secure(&found.token_endpoint) {
+            return Err(failed(request, "its endpoints do not use https"));
+        }
+        *self.endpoints.lock().unwrap_or_else(PoisonError::into_inner) = Some((found.clone(), now + TTL));
+        Ok(found)
+    }
+
+    fn cached(&self, now: Instant) -> Option<Endpoints> {
+        let cached = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.as_ref().filter(|(_, expires)| *expires > now).map(|(endpoints, _)| endpoints.clone())
+    }
+}
+
+fn failed(request: &str, cause: &str) -> UiError {
+    UiError::Failed { request: request.to_owned(), cause: cause.to_owned() }
+}
+
+/// Returns whether an ID token is for this issuer, client and sign-in.
+fn is_of_sign_in(token: &str, config: &OidcConfig, nonce: &str) -> bool {
+    let payload = token.split('.').nth(1).and_then(|payload| BASE64_URL_SAFE_NO_PAD.decode(payload).ok());
+    let claims: Option<Claims> = payload.and_then(|payload| serde_json::from_slice(&payload).ok());
+    claims.is_some_and(|claims| {
+        let is_for_client = match &claims.aud {
+            Audience::One(audience) => *audience == config.client_id,
+            Audience::Many(audiences) => audiences.contains(&config.client_id),
+        };
+        claims.iss == config.issuer && is_for_client && claims.nonce.as_deref() == Some(nonce)
+    })
+}
+
+/// Sends a request, and parses the response. A response of the issuer can contain tokens, so no error contains it.
+async fn fetch<T: DeserializeOwned>(request: &'static str, builder: RequestBuilder) -> Result<T, UiError> {
+    let exchange = async {
+        let response = builder.header(header::ACCEPT, "application/json").send().await;
+        let response = response.map_err(|error| failed(request, &chain(&error.without_url())))?;
+        if !response.status().is_success() {
+            return Err(failed(request, &format!("HTTP status {}", response.status())));
+        }
+        let body = read(response).await.ok_or_else(|| failed(request, "the response is incomplete or too large"))?;
+        serde_json::from_slice(&body).map_err(|_| failed(request, "the response is not valid"))
+    };
+    let timeout = || UiError::Timeout { request: request.to_owned() };
+    tokio::time::timeout(TIMEOUT, exchange).await.unwrap_or_else(|_| Err(timeout()))
+}
+
+/// Returns the body of a response, or `None` if it is incomplete or too large.
+async fn read(mut response: Response) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.ok()? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_RESPONSE {
+            return None;
+        }
+    }
+    Some(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config() -> OidcConfig {
+        OidcConfig {
+            issuer: "https://login.example.com".to_owned(),
+            client_id: "pulumi".to_owned(),
+            client_secret_file: None,
+            scopes: vec!["openid".to_owned()],
+            redirect: Url::parse("https://pulumi.example.com/sign-in/oidc/callback").unwrap(),
+        }
+    }
+
+    #[test]
+    fn an_id_token_of_another_sign_in_is_rejected() {
+        let rows = [
+            (json!({ "iss": "https://login.example.com", "aud": "pulumi", "nonce": "n" }), true),
+            (json!({ "iss": "https://login.example.com", "aud": ["a", "pulumi"], "nonce": "n" }), true),
+            (json!({ "iss": "https://login.example.com/", "aud": "pulumi", "nonce": "n" }), false),
+            (json!({ "iss": "https://login.example.com", "aud": "other", "nonce": "n" }), false),
+            (json!({ "iss": "https://login.example.com", "aud": "pulumi", "nonce": "other" }), false),
+            (json!({ "iss": "https://login.example.com", "aud": "pulumi" }), false),
+            (json!([]), false),
+        ];
+        for (claims, expected) in rows {
+            let token = format!("e30.{}.sig", BASE64_URL_SAFE_NO_PAD.encode(claims.to_string()));
+            assert_eq!(is_of_sign_in(&token, &config(), "n"), expected, "{claims}");
+        }
+        assert!(!is_of_sign_in("token", &config(), "n"));
+    }
+}

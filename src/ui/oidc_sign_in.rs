@@ -1,0 +1,113 @@
+//! Sign-in at the OIDC issuer. A cookie ties the return of the user to the beginning of the sign-in in the same browser.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+use url::form_urlencoded;
+
+use super::error::UiError;
+use super::oidc::{Challenge, Oidc};
+use super::pages::frame;
+use super::response::{html, redirect, with_cookies};
+use super::sign_in;
+use super::state::{Answer, Ui};
+
+/// Name of the cookie. The browser sends it when the issuer returns the user, so it cannot be `SameSite=Strict`.
+const COOKIE: &str = "__Host-pulumi-ui-oidc";
+/// Maximum duration of a sign-in at the issuer, in seconds.
+const MAX_DURATION: i64 = 10 * 60;
+/// Context of the encryption of the cookie.
+const CONTEXT: &[u8] = b"pulumi-controller web UI OIDC sign-in v1";
+/// Number of random bytes of each value.
+const RANDOM: usize = 32;
+/// Maximum length of a code of the issuer, in bytes.
+const MAX_CODE: usize = 4096;
+
+/// Sign-in that has begun.
+#[derive(Serialize, Deserialize)]
+struct Attempt {
+    state: String,
+    nonce: String,
+    verifier: String,
+    /// Path to which the user returns.
+    next: String,
+    /// End of the sign-in, in seconds since 1970.
+    expires: i64,
+}
+
+impl Attempt {
+    fn challenge(&self) -> Challenge<'_> {
+        Challenge { state: &self.state, nonce: &self.nonce, verifier: &self.verifier }
+    }
+}
+
+/// Begins a sign-in: sends the user to the issuer.
+pub(super) async fn begin(ui: &Ui, peer: Option<IpAddr>, query: &str) -> Answer {
+    let oidc = issuer(ui)?;
+    if !ui.sign_in_limits.may_sign_in(peer, Instant::now()) {
+        return Err(UiError::TooManySignIns);
+    }
+    let random = || ui.sessions.random(RANDOM).map_err(sign_in::failed_session);
+    let (state, nonce, verifier) = (random()?, random()?, random()?);
+    let now = Timestamp::now().as_second();
+    let attempt = Attempt { state, nonce, verifier, next: sign_in::next(query), expires: now + MAX_DURATION };
+    let url = oidc.sign_in_url(&attempt.challenge()).await?;
+    let content = serde_json::to_vec(&attempt).unwrap_or_default();
+    let sealed = ui.sessions.seal(CONTEXT, content).map_err(sign_in::failed_session)?;
+    Ok(with_cookies(redirect(url.as_str()), vec![cookie(&sealed, MAX_DURATION)?]))
+}
+
+/// Ends a sign-in: the issuer has returned the user with a code.
+pub(super) async fn end(ui: &Ui, headers: &HeaderMap, query: &str) -> Answer {
+    let oidc = issuer(ui)?;
+    let attempt = attempt(ui, headers, query, Timestamp::now().as_second()).ok_or(UiError::Forged)?;
+    let Some(code) = parameter(query, "code").filter(|code| code.len() <= MAX_CODE) else {
+        let cause = "the issuer has not permitted the sign-in".to_owned();
+        return Err(UiError::Failed { request: "sign in".to_owned(), cause });
+    };
+    let token = oidc.id_token(&code, &attempt.challenge()).await?;
+    let mut cookies = match sign_in::session_cookies(ui, &token).await {
+        Err(UiError::SignedOut) => Err(UiError::InvalidToken),
+        other => other,
+    }?;
+    cookies.push(cookie("", 0)?);
+    Ok(with_cookies(opened(&attempt.next), cookies))
+}
+
+/// Returns a page of this server that opens a path. After a redirection from the issuer, the browser would not send the
+/// cookie of the session.
+fn opened(path: &str) -> Response {
+    html(StatusCode::OK, frame::reload(path))
+}
+
+fn issuer(ui: &Ui) -> Result<&Oidc, UiError> {
+    ui.oidc.as_ref().ok_or(UiError::NotFound)
+}
+
+/// Returns the sign-in to which a return of the issuer belongs.
+fn attempt(ui: &Ui, headers: &HeaderMap, query: &str, now: i64) -> Option<Attempt> {
+    let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let (_, sealed) = pairs.find(|(name, _)| *name == COOKIE)?;
+    let content = ui.sessions.unseal(CONTEXT, sealed)?;
+    let attempt: Attempt = serde_json::from_slice(&content).ok()?;
+    let is_it = attempt.expires > now && parameter(query, "state").as_deref() == Some(attempt.state.as_str());
+    is_it.then_some(attempt)
+}
+
+fn parameter(query: &str, name: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    pairs.find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
+}
+
+fn cookie(value: &str, age: i64) -> Result<HeaderValue, UiError> {
+    let text = format!("{COOKIE}={value}; Path=/; Max-Age={age}; Secure; HttpOnly; SameSite=Lax");
+    let failed = |_| UiError::Failed { request: "sign in".to_owned(), cause: "the cookie is not valid".to_owned() };
+    let mut value = HeaderValue::from_str(&text).map_err(failed)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
