@@ -2,11 +2,11 @@
 
 mod concurrency_groups;
 mod history;
-mod ui;
 mod otlp;
 mod policy_packs;
 mod selector;
 mod storage;
+mod ui;
 mod values;
 
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ use crate::telemetry::logging::{LogEncoding, LogLevel};
 use crate::telemetry::traces;
 
 pub use history::HistoryConfig;
-pub use ui::{OidcConfig, UiConfig};
 pub use policy_packs::ClusterPolicyPack;
 pub use storage::StorageConfig;
+pub use ui::{OidcConfig, UiConfig};
 pub use values::{ConfigError, address};
 use values::{artifact_host, duration, invalid, localhost, require_at_least, unset};
 

@@ -36,11 +36,18 @@ pub(super) struct Oidc {
 }
 
 /// Endpoints of an issuer.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug)]
 struct Endpoints {
+    authorization: Url,
+    token: Url,
+}
+
+/// Configuration that an issuer publishes.
+#[derive(Deserialize)]
+struct Published {
     issuer: String,
-    authorization_endpoint: Url,
-    token_endpoint: Url,
+    authorization_endpoint: String,
+    token_endpoint: String,
 }
 
 /// Random values of one sign-in.
@@ -80,7 +87,7 @@ impl Oidc {
     /// # Errors
     /// Returns an error if the issuer does not respond.
     pub(super) async fn sign_in_url(&self, challenge: &Challenge<'_>) -> Result<Url, UiError> {
-        let mut url = self.endpoints().await?.authorization_endpoint;
+        let mut url = self.endpoints().await?.authorization;
         let code_challenge = digest::digest(&digest::SHA256, challenge.verifier.as_bytes());
         url.query_pairs_mut()
             .append_pair("response_type", "code")
@@ -106,7 +113,7 @@ impl Oidc {
             .append_pair("client_id", &self.config.client_id)
             .append_pair("code_verifier", challenge.verifier)
             .finish();
-        let endpoint = self.endpoints().await?.token_endpoint;
+        let endpoint = self.endpoints().await?.token;
         let request = self.http.post(endpoint).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
         let request = match self.authorization().await? {
             Some(authorization) => request.header(header::AUTHORIZATION, authorization),
@@ -141,16 +148,23 @@ impl Oidc {
         }
         let request = "read the configuration of the OIDC issuer";
         let address = format!("{}/.well-known/openid-configuration", self.config.issuer.trim_end_matches('/'));
-        let found: Endpoints = fetch(request, self.http.get(address)).await?;
-        if found.issuer != self.config.issuer {
+        let published: Published = fetch(request, self.http.get(address)).await?;
+        if published.issuer != self.config.issuer {
             return Err(failed(request, "it names another issuer; correct --ui-oidc-issuer"));
         }
-        let is_secure = |url: &Url| url.scheme() == "https" || !self.config.issuer.starts_with("https:");
-        if !is_secure(&found.authorization_endpoint) || !is_secure(&found.token_endpoint) {
-            return Err(failed(request, "its endpoints do not use https"));
-        }
+        let parse = |text: &str| Url::parse(text).ok().filter(|url| self.is_secure(url));
+        let parsed = (parse(&published.authorization_endpoint), parse(&published.token_endpoint));
+        let (Some(authorization), Some(token)) = parsed else {
+            return Err(failed(request, "its endpoints are not https URLs"));
+        };
+        let found = Endpoints { authorization, token };
         *self.endpoints.lock().unwrap_or_else(PoisonError::into_inner) = Some((found.clone(), now + TTL));
         Ok(found)
+    }
+
+    /// Returns whether an endpoint uses TLS if the issuer does. The flag permits only issuers with TLS.
+    fn is_secure(&self, url: &Url) -> bool {
+        url.scheme() == "https" || !self.config.issuer.starts_with("https:")
     }
 
     fn cached(&self, now: Instant) -> Option<Endpoints> {

@@ -13,7 +13,7 @@ pub(super) fn html(status: StatusCode, page: Markup) -> Response {
     response
 }
 
-/// Returns a redirection to a path of this server.
+/// Returns a redirection to a path of this server, or to the OIDC issuer.
 pub(super) fn redirect(path: &str) -> Response {
     let mut response = status(StatusCode::SEE_OTHER);
     let location = HeaderValue::from_str(path).unwrap_or_else(|_| HeaderValue::from_static("/"));

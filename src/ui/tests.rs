@@ -6,20 +6,26 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, header};
+use axum::routing::{get, post};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
+use url::{Url, form_urlencoded};
 
 use super::directory::Directory;
 use super::live::streams::Streams;
+use super::oidc::Oidc;
 use super::permissions::Permissions;
 use super::session::Sessions;
 use super::sign_in_limits::SignInLimits;
 use super::state::Ui;
 use super::stored_runs::StoredRuns;
 use super::users::Users;
+use crate::config::OidcConfig;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::server::PeerAddress;
 use crate::view::fixtures::{DIGEST, PLAN, condition, stack};
@@ -37,6 +43,8 @@ fn respond(request: &RecordedRequest) -> FakeResponse {
     let user = match request.authorization.as_str() {
         "Bearer of-alice" => "alice",
         "Bearer of-bob" => "bob",
+        // An ID token of the fake issuer.
+        token if token.starts_with("Bearer e30.") => "alice",
         _ => return FakeResponse::refusal(401, "Unauthorized"),
     };
     let attributes = &request.body["spec"]["resourceAttributes"];
@@ -82,6 +90,10 @@ impl Response {
 
 impl Server {
     fn start() -> Self {
+        Self::with_issuer(None)
+    }
+
+    fn with_issuer(oidc: Option<Oidc>) -> Self {
         let (client, log) = client(respond);
         let directory = Directory::default();
         let other = {
@@ -97,6 +109,7 @@ impl Server {
             users: Users::new(client.clone()),
             sessions: Sessions::new().unwrap(),
             sign_in_limits: SignInLimits::default(),
+            oidc,
             permissions: Permissions::default(),
             directory,
             stored_runs: StoredRuns::new(client, None),
@@ -247,4 +260,71 @@ async fn sign_ins_are_limited() {
         statuses.push(server.post("/sign-in", "", "token=unknown").await.status);
     }
     assert_eq!((statuses[9], statuses[10]), (401, 429), "{statuses:?}");
+}
+
+/// Starts a fake issuer. It returns an ID token whose nonce is the code, so that the test can choose the nonce.
+async fn issuer() -> Oidc {
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let issuer = format!("http://{}", listener.local_addr().unwrap());
+    let endpoint = |path: &str| format!("{issuer}{path}");
+    let published = json!({ "issuer": issuer, "authorization_endpoint": endpoint("/authorize?tenant=a"),
+        "token_endpoint": endpoint("/token") });
+    let published = published.to_string();
+    let of_token = issuer.clone();
+    let token = move |form: String| {
+        let fields: std::collections::HashMap<_, _> = form_urlencoded::parse(form.as_bytes()).into_owned().collect();
+        let is_valid = fields["grant_type"] == "authorization_code" && fields["code_verifier"].len() == 43;
+        let nonce = if is_valid { fields["code"].as_str() } else { "invalid" };
+        let claims = json!({ "iss": of_token, "aud": "pulumi", "nonce": nonce }).to_string();
+        let id_token = format!("e30.{}.sig", BASE64_URL_SAFE_NO_PAD.encode(claims));
+        std::future::ready(json!({ "id_token": id_token }).to_string())
+    };
+    let router = Router::new()
+        .route("/.well-known/openid-configuration", get(move || std::future::ready(published.clone())))
+        .route("/token", post(token));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let config = OidcConfig {
+        issuer,
+        client_id: "pulumi".to_owned(),
+        client_secret_file: None,
+        scopes: vec!["openid".to_owned(), "email".to_owned()],
+        redirect: Url::parse("https://ui.example.com/sign-in/oidc/callback").unwrap(),
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+    Oidc::new(config, reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().build().unwrap())
+}
+
+#[tokio::test]
+async fn a_user_signs_in_at_the_issuer() {
+    let server = Server::with_issuer(Some(issuer().await));
+    assert!(server.get("/sign-in?next=%2Ffleet", "").await.text.contains("href=\"/sign-in/oidc?next=%2Ffleet\""));
+    let begun = server.get("/sign-in/oidc?next=%2Ffleet", "").await;
+    assert_eq!(begun.status, 303, "{}", begun.text);
+    let cookie = begun.headers[header::SET_COOKIE].to_str().unwrap();
+    assert!(cookie.ends_with("; Secure; HttpOnly; SameSite=Lax"), "{cookie}");
+    let cookie = cookie.split(';').next().unwrap();
+    let address = Url::parse(begun.location()).unwrap();
+    let fields: std::collections::HashMap<_, _> = address.query_pairs().into_owned().collect();
+    assert_eq!((fields["tenant"].as_str(), fields["scope"].as_str()), ("a", "openid email"));
+    assert_eq!(fields["code_challenge_method"], "S256");
+    let (state, nonce) = (&fields["state"], &fields["nonce"]);
+    let callback = |code: &str, state: &str| format!("/sign-in/oidc/callback?code={code}&state={state}");
+    assert_eq!(server.get(&callback(nonce, state), "").await.status, 403, "another browser");
+    assert_eq!(server.get(&callback(nonce, "other"), cookie).await.status, 403, "another state");
+    let replayed = server.get(&callback("other", state), cookie).await;
+    assert!(replayed.status == 502 && replayed.text.contains("belongs to another"), "{}", replayed.text);
+    let done = server.get(&callback(nonce, state), cookie).await;
+    assert!(done.status == 200 && done.text.contains("0; url=/fleet"), "{}", done.text);
+    let cookies = done.headers.get_all(header::SET_COOKIE).into_iter();
+    let session: Vec<_> = cookies.map(|cookie| cookie.to_str().unwrap().split(';').next().unwrap()).collect();
+    assert_eq!(server.get("/fleet", &session.join("; ")).await.status, 200);
+}
+
+#[tokio::test]
+async fn without_an_issuer_there_is_no_sign_in_with_oidc() {
+    let server = Server::start();
+    assert_eq!(server.get("/sign-in/oidc", "").await.status, 404);
+    assert!(!server.get("/sign-in", "").await.text.contains("single sign-on"));
 }
