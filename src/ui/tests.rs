@@ -241,6 +241,20 @@ async fn a_forged_form_changes_nothing() {
     assert!(!server.log.all().iter().any(|request| request.method == "PATCH"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_when_the_page_is_outdated() {
+    let server = Server::start();
+    let alice = server.sign_in("of-alice").await;
+    let stream = server.get("/stacks/apps/web/live?version=1", &alice).await;
+    assert_eq!((stream.status, &stream.headers["content-type"]), (200, &"text/event-stream".parse().unwrap()));
+    assert_eq!(stream.text, "event: end\ndata: null\n\n");
+    // The fake API server has no Update, so the run has ended.
+    let run = server.get("/stacks/apps/web/live?run=web-1", &alice).await;
+    assert_eq!(run.text, "event: end\ndata: null\n\n");
+    let bob = server.sign_in("of-bob").await;
+    assert_eq!(server.get("/stacks/apps/web/live", &bob).await.status, 403);
+}
+
 #[tokio::test]
 async fn a_sign_out_removes_the_cookies() {
     let server = Server::start();

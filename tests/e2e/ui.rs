@@ -135,6 +135,12 @@ fn users_see_and_change_only_what_their_tokens_permit() {
             }
             let stored = viewer.get(&format!("{path}/runs/{run}")).await;
             assert!(stored.status == 200 && stored.text.contains("step"), "{}", stored.text);
+            let outdated = viewer.get(&format!("{path}/live?version=0")).await.text;
+            assert!(outdated.contains("event: end"), "{outdated}");
+            let stream = viewer.get(&format!("{path}/live?run={run}")).await.text;
+            for event in ["event: progress", "event: log", "event: end"] {
+                assert!(stream.contains(event), "no {event} in {stream}");
+            }
             assert_eq!(viewer.act("main", "suspend", "").await.status, 403);
 
             let mut editor = Browser::open(scene).await;

@@ -25,9 +25,10 @@ use crate::api::pulumi::Stack;
 use crate::text::printable;
 use crate::ui::directory::Directory;
 use crate::ui::error::UiError;
-use crate::ui::row::Key;
+use crate::ui::row::{Key, Row};
 use crate::ui::state::{Answer, Ui, Visitor};
 use crate::ui::users::{self, User};
+use crate::view::phase::Phase;
 use crate::view::run_log::{Line, Window, is_pod_of, parameters};
 use crate::view::runs;
 
@@ -105,7 +106,7 @@ impl Follower {
         let work = async {
             let (Ok(()) | Err(Closed)) = match run {
                 Some(run) => self.follow_run(&run).await,
-                None => self.until_changed().await,
+                None => self.until(|row| row.version != self.version).await,
             };
         };
         let end = tokio::time::sleep(MAX_DURATION);
@@ -120,13 +121,14 @@ impl Follower {
         self.sender.send(event(name, data)).await.map_err(|_| Closed)
     }
 
-    /// Waits until the Stack on the page has changed. The rows come from a watch, so the wait causes no requests.
-    async fn until_changed(&self) -> Result<(), Closed> {
+    /// Waits until the page is outdated, for example because the Stack has changed or was deleted. The rows come from a
+    /// watch, so the wait causes no requests.
+    async fn until(&self, is_outdated: impl Fn(&Row) -> bool) -> Result<(), Closed> {
         let mut changes = self.directory.changes();
         tokio::time::sleep(MIN_RELOAD).await;
         loop {
             let row = self.directory.row(&self.key);
-            if row.is_none_or(|row| row.version != self.version) {
+            if row.is_none_or(|row| is_outdated(&row)) {
                 return self.send("end", &Value::Null).await;
             }
             if changes.changed().await.is_err() {
@@ -148,7 +150,10 @@ impl Follower {
                     if stop.is_some_and(|stop| Instant::now() >= stop) {
                         return self.send("end", &Value::Null).await;
                     }
-                    let update = self.update(run).await;
+                    let update: Option<Update> = match self.user.reader.get_opt(&self.key.0, run).await {
+                        Ok(update) => update,
+                        Err(error) => return self.without_progress(&error.into()).await,
+                    };
                     if update.as_ref().is_none_or(Update::is_complete) {
                         stop = stop.or_else(|| Some(Instant::now() + LAST_LINES));
                     }
@@ -173,10 +178,10 @@ impl Follower {
         }
     }
 
-    /// Returns the Update of a run. A failed read ends the stream in the same way as a deleted Update, and the page then
-    /// shows the error.
-    async fn update(&self, run: &str) -> Option<Update> {
-        self.user.reader.get_opt(&self.key.0, run).await.unwrap_or_default()
+    /// Waits until the run has ended, without its progress. For example, the user may not read Updates.
+    async fn without_progress(&self, error: &UiError) -> Result<(), Closed> {
+        self.send("note", &json!(printable(&error.to_string()))).await?;
+        self.until(|row| row.phase != Phase::Running).await
     }
 
     /// Sends the progress of a run if it has changed.
