@@ -15,7 +15,9 @@ pub(super) enum UiError {
     InvalidToken,
     #[error("too many sign-ins: wait a few seconds, and sign in again")]
     TooManySignIns,
-    #[error("the request was not sent by a page of this UI, or it has expired: reload the page, and repeat the request")]
+    #[error(
+        "the request was not sent by a page of this UI, or it has expired: reload the page, and repeat the request"
+    )]
     Forged,
     #[error("invalid form: {0}")]
     Form(&'static str),
