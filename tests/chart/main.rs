@@ -340,6 +340,8 @@ fn conflicting_values_are_rejected_with_the_names_of_the_values() {
             "ui.enabled=true,ui.ingress.enabled=true,ui.ingress.hosts={a}",
             "requires ui.ingress.hosts and ui.ingress.tls",
         ),
+        ("ui.enabled=true,ui.oidc.issuer=https://a", "requires ui.enabled, ui.url and ui.oidc.clientId"),
+        ("ui.oidc.clientId=a", "require ui.oidc.issuer"),
         ("flux.enabled=false,flux.namespace=a", "require flux.enabled"),
         ("traces.workspaceEndpoint=grpc://a:1", "require traces.endpoint"),
         ("serviceAccount.create=false", "requires serviceAccount.name"),

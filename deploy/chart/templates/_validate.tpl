@@ -40,6 +40,12 @@
 {{- if and $values.ui.ingress.enabled (not (and $values.ui.ingress.hosts $values.ui.ingress.tls)) -}}
 {{- fail "ui.ingress.enabled requires ui.ingress.hosts and ui.ingress.tls: users enter tokens in the web UI" -}}
 {{- end -}}
+{{- if and $values.ui.oidc.issuer (not (and $values.ui.enabled $values.ui.url $values.ui.oidc.clientId)) -}}
+{{- fail "ui.oidc.issuer requires ui.enabled, ui.url and ui.oidc.clientId" -}}
+{{- end -}}
+{{- if and (not $values.ui.oidc.issuer) (or $values.ui.oidc.clientId $values.ui.oidc.scopes $values.ui.oidc.clientSecret.name) -}}
+{{- fail "ui.oidc.clientId, ui.oidc.scopes and ui.oidc.clientSecret.name require ui.oidc.issuer" -}}
+{{- end -}}
 {{- if and (not $values.traces.endpoint) (or $values.traces.workspaceEndpoint $values.traces.headersSecret.name) -}}
 {{- fail "traces.workspaceEndpoint and traces.headersSecret.name require traces.endpoint" -}}
 {{- end -}}
@@ -68,7 +74,9 @@
 {{- $named := dict
   "log-level" "controller.logLevel" "log-encoding" "controller.logFormat" "concurrent" "controller.concurrent"
   "no-cross-namespace-refs" "controller.noCrossNamespaceRefs" "events-addr" "flux.eventsAddr"
-  "artifact-hosts" "flux.artifactHosts" "receiver-addr" "receiver.enabled" "ui-addr" "ui.enabled" "watch-all-namespaces" "watch.namespace"
+  "artifact-hosts" "flux.artifactHosts" "receiver-addr" "receiver.enabled" "ui-addr" "ui.enabled" "ui-url" "ui.url"
+  "ui-oidc-issuer" "ui.oidc.issuer" "ui-oidc-client-id" "ui.oidc.clientId" "ui-oidc-scopes" "ui.oidc.scopes"
+  "ui-oidc-client-secret-file" "ui.oidc.clientSecret.name" "watch-all-namespaces" "watch.namespace"
   "watch-namespace" "watch.namespace" "watch-label-selector" "watch.labelSelector or shards"
   "leader-election-lease-duration" "leaderElection.leaseDuration"
   "leader-election-renew-deadline" "leaderElection.renewDeadline"
