@@ -122,8 +122,9 @@ mod tests {
 
     #[test]
     fn the_fleet_counts_phases_and_lists_stacks_that_need_attention() {
-        let of =
-            |name: &str, conditions| Arc::new(Row::of(&stack(name, &json!({}), &json!({ "conditions": conditions }))));
+        let of = |name: &str, conditions: serde_json::Value| {
+            Arc::new(Row::of(&stack(name, &json!({}), &json!({ "conditions": conditions }))))
+        };
         let rows = [
             of("a", json!([condition("Ready", "True", "ProcessingCompleted", "")])),
             of("b", json!([condition("Stalled", "True", "SpecInvalid", "bad & wrong")])),
