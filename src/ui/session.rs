@@ -60,7 +60,7 @@ impl Sessions {
     pub(super) fn new() -> Result<Self, SessionError> {
         let random = SystemRandom::new();
         let key = |length: usize| {
-            let mut key = Zeroizing::new(vec![0; length]);
+            let mut key = Zeroizing::new(vec![0_u8; length]);
             random.fill(&mut key).map(|()| key).map_err(|_| SessionError)
         };
         let encryption = UnboundKey::new(&AES_256_GCM, &key(KEY_LENGTH)?).map_err(|_| SessionError)?;
@@ -126,7 +126,7 @@ impl Sessions {
 
     /// Returns a random text of this number of bytes.
     pub(super) fn random(&self, length: usize) -> Result<String, SessionError> {
-        let mut bytes = vec![0; length];
+        let mut bytes = vec![0_u8; length];
         self.random.fill(&mut bytes).map_err(|_| SessionError)?;
         Ok(BASE64_URL_SAFE_NO_PAD.encode(bytes))
     }
