@@ -193,7 +193,6 @@ impl ManagerConfig {
         let artifact_limits = artifact_limits(&flags)?;
         let watch_namespace = watch_namespace(&flags)?;
         let leader_election = flags.enable_leader_election.then(|| leader_election(&flags)).transpose()?;
-        let artifact_hosts = flags.artifact_hosts.iter().filter(|host| !host.trim().is_empty());
         Ok(ManagerConfig {
             leader_election,
             retry_delays: retry_delays(&flags)?,
@@ -238,7 +237,7 @@ impl ManagerConfig {
             default_run_timeout,
             max_run_timeout,
             cluster_name: cluster_name(&flags.cluster_name)?,
-            artifact_hosts: artifact_hosts.map(|host| artifact_host(host)).collect::<Result<_, _>>()?,
+            artifact_hosts: artifact_hosts(&flags.artifact_hosts)?,
             source_controller_localhost: localhost("SOURCE_CONTROLLER_LOCALHOST", flags.source_controller_localhost)?,
             source_watcher_localhost: localhost("SOURCE_WATCHER_LOCALHOST", flags.source_watcher_localhost)?,
         })
@@ -432,6 +431,10 @@ fn history(flags: &ManagerFlags) -> Result<Option<HistoryConfig>, ConfigError> {
     let address = address("history-addr", &flags.history_addr)?;
     let settings = history::of_flags(flags, history_max_age(flags)?, address);
     settings.map_err(|(flag, value, valid)| invalid(flag, value, valid))
+}
+
+fn artifact_hosts(hosts: &[String]) -> Result<Vec<String>, ConfigError> {
+    hosts.iter().filter(|host| !host.trim().is_empty()).map(|host| artifact_host(host)).collect()
 }
 
 /// Returns the settings of the web UI, or `None` if the web UI is disabled.
