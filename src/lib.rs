@@ -35,6 +35,7 @@ pub mod controller;
 pub mod history_api;
 #[cfg(target_os = "linux")]
 pub mod receiver;
+#[cfg(target_os = "linux")]
 pub mod ui;
 
 #[cfg(target_os = "linux")]
