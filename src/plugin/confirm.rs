@@ -2,8 +2,9 @@
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
+use pulumi_controller::text::printable;
+
 use crate::plugin::error::PluginError;
-use crate::plugin::screen::printable;
 
 /// A question about a change.
 pub struct Question<'a> {

@@ -6,13 +6,12 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{Api, AttachParams};
 use pulumi_controller::api::names;
-use pulumi_controller::text::chain;
+use pulumi_controller::text::{chain, printable};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::time::timeout_at;
 
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::screen::printable;
 
 /// Size of each buffer between the connection and the plugin, in bytes.
 const BUFFER: usize = 64 * 1024;

@@ -9,10 +9,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use pulumi_controller::api::names;
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::view::phase;
 
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::phase;
 use crate::plugin::select::full_name;
 
 /// Effect of a command on the state of the Pulumi stack.

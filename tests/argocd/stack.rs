@@ -59,6 +59,7 @@ fn rows() -> Vec<Row> {
         (State::PlanRejected(text("plan 1")), of_preview(None), "Degraded", &["plan 1"]),
         (State::AwaitingPermission("Paused", text("namespace paused")), None, "Progressing", &["namespace paused"]),
         (State::AwaitingPermission("OutsideSchedule", text("up waits")), None, "Progressing", &["up waits"]),
+        (State::AwaitingPermission("InputsChangeOften", text("up waits")), None, "Progressing", &["up waits"]),
         (State::DestroyUnconfirmed(text("too many destroys")), None, "Degraded", &["too many destroys"]),
         (State::Failed, failed("UpdateFailed", 2), "Degraded", &["boom", "; 2 update failure(s); ", "retrying"]),
         (

@@ -3,7 +3,7 @@
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::ResourceExt as _;
 use pulumi_controller::api::pulumi::{ApprovalDecision, Stack, StackPlan};
-use pulumi_controller::text::{printable, printable_line};
+use pulumi_controller::text::printable_line;
 use pulumi_controller::view::decisions::approval;
 
 use crate::plugin::args::DecisionFlags;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use kube::ResourceExt as _;
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::text::printable_line;
 use serde_json::Value;
 
 use crate::plugin::args::{ExportFlags, StackCommand, StateCommand};
@@ -15,7 +16,7 @@ use crate::plugin::error::PluginError;
 use crate::plugin::exec::{self, MAX_OUTPUT, Process, printable_output};
 use crate::plugin::pod_cli::PodCommand;
 use crate::plugin::progress::Progress;
-use crate::plugin::screen::{self, escaped_json, printable_line};
+use crate::plugin::screen::{self, escaped_json};
 use crate::plugin::select::full_name;
 use crate::plugin::workspace_pod::{self, Effect};
 

@@ -207,6 +207,11 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/OutsideSchedule", "Reconciling=True/OutsideSchedule"],
         ),
         (
+            State::AwaitingPermission(stack_reason::INPUTS_CHANGE_OFTEN, text("a Secret has changed")),
+            None,
+            &["Ready=False/InputsChangeOften", "Reconciling=True/InputsChangeOften"],
+        ),
+        (
             State::DestroyUnconfirmed(text("the destroy waits for a confirmation")),
             None,
             &["Ready=False/DestroyUnconfirmed", "Stalled=True/DestroyUnconfirmed"],
@@ -390,6 +395,7 @@ fn failed_runs_and_blocking_states_are_reported_as_failing() {
         "AwaitingApproval",
         "Paused",
         "OutsideSchedule",
+        "InputsChangeOften",
         "ProcessingCompleted",
         "Previewed",
     ];
