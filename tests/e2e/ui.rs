@@ -8,9 +8,7 @@ use kube::client::Body;
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{Controller, Program, Scene, WaitLimit, client, in_scene, kubectl, run_alone, run_with_cleanup};
-
-const ADDRESS: &str = "--ui-addr=:9294";
+use crate::harness::{Controller, Program, Scene, WaitLimit, kubectl, run};
 
 /// Response of the UI.
 struct Page {
@@ -95,67 +93,53 @@ async fn token(scene: &Scene, name: &str, role: Option<&str>) -> String {
     kubectl(&["create", "token", name, "--namespace", &scene.namespace, "--duration", "1h"], "").await.trim().to_owned()
 }
 
-/// Runs a test with a controller that serves the UI.
-async fn with_ui(test: impl AsyncFn(&Scene)) {
-    let controller = Controller::new(&client().await);
-    let before = controller.arguments().await;
-    let test = async || {
-        controller.start_with(&[before.as_slice(), &[ADDRESS.to_owned()]].concat(), 1).await;
-        in_scene("ui", async |scene| test(scene).await).await;
-    };
-    run_with_cleanup(test, async || controller.start_with(&before, 1).await).await;
-}
-
 #[test]
 fn users_see_and_change_only_what_their_tokens_permit() {
-    run_alone(async || {
-        with_ui(async |scene| {
-            let source = scene.source("app").await;
-            let program = Program::new("ui").step("step", json!({ "value": "one" })).output("greeting", json!("hello"));
-            let commit = source.push(&program.files()).await;
-            let main = scene.start(scene.stack("main", &source)).await;
-            let stack = main.until_applied(&commit).await;
-            let run = stack.status.and_then(|status| status.runs.into_iter().next()).expect("a run").name;
-            let path = format!("/stacks/{}/main", scene.namespace);
+    run("ui", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("ui").step("step", json!({ "value": "one" })).output("greeting", json!("hello"));
+        let commit = source.push(&program.files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let stack = main.until_applied(&commit).await;
+        let run = stack.status.and_then(|status| status.runs.into_iter().next()).expect("a run").name;
+        let path = format!("/stacks/{}/main", scene.namespace);
 
-            let mut nobody = Browser::open(scene).await;
-            assert_eq!(nobody.get(&path).await.status, 303, "without a session, the user signs in");
-            assert_eq!(nobody.post("/sign-in", "token=wrong").await.status, 401);
-            nobody.sign_in(&token(scene, "nobody", None).await).await;
-            assert!(nobody.get("/").await.text.contains("No Stack matches"));
-            assert_eq!(nobody.get(&path).await.status, 403);
+        let mut nobody = Browser::open(scene).await;
+        assert_eq!(nobody.get(&path).await.status, 303, "without a session, the user signs in");
+        assert_eq!(nobody.post("/sign-in", "token=wrong").await.status, 401);
+        nobody.sign_in(&token(scene, "nobody", None).await).await;
+        assert!(nobody.get("/").await.text.contains("No Stack matches"));
+        assert_eq!(nobody.get(&path).await.status, 403);
 
-            let mut viewer = Browser::open(scene).await;
-            viewer.sign_in(&token(scene, "viewer", Some("view")).await).await;
-            let list = viewer.get(&format!("/?namespace={}", scene.namespace)).await;
-            assert!(list.status == 200 && list.text.contains(">main</a>"), "{}", list.text);
-            let page = viewer.get(&path).await;
-            for expected in ["Ready", "greeting", "hello", &run] {
-                assert!(page.text.contains(expected), "no {expected} in {}", page.text);
-            }
-            let stored = viewer.get(&format!("{path}/runs/{run}")).await;
-            assert!(stored.status == 200 && stored.text.contains("step"), "{}", stored.text);
-            let outdated = viewer.get(&format!("{path}/live?version=0")).await.text;
-            assert!(outdated.contains("event: end"), "{outdated}");
-            let stream = viewer.get(&format!("{path}/live?run={run}")).await.text;
-            for event in ["event: progress", "event: log", "event: end"] {
-                assert!(stream.contains(event), "no {event} in {stream}");
-            }
-            assert_eq!(viewer.act("main", "suspend", "").await.status, 403);
+        let mut viewer = Browser::open(scene).await;
+        viewer.sign_in(&token(scene, "viewer", Some("view")).await).await;
+        let list = viewer.get(&format!("/?namespace={}", scene.namespace)).await;
+        assert!(list.status == 200 && list.text.contains(">main</a>"), "{}", list.text);
+        let page = viewer.get(&path).await;
+        for expected in ["Ready", "greeting", "hello", &run] {
+            assert!(page.text.contains(expected), "no {expected} in {}", page.text);
+        }
+        let stored = viewer.get(&format!("{path}/runs/{run}")).await;
+        assert!(stored.status == 200 && stored.text.contains("step"), "{}", stored.text);
+        let outdated = viewer.get(&format!("{path}/live?version=0")).await.text;
+        assert!(outdated.contains("event: end"), "{outdated}");
+        let stream = viewer.get(&format!("{path}/live?run={run}")).await.text;
+        for event in ["event: progress", "event: log", "event: end"] {
+            assert!(stream.contains(event), "no {event} in {stream}");
+        }
+        assert_eq!(viewer.act("main", "suspend", "").await.status, 403);
 
-            let mut editor = Browser::open(scene).await;
-            editor.sign_in(&token(scene, "editor", Some("edit")).await).await;
-            assert_eq!(editor.post(&format!("{path}/actions/suspend"), "").await.status, 403, "without a form token");
-            for (action, is_suspended) in [("suspend", Some(true)), ("resume", None)] {
-                let done = editor.act("main", action, "").await;
-                assert_eq!(done.status, 303, "{}", done.text);
-                assert_eq!(main.get().await.spec.suspend, is_suspended);
-            }
-            let before = main.updates().await.len();
-            assert_eq!(editor.act("main", "reconcile", "").await.status, 303);
-            let is_done = |stack: &Stack| stack.status.as_ref().is_some_and(|status| status.runs.len() > before);
-            main.until("to have run on request", WaitLimit::Run, is_done).await;
-        })
-        .await;
+        let mut editor = Browser::open(scene).await;
+        editor.sign_in(&token(scene, "editor", Some("edit")).await).await;
+        assert_eq!(editor.post(&format!("{path}/actions/suspend"), "").await.status, 403, "without a form token");
+        for (action, is_suspended) in [("suspend", Some(true)), ("resume", None)] {
+            let done = editor.act("main", action, "").await;
+            assert_eq!(done.status, 303, "{}", done.text);
+            assert_eq!(main.get().await.spec.suspend, is_suspended);
+        }
+        let before = main.updates().await.len();
+        assert_eq!(editor.act("main", "reconcile", "").await.status, 303);
+        let is_done = |stack: &Stack| stack.status.as_ref().is_some_and(|status| status.runs.len() > before);
+        main.until("to have run on request", WaitLimit::Run, is_done).await;
     });
 }
