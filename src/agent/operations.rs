@@ -102,6 +102,7 @@ impl Operations {
     /// Ends the operations that a previous agent left unfinished, and records them as interrupted. This agent cannot
     /// wait for their processes, because they are not its children.
     pub async fn recover(&self) -> Result<(), Refusal> {
+        self.journal.forget_unfinished_of_other_pods(&self.identity.pod_uid);
         for record in self.journal.unfinished() {
             let request = record.request();
             if request.process_space == self.identity.process_space {
@@ -345,6 +346,7 @@ impl Operations {
             message: request.message.clone(),
             start_id: self.identity.start_id.clone(),
             process_space: self.identity.process_space.clone(),
+            pod_uid: Some(self.identity.pod_uid.clone()),
             started: journal::now(),
             project: project.as_ref().map(|project| project.name.clone()),
             runtime: project.map(|project| project.runtime),

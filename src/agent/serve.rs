@@ -226,17 +226,28 @@ struct TerminationMessage<'a> {
     interrupted: bool,
 }
 
-/// Cancels the running operation and waits for its end, for at most `grace` minus the reserved part. Then waits at most
-/// [`RECORD_TIMEOUT`] until the controller has recorded all results.
+/// Cancels the running operation and waits for its end, for at most `grace` minus the reserved part. Then reports all results
+/// and syncs a persistent volume.
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();
     operations.tasks.close();
-    if timeout_at(begin + grace.saturating_sub(cancellation::reserve(grace)), operations.tasks.wait()).await.is_err() {
+    let end = begin + grace.saturating_sub(cancellation::reserve(grace));
+    let has_ended = timeout_at(end, operations.tasks.wait()).await.is_ok();
+    if !has_ended {
         tracing::error!("the operation did not end within the termination grace period");
-    } else {
-        operations.source.sync_for_next_pod().await;
     }
+    let sync = async {
+        if has_ended {
+            operations.source.sync_for_next_pod().await;
+        }
+    };
+    // A slow volume must not delay the report of the results.
+    tokio::join!(report_results(operations, log), sync);
+}
+
+/// Writes the termination message, and waits at most [`RECORD_TIMEOUT`] until the controller has recorded all results.
+async fn report_results(operations: &Arc<Operations>, log: &Path) {
     let pending = operations.journal.unacknowledged();
     let Some(last) = pending.last() else { return };
     if let Err(error) = std::fs::write(log, termination_message(last)) {

@@ -117,6 +117,23 @@ impl Journal {
         self.records().values().filter(|record| record.result().is_none()).cloned().collect()
     }
 
+    /// Removes the operations without a result that were started in another pod with the same persistent volume. Their
+    /// processes can still be running in that pod, for example after a forced deletion of the pod. The controller therefore
+    /// determines their end from the state of that pod, not from this agent.
+    pub fn forget_unfinished_of_other_pods(&self, pod_uid: &str) {
+        for record in self.unfinished() {
+            let Request { id, pod_uid: started_in, .. } = record.request();
+            if started_in.as_ref().is_none_or(|started_in| started_in == pod_uid) {
+                continue;
+            }
+            tracing::warn!(operation = id, pod_uid = started_in, "removing an unfinished operation of another pod");
+            if let Err(error) = record.remove() {
+                tracing::warn!(operation = id, %error, "failed to remove an unfinished operation of another pod");
+            }
+            self.records().remove(id);
+        }
+    }
+
     /// Returns the operations of a stack for which the journal contains a result. Such an operation has no running
     /// process.
     pub fn finished(&self, stack: &str) -> Vec<Arc<JournalRecord>> {

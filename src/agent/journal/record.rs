@@ -43,6 +43,9 @@ pub struct Request {
     pub start_id: String,
     /// Process space in which the process IDs of the operation are valid.
     pub process_space: String,
+    /// UID of the pod of this agent. Absent in the journal of an earlier version.
+    #[serde(default)]
+    pub pod_uid: Option<String>,
     /// Start time in milliseconds since 1970.
     pub started: i64,
     /// Name of the project.

@@ -95,6 +95,26 @@ async fn a_reopened_journal_contains_finished_and_unfinished_operations() {
 }
 
 #[test]
+fn only_the_pod_of_an_unfinished_operation_can_report_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path()).unwrap();
+    let in_pod = |id: &str, pod: Option<&str>| {
+        journal.begin(Request { pod_uid: pod.map(str::to_owned), ..request(id, 1) }).unwrap()
+    };
+    in_pod("own", Some("this"));
+    in_pod("earlier-version", None);
+    in_pod("other", Some("previous"));
+    journal.finish(&in_pod("finished", Some("previous")), result("done"));
+    drop(journal);
+
+    let journal = Journal::open(directory.path()).unwrap();
+    journal.forget_unfinished_of_other_pods("this");
+    let kept: Vec<String> = journal.records().keys().cloned().collect();
+    assert_eq!(kept, ["earlier-version", "finished", "own"]);
+    assert!(!directory.path().join("other").exists());
+}
+
+#[test]
 fn an_operation_with_an_unreadable_result_is_unfinished() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();
