@@ -40,12 +40,13 @@ impl FirstLists {
         })
     }
 
-    /// Waits until all first lists are complete, or until [`MAX_DELAY`] has passed.
+    /// Waits until all first lists are complete, or until [`MAX_DELAY`] has passed. After the delay, no later call waits, so
+    /// a watch that never lists its objects delays only the first list of the controller.
     pub async fn complete(&self) {
         let mut missing = self.missing.subscribe();
-        let complete = missing.wait_for(|missing| *missing == 0);
-        if tokio::time::timeout(MAX_DELAY, complete).await.is_err() {
-            let missing = *self.missing.borrow();
+        let is_late = tokio::time::timeout(MAX_DELAY, missing.wait_for(|missing| *missing == 0)).await.is_err();
+        if is_late {
+            let missing = self.missing.send_replace(0);
             tracing::warn!(missing, "starting reconciliations before the first lists of all watches are complete");
         }
     }
@@ -97,6 +98,7 @@ mod tests {
             first.next().await.unwrap().unwrap();
         }
         assert!(delay(&lists).await >= MAX_DELAY, "the second list is incomplete");
+        assert_eq!(delay(&lists).await, Duration::ZERO, "the delay applies only once");
         other.unbounded_send(Ok(Event::InitDone)).unwrap();
         second.next().await.unwrap().unwrap();
         assert_eq!(delay(&lists).await, Duration::ZERO);
