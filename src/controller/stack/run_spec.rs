@@ -5,15 +5,24 @@
 use crate::api::pulumi::{RunInputs, Stack, StackSpec, StackStatus};
 use crate::artifact::Digest;
 
-/// Returns the digest of the fields that affect a run. If the spec has not changed since the last run, returns its recorded
-/// digest.
+/// Returns the digest of the fields that affect a run. If these fields have not changed since the last run, returns its
+/// recorded digest.
 pub fn digest(stack: &Stack) -> Digest {
-    let is_current = |inputs: &&RunInputs| Some(inputs.generation) == stack.metadata.generation;
+    let is_current = |inputs: &&RunInputs| Some(inputs.generation) == stack.metadata.generation || is_of(stack, inputs);
     let recorded = last_inputs(stack).filter(is_current).and_then(|inputs| inputs.run_spec_digest.clone());
-    recorded.unwrap_or_else(|| {
-        let spec = StackSpec { drift: None, schedule: None, ttl: None, expires_at: None, ..stack.spec.clone() };
-        Digest::of(&serde_json::to_vec(&spec).unwrap_or_default())
-    })
+    recorded.unwrap_or_else(|| of_generation(stack, stack.metadata.generation.unwrap_or_default()))
+}
+
+/// Returns the digest of the fields that affect a run, and of the generation. An earlier version of the controller records
+/// the generations of its runs and keeps the digest of an earlier run, which is then the digest of another generation.
+fn of_generation(stack: &Stack, generation: i64) -> Digest {
+    let spec = StackSpec { drift: None, schedule: None, ttl: None, expires_at: None, ..stack.spec.clone() };
+    Digest::of(&serde_json::to_vec(&(generation, spec)).unwrap_or_default())
+}
+
+/// Returns whether the inputs contain the digest of the current fields.
+fn is_of(stack: &Stack, inputs: &RunInputs) -> bool {
+    inputs.run_spec_digest.as_ref().is_some_and(|recorded| *recorded == of_generation(stack, inputs.generation))
 }
 
 /// Returns whether two runs have the same spec. Runs of earlier versions and of the Pulumi Kubernetes Operator have no
@@ -26,7 +35,7 @@ pub fn is_same(before: &RunInputs, now: &RunInputs) -> bool {
 /// Returns whether a field that affects runs has changed since a run was recorded with these inputs.
 pub fn has_changed(stack: &Stack, inputs: &RunInputs) -> bool {
     let is_other = stack.metadata.generation.is_some_and(|generation| generation != inputs.generation);
-    is_other && inputs.run_spec_digest.as_ref().is_none_or(|recorded| *recorded != digest(stack))
+    is_other && !is_of(stack, inputs)
 }
 
 /// Returns the status in which the last run has the current generation, if only fields that do not affect runs have changed
@@ -38,7 +47,8 @@ pub fn with_current_generation(stack: &Stack) -> Option<StackStatus> {
         return None;
     }
     let mut status = stack.status.clone()?;
-    status.last_update.as_mut()?.inputs.generation = generation;
+    let inputs = &mut status.last_update.as_mut()?.inputs;
+    (inputs.generation, inputs.run_spec_digest) = (generation, Some(of_generation(stack, generation)));
     Some(status)
 }
 
@@ -80,6 +90,23 @@ mod tests {
     }
 
     #[test]
+    fn a_digest_that_an_earlier_version_has_kept_is_ignored() {
+        let inputs = |generation, recorded: i64| RunInputs {
+            generation,
+            run_spec_digest: Some(of_generation(&stack(json!({})), recorded)),
+            ..RunInputs::default()
+        };
+        for (before, expected) in [(inputs(1, 1), true), (inputs(1, 0), false)] {
+            let mut stack = stack(json!({"ttl": "1h"}));
+            let last = LastUpdate { inputs: before.clone(), ..LastUpdate::default() };
+            stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
+            let now = RunInputs { generation: 2, run_spec_digest: Some(digest(&stack)), ..RunInputs::default() };
+            assert_eq!(is_same(&before, &now), expected, "{before:?}");
+            assert_eq!(has_changed(&stack, &before), !expected, "{before:?}");
+        }
+    }
+
+    #[test]
     fn the_generation_of_the_last_run_follows_a_change_that_does_not_affect_runs() {
         let adopted = |spec: Value, run_spec_digest: Option<Digest>, generation: i64| {
             let mut stack = stack(spec);
@@ -89,11 +116,13 @@ mod tests {
             let status = with_current_generation(&stack);
             status.and_then(|status| status.last_update).map(|last| last.inputs.generation)
         };
-        let before = || Some(digest(&stack(json!({}))));
+        let of = |generation: i64| Some(of_generation(&stack(json!({})), generation));
+        let before = || of(1);
         assert_eq!(adopted(json!({"ttl": "1h"}), before(), 1), Some(2));
         assert_eq!(adopted(json!({"targets": ["urn"]}), before(), 1), None, "a run is due");
         assert_eq!(adopted(json!({"ttl": "1h"}), None, 1), None, "an earlier version has recorded the run");
-        assert_eq!(adopted(json!({"ttl": "1h"}), before(), 2), None, "the generation is already recorded");
+        assert_eq!(adopted(json!({"ttl": "1h"}), of(2), 2), None, "the generation is already recorded");
+        assert_eq!(adopted(json!({"ttl": "1h"}), of(0), 1), None, "an earlier version has recorded the last run");
         assert_eq!(with_current_generation(&stack(json!({}))), None, "the Stack has never run");
     }
 }
