@@ -202,6 +202,7 @@ fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> O
         () if deletion::has_dependents_in_deletion(observed) => Some("dependent Stacks are destroyed first"),
         () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
         () if run_spec::has_changed(stack, &current.inputs) => Some("the Stack has changed"),
+        () if drift::is_disabled_correction(stack, current) => Some("the correction of drift was disabled"),
         () if gone => Some("the Workspace was deleted"),
         () if let Some(why) = approval::withdrawn(observed, current) => Some(why),
         () if restriction(observed, current.kind, now).is_some() => Some("a pause or a schedule prevents the run"),

@@ -21,6 +21,8 @@ use crate::controller::stack::schedule::{self, Due};
 
 mod cron;
 
+/// Message about a run that corrects drift.
+const CORRECTION: &str = "Drift detected by the last drift check";
 /// Minimum time between a run or a drift check and the next drift check.
 const MIN_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 /// Maximum number of rules for ignored drift.
@@ -135,24 +137,33 @@ fn check_rules(rules: &[DriftIgnoreRule]) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns whether the runs of a Stack correct drift.
+fn corrects(stack: &Stack) -> bool {
+    stack.spec.drift.as_ref().is_some_and(|policy| policy.mode == DriftMode::Correct)
+}
+
+/// Returns whether the recorded run corrects drift, but a user has disabled the correction since then. A change to
+/// `spec.drift` does not revoke other runs.
+pub fn is_disabled_correction(stack: &Stack, current: &CurrentUpdate) -> bool {
+    current.message == CORRECTION && !corrects(stack)
+}
+
 /// Returns whether a run must correct the drift that the last drift check found.
 pub fn is_correction_due(stack: &Stack) -> bool {
-    let corrects = stack.spec.drift.as_ref().is_some_and(|policy| policy.mode == DriftMode::Correct);
     let drift = stack.status.as_ref().and_then(|status| status.drift.as_ref());
-    corrects && drift.is_some_and(|drift| drift.count > 0 && drift.correction_requested != Some(true))
+    corrects(stack) && drift.is_some_and(|drift| drift.count > 0 && drift.correction_requested != Some(true))
 }
 
 /// Changes `due` if no other run is due and a run must correct drift.
 pub fn with_correction(stack: &Stack, kind: UpdateKind, due: Due) -> Due {
     match due {
-        Due::Done(_) if kind == UpdateKind::Up && is_correction_due(stack) => {
-            Due::Now("Drift detected by the last drift check".to_owned())
-        }
+        Due::Done(_) if kind == UpdateKind::Up && is_correction_due(stack) => Due::Now(CORRECTION.to_owned()),
         due => due,
     }
 }
 
-/// Returns whether the recorded run is a drift check that must end, because the inputs of the Stack have changed.
+/// Returns whether the recorded run is a drift check that must end, because the inputs of the Stack or the subject of its
+/// drift checks have changed.
 pub fn is_superseded(observed: &Observed, current: &CurrentUpdate) -> bool {
     if !is_check(current) {
         return false;
@@ -160,6 +171,7 @@ pub fn is_superseded(observed: &Observed, current: &CurrentUpdate) -> bool {
     let stack = &observed.stack;
     stack.metadata.deletion_timestamp.is_some()
         || run_spec::has_changed(stack, &current.inputs)
+        || expects_no_changes(stack) != (current.preview_of == Some(PreviewOf::Up))
         || has_other_inputs(observed)
 }
 

@@ -291,6 +291,19 @@ fn a_check_that_expects_no_changes_previews_the_program_with_a_refresh() {
 }
 
 #[test]
+fn a_correction_is_revoked_if_a_user_disables_it() {
+    let correction = CurrentUpdate { message: CORRECTION.to_owned(), ..CurrentUpdate::default() };
+    let other = CurrentUpdate { message: "New stack generation: 2".to_owned(), ..CurrentUpdate::default() };
+    for (policy, expected) in
+        [(json!({"interval": "1h", "mode": "Correct"}), false), (json!({"interval": "1h"}), true), (Value::Null, true)]
+    {
+        let stack = stack(policy.clone(), StackStatus::default());
+        assert_eq!(is_disabled_correction(&stack, &correction), expected, "{policy}");
+        assert!(!is_disabled_correction(&stack, &other), "{policy}");
+    }
+}
+
+#[test]
 fn a_changed_spec_source_or_request_ends_a_drift_check() {
     let check = CurrentUpdate {
         inputs: crate::api::pulumi::RunInputs { generation: 3, ..Default::default() },
@@ -314,6 +327,11 @@ fn a_changed_spec_source_or_request_ends_a_drift_check() {
     let mut changed = observed(b"a");
     changed.stack.metadata.generation = Some(4);
     assert!(is_superseded(&changed, &check), "a changed spec");
+    let mut strict = observed(b"a");
+    strict.stack.spec.drift = serde_json::from_value(json!({"interval": "1h", "expectNoChanges": true})).unwrap();
+    assert!(is_superseded(&strict, &check), "the check would not preview the program");
+    let of_program = CurrentUpdate { preview_of: Some(PreviewOf::Up), ..check.clone() };
+    assert!(!is_superseded(&strict, &of_program) && is_superseded(&observed(b"a"), &of_program));
     let mut deleted = observed(b"a");
     deleted.stack.metadata.deletion_timestamp = Some(Time(at(9)));
     assert!(is_superseded(&deleted, &check), "a deletion");
