@@ -7,20 +7,21 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::conditions::{self, stack_reason};
 use crate::api::pulumi::{RunRecord, Stack};
 use crate::controller::stack::restrictions::Held;
-use crate::controller::stack::run;
+use crate::controller::stack::{approval, run};
 
 /// Maximum number of consecutive runs with this cause in [`PERIOD`].
 const MAX_RUNS: usize = 6;
 const PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
 /// Returns why a run that is due for this cause waits. Returns `None` if the run may start. A run with another cause, for
-/// example because of a request, ends the sequence.
+/// example because of a request or an approval, ends the sequence. The execution of a plan without an approval does not.
 pub fn held(stack: &Stack, cause: &str, now: Timestamp) -> Option<Held> {
     let status = stack.status.as_ref()?;
     if stack.spec.write_outputs_to.is_empty() || !run::is_input_change(cause) {
         return None;
     }
-    let is_repeated = |run: &&RunRecord| run.cause.as_deref().is_some_and(run::is_input_change);
+    let is_automatic = |cause: &str| run::is_input_change(cause) || approval::is_automatic(cause);
+    let is_repeated = |run: &&RunRecord| run.cause.as_deref().is_some_and(is_automatic);
     let repeated = status.runs.iter().take_while(is_repeated);
     let first = repeated.filter_map(|run| run.end_time.as_ref()).nth(MAX_RUNS - 1)?.0;
     let until = first.checked_add(PERIOD).ok()?;
@@ -65,9 +66,14 @@ mod tests {
         let repeated = [CONFIG, "ConfigMap a has changed", CONFIG, "Secret b has changed", CONFIG, CONFIG];
         let with_request =
             [CONFIG, CONFIG, "Requested at: \"1\"", CONFIG, CONFIG, CONFIG, CONFIG, CONFIG, CONFIG, CONFIG];
+        let plan = "Plan within the limits of spec.approval";
+        let plans = [plan, CONFIG, "Plan without changes", CONFIG, plan, CONFIG];
+        let approved = [plan, CONFIG, "Plan approved by alice", CONFIG, plan, CONFIG];
         let end = at(500 + 3600);
         let rows = [
             ("six runs", stack(&repeated, targets()), CONFIG, Some(end)),
+            ("plans without approvals", stack(&plans, targets()), CONFIG, Some(end)),
+            ("an approval ends the sequence", stack(&approved, targets()), CONFIG, None),
             ("another cause", stack(&repeated, targets()), "New commit detected: \"main@sha1:a\"", None),
             ("five runs", stack(&repeated[..5], targets()), CONFIG, None),
             ("a request ends the sequence", stack(&with_request, targets()), CONFIG, None),

@@ -15,6 +15,10 @@ use crate::controller::stack::prerequisites::expression::ExpressionError;
 use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::schedule::{self, Due};
 
+/// Reasons for the execution of a plan that requires no approval.
+const WITHOUT_CHANGES: &str = "Plan without changes";
+const WITHIN_LIMITS: &str = "Plan within the limits of spec.approval";
+
 /// Decision about a run of a Stack.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Gate {
@@ -45,6 +49,11 @@ pub fn gate(observed: &Observed, candidate: &RunCandidate, kind: UpdateKind, due
         (Some((plan, state)), Due::Now(_) | Due::Done(_)) => decide(observed, policy, plan, state),
         (None | Some(_), _) => Gate::Open,
     }
+}
+
+/// Returns whether the cause of a run is a plan that required no approval.
+pub fn is_automatic(cause: &str) -> bool {
+    [WITHOUT_CHANGES, WITHIN_LIMITS].contains(&cause)
 }
 
 /// Returns the reason why a recorded run must not execute its plan. The approval was withdrawn, or a user rejected the
@@ -97,14 +106,14 @@ fn decide(observed: &Observed, policy: &ApprovalPolicy, plan: &StackPlan, state:
     };
     let Some(resources) = &state.changes else { return Gate::Evaluating };
     if plan.resource_count == 0 {
-        return execute(Vec::new(), "Plan without changes".to_owned());
+        return execute(Vec::new(), WITHOUT_CHANGES.to_owned());
     }
     let votes = votes(observed, policy, plan, state);
     if let Some(rejection) = votes.rejection {
         return Gate::Rejected(message::rejected(plan, rejection));
     }
     let reasons = match required(policy, plan, resources, state.expression.as_ref()) {
-        Required::No => return execute(Vec::new(), "Plan within the limits of spec.approval".to_owned()),
+        Required::No => return execute(Vec::new(), WITHIN_LIMITS.to_owned()),
         Required::Unknown => return Gate::Evaluating,
         Required::Invalid(why) => return Gate::Invalid(format!("spec.approval.autoApproveExpr: {why}")),
         Required::Yes(reasons) => reasons,

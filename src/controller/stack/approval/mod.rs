@@ -13,7 +13,7 @@ mod plan;
 mod policy;
 mod risk;
 
-pub use gate::{Gate, gate, withdrawn};
+pub use gate::{Gate, gate, is_automatic, withdrawn};
 pub use index::{Approvals, approvals};
 pub use message::approval_required;
 pub use observe::observe;
