@@ -11,7 +11,7 @@ use super::error::UiError;
 use super::state::{Ui, Visitor};
 
 /// Maximum size of a form in bytes. The largest value is a token.
-const MAX_FORM: usize = 16 * 1024;
+pub(super) const MAX_FORM: usize = 16 * 1024;
 /// Maximum number of fields of a form.
 const MAX_FIELDS: usize = 16;
 

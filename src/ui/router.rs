@@ -1,21 +1,24 @@
 //! Routes of the web UI, the limits of its requests, and the security headers of its responses.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
+use bytes::Bytes;
 use tokio::sync::Semaphore;
 use url::form_urlencoded;
 
 use super::error::UiError;
+use super::form::MAX_FORM;
 use super::pages::frame;
 use super::response::{asset, html, redirect, status};
 use super::state::{Answer, Ui};
@@ -28,6 +31,13 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of concurrent requests, and maximum number per peer. All requests can come from one proxy.
 const MAX_REQUESTS: usize = 64;
 const MAX_PER_PEER: usize = 48;
+/// Maximum duration until the complete form of a request has arrived.
+const FORM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of all large responses that wait for their clients, and minimum size of a large response, in KiB.
+const MAX_WAITING: usize = 32 * 1024;
+const LARGE: usize = 64;
+/// Size of the parts of a large response, in bytes.
+const PART: usize = 16 * 1024;
 /// Maximum length of a path and its query, in bytes.
 const MAX_URI: usize = 4096;
 
@@ -49,7 +59,7 @@ const HEADERS: [(&str, &str); 7] = [
 
 /// Returns the router of the web UI.
 pub(super) fn router(ui: Arc<Ui>) -> Router {
-    let gate = Arc::new(Gate { total: Semaphore::new(MAX_REQUESTS), peers: Mutex::default() });
+    let gate = Arc::new(Gate::default());
     Router::new()
         .route("/", get(list))
         .route("/fleet", get(fleet))
@@ -192,8 +202,11 @@ async fn oidc_end(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri) -> Re
 }
 
 async fn sign_out(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri, body: Body) -> Response {
-    let answer = Box::pin(sign_in::end(&ui, &headers, body)).await;
-    finish(&ui, &headers, &uri, answer)
+    match Box::pin(sign_in::end(&ui, &headers, body)).await {
+        // The session has expired, so the sign-out is complete.
+        Err(UiError::SignedOut) => redirect("/sign-in"),
+        answer => finish(&ui, &headers, &uri, answer),
+    }
 }
 
 async fn style() -> Response {
@@ -218,6 +231,18 @@ fn check_names(namespace: &str, name: &str) -> Result<(), UiError> {
 struct Gate {
     total: Semaphore,
     peers: Mutex<HashMap<IpAddr, usize>>,
+    /// Size of the large responses that wait for their clients, in KiB.
+    waiting: Arc<Semaphore>,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Gate {
+            total: Semaphore::new(MAX_REQUESTS),
+            peers: Mutex::default(),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
+        }
+    }
 }
 
 /// Counts a request of a peer until it is dropped.
@@ -235,6 +260,25 @@ impl Gate {
         }
         *count += 1;
         Some(Entered { gate: self, peer })
+    }
+
+    /// Counts a large response until its client has read it. Clients that read slowly could otherwise fill the memory.
+    async fn hold(&self, response: Response) -> Response {
+        let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
+        let size = (size / 1024).min(MAX_WAITING);
+        if size < LARGE {
+            return response;
+        }
+        let permits = u32::try_from(size).unwrap_or(u32::MAX);
+        let Ok(held) = self.waiting.clone().try_acquire_many_owned(permits) else { return refused(&UiError::Busy) };
+        let (parts, body) = response.into_parts();
+        let content = axum::body::to_bytes(body, usize::MAX).await.unwrap_or_default();
+        let pieces = futures::stream::unfold((content, held), |(mut rest, held)| async move {
+            let piece = rest.split_to(rest.len().min(PART));
+            // A copy, so that the last piece does not keep the whole response in memory.
+            (!piece.is_empty()).then(|| (Ok::<_, Infallible>(Bytes::copy_from_slice(&piece)), (rest, held)))
+        });
+        Response::from_parts(parts, Body::from_stream(pieces))
     }
 }
 
@@ -263,6 +307,23 @@ async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> R
     response
 }
 
+/// Returns the response to a request that no page has handled.
+fn refused(error: &UiError) -> Response {
+    html(error.status(), frame::error("", None, &error.to_string()))
+}
+
+/// Receives the form of a request.
+async fn receive(request: Request) -> Result<Request, UiError> {
+    if request.method() != Method::POST {
+        return Ok(request);
+    }
+    let (parts, body) = request.into_parts();
+    match tokio::time::timeout(FORM_TIMEOUT, axum::body::to_bytes(body, MAX_FORM)).await {
+        Ok(Ok(form)) => Ok(Request::from_parts(parts, Body::from(form))),
+        Ok(Err(_)) | Err(_) => Err(UiError::Form("it is incomplete or larger than 16 KiB")),
+    }
+}
+
 async fn admit(gate: &Gate, request: Request, next: Next) -> Response {
     if request.uri().path_and_query().is_some_and(|path| path.as_str().len() > MAX_URI) {
         return status(StatusCode::URI_TOO_LONG);
@@ -270,13 +331,21 @@ async fn admit(gate: &Gate, request: Request, next: Next) -> Response {
     if ![Method::GET, Method::HEAD, Method::POST].contains(request.method()) {
         return status(StatusCode::METHOD_NOT_ALLOWED);
     }
+    // A client that sends its form slowly occupies only its connection, whose number is limited, and no slot of a request.
+    let request = match receive(request).await {
+        Ok(request) => request,
+        Err(error) => return refused(&error),
+    };
     let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
     let entered = peer.map(|peer| gate.enter(peer));
     let (Ok(_slot), false) = (gate.total.try_acquire(), matches!(entered, Some(None))) else {
         return status(StatusCode::SERVICE_UNAVAILABLE);
     };
     let response = tokio::time::timeout(TIMEOUT, next.run(request)).await;
-    response.unwrap_or_else(|_| status(StatusCode::GATEWAY_TIMEOUT))
+    match response {
+        Ok(response) => gate.hold(response).await,
+        Err(_) => status(StatusCode::GATEWAY_TIMEOUT),
+    }
 }
 
 #[cfg(test)]
@@ -287,7 +356,7 @@ mod tests {
 
     #[test]
     fn the_number_of_requests_of_a_peer_is_limited() {
-        let gate = Gate { total: Semaphore::new(MAX_REQUESTS), peers: Mutex::default() };
+        let gate = Gate::default();
         let (peer, other) = (IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let mut entered: Vec<_> = (0..MAX_PER_PEER).map(|_| gate.enter(peer).unwrap()).collect();
         assert!(gate.enter(peer).is_none() && gate.enter(other).is_some());
@@ -295,5 +364,35 @@ mod tests {
         entered.push(gate.enter(peer).unwrap());
         drop(entered);
         assert!(gate.peers.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn large_responses_that_no_client_reads_are_limited() {
+        const SIZE: usize = 1024 * 1024;
+        let gate = Gate::default();
+        let page = || Response::new(Body::from("x".repeat(SIZE)));
+        let mut held = Vec::new();
+        for _ in 0..MAX_WAITING * 1024 / SIZE {
+            let response = gate.hold(page()).await;
+            assert_eq!(response.status(), StatusCode::OK);
+            held.push(response);
+        }
+        assert_eq!(gate.hold(page()).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(gate.hold(Response::new(Body::from("small"))).await.status(), StatusCode::OK);
+        let body = axum::body::to_bytes(held.pop().unwrap().into_body(), usize::MAX).await.unwrap();
+        assert!(body.len() == SIZE && body.iter().all(|byte| *byte == b'x'));
+        assert_eq!(gate.hold(page()).await.status(), StatusCode::OK, "the client has read a response");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_form_is_rejected_before_it_occupies_a_slot() {
+        let endless = futures::stream::pending::<Result<Bytes, Infallible>>();
+        let slow = axum::http::Request::post("/sign-in").body(Body::from_stream(endless)).unwrap();
+        assert!(matches!(receive(slow).await, Err(UiError::Form(_))));
+        let large = axum::http::Request::post("/sign-in").body(Body::from("a".repeat(MAX_FORM + 1))).unwrap();
+        assert!(receive(large).await.is_err());
+        let form = axum::http::Request::post("/sign-in").body(Body::from("a=1")).unwrap();
+        let body = receive(form).await.unwrap().into_body();
+        assert_eq!(axum::body::to_bytes(body, MAX_FORM).await.unwrap(), "a=1");
     }
 }
