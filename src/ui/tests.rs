@@ -249,7 +249,7 @@ async fn a_stream_ends_when_the_page_is_outdated() {
     assert_eq!((stream.status, &stream.headers["content-type"]), (200, &"text/event-stream".parse().unwrap()));
     assert_eq!(stream.text, "event: end\ndata: null\n\n");
     // The fake API server has no Update, so the run has ended.
-    let run = server.get("/stacks/apps/web/live?run=web-1", &alice).await;
+    let run = server.get("/stacks/apps/web/live?version=1&run=web-1", &alice).await;
     assert_eq!(run.text, "event: end\ndata: null\n\n");
     let bob = server.sign_in("of-bob").await;
     assert_eq!(server.get("/stacks/apps/web/live", &bob).await.status, 403);

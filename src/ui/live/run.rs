@@ -9,7 +9,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::{AsyncRead, AsyncReadExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
+use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -25,10 +25,9 @@ use crate::api::pulumi::Stack;
 use crate::text::printable;
 use crate::ui::directory::Directory;
 use crate::ui::error::UiError;
-use crate::ui::row::{Key, Row};
+use crate::ui::row::Key;
 use crate::ui::state::{Answer, Ui, Visitor};
 use crate::ui::users::{self, User};
-use crate::view::phase::Phase;
 use crate::view::run_log::{Line, Window, is_pod_of, parameters};
 use crate::view::runs;
 
@@ -62,9 +61,26 @@ struct Follower {
     user: User,
     key: Key,
     directory: Directory,
-    /// Version of the Stack on the page.
-    version: String,
+    versions: Versions,
     sender: mpsc::Sender<Bytes>,
+}
+
+/// Versions of a Stack, which tell whether a page is outdated.
+struct Versions {
+    /// Version on the page.
+    page: String,
+    /// Version that the API server has returned at the start of the stream.
+    current: String,
+    /// Version of the row before this read. `None` if there was no row. The watch can be behind the page, and a failed
+    /// watch must not cause the page to be loaded again and again.
+    row: Option<String>,
+}
+
+impl Versions {
+    /// Returns whether the page is outdated if the row now has this version.
+    fn is_outdated(&self, row: Option<&str>) -> bool {
+        self.page != self.current || (row != self.row.as_deref() && row != Some(self.page.as_str()))
+    }
 }
 
 /// Returns the stream of a Stack. With the parameter `run`, it follows this run.
@@ -75,14 +91,14 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: Visitor, key: Key, query: &s
     };
     let run = parameter("run").filter(|run| names::is_object_name(run));
     let (namespace, name) = (&key.0, &key.1);
+    let row = ui.directory.row(&key).map(|row| row.version.clone());
     let stack: Option<Stack> = visitor.user.reader.get_opt(namespace, name).await?;
-    if stack.is_none() {
-        return Err(UiError::NoObject { kind: "Stack", namespace: namespace.clone(), name: name.clone() });
-    }
+    let missing = || UiError::NoObject { kind: "Stack", namespace: namespace.clone(), name: name.clone() };
+    let current = stack.ok_or_else(missing)?.resource_version().unwrap_or_default();
     let slot = ui.streams.open(&visitor.session.user).ok_or(UiError::Busy)?;
     let (sender, receiver) = mpsc::channel(CAPACITY);
-    let version = parameter("version").unwrap_or_default();
-    let follower = Follower { user: visitor.user, key, directory: ui.directory.clone(), version, sender };
+    let versions = Versions { page: parameter("version").unwrap_or_default(), current, row };
+    let follower = Follower { user: visitor.user, key, directory: ui.directory.clone(), versions, sender };
     ui.streams.spawn(slot, Box::pin(follower.follow(run)));
     let mut response = Response::new(Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>)));
     let headers = response.headers_mut();
@@ -106,7 +122,7 @@ impl Follower {
         let work = async {
             let (Ok(()) | Err(Closed)) = match run {
                 Some(run) => self.follow_run(&run).await,
-                None => self.until(|row| row.version != self.version).await,
+                None => self.until_outdated().await,
             };
         };
         let end = tokio::time::sleep(MAX_DURATION);
@@ -123,12 +139,12 @@ impl Follower {
 
     /// Waits until the page is outdated, for example because the Stack has changed or was deleted. The rows come from a
     /// watch, so the wait causes no requests.
-    async fn until(&self, is_outdated: impl Fn(&Row) -> bool) -> Result<(), Closed> {
+    async fn until_outdated(&self) -> Result<(), Closed> {
         let mut changes = self.directory.changes();
         tokio::time::sleep(MIN_RELOAD).await;
         loop {
             let row = self.directory.row(&self.key);
-            if row.is_none_or(|row| is_outdated(&row)) {
+            if self.versions.is_outdated(row.as_ref().map(|row| row.version.as_str())) {
                 return self.send("end", &Value::Null).await;
             }
             if changes.changed().await.is_err() {
@@ -137,7 +153,7 @@ impl Follower {
         }
     }
 
-    /// Follows a run until it has ended.
+    /// Follows a run until it has ended and the page is outdated, because the Stack records the end after the Update.
     async fn follow_run(&self, run: &str) -> Result<(), Closed> {
         let (mut log, mut lines, mut window) = (Log::NotOpen, Lines::default(), None);
         let (mut progress, mut stop, mut length) = (Value::Null, None::<Instant>, 0_usize);
@@ -148,7 +164,7 @@ impl Follower {
                 read = read(&mut log, &mut buffer) => read,
                 _ = poll.tick() => {
                     if stop.is_some_and(|stop| Instant::now() >= stop) {
-                        return self.send("end", &Value::Null).await;
+                        return self.until_outdated().await;
                     }
                     let update: Option<Update> = match self.user.reader.get_opt(&self.key.0, run).await {
                         Ok(update) => update,
@@ -178,10 +194,10 @@ impl Follower {
         }
     }
 
-    /// Waits until the run has ended, without its progress. For example, the user may not read Updates.
+    /// Waits until the page is outdated, without the progress of the run. For example, the user may not read Updates.
     async fn without_progress(&self, error: &UiError) -> Result<(), Closed> {
         self.send("note", &json!(printable(&error.to_string()))).await?;
-        self.until(|row| row.phase != Phase::Running).await
+        self.until_outdated().await
     }
 
     /// Sends the progress of a run if it has changed.
@@ -272,6 +288,26 @@ fn progress(update: &Update) -> Value {
 mod tests {
     use super::*;
     use crate::view::fixtures::update;
+
+    #[test]
+    fn a_page_is_outdated_after_a_change_but_not_while_the_watch_is_behind() {
+        let rows = [
+            ("2", "2", Some("2"), Some("2"), false),
+            ("2", "2", Some("2"), Some("3"), true),
+            ("2", "3", Some("2"), Some("2"), true),
+            ("2", "2", Some("1"), Some("1"), false),
+            ("2", "2", Some("1"), Some("2"), false),
+            ("2", "2", Some("1"), Some("3"), true),
+            ("2", "2", Some("2"), None, true),
+            ("2", "2", None, None, false),
+            ("", "2", Some("2"), Some("2"), true),
+        ];
+        for (page, current, before, now, expected) in rows {
+            let versions =
+                Versions { page: page.to_owned(), current: current.to_owned(), row: before.map(str::to_owned) };
+            assert_eq!(versions.is_outdated(now), expected, "{page} {current} {before:?} {now:?}");
+        }
+    }
 
     #[test]
     fn the_progress_contains_the_phase_and_the_number_of_resources() {

@@ -105,10 +105,9 @@ fn content(facts: &Facts, forms: &Forms<'_>, now: Timestamp) -> Markup {
     let stack = &facts.stack;
     let status = stack.status.clone().unwrap_or_default();
     let open = status.current_update.as_ref().map(|open| open.name.as_str());
-    let live = match open {
-        Some(run) => format!("{}/live?run={run}", parts::path(forms.key)),
-        None => format!("{}/live?version={}", parts::path(forms.key), stack.resource_version().unwrap_or_default()),
-    };
+    let run = open.map(|run| format!("&run={run}")).unwrap_or_default();
+    let version = stack.resource_version().unwrap_or_default();
+    let live = format!("{}/live?version={version}{run}", parts::path(forms.key));
     html! {
         div data-live=(live) {
             (heading(stack, forms.key))

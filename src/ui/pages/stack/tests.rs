@@ -34,7 +34,7 @@ fn the_page_shows_the_open_run_and_the_history() {
             "startTime": "2026-11-02T11:00:00Z", "changes": { "create": 2 } }],
     });
     let text = page(&json!({}), &status);
-    assert!(text.contains("data-live=\"/stacks/apps/web/live?run=web-2\""), "{text}");
+    assert!(text.contains("data-live=\"/stacks/apps/web/live?version=&amp;run=web-2\""), "{text}");
     assert!(text.contains("<span id=\"run-summary\">3 done</span>") && text.contains("running &lt;up&gt;"), "{text}");
     assert!(text.contains("<a href=\"/stacks/apps/web/runs/web-1\">web-1</a>"), "{text}");
     assert!(text.contains("<span class=\"badge bad\">failed</span>") && text.contains("2 create"), "{text}");
