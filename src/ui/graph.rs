@@ -32,10 +32,14 @@ impl Graph {
     /// Returns the graph of a Stack. `rows` are the rows that the user may see. `own` are the dependencies of the Stack.
     pub(super) fn of(rows: &[Arc<Row>], stack: &Key, own: &[Key]) -> Self {
         let known: BTreeMap<Key, Arc<Row>> = rows.iter().map(|row| (row.key(), row.clone())).collect();
-        let mut dependents: BTreeMap<&Key, Vec<Key>> = BTreeMap::new();
+        let mut dependents: BTreeMap<&Key, Vec<&Arc<Row>>> = BTreeMap::new();
         for row in rows {
             for dependency in &row.dependencies {
-                dependents.entry(dependency).or_default().push(row.key());
+                let found = dependents.entry(dependency).or_default();
+                // A walk visits no further Stacks. Thousands of Stacks can refer to the same Stack.
+                if found.len() <= MAX_NODES {
+                    found.push(row);
+                }
             }
         }
         let mut requires = Walk::new(&known, stack);
@@ -46,7 +50,7 @@ impl Graph {
         };
         let required = requires.next(stack, 0, &forward);
         let mut required_by = Walk::new(&known, stack);
-        let backward = |key: &Key| dependents.get(key).cloned().unwrap_or_default();
+        let backward = |key: &Key| dependents.get(key).into_iter().flatten().map(|row| row.key()).collect::<Vec<Key>>();
         let requiring = required_by.next(stack, 0, &backward);
         Graph { requires: required, required_by: requiring, is_cut: requires.is_cut || required_by.is_cut }
     }
@@ -133,5 +137,14 @@ mod tests {
         let rows: Vec<_> = all.iter().map(|name| row(name, &all)).collect();
         let graph = Graph::of(&rows, &key("s0"), &all.iter().map(|name| key(name)).collect::<Vec<_>>());
         assert!(graph.is_cut);
+    }
+
+    #[test]
+    fn a_stack_with_thousands_of_dependents_has_a_cut_graph() {
+        let rows: Vec<_> = (0..5000).map(|number| row(&format!("s{number}"), &["db"])).collect();
+        let graph = Graph::of(&rows, &key("db"), &[]);
+        assert_eq!((graph.required_by.len(), graph.is_cut), (MAX_NODES, true));
+        let few = Graph::of(rows.get(..MAX_NODES).unwrap(), &key("db"), &[]);
+        assert_eq!((few.required_by.len(), few.is_cut), (MAX_NODES, false));
     }
 }

@@ -89,6 +89,7 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
         users: Users::new(without_credentials),
         sessions: Sessions::new()?,
         sign_in_limits: SignInLimits::default(),
+        exchange_limits: SignInLimits::default(),
         oidc: oidc.map(|config| Oidc::new(config, http)),
         permissions: Permissions::default(),
         directory: directory.clone(),

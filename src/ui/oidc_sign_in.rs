@@ -62,13 +62,17 @@ pub(super) async fn begin(ui: &Ui, peer: Option<IpAddr>, query: &str) -> Answer 
 }
 
 /// Ends a sign-in: the issuer has returned the user with a code.
-pub(super) async fn end(ui: &Ui, headers: &HeaderMap, query: &str) -> Answer {
+pub(super) async fn end(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, query: &str) -> Answer {
     let oidc = issuer(ui)?;
     let attempt = attempt(ui, headers, query, Timestamp::now().as_second()).ok_or(UiError::Forged)?;
     let Some(code) = parameter(query, "code").filter(|code| code.len() <= MAX_CODE) else {
         let cause = "the issuer has not permitted the sign-in".to_owned();
         return Err(UiError::Failed { request: "sign in".to_owned(), cause });
     };
+    // The cookie of one sign-in is valid for several returns.
+    if !ui.exchange_limits.may_sign_in(peer, Instant::now()) {
+        return Err(UiError::TooManySignIns);
+    }
     let token = oidc.id_token(&code, &attempt.challenge()).await?;
     let mut cookies = match sign_in::session_cookies(ui, &token).await {
         Err(UiError::SignedOut) => Err(UiError::InvalidToken),

@@ -82,7 +82,7 @@ impl Query {
 
     fn matches(&self, row: &Row) -> bool {
         let is_in_namespace = self.namespace.is_empty() || row.namespace == self.namespace;
-        is_in_namespace && has_state(row, &self.state) && self.search.split_whitespace().all(|word| contains(row, word))
+        is_in_namespace && has_state(row, &self.state) && contains_all(row, &self.search)
     }
 }
 
@@ -103,12 +103,17 @@ pub(super) fn has_state(row: &Row, state: &str) -> bool {
     }
 }
 
-/// Returns whether a row contains a word, which is in lower case.
-fn contains(row: &Row, word: &str) -> bool {
+/// Returns whether a row contains all words of a search, which is in lower case. The texts of the row are converted only
+/// once, because a search can have many words.
+fn contains_all(row: &Row, search: &str) -> bool {
+    if search.is_empty() {
+        return true;
+    }
     let options = [&row.source, &row.revision, &row.waiting_for];
     let texts = [&row.namespace, &row.name, &row.stack].into_iter().chain(options.into_iter().flatten());
-    let mut texts = texts.map(String::as_str);
-    texts.any(|text| text.to_lowercase().contains(word)) || row.phase.as_str().to_lowercase() == word
+    let texts: Vec<String> = texts.map(|text| text.to_lowercase()).collect();
+    let phase = row.phase.as_str().to_lowercase();
+    search.split_whitespace().all(|word| word == phase || texts.iter().any(|text| text.contains(word)))
 }
 
 #[cfg(test)]

@@ -196,9 +196,12 @@ async fn oidc_begin(State(ui): State<Arc<Ui>>, request: Request) -> Response {
     finish(&ui, &parts.headers, &parts.uri, answer)
 }
 
-async fn oidc_end(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri) -> Response {
-    let answer = Box::pin(oidc_sign_in::end(&ui, &headers, uri.query().unwrap_or_default())).await;
-    finish(&ui, &headers, &uri, answer)
+async fn oidc_end(State(ui): State<Arc<Ui>>, request: Request) -> Response {
+    let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
+    let (parts, _) = request.into_parts();
+    let query = parts.uri.query().unwrap_or_default();
+    let answer = Box::pin(oidc_sign_in::end(&ui, &parts.headers, peer, query)).await;
+    finish(&ui, &parts.headers, &parts.uri, answer)
 }
 
 async fn sign_out(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri, body: Body) -> Response {

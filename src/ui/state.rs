@@ -19,6 +19,8 @@ pub(super) struct Ui {
     pub(super) users: Users,
     pub(super) sessions: Sessions,
     pub(super) sign_in_limits: SignInLimits,
+    /// Rate limits of the exchanges of a code. Each exchange causes requests to the issuer and to the API server.
+    pub(super) exchange_limits: SignInLimits,
     /// Issuer at which users sign in, if enabled.
     pub(super) oidc: Option<Oidc>,
     pub(super) permissions: Permissions,

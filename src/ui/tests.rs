@@ -109,6 +109,7 @@ impl Server {
             users: Users::new(client.clone()),
             sessions: Sessions::new().unwrap(),
             sign_in_limits: SignInLimits::default(),
+            exchange_limits: SignInLimits::default(),
             oidc,
             permissions: Permissions::default(),
             directory,
@@ -336,6 +337,22 @@ async fn a_user_signs_in_at_the_issuer() {
     let cookies = done.headers.get_all(header::SET_COOKIE).into_iter();
     let session: Vec<_> = cookies.map(|cookie| cookie.to_str().unwrap().split(';').next().unwrap()).collect();
     assert_eq!(server.get("/fleet", &session.join("; ")).await.status, 200);
+}
+
+#[tokio::test]
+async fn exchanges_of_a_code_are_limited() {
+    let server = Server::with_issuer(Some(issuer().await));
+    let begun = server.get("/sign-in/oidc", "").await;
+    let cookie = begun.headers[header::SET_COOKIE].to_str().unwrap().split(';').next().unwrap();
+    let address = Url::parse(begun.location()).unwrap();
+    let (_, state) = address.query_pairs().find(|(name, _)| name == "state").unwrap();
+    let mut statuses = Vec::new();
+    for _ in 0..11 {
+        let request = Request::get(format!("/sign-in/oidc/callback?code=guess&state={state}")).header("cookie", cookie);
+        let request = request.extension(PeerAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        statuses.push(server.send(request.body(Body::empty()).unwrap()).await.status);
+    }
+    assert_eq!((statuses[9], statuses[10]), (502, 429), "{statuses:?}");
 }
 
 #[tokio::test]
