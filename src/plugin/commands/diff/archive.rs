@@ -62,7 +62,9 @@ pub fn pack(root: &Path, settings: &str, content: &[u8]) -> Result<Archive, Plug
 /// Returns the entries of a directory that neither Git nor Flux ignores.
 fn walk(root: &Path) -> ignore::Walk {
     let mut walk = WalkBuilder::new(root);
-    walk.hidden(false).ignore(false).git_global(false).git_exclude(false).require_git(false);
+    // All files that Git ignores, also those in `.git/info/exclude` and in the global file of the user, which often
+    // contain secrets.
+    walk.hidden(false).ignore(false).require_git(false);
     walk.add_custom_ignore_filename(".sourceignore");
     walk.filter_entry(|entry| entry.file_name() != ".git");
     walk.build()
@@ -201,6 +203,8 @@ mod tests {
             std::fs::write(path, text).unwrap();
         };
         write(".git/HEAD", "ref: x");
+        write(".git/info/exclude", "/token\n");
+        write("token", "secret");
         write(".gitignore", "node_modules/\n*.log\n!kept.log\n");
         write(".sourceignore", "/docs\n");
         write("node_modules/a/index.js", "a");

@@ -42,8 +42,8 @@ impl LocalProject {
         let selected = selected.map(|path| normalized(path).ok_or_else(|| outside(path))).transpose()?;
         for directory in selected.into_iter().chain([".".to_owned()]) {
             for (name, extension) in FILES {
-                if let Some(text) = read(&root.join(&directory).join(name))? {
-                    let file = format!("{directory}/{name}");
+                let file = format!("{directory}/{name}");
+                if let Some(text) = read(root, &file)? {
                     return LocalProject::parse(&file, &text, directory, extension);
                 }
             }
@@ -98,7 +98,7 @@ impl LocalProject {
     ///
     /// Returns an error if the file cannot be read.
     pub fn read_settings(&self, root: &Path, file: &str) -> Result<Option<String>, PluginError> {
-        read(&root.join(self.in_directory(file)?))
+        read(root, &self.in_directory(file)?)
     }
 }
 
@@ -115,13 +115,19 @@ pub fn document(text: &str) -> Result<Value, String> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
 }
 
-fn read(path: &Path) -> Result<Option<String>, PluginError> {
+/// Reads a file of a directory, or returns `None` if the file does not exist. The settings are sent to the pod, so a
+/// symbolic link in an untrusted directory must not add another file of the user to them.
+fn read(root: &Path, file: &str) -> Result<Option<String>, PluginError> {
+    let path = root.join(file);
     let failed = |why: String| PluginError::Failed(format!("failed to read {}: {why}", path.display()));
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
+    let resolved = path.canonicalize().and_then(|resolved| Ok((resolved, root.canonicalize()?)));
+    let resolved = match resolved {
+        Ok((resolved, root)) if resolved.starts_with(&root) => resolved,
+        Ok(_) => return Err(outside(file)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) => return Err(failed(error.to_string())),
     };
+    let file = std::fs::File::open(&resolved).map_err(|error| failed(error.to_string()))?;
     let mut text = String::new();
     file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_FILE {
@@ -168,6 +174,26 @@ mod tests {
         assert_eq!(find(Some("infra")).unwrap(), "infra");
         assert_eq!(find(Some("apps/web")).unwrap(), ".", "the local directory is that of the project");
         assert_eq!(find(Some("../web")).unwrap_err().exit_code(), 2);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_out_of_the_directory_is_not_read() {
+        let parent = tempfile::tempdir().unwrap();
+        let root = parent.path().join("source");
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(parent.path().join("credentials"), "token: secret\n").unwrap();
+        std::fs::write(root.join("base.yaml"), "config: {}\n").unwrap();
+        std::fs::write(root.join("Pulumi.yaml"), "name: web\nruntime: yaml\n").unwrap();
+        let project = LocalProject::find(&root, None).unwrap();
+        let link = root.join("Pulumi.dev.yaml");
+        std::os::unix::fs::symlink("../credentials", &link).unwrap();
+        let error = project.read_settings(&root, "Pulumi.dev.yaml").unwrap_err();
+        assert!(error.to_string().contains("outside the directory of --path"), "{error}");
+        std::fs::remove_file(&link).unwrap();
+        assert_eq!(project.read_settings(&root, "Pulumi.dev.yaml").unwrap(), None);
+        std::os::unix::fs::symlink("base.yaml", &link).unwrap();
+        assert_eq!(project.read_settings(&root, "Pulumi.dev.yaml").unwrap().as_deref(), Some("config: {}\n"));
     }
 
     #[test]

@@ -140,7 +140,8 @@ impl Definition {
     pub fn tool(&self) -> Tool {
         let annotations = match self.is_change {
             false => ToolAnnotations::default().read_only(true),
-            true => ToolAnnotations::default().read_only(false).destructive(self.name == "reconcile"),
+            // A resumed Stack can start a run at once.
+            true => ToolAnnotations::default().read_only(false).destructive(self.name != "suspend"),
         };
         Tool::new(self.name, self.description, self.schema()).with_annotations(annotations)
     }
@@ -296,6 +297,9 @@ mod tests {
         let schema = find("logs", false).unwrap().schema();
         assert_eq!(schema["required"], json!(["stack"]));
         assert_eq!(schema["properties"]["tail"]["type"], "integer");
-        assert_eq!(find("get", false).unwrap().tool().annotations.unwrap().read_only_hint, Some(true));
+        let annotations = |name: &str| find(name, true).unwrap().tool().annotations.unwrap();
+        assert_eq!(annotations("get").read_only_hint, Some(true));
+        let hints = ["reconcile", "suspend", "resume"].map(|name| annotations(name).destructive_hint);
+        assert_eq!(hints, [Some(true), Some(false), Some(true)]);
     }
 }
