@@ -46,6 +46,9 @@ impl Default for Limits {
 const MAX_HEADER: usize = 32 * 1024;
 const MAX_HEADERS: usize = 100;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// Time after the cancellation of a server within which waiting connections end. Less than the time for all tasks at
+/// shutdown.
+const END: Duration = Duration::from_secs(1);
 
 /// IP address of the peer of a connection, as an extension of its requests. Behind a proxy, this is the address of the
 /// proxy.
@@ -88,6 +91,12 @@ pub async fn serve(
     tokio::select! {
         () = accept => {}
         () = end.cancelled() => {}
+    }
+    drop(listener);
+    // A peer could otherwise delay the shutdown. A request that is complete gets its response.
+    if !waiting.is_empty() {
+        tokio::time::sleep(END).await;
+        waiting.close_all();
     }
 }
 
@@ -208,6 +217,17 @@ impl Waiting {
         let identity = Arc::new(());
         entries.push(Entry { peer, close: close.clone(), identity: identity.clone() });
         Wait { list: self.clone(), identity }
+    }
+
+    fn is_empty(&self) -> bool {
+        lock(&self.0.entries).is_empty()
+    }
+
+    /// Closes all waiting connections.
+    fn close_all(&self) {
+        for entry in lock(&self.0.entries).drain(..) {
+            entry.close.cancel();
+        }
     }
 
     /// Closes the oldest waiting connection of the peer that has the most waiting connections.

@@ -145,3 +145,12 @@ fn the_peer_with_the_most_connections_loses_its_oldest_connection() {
     waiting.close_one();
     assert_eq!(closed(), [true, true, true, false, false], "connections that do not wait stay open");
 }
+
+#[tokio::test]
+async fn a_waiting_connection_ends_at_shutdown() {
+    let server = Server::start(4, 4).await;
+    let waiting = server.connect(1, "GET /").await;
+    assert!(is_ok(&server.get(2).await), "the first connection is accepted");
+    drop(server);
+    assert_eq!(rest(waiting).await, "");
+}
