@@ -35,7 +35,8 @@ pub(super) enum UiError {
     Timeout { request: String },
     #[error("failed to {request}: {cause}")]
     Failed { request: String, cause: String },
-    #[error(transparent)]
+    /// The cause contains addresses and paths of the storage, and is only for the log.
+    #[error("the storage of the history of runs is not available: retry later, or see the log of the controller")]
     History(#[from] HistoryError),
     #[error("too many requests: retry later")]
     Busy,
@@ -120,5 +121,13 @@ mod tests {
         assert!(matches!(UiError::from(refused(401)), UiError::SignedOut));
         assert!(UiError::from(refused(403)).is_forbidden());
         assert_eq!(UiError::from(refused(403)).to_string(), "failed to read Stack apps/web: no");
+    }
+
+    #[test]
+    fn an_error_of_the_storage_does_not_describe_the_storage() {
+        let source =
+            object_store::Error::NotImplemented { operation: "s3://bucket".to_owned(), implementer: "test".to_owned() };
+        let error = UiError::from(HistoryError::List(source));
+        assert!(!error.to_string().contains("bucket") && chain(&error).contains("bucket"), "{error}");
     }
 }

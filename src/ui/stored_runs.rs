@@ -15,7 +15,7 @@ use super::row::Key;
 use super::users::User;
 use crate::api::pulumi::RunRecord;
 use crate::history::{self, File, HistoryStore};
-use crate::runtime::reads::Reader;
+use crate::runtime::reads::{ReadError, Reader};
 use crate::text::printable;
 
 /// Timeout of the read of a namespace.
@@ -75,7 +75,8 @@ impl StoredRuns {
             return Ok(None);
         }
         // A user of a new namespace must not read the runs of a deleted namespace with the same name.
-        let namespace = self.reader.get_cluster_metadata_opt::<Namespace>(&key.0).await?;
+        let namespace = self.reader.get_cluster_metadata_opt::<Namespace>(&key.0).await;
+        let namespace = namespace.map_err(|error| of_controller(&error))?;
         let created = namespace.and_then(|namespace| namespace.metadata.creation_timestamp);
         let summary = format!("{directory}/{}", File::Summary.name());
         if !created.is_some_and(|created| history::is_since(&summary, created.0)) {
@@ -89,6 +90,14 @@ impl StoredRuns {
             changes: changes.map(|content| resources(&unpack(&content, MAX_CHANGES))).unwrap_or_default(),
         }))
     }
+}
+
+/// Returns the error of a request with the identity of the controller. Its message is for the log and not for the user, and a
+/// rejected token of the controller must not end the session of the user.
+fn of_controller(error: &ReadError) -> UiError {
+    tracing::warn!(error = error as &dyn std::error::Error, "failed to read a namespace for the web UI");
+    let cause = "the controller failed to read the namespace; see its log".to_owned();
+    UiError::Failed { request: "read the stored run".to_owned(), cause }
 }
 
 /// Returns the directory of a run in the history, or `None` if the URL is not that of a run of the Stack.
@@ -126,6 +135,18 @@ mod tests {
     use flate2::write::GzEncoder;
 
     use super::*;
+
+    #[test]
+    fn an_error_of_the_controller_does_not_end_the_session_of_the_user() {
+        let refused = ReadError::Refused {
+            request: "read the metadata of Namespace apps".to_owned(),
+            code: 401,
+            reason: "Unauthorized".to_owned(),
+            message: "system:serviceaccount:flux-system:pulumi-controller".to_owned(),
+        };
+        let error = of_controller(&refused);
+        assert!(matches!(error, UiError::Failed { .. }) && !error.to_string().contains("serviceaccount"), "{error}");
+    }
 
     #[test]
     fn the_directory_of_a_run_belongs_to_its_stack() {

@@ -35,10 +35,19 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, name: &s
         return Err(missing("run", name));
     }
     let stored = match &record {
-        Some(record) => ui.stored_runs.read(&visitor.user, &key, record).await?,
-        None => None,
+        Some(record) => ui.stored_runs.read(&visitor.user, &key, record).await,
+        None => Ok(None),
     };
-    let run = Run { name, record, update, stored };
+    // A failed storage hides only the stored output, and not the result of the run.
+    let (stored, failure) = match stored {
+        Ok(stored) => (stored, None),
+        Err(UiError::SignedOut) => return Err(UiError::SignedOut),
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "failed to read a stored run for the web UI");
+            (None, Some(error.to_string()))
+        }
+    };
+    let run = Run { name, record, update, stored, failure };
     let content = content(&run, &key, Timestamp::now());
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, name, &content)))
 }
@@ -49,6 +58,8 @@ struct Run<'a> {
     record: Option<RunRecord>,
     update: Option<Update>,
     stored: Option<StoredRun>,
+    /// Why the stored data is not available.
+    failure: Option<String>,
 }
 
 fn content(run: &Run<'_>, key: &Key, now: Timestamp) -> Markup {
@@ -114,6 +125,7 @@ fn output(run: &Run<'_>) -> Markup {
     html! {
         section aria-labelledby="output" {
             h2 id="output" { "Output" }
+            @if let Some(failure) = &run.failure { p.notice.warn { (parts::text(failure)) } }
             @if let Some(text) = stored {
                 pre.log tabindex="0" role="region" aria-label="Output" { (text) }
             } @else if let Some(text) = last {
@@ -147,16 +159,25 @@ mod tests {
             ..ChangedResource::default()
         };
         let stored = StoredRun { output: Some("Updating <dev>".to_owned()), changes: vec![changed] };
-        let ended = Run { name: "web-1", record: Some(record), update: None, stored: Some(stored) };
+        let ended = Run { name: "web-1", record: Some(record), update: None, stored: Some(stored), failure: None };
         let text = content(&ended, &key, now()).into_string();
         assert!(text.contains("Updating &lt;dev&gt;") && text.contains("<strong>logs</strong>"), "{text}");
         assert!(text.contains("<dt>Approved by</dt><dd>alice</dd>"), "{text}");
         let failed =
             update("web-2", "up", &json!({ "phase": "Failed", "lastOutput": "error: x", "message": "broken" }));
-        let lost = Run { name: "web-2", record: None, update: Some(failed), stored: None };
+        let lost = Run {
+            name: "web-2",
+            record: None,
+            update: Some(failed),
+            stored: None,
+            failure: Some("too <busy>".to_owned()),
+        };
         let text = content(&lost, &key, now()).into_string();
         assert!(
-            text.contains("error: x") && text.contains("These are the last lines.") && text.contains("broken"),
+            text.contains("too &lt;busy&gt;")
+                && text.contains("error: x")
+                && text.contains("These are the last lines.")
+                && text.contains("broken"),
             "{text}"
         );
     }
