@@ -50,6 +50,7 @@ impl Row {
         dependencies.truncate(MAX_DEPENDENCIES);
         let reason = status.and_then(phase::reconciling).map(|condition| condition.reason.as_str());
         let drift = phase::drift(stack);
+        let revision = status.and_then(|status| columns::revision(status.last_applied_revision.as_deref()?));
         Row {
             namespace: stack.namespace().unwrap_or_default(),
             name: stack.name_any(),
@@ -59,7 +60,7 @@ impl Row {
             has_drifted: phase::has_drifted(stack),
             created: stack.metadata.creation_timestamp.clone(),
             source: source(stack).map(|source| short(&source)),
-            revision: status.and_then(|status| columns::revision(status.last_applied_revision.as_deref()?)),
+            revision: revision.map(|revision| printable_line(&revision)),
             drift,
             violations: phase::violations(status.and_then(|status| status.policy_violations.as_ref())),
             waiting_for: phase::cause(stack).map(short),
@@ -118,6 +119,9 @@ mod tests {
         assert_eq!(row.revision.as_deref(), Some("main@sha1:9f2c7d10"));
         assert_eq!(row.dependencies, [("shared".to_owned(), "dns".to_owned())]);
         assert_eq!(row.waiting_for.unwrap().chars().count(), MAX_TEXT);
+        let misleading = json!({ "lastAppliedRevision": "a\u{202e}b@sha1:9f2c7d10" });
+        let row = Row::of(&stack("web", &json!({}), &misleading));
+        assert!(row.revision.unwrap().starts_with("a\u{fffd}b"));
     }
 
     #[test]

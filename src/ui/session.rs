@@ -1,5 +1,9 @@
 //! Sessions of users. The browser keeps a session as an encrypted cookie, and this process keeps only the key. A restart of
-//! the controller therefore ends all sessions, and a copied cookie is of no use to another process.
+//! the controller therefore ends all sessions, and a copied cookie is of no use to another process. After a sign-out, this
+//! process rejects the session, also if the cookie was copied.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::Engine as _;
@@ -25,6 +29,9 @@ const MAX_COOKIE: usize = 3800;
 const CONTEXT: &[u8] = b"pulumi-controller web UI session v1";
 const KEY_LENGTH: usize = 32;
 const ID_LENGTH: usize = 16;
+/// Maximum number of ended sessions that are remembered until their expiry. The rate limit of the sign-ins makes it
+/// difficult to reach.
+const MAX_ENDED: usize = 20_000;
 
 /// Error about the keys and the random numbers of the sessions.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +43,9 @@ pub(super) struct Sessions {
     encryption: LessSafeKey,
     csrf: hmac::Key,
     random: SystemRandom,
+    /// IDs of the sessions that users have ended, and their expiry. The lock is held only for short critical sections and
+    /// never across an `.await`.
+    ended: Mutex<HashMap<String, i64>>,
 }
 
 /// Session of a user.
@@ -65,7 +75,7 @@ impl Sessions {
         };
         let encryption = UnboundKey::new(&AES_256_GCM, &key(KEY_LENGTH)?).map_err(|_| SessionError)?;
         let csrf = hmac::Key::new(hmac::HMAC_SHA256, &key(KEY_LENGTH)?);
-        Ok(Sessions { encryption: LessSafeKey::new(encryption), csrf, random })
+        Ok(Sessions { encryption: LessSafeKey::new(encryption), csrf, random, ended: Mutex::default() })
     }
 
     /// Creates a session of a user.
@@ -101,7 +111,19 @@ impl Sessions {
         let text: String = (0..COOKIES).map_while(|number| find_cookie(headers, number)).collect();
         let opened = self.unseal(CONTEXT, &text)?;
         let session: Session = serde_json::from_slice(&opened).ok()?;
-        (session.expires > now).then_some(session)
+        let is_ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&session.id);
+        (session.expires > now && !is_ended).then_some(session)
+    }
+
+    /// Ends a session before its expiry.
+    pub(super) fn end(&self, session: &Session, now: i64) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended.len() >= MAX_ENDED {
+            ended.retain(|_, expires| *expires > now);
+        }
+        if ended.len() < MAX_ENDED {
+            ended.insert(session.id.clone(), session.expires);
+        }
     }
 
     /// Encrypts a value for a cookie. `context` tells the purpose of the value.
@@ -202,6 +224,23 @@ mod tests {
         }
         assert!(sessions.open(&headers(&Sessions::no_cookies()), NOW).is_none());
         assert!(sessions.open(&HeaderMap::new(), NOW).is_none());
+    }
+
+    #[test]
+    fn a_copied_cookie_is_rejected_after_the_sign_out() {
+        let sessions = Sessions::new().unwrap();
+        let of = |user: &str| sessions.create("token".to_owned(), user.to_owned(), NOW).unwrap();
+        let (alice, bob) = (of("alice"), of("bob"));
+        let (copied, other) = (sessions.cookies(&alice, NOW).unwrap(), sessions.cookies(&bob, NOW).unwrap());
+        sessions.end(&alice, NOW);
+        assert!(sessions.open(&headers(&copied), NOW).is_none());
+        assert!(sessions.open(&headers(&other), NOW).is_some());
+        for _ in 0..MAX_ENDED {
+            sessions.end(&of("carol"), NOW);
+        }
+        assert_eq!(sessions.ended.lock().unwrap().len(), MAX_ENDED);
+        sessions.end(&bob, NOW + MAX_DURATION);
+        assert_eq!(sessions.ended.lock().unwrap().len(), 1, "expired sessions are forgotten");
     }
 
     #[test]

@@ -265,6 +265,7 @@ async fn a_sign_out_removes_the_cookies() {
     assert_eq!((done.status, done.location()), (303, "/sign-in"), "{}", done.text);
     let cookies: Vec<_> = done.headers.get_all(header::SET_COOKIE).into_iter().collect();
     assert!(cookies.len() == 3 && cookies.iter().all(|cookie| cookie.to_str().unwrap().contains("Max-Age=0")));
+    assert_eq!(server.get("/", &alice).await.status, 303, "a copied cookie");
     let expired = server.post("/sign-out", "", "").await;
     assert_eq!((expired.status, expired.location()), (303, "/sign-in"), "{}", expired.text);
 }
