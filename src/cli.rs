@@ -312,6 +312,12 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = names::CACHE_SIZE, value_name = "BYTES")]
     pub workspace_cache_size: u64,
 
+    /// Maximum number of idle pods in each pool. The annotation `pulumi.com/idle-pods` of a namespace sets the number. A
+    /// pool has the pods of a namespace with the same pod template, which Workspaces take when they wake. With `0`, no
+    /// pools exist.
+    #[arg(long, default_value_t = 0)]
+    pub max_idle_pods: usize,
+
     /// Maximum number of concurrent runs.
     #[arg(long, default_value_t = 10)]
     pub max_concurrent_runs: usize,

@@ -154,6 +154,8 @@ pub struct ManagerConfig {
     pub default_workspace_idle_after: Option<SignedDuration>,
     /// What an idle Workspace keeps.
     pub storage: StorageConfig,
+    /// Maximum number of idle pods in each pool. With zero, no pools exist.
+    pub max_idle_pods: usize,
     /// Maximum number of concurrent Pulumi runs.
     pub max_concurrent_runs: usize,
     /// Maximum number of concurrent runs per namespace.
@@ -230,6 +232,7 @@ impl ManagerConfig {
             agent_image: flags.agent_image,
             default_workspace_idle_after: idle_after(&flags.default_workspace_idle_after)?,
             default_workspace_image: flags.default_workspace_image,
+            max_idle_pods: flags.max_idle_pods,
             max_concurrent_runs: flags.max_concurrent_runs,
             max_concurrent_runs_per_namespace: runs_per_namespace,
             max_concurrent_runs_per_node: flags.max_concurrent_runs_per_node,

@@ -33,6 +33,8 @@ pub const LABEL_SHARD: &str = "sharding.fluxcd.io/key";
 pub const LABEL_COMPONENT: &str = "auto.pulumi.com/component";
 /// Label with the name of the Workspace.
 pub const LABEL_WORKSPACE_NAME: &str = "auto.pulumi.com/workspace-name";
+/// Label of a pod of a pool. The value is the key of the pool. A pod that a Workspace has taken keeps the label.
+pub const LABEL_POOL: &str = "auto.pulumi.com/pool";
 /// Label of a workspace pod with an open run. The PodDisruptionBudget of the Workspace selects this label.
 pub const LABEL_RUN: &str = "auto.pulumi.com/run";
 /// Value of [`LABEL_RUN`].
@@ -78,6 +80,9 @@ pub const ANNOTATION_RUN_WEIGHT: &str = "pulumi.com/run-weight";
 /// Annotation of a namespace with the names of the concurrency groups that it shares with other namespaces, separated by
 /// commas.
 pub const ANNOTATION_CONCURRENCY_GROUPS: &str = "pulumi.com/concurrency-groups";
+/// Annotation of a namespace with the number of idle pods that each of its pools keeps for Workspaces that are asleep. The
+/// flag `--max-idle-pods` limits the number.
+pub const ANNOTATION_IDLE_PODS: &str = "pulumi.com/idle-pods";
 /// Annotation of an Update with the reason why the controller deletes the Update before its run starts.
 pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
 /// Annotation of a workspace pod with an open run. The value is the UID of the Update.
@@ -145,9 +150,28 @@ pub fn workspace_object(workspace: &str) -> String {
     format!("{workspace}-workspace")
 }
 
-/// Returns the name of the only pod of a Workspace.
+/// Returns the name of the pod that the StatefulSet of a Workspace creates.
 pub fn workspace_pod(workspace: &str) -> String {
     format!("{workspace}-workspace-0")
+}
+
+/// Start of the names of all pods of pools.
+pub const POOL_POD_PREFIX: &str = "pulumi-pool-";
+
+/// Returns the name of the Secret with the server certificate of the agent in a pod of a pool.
+pub fn pool_pod_tls_secret(pod: &str) -> String {
+    format!("{pod}-tls")
+}
+
+/// Returns the server name in the certificate of the agent in a pod of a pool. The name of a pod cannot end with
+/// `-workspace`, so no Workspace has this server name.
+pub fn pool_pod_server_name(pod: &str, namespace: &str) -> String {
+    format!("{pod}.{namespace}.svc")
+}
+
+/// Returns the name of the pod of a run. `host` is the host name in the binding of the run.
+pub fn run_pod(workspace: &str, host: &str) -> String {
+    if host.starts_with(POOL_POD_PREFIX) { host.to_owned() } else { workspace_pod(workspace) }
 }
 
 /// Returns the name of the Secret with the server certificate of the agent.
@@ -217,6 +241,14 @@ mod tests {
         {
             assert!(!is_object_name(name), "{name}");
         }
+    }
+
+    #[test]
+    fn the_host_name_of_a_run_identifies_a_pod_of_a_pool() {
+        assert_eq!(run_pod("app", "app-workspace-0"), "app-workspace-0");
+        assert_eq!(run_pod("app", ""), "app-workspace-0");
+        assert_eq!(run_pod("app", "my-host"), "app-workspace-0", "a host name of the podTemplate");
+        assert_eq!(run_pod("app", "pulumi-pool-0f3a-qwerty"), "pulumi-pool-0f3a-qwerty");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Annotations of namespaces that affect the runs of all their Stacks: the pause, the schedule, and the share in the run
-//! slots.
+//! Annotations of namespaces that affect the runs of all their Stacks: the pause, the schedule, the share in the run slots,
+//! and the number of idle pods.
 
 mod run_share;
 
@@ -16,17 +16,18 @@ use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::names::{
-    ANNOTATION_CONCURRENCY_GROUPS, ANNOTATION_MAX_CONCURRENT_RUNS, ANNOTATION_PAUSE, ANNOTATION_RUN_WEIGHT,
-    ANNOTATION_SCHEDULE,
+    ANNOTATION_CONCURRENCY_GROUPS, ANNOTATION_IDLE_PODS, ANNOTATION_MAX_CONCURRENT_RUNS, ANNOTATION_PAUSE,
+    ANNOTATION_RUN_WEIGHT, ANNOTATION_SCHEDULE,
 };
 use crate::api::pulumi::Stack;
 use crate::runtime::reads::{ReadError, Reader};
 
 pub use run_share::RunShare;
 
-/// Annotations that affect runs.
-const ANNOTATIONS: [&str; 5] = [
+/// Annotations that affect runs and pools of idle pods.
+const ANNOTATIONS: [&str; 6] = [
     ANNOTATION_CONCURRENCY_GROUPS,
+    ANNOTATION_IDLE_PODS,
     ANNOTATION_MAX_CONCURRENT_RUNS,
     ANNOTATION_PAUSE,
     ANNOTATION_RUN_WEIGHT,

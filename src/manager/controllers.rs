@@ -103,8 +103,13 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     let wiring = Wiring { config, parts };
     tokio::join!(
         wiring.stacks(updates.clone(), requeue_workspace, (namespaces.clone(), namespace_watch)),
-        wiring.updates((updates, updates_writer), references.clone(), namespaces, (requeue_update, requeued_updates)),
-        wiring.workspaces((probes, inputs, references), requeued_workspaces),
+        wiring.updates(
+            (updates, updates_writer),
+            references.clone(),
+            namespaces.clone(),
+            (requeue_update, requeued_updates)
+        ),
+        wiring.workspaces((probes, inputs, references), wiring.pool(namespaces), requeued_workspaces),
         wiring.programs(),
         wiring.receivers(),
     );
@@ -349,9 +354,28 @@ impl Wiring<'_> {
         Box::pin(update::controller(self.start(store, runner), feeds, context)).await;
     }
 
+    /// Creates the pools of idle pods, and starts their maintenance if they are enabled.
+    fn pool(&self, namespaces: Namespaces) -> workspace::Pool {
+        let Parts { client, scope, reader, writer, authority, tasks, end, .. } = self.parts;
+        let (pool, cache) = workspace::Pool::new(self.config.max_idle_pods);
+        if pool.is_enabled() {
+            let parts = workspace::MaintenanceParts {
+                client: client.clone(),
+                scope: scope.clone(),
+                reader: reader.clone(),
+                writer: writer.clone(),
+                authority: authority.clone(),
+                namespaces,
+            };
+            tasks.spawn(workspace::Maintenance::new(pool.clone(), parts).run(cache, end.clone()));
+        }
+        pool
+    }
+
     async fn workspaces(
         self,
         (probes, inputs, references): (workspace::AgentProbes, workspace::InputWatch, References),
+        pool: workspace::Pool,
         requeues: mpsc::Receiver<ObjectRef<Workspace>>,
     ) {
         let (config, parts) = (self.config, self.parts);
@@ -391,6 +415,7 @@ impl Wiring<'_> {
             probes,
             inputs: inputs.clone(),
             references,
+            pool: pool.clone(),
             memory: workspace::Memory::default(),
         });
         let followers = followers.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
@@ -400,6 +425,7 @@ impl Wiring<'_> {
         let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
         let runner = self.runner::<Workspace>("workspace-controller", timeout, WORKSPACES).on_deleted(move |gone| {
             inputs.forget(&gone.0, &gone.1);
+            pool.withdraw(&gone.0, &gone.1);
             git.forget(gone);
         });
         Box::pin(workspace::controller(self.start(store, runner), watches, context)).await;

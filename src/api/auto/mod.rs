@@ -10,7 +10,7 @@ mod workspace;
 
 pub use plan::{PlanReference, PlannedResource, PreviewOf, UpdatePlan};
 pub use run_history::RunHistory;
-pub use sleep::{IdleKeep, WorkspaceIdle, WorkspaceSleep};
+pub use sleep::{IdleKeep, PooledPod, WorkspaceIdle, WorkspaceSleep};
 pub use source_metadata::SourceMetadata;
 pub use update::{LockRecovery, PendingCreates, Update, UpdateKind, UpdateSpec};
 pub use update_status::{RunBinding, RunProgress, RunProject, TerminationEvidence, UpdatePhase, UpdateStatus};

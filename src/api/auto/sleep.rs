@@ -61,6 +61,17 @@ impl IdleKeep {
     }
 }
 
+/// Pod of a pool that a Workspace has taken.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub struct PooledPod {
+    /// Name of the pod.
+    #[schemars(length(max = bounds::NAME))]
+    pub name: String,
+    /// UID of the pod.
+    #[schemars(length(max = bounds::WORD))]
+    pub uid: String,
+}
+
 /// State of a Workspace that is asleep.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]

@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::auto::{WorkspaceIdle, WorkspaceSleep};
+use crate::api::auto::{PooledPod, WorkspaceIdle, WorkspaceSleep};
 use crate::api::pulumi::PulumiCloudOidc;
-use crate::api::{bounds, schema};
+use crate::api::{bounds, names, schema};
 use crate::artifact::Digest;
 
 /// Specification of a pod that contains the source of a Pulumi program and runs the Pulumi CLI.
@@ -361,6 +361,11 @@ pub struct WorkspaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleep: Option<WorkspaceSleep>,
 
+    /// Pod of a pool that the Workspace has taken. While the field is set, the StatefulSet has no replicas. Absent if the
+    /// StatefulSet creates the pod. Example: `{name: pulumi-pool-4be1d0a2c7-kzqvnt, uid: …}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pooled_pod: Option<PooledPod>,
+
     /// Last handled value of the annotation `reconcile.fluxcd.io/requestedAt`, which wakes a Workspace that is asleep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,
@@ -378,6 +383,25 @@ impl Workspace {
     /// Returns whether the Workspace is asleep or falling asleep.
     pub fn is_asleep(&self) -> bool {
         self.status.as_ref().is_some_and(WorkspaceStatus::is_asleep)
+    }
+
+    /// Returns the pod of a pool that the Workspace has taken.
+    pub fn pooled_pod(&self) -> Option<&PooledPod> {
+        self.status.as_ref()?.pooled_pod.as_ref()
+    }
+
+    /// Returns the name of the pod.
+    pub fn pod_name(&self) -> String {
+        let workspace = self.metadata.name.as_deref().unwrap_or_default();
+        self.pooled_pod().map_or_else(|| names::workspace_pod(workspace), |pod| pod.name.clone())
+    }
+
+    /// Returns the server name in the certificate of the agent in the pod.
+    pub fn server_name(&self) -> String {
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        let workspace = self.metadata.name.as_deref().unwrap_or_default();
+        let of_pod = |pod: &PooledPod| names::pool_pod_server_name(&pod.name, namespace);
+        self.pooled_pod().map_or_else(|| names::workspace_server_name(workspace, namespace), of_pod)
     }
 }
 

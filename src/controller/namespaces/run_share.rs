@@ -1,16 +1,22 @@
 //! Annotations of a namespace that affect the queue of its runs: the maximum number of concurrent runs, the weight and the
-//! shared concurrency groups. Administrators set them: a user with the role `edit` cannot change a namespace.
+//! shared concurrency groups; and the number of idle pods. Administrators set them: a user with the role `edit` cannot
+//! change a namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use crate::api::conditions::shorten;
-use crate::api::names::{self, ANNOTATION_CONCURRENCY_GROUPS, ANNOTATION_MAX_CONCURRENT_RUNS, ANNOTATION_RUN_WEIGHT};
+use crate::api::names::{
+    self, ANNOTATION_CONCURRENCY_GROUPS, ANNOTATION_IDLE_PODS, ANNOTATION_MAX_CONCURRENT_RUNS, ANNOTATION_RUN_WEIGHT,
+};
 use crate::runtime::run_limiter::Share;
 
 /// Maximum value of the annotation with the number of concurrent runs.
 const MAX_RUNS: usize = 10_000;
 /// Maximum weight of a namespace.
 const MAX_WEIGHT: usize = 100;
+/// Maximum value of the annotation with the number of idle pods.
+const MAX_IDLE_PODS: usize = 1000;
 /// Maximum number of shared groups of a namespace.
 const MAX_GROUPS: usize = 100;
 /// Maximum length of an invalid value in a message, in bytes.
@@ -22,6 +28,8 @@ pub struct RunShare {
     pub share: Share,
     /// Names of the concurrency groups that the namespace shares with other namespaces.
     pub shared_groups: BTreeSet<String>,
+    /// Number of idle pods that each pool of the namespace keeps.
+    pub idle_pods: usize,
     /// Messages about annotations with invalid values, which have no effect.
     pub ignored: Vec<String>,
 }
@@ -30,22 +38,24 @@ impl RunShare {
     /// Parses the annotations of a namespace.
     pub fn of_namespace(namespace: &str, annotations: &BTreeMap<String, String>) -> Self {
         let mut ignored = Vec::new();
-        let mut number = |name: &str, maximum: usize| {
+        let mut number = |name: &str, range: RangeInclusive<usize>| {
             let value = annotations.get(name)?.trim();
-            let parsed = value.parse::<usize>().ok().filter(|number| (1..=maximum).contains(number));
+            let parsed = value.parse::<usize>().ok().filter(|number| range.contains(number));
             if parsed.is_none() && !value.is_empty() {
-                ignored.push(message(namespace, name, value, &format!("is not an integer from 1 to {maximum}")));
+                let why = format!("is not an integer from {} to {}", range.start(), range.end());
+                ignored.push(message(namespace, name, value, &why));
             }
             parsed
         };
-        let limit = number(ANNOTATION_MAX_CONCURRENT_RUNS, MAX_RUNS);
-        let weight = number(ANNOTATION_RUN_WEIGHT, MAX_WEIGHT).unwrap_or_else(|| Share::default().weight);
+        let limit = number(ANNOTATION_MAX_CONCURRENT_RUNS, 1..=MAX_RUNS);
+        let weight = number(ANNOTATION_RUN_WEIGHT, 1..=MAX_WEIGHT).unwrap_or_else(|| Share::default().weight);
+        let idle_pods = number(ANNOTATION_IDLE_PODS, 0..=MAX_IDLE_PODS).unwrap_or_default();
         let (shared_groups, surplus) = groups(annotations);
         if let Some(value) = surplus {
             let why = format!("must contain at most {MAX_GROUPS} names of concurrency groups, separated by commas");
             ignored.push(message(namespace, ANNOTATION_CONCURRENCY_GROUPS, &value, &why));
         }
-        RunShare { share: Share { limit, weight }, shared_groups, ignored }
+        RunShare { share: Share { limit, weight }, shared_groups, idle_pods, ignored }
     }
 
     /// Returns the message about the groups that the annotation shares, but the flag `--concurrency-groups` does not
@@ -110,6 +120,16 @@ mod tests {
                 "ignoring the annotation pulumi.com/run-weight of namespace apps: \"many\" is not an integer from 1 to 100"
             ]
         );
+    }
+
+    #[test]
+    fn an_invalid_number_of_idle_pods_counts_as_zero_and_is_reported() {
+        let rows = [("", 0, 0), ("0", 0, 0), (" 3 ", 3, 0), ("-1", 0, 1), ("1001", 0, 1), ("some", 0, 1)];
+        for (value, expected, ignored) in rows {
+            let found = parse(&[(ANNOTATION_IDLE_PODS, value)]);
+            assert_eq!((found.idle_pods, found.ignored.len()), (expected, ignored), "{value}");
+        }
+        assert_eq!(parse(&[]).idle_pods, 0);
     }
 
     #[test]

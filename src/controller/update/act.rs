@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use serde_json::{Value, json};
 
-use crate::api::auto::{ArtifactReference, RunBinding, Update, UpdateKind, UpdateStatus};
+use crate::api::auto::{ArtifactReference, RunBinding, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions::{self, update_reason};
 use crate::api::names;
 use crate::controller::references::{Waiter, request_mounts};
@@ -280,7 +280,8 @@ fn address(observed: &Observed) -> Option<AgentAddress> {
     let pod = observed.pod.as_ref()?;
     let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
     let namespace = pod.namespace()?;
-    let server_name = names::workspace_server_name(&observed.update.spec.workspace_name, &namespace);
+    let of_update = || names::workspace_server_name(&observed.update.spec.workspace_name, &namespace);
+    let server_name = observed.workspace.as_ref().map_or_else(of_update, Workspace::server_name);
     Some(AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace })
 }
 

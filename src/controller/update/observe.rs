@@ -92,10 +92,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     let needs_pod = needs_pod(&update, snapshot.as_ref(), context.timeouts, now);
     let (workspace, pod) = match !needs_pod || !has_valid_workspace_name(&update) {
         true => (None, None),
-        false => (
-            context.reader.get_opt::<Workspace>(&namespace, &name).await?,
-            context.reader.get_opt::<Pod>(&namespace, &names::workspace_pod(&name)).await?,
-        ),
+        false => workspace_and_pod(&namespace, &name, context).await?,
     };
     let is_expired = deadline::end_expired(&update, context.timeouts, pod.as_ref(), now).is_some();
     let node = node(&update, pod.as_ref(), snapshot.as_ref().filter(|_| !is_expired), context).await?;
@@ -144,6 +141,18 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         plan,
         references,
     })
+}
+
+/// Reads a Workspace and its pod.
+async fn workspace_and_pod(
+    namespace: &str,
+    name: &str,
+    context: &Context,
+) -> Result<(Option<Workspace>, Option<Pod>), ReadError> {
+    let workspace = context.reader.get_opt::<Workspace>(namespace, name).await?;
+    let pod = workspace.as_ref().map_or_else(|| names::workspace_pod(name), Workspace::pod_name);
+    let pod = context.reader.get_opt::<Pod>(namespace, &pod).await?;
+    Ok((workspace, pod))
 }
 
 /// Returns the state of the Stack that owns the Update. Reads the Stack only if the Update is being deleted.

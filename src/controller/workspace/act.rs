@@ -10,8 +10,10 @@ use super::context::Context;
 use super::decide::Action;
 use super::observe::Observed;
 use super::parts::PartState;
+use super::pool::take_patch;
 use super::report::{Report, State};
 use super::{sleep, status, tls};
+use crate::api::auto::{PooledPod, WorkspaceStatus};
 use crate::api::conditions::workspace_reason;
 use crate::api::names;
 use crate::rpc::client::AgentClient;
@@ -53,10 +55,13 @@ impl Act<'_> {
             Action::Sleep => return self.sleep().await,
             Action::Wake(why) => return self.wake(&why).await,
             Action::DeletePod { uid } => {
-                tracing::info!(pod = names::workspace_pod(&name), uid, "deleting pod");
-                writer.delete::<Pod>(&namespace, &names::workspace_pod(&name), Some(&uid)).await?;
+                let pod = workspace.pod_name();
+                tracing::info!(pod, uid, "deleting pod");
+                writer.delete::<Pod>(&namespace, &pod, Some(&uid)).await?;
             }
-            Action::RemovePodFinalizer => self.remove_pod_finalizer(&namespace, &name).await?,
+            Action::TakePod { version } => return self.take_pod(&version).await,
+            Action::ForgetPod => self.forget_pod().await?,
+            Action::RemovePodFinalizer => self.remove_pod_finalizer(&namespace).await?,
             Action::Fetch => return self.fetch().await,
             Action::PutSource { artifact } => return Box::pin(self.put_source(&artifact)).await,
             Action::PutPolicyPack { pack } => return Box::pin(self.put_policy_pack(&pack)).await,
@@ -162,7 +167,7 @@ impl Act<'_> {
             writer.apply::<Service>(&rendered.service).await?;
         }
         if tls {
-            self.apply_certificate(certificate).await?;
+            Box::pin(self.apply_certificate(certificate)).await?;
         }
         if budget {
             writer.apply::<PodDisruptionBudget>(&rendered.budget).await?;
@@ -184,7 +189,14 @@ impl Act<'_> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
         let authority = self.context.authority.borrow().clone();
-        match tls::issue(&name, &namespace, before, &authority, self.now) {
+        let issued = match workspace.pooled_pod() {
+            // The Secret of the pod contains a key of the Secret of the Workspace.
+            Some(pod) if self.observed.tls == PartState::Current => {
+                tls::issue_for_pod(pod, &namespace, before, &authority, self.now)
+            }
+            _ => tls::issue(&name, &namespace, before, &authority, self.now),
+        };
+        match issued {
             Ok(secret) => self.context.writer.apply::<Secret>(&secret).await.map(|_| ()),
             Err(error) => {
                 tracing::error!(
@@ -203,20 +215,58 @@ impl Act<'_> {
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
         status::write(self.observed, &Report::sleeping(self.now), self.context, self.now).await?;
         self.context.memory.activity.forget((&namespace, &name));
-        tracing::info!(pod = names::workspace_pod(&name), "workspace falls asleep");
+        tracing::info!(pod = workspace.pod_name(), "workspace falls asleep");
         failpoint::hit("workspace-asleep");
         Ok(Step::Again)
     }
 
-    /// Records that the Workspace is awake. The following steps create the pod, also after a restart of the controller.
+    /// Records that the Workspace is awake, and the pod that it takes from a pool. The following steps take or create the
+    /// pod, also after a restart of the controller.
     async fn wake(&self, why: &str) -> Result<Step, ReconcileError> {
         let workspace = &self.observed.workspace;
-        let report = Report::waking(why);
-        status::write(self.observed, &report, self.context, self.now).await?;
+        let pod = self.reserve_pod();
+        let report = pod.as_ref().map_or_else(|| Report::waking(why), |pod| Report::taking_pod(&pod.name, why));
+        let pod = pod.or_else(|| workspace.pooled_pod().cloned());
+        Box::pin(status::write_waking(self.observed, &report, pod, self.context, self.now)).await?;
         tracing::info!(cause = why, "workspace wakes");
         self.context.events.publish(Event::new(workspace, EventKind::Normal, workspace_reason::WAKING, report.message));
         failpoint::hit("workspace-awake");
         Ok(Step::Again)
+    }
+
+    /// Reserves a pod of a pool for a Workspace that has no pod.
+    fn reserve_pod(&self) -> Option<PooledPod> {
+        let has_pod = self.observed.pod.is_some() || self.observed.workspace.pooled_pod().is_some();
+        let template = self.observed.pool_template.as_ref().filter(|_| !has_pod)?;
+        self.context.pool.reserve(&self.observed.workspace.namespace()?, &template.key)
+    }
+
+    /// Makes the pod that the status records the pod of the Workspace. If the pod has changed, the next step reads it again.
+    async fn take_pod(&self, version: &str) -> Result<Step, ReconcileError> {
+        let workspace = &self.observed.workspace;
+        let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+        let (Some(pod), Ok(desired)) = (workspace.pooled_pod(), &self.observed.desired) else { return Ok(Step::Again) };
+        failpoint::hit("pod-recorded");
+        let service = self.context.reader.get_opt::<Service>(&namespace, &names::workspace_object(&name)).await?;
+        let Some(service) = service else { return Ok(Step::Again) };
+        let patch = take_patch(&name, pod, version, &desired.rendered.revision_hash, &service);
+        match self.context.writer.merge::<Pod>(&namespace, &pod.name, &patch).await {
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            // For example, an admission policy does not permit the labels. The StatefulSet creates the pod instead.
+            Err(error) if rejection(&error).is_some() => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "failed to take a pod from a pool");
+                self.forget_pod().await?;
+            }
+            Err(error) => return Err(error.into()),
+            Ok(_) => tracing::info!(pod = pod.name, "took a pod from a pool"),
+        }
+        Ok(Step::Again)
+    }
+
+    async fn forget_pod(&self) -> Result<(), WriteError> {
+        let workspace = &self.observed.workspace;
+        let status = WorkspaceStatus { pooled_pod: None, ..workspace.status.clone().unwrap_or_default() };
+        self.context.writer.status(workspace, &status).await.map(drop)
     }
 
     async fn drain(&self) -> Result<Step, ReconcileError> {
@@ -248,8 +298,8 @@ impl Act<'_> {
         Ok(())
     }
 
-    async fn remove_pod_finalizer(&self, namespace: &str, name: &str) -> Result<(), ReconcileError> {
-        let pod = self.context.reader.get_opt::<Pod>(namespace, &names::workspace_pod(name)).await?;
+    async fn remove_pod_finalizer(&self, namespace: &str) -> Result<(), ReconcileError> {
+        let pod = self.context.reader.get_opt::<Pod>(namespace, &self.observed.workspace.pod_name()).await?;
         if let Some(pod) = pod {
             self.context.writer.remove_finalizer(&pod, names::RUN_FINALIZER).await?;
         }

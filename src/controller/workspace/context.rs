@@ -16,6 +16,7 @@ use super::agent_probe::AgentProbes;
 use super::apply_conflicts::Applies;
 use super::input_watch::InputWatch;
 use super::pod_settings::PodSettings;
+use super::pool::Pool;
 use crate::artifact;
 use crate::controller::authority::Generations;
 use crate::controller::references::References;
@@ -75,6 +76,7 @@ pub struct Context {
     pub probes: AgentProbes,
     pub inputs: InputWatch,
     pub references: References,
+    pub pool: Pool,
     pub memory: Memory,
 }
 

@@ -19,8 +19,9 @@ use kube::{Resource, ResourceExt};
 use super::act::{Act, Step};
 use super::context::Context;
 use super::decide::decide;
-use super::observe::observe;
+use super::observe::{Observed, observe};
 use super::pod_state;
+use super::pool::{Pool, Pooled};
 use crate::api::auto::{Update, UpdateStatus, Workspace, WorkspaceSpec};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
@@ -164,6 +165,9 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
         let Some((observed, agent)) = looking.await? else {
             return Ok(Outcome::Settled);
         };
+        if context.pool.is_enabled() {
+            offer(&observed, &context.pool);
+        }
         let action = decide(&observed, now);
         tracing::debug!(?action, "decided");
         let act = Act { observed: &observed, agent: agent.as_ref(), context: &context, now };
@@ -172,6 +176,20 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
         }
     }
     Ok(Outcome::After(STEP_LIMIT_REQUEUE))
+}
+
+/// Records whether the Workspace is asleep and can take a pod from a pool.
+fn offer(observed: &Observed, pool: &Pool) {
+    let workspace = &observed.workspace;
+    let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+    let waits = workspace.is_asleep()
+        && workspace.metadata.deletion_timestamp.is_none()
+        && observed.pod.is_none()
+        && observed.pooled == Pooled::None;
+    match observed.pool_template.clone().filter(|_| waits) {
+        Some(template) => pool.offer(&namespace, &name, template),
+        None => pool.withdraw(&namespace, &name),
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::observe::{Agent, DesiredState, Observed};
 use super::parts::PartState;
 use super::pod_state::PodState;
 use super::policy_packs::DesiredPack;
+use super::pool::Pooled;
 use super::report::Report;
 use super::sleep::{self, SleepDecision};
 use super::source::DesiredSource;
@@ -43,7 +44,8 @@ pub(super) enum Action {
     },
     /// Drain the agent, so that it starts no new run.
     Drain,
-    /// Delete the pod. The StatefulSet controller then creates another pod, unless the StatefulSet is deleted.
+    /// Delete the pod. The StatefulSet controller then creates another pod, unless the StatefulSet is deleted or the pod is
+    /// from a pool.
     DeletePod {
         uid: String,
     },
@@ -61,8 +63,15 @@ pub(super) enum Action {
     },
     /// Record that the Workspace is asleep. Its pod is then removed.
     Sleep,
-    /// Record that the Workspace is awake, for this reason. Its pod is then created.
+    /// Record that the Workspace is awake, for this reason. Its pod is then taken from a pool or created.
     Wake(String),
+    /// Make the pod that the status records the pod of the Workspace.
+    TakePod {
+        /// Resource version of the pod.
+        version: String,
+    },
+    /// Remove the pod from the status. The StatefulSet then creates a pod.
+    ForgetPod,
     DeleteStatefulSet,
     /// Delete the remaining objects.
     DeleteParts {
@@ -93,6 +102,9 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     if !has_finalizer {
         return Action::AddFinalizer;
     }
+    if observed.pooled == Pooled::Lost {
+        return Action::ForgetPod;
+    }
     if let Some(why) = sleep::wake_reason(observed) {
         return Action::Wake(why);
     }
@@ -113,7 +125,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     };
     let apply = Action::Apply {
         service: is_due(observed.service),
-        tls: observed.tls != PartState::Current,
+        tls: observed.tls != PartState::Current || observed.pooled_tls != PartState::Current,
         budget: is_due(observed.budget),
         stateful_set: is_due(observed.stateful_set),
     };
@@ -131,6 +143,9 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
     if let Some(action) = asleep(observed, now) {
         return action;
     }
+    if let Pooled::Free { version } = &observed.pooled {
+        return Action::TakePod { version: version.clone() };
+    }
     let Some(pod) = &observed.pod else {
         return Action::Report(Report::no_pod(observed.start_event.as_ref()));
     };
@@ -142,7 +157,7 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
         return Action::Report(Report::contested_pod());
     }
     let draining = matches!(&observed.agent, Agent::Responded(reply) if reply.draining);
-    if draining || is_other_revision {
+    if draining || is_other_revision || observed.pooled == Pooled::Ended {
         return retire(observed, pod, reason::ROLLING_UPDATE, now);
     }
     if observed.is_agent_too_old {
@@ -174,6 +189,12 @@ fn asleep(observed: &Observed, now: Timestamp) -> Option<Action> {
     let status = observed.workspace.status.as_ref().filter(|status| status.is_asleep())?;
     if observed.pod.as_ref().is_some_and(|pod| pod.terminating && pod.held && !pod.running) {
         return Some(Action::RemovePodFinalizer);
+    }
+    if let Some(pod) = sleep::pod_from_pool(observed) {
+        return Some(Action::DeletePod { uid: pod.uid.clone() });
+    }
+    if let Pooled::Free { .. } = observed.pooled {
+        return Some(Action::ForgetPod);
     }
     let since = status.sleep.as_ref().and_then(|sleep| sleep.since.as_ref());
     Some(Action::Report(Report::sleeping(since.map_or(now, |since| since.0))))

@@ -16,7 +16,6 @@ use super::report::Report;
 use super::status;
 use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{READY, find, workspace_reason};
-use crate::api::names;
 use crate::artifact::{Pinned, StoreError};
 use crate::controller::references::{Waiter, request_mounts};
 use crate::rpc::client::{RpcError, Sending};
@@ -186,7 +185,7 @@ impl Act<'_> {
         let workspace = &self.observed.workspace;
         let namespace = workspace.namespace().unwrap_or_default();
         let mut desired = references(&workspace.spec, None);
-        let pod = names::workspace_pod(&workspace.name_any());
+        let pod = workspace.pod_name();
         let pod = match desired.is_empty() {
             true => None,
             false => self.context.reader.get_opt::<Pod>(&namespace, &pod).await?,

@@ -27,7 +27,12 @@ pub(super) fn metadata(name: &str, namespace: &str) -> Value {
 
 /// Returns whether an object has the label of the Workspace with this name.
 pub(super) fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
-    object.labels().get(LABEL_WORKSPACE_NAME).map(String::as_str) == Some(name)
+    workspace_name(object) == Some(name)
+}
+
+/// Returns the name of the Workspace in the labels of an object.
+pub(super) fn workspace_name<K: Resource>(object: &K) -> Option<&str> {
+    object.labels().get(LABEL_WORKSPACE_NAME).map(String::as_str)
 }
 
 /// Returns a hash of the fields of the spec that determine the pod. A pod with another hash is outdated. `bound` is the

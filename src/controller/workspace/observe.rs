@@ -14,6 +14,7 @@ use super::metadata::is_ours;
 use super::parts::{PartState, parts};
 use super::pod_state::{self, PodState, StartEvent};
 use super::policy_packs::{self, DesiredPack};
+use super::pool::{PoolTemplate, Pooled, pooled};
 use super::render::{Rendered, render};
 use super::source::DesiredSource;
 use super::spec_error::SpecError;
@@ -40,12 +41,18 @@ pub(super) struct Observed {
     pub desired: Result<DesiredState, Unavailable>,
     pub service: PartState,
     pub tls: PartState,
+    /// State of the Secret of the pod that the Workspace has taken from a pool.
+    pub pooled_tls: PartState,
     /// State of the PodDisruptionBudget.
     pub budget: PartState,
     pub stateful_set: PartState,
     /// Outdated objects whose next apply is delayed, because another client changes them after each apply.
     pub contested: Option<Contested>,
     pub pod: Option<PodState>,
+    /// State of the pod that the status records.
+    pub pooled: Pooled,
+    /// Template of the pool whose pods the Workspace can take. Set only if the Workspace is asleep or has taken a pod.
+    pub pool_template: Option<PoolTemplate>,
     /// Event that explains why the pod is missing or starts slowly.
     pub start_event: Option<StartEvent>,
     pub open_runs: Vec<OpenRun>,
@@ -179,11 +186,7 @@ pub(super) async fn observe(
     context: &Context,
     now: Timestamp,
 ) -> Result<Option<(Observed, Option<AgentClient>)>, ReconcileError> {
-    let pod = names::workspace_pod(name);
-    let reader = &context.reader;
-    let (workspace, pod) =
-        tokio::try_join!(reader.get_opt::<Workspace>(namespace, name), reader.get_opt::<Pod>(namespace, &pod))?;
-    let Some(mut workspace) = workspace else {
+    let Some((mut workspace, pod)) = workspace_and_pod(namespace, name, context).await? else {
         return Ok(None);
     };
     let account = &mut workspace.spec.service_account_name;
@@ -191,7 +194,9 @@ pub(super) async fn observe(
     let origin = source::resolve(&mut workspace, &context.git);
     let desired = origin.and_then(|origin| desired(name, namespace, &workspace, origin, context));
     let rendered = desired.as_ref().ok().map(|desired| &desired.rendered);
-    let pod = pod.filter(|pod| is_ours(pod, name));
+    let pool_template = pool_template(&workspace, desired.as_ref().ok(), context);
+    let pooled = pooled(&workspace, pod.as_ref(), pool_template.as_ref().map(|template| template.key.as_str()));
+    let pod = pod.filter(|pod| is_ours(pod, name) && pooled != Pooled::Lost);
     let state = pod.as_ref().map(pod_state::read);
     let parts = parts(&workspace, state.as_ref(), rendered, context, now).await?;
     let start_event =
@@ -201,7 +206,7 @@ pub(super) async fn observe(
         Some(pod) if pod.has_pko_agent => (pko_agent(&updates), None),
         Some(pod) => {
             let request = if desired.is_ok() { status_request(&workspace, context) } else { StatusRequest::default() };
-            call_agent(name, namespace, pod, request, context).await
+            call_agent(workspace.server_name(), namespace, pod, request, context).await
         }
         None => (Agent::NotCalled, None),
     };
@@ -214,10 +219,13 @@ pub(super) async fn observe(
         idle,
         service: parts.service,
         tls: parts.tls,
+        pooled_tls: parts.pooled_tls,
         budget: parts.budget,
         stateful_set: parts.stateful_set,
         contested: parts.contested,
         pod: state,
+        pooled,
+        pool_template,
         start_event,
         open_runs,
         is_agent_too_old: is_agent_too_old(&agent)
@@ -229,6 +237,32 @@ pub(super) async fn observe(
         workspace,
     };
     Ok(Some((observed, client)))
+}
+
+/// Reads the Workspace and its pod. Returns `None` if the Workspace does not exist.
+async fn workspace_and_pod(
+    namespace: &str,
+    name: &str,
+    context: &Context,
+) -> Result<Option<(Workspace, Option<Pod>)>, ReadError> {
+    let (reader, pod) = (&context.reader, names::workspace_pod(name));
+    let (workspace, pod) =
+        tokio::try_join!(reader.get_opt::<Workspace>(namespace, name), reader.get_opt::<Pod>(namespace, &pod))?;
+    let Some(workspace) = workspace else { return Ok(None) };
+    let pod = match workspace.pooled_pod() {
+        Some(pooled) => reader.get_opt::<Pod>(namespace, &pooled.name).await?,
+        None => pod,
+    };
+    Ok(Some((workspace, pod)))
+}
+
+/// Returns the template of the pool whose pods the Workspace can take. An awake Workspace without a pod of a pool takes no
+/// pod.
+fn pool_template(workspace: &Workspace, desired: Option<&DesiredState>, context: &Context) -> Option<PoolTemplate> {
+    let may_take = workspace.is_asleep() && context.pool.is_enabled();
+    let desired = desired.filter(|_| may_take || workspace.pooled_pod().is_some())?;
+    let authority = context.authority.borrow().clone();
+    PoolTemplate::of(&desired.rendered, desired.source.is_in_pod(), authority.bundle_pem())
 }
 
 /// Returns the objects and the source that the spec requests. `origin` is the origin of the bytes if the origin is
@@ -336,7 +370,7 @@ fn status_request(workspace: &Workspace, context: &Context) -> StatusRequest {
 }
 
 async fn call_agent(
-    name: &str,
+    server_name: String,
     namespace: &str,
     pod: &PodState,
     request: StatusRequest,
@@ -345,7 +379,6 @@ async fn call_agent(
     let Some(ip) = pod.ip.as_ref().and_then(|ip| ip.parse().ok()) else {
         return (Agent::NotCalled, None);
     };
-    let server_name = names::workspace_server_name(name, namespace);
     let address = AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace: namespace.to_owned() };
     match status(&address, request, context).await {
         Ok((reply, client)) => (Agent::Responded(Box::new(reply)), Some(client)),

@@ -19,6 +19,7 @@ use super::render::Rendered;
 use super::tls;
 use crate::api::auto::Workspace;
 use crate::api::names;
+use crate::controller::authority::Generations;
 use crate::runtime::field_managers;
 use crate::runtime::reconcile::ReconcileError;
 
@@ -44,6 +45,8 @@ impl PartState {
 pub(super) struct Parts {
     pub(super) service: PartState,
     pub(super) tls: PartState,
+    /// State of the Secret of the pod that the Workspace has taken from a pool.
+    pub(super) pooled_tls: PartState,
     pub(super) budget: PartState,
     pub(super) stateful_set: PartState,
     /// UID of the StatefulSet, or `None` if the StatefulSet does not exist or was not read.
@@ -71,6 +74,7 @@ pub(super) async fn parts(
         return Ok(Parts {
             service: current,
             tls: current,
+            pooled_tls: current,
             budget: current,
             stateful_set: current,
             stateful_set_uid: None,
@@ -88,11 +92,13 @@ pub(super) async fn parts(
     )?;
     let server_name = names::workspace_server_name(&name, &namespace);
     let certified = |secret: &Secret| tls::is_current(secret, &server_name, &authority, now);
+    let pooled_tls = pooled_tls(workspace, secret.as_ref(), &authority, context, now).await?;
     let mut parts = Parts {
         service: part_state(&name, service.as_ref(), |service| {
             is_as_desired(service, rendered.map(|rendered| &rendered.service))
         }),
         tls: part_state(&name, secret.as_ref(), certified),
+        pooled_tls,
         budget: part_state(&name, budget.as_ref(), |budget| {
             is_as_desired(budget, rendered.map(|rendered| &rendered.budget))
         }),
@@ -100,7 +106,8 @@ pub(super) async fn parts(
         stateful_set_uid: stateful_set.as_ref().and_then(|stateful_set| stateful_set.uid()),
         contested: None,
     };
-    match hash.filter(|_| [parts.service, parts.tls, parts.budget, parts.stateful_set] == [PartState::Current; 4]) {
+    let all = [parts.service, parts.tls, parts.pooled_tls, parts.budget, parts.stateful_set];
+    match hash.filter(|_| all == [PartState::Current; 5]) {
         Some(hash) => verified.insert(key, hash, &authority, started),
         None => verified.invalidate(key),
     }
@@ -110,6 +117,28 @@ pub(super) async fn parts(
         parts.contested = contested(&parts, found, rendered, pause);
     }
     Ok(parts)
+}
+
+/// Returns the state of the Secret of the pod that the Workspace has taken from a pool, or [`PartState::Current`] without
+/// such a pod. `own` is the Secret of the Workspace.
+async fn pooled_tls(
+    workspace: &Workspace,
+    own: Option<&Secret>,
+    authority: &Generations,
+    context: &Context,
+    now: Timestamp,
+) -> Result<PartState, ReconcileError> {
+    let Some(pod) = workspace.pooled_pod() else { return Ok(PartState::Current) };
+    let namespace = workspace.namespace().unwrap_or_default();
+    let server_name = names::pool_pod_server_name(&pod.name, &namespace);
+    let found = context.reader.get_opt::<Secret>(&namespace, &names::pool_pod_tls_secret(&pod.name)).await?;
+    Ok(match (&found, own) {
+        (None, _) => PartState::Missing,
+        (Some(secret), Some(own)) if tls::is_current_in_pod(secret, own, &server_name, authority, now) => {
+            PartState::Current
+        }
+        (Some(_), _) => PartState::Outdated,
+    })
 }
 
 /// Describes the outdated objects. Their next apply is delayed by `pause`. Returns `None` if no object is outdated.

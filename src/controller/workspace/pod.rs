@@ -99,6 +99,15 @@ pub(super) fn set_env_file(template: &mut Value) {
     }
 }
 
+/// Sets the name of the Secret with the certificate of the agent.
+pub(super) fn set_tls_secret(template: &mut Value, secret: &str) {
+    let volumes = template.pointer_mut("/spec/volumes").and_then(Value::as_array_mut);
+    let volume = volumes.into_iter().flatten().find(|volume| has_name(volume, TLS_VOLUME));
+    if let Some(source) = volume.and_then(|volume| volume.get_mut("secret")) {
+        set(source, "secretName", Some(secret));
+    }
+}
+
 /// Adds an annotation with the revision hash to a pod template.
 pub(super) fn annotate(template: &mut Value, revision_hash: &str) {
     let metadata = template.pointer_mut("/metadata").and_then(Value::as_object_mut);

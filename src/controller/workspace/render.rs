@@ -32,11 +32,11 @@ pub struct Rendered {
     pub stateful_set: Value,
     /// Hash of the inputs of the user. An annotation of the pod contains it.
     pub revision_hash: String,
-    /// Number of replicas of the StatefulSet: zero if the Workspace is asleep, otherwise one.
+    /// Number of replicas of the StatefulSet: zero if the Workspace is asleep or has taken a pod from a pool, otherwise one.
     pub replicas: i32,
     /// Hash of the StatefulSet. An annotation of the StatefulSet contains it.
     pub rendered_hash: String,
-    /// Hash of all rendered objects.
+    /// Hash of all rendered objects, and of the pod that the Workspace has taken from a pool.
     pub parts_hash: String,
 }
 
@@ -65,7 +65,8 @@ pub fn render(
     let revision_hash = revision_hash(&workspace.spec, bound, credentials.default_secret());
     pod::annotate(&mut template, &revision_hash);
     settings.restrictions.check(namespace, &template)?;
-    let replicas = i32::from(!workspace.is_asleep());
+    let pooled_pod = workspace.pooled_pod();
+    let replicas = i32::from(!workspace.is_asleep() && pooled_pod.is_none());
     let mut stateful_set = json!({
         "metadata": metadata(name, namespace),
         "spec": {
@@ -85,7 +86,7 @@ pub fn render(
     }
     let service = service(name, namespace, workspace.spec.service_template.as_ref())?;
     let budget = budget(name, namespace);
-    let parts_hash = hash(&json!([service, budget, stateful_set]));
+    let parts_hash = hash(&json!([service, budget, stateful_set, pooled_pod]));
     Ok(Rendered { service, budget, stateful_set, revision_hash, replicas, rendered_hash, parts_hash })
 }
 

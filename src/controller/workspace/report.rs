@@ -75,6 +75,10 @@ impl Report {
         Self::working(reason::WAKING, format!("creating the pod: {why}"), POLL_INTERVAL)
     }
 
+    pub(super) fn taking_pod(pod: &str, why: &str) -> Self {
+        Self::working(reason::WAKING, format!("taking pod {pod} from the pool: {why}"), POLL_INTERVAL)
+    }
+
     pub(super) fn stalled(message: String) -> Self {
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: None }
     }

@@ -1,6 +1,6 @@
 //! Decides when an idle Workspace falls asleep and when it wakes. All functions are pure.
 //!
-//! A Workspace that is asleep has a StatefulSet without replicas. The status records the sleep before the pod is removed,
+//! A Workspace that is asleep has a StatefulSet without replicas, and no pod from a pool. The status records the sleep before the pod is removed,
 //! and the end of the sleep before the pod is created. The decisions therefore survive a restart of the controller.
 
 use std::time::Duration;
@@ -11,6 +11,8 @@ use kube::ResourceExt;
 use super::input_versions::Inputs;
 use super::observe::{Agent, Observed};
 use super::parts::PartState;
+use super::pod_state::PodState;
+use super::pool::Pooled;
 use crate::api::names::ANNOTATION_REQUESTED_AT;
 
 /// Minimum time until the next reconciliation of a Workspace that is about to fall asleep.
@@ -80,12 +82,21 @@ pub(super) fn wake_reason(observed: &Observed) -> Option<String> {
     }
     match (&observed.idle.inputs, &observed.agent) {
         (Inputs::Unreadable(why), _) => Some(format!("changes cannot be detected: {why}")),
-        // A run may be open in the pod. If the StatefulSet already has no replicas, the drained agent is terminating.
-        (_, Agent::Unreachable(why)) if observed.stateful_set != PartState::Current => {
+        // A run may be open in the pod. If the StatefulSet already has no replicas, the drained agent is terminating,
+        // unless the pod is from a pool.
+        (_, Agent::Unreachable(why))
+            if observed.stateful_set != PartState::Current || pod_from_pool(observed).is_some() =>
+        {
             Some(format!("the agent is unreachable: {why}"))
         }
         _ => None,
     }
+}
+
+/// Returns the pod of a pool that a Workspace has taken, unless the pod is being deleted.
+pub(super) fn pod_from_pool(observed: &Observed) -> Option<&PodState> {
+    let is_pooled = matches!(observed.pooled, Pooled::Taken | Pooled::Ended);
+    observed.pod.as_ref().filter(|pod| is_pooled && !pod.terminating)
 }
 
 /// Returns whether the agent must be drained before the pod of a Workspace that falls asleep is removed. A drained agent

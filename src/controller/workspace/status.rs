@@ -12,7 +12,7 @@ use super::init_containers::{self, FETCH_CONTAINER};
 use super::observe::{Agent, Observed};
 use super::report::{Report, State};
 use super::{config, environment};
-use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSleep, WorkspaceSpec, WorkspaceStatus};
+use crate::api::auto::{ArtifactReference, PooledPod, Workspace, WorkspaceSleep, WorkspaceSpec, WorkspaceStatus};
 use crate::api::bounds;
 use crate::api::columns;
 use crate::api::conditions::{self, ConditionUpdate, Status, workspace_reason};
@@ -38,8 +38,28 @@ pub(super) async fn write(
     context: &Context,
     now: Timestamp,
 ) -> Result<Option<Workspace>, WriteError> {
+    write_status(observed, report, status(observed, report, now), context).await
+}
+
+/// Writes that the Workspace is awake. `pod` is the pod that it takes from a pool.
+pub(super) async fn write_waking(
+    observed: &Observed,
+    report: &Report,
+    pod: Option<PooledPod>,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Option<Workspace>, WriteError> {
+    let status = WorkspaceStatus { pooled_pod: pod, ..status(observed, report, now) };
+    write_status(observed, report, status, context).await
+}
+
+async fn write_status(
+    observed: &Observed,
+    report: &Report,
+    status: WorkspaceStatus,
+    context: &Context,
+) -> Result<Option<Workspace>, WriteError> {
     let workspace = &observed.workspace;
-    let status = status(observed, report, now);
     let written = context.writer.status(workspace, &status).await?;
     mark_mounted(workspace, &status, context);
     if written.is_some()

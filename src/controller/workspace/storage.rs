@@ -11,7 +11,8 @@ use crate::api::auto::{IdleKeep, WorkspaceSpec};
 use crate::api::names::{self, CACHE_DIRECTORY, CACHE_SIZE_VARIABLE, SHARE_VOLUME};
 use crate::config::StorageConfig;
 
-const CACHE_VOLUME: &str = "dependency-cache";
+/// Name of the volume with the cache of dependencies.
+pub(super) const CACHE_VOLUME: &str = "dependency-cache";
 /// Group of the files on a persistent volume. Pods with the profile `restricted` run with this group.
 const FILE_SYSTEM_GROUP: u32 = 1000;
 /// Argument of `bootstrap` with the name of the Workspace that owns a persistent share volume.

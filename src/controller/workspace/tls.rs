@@ -1,4 +1,5 @@
-//! Secret with the server certificate of the agent of a Workspace. The content of the Secret is not cached.
+//! Secrets with the server certificates of agents: one Secret for each Workspace, and one for each pod of a pool. The
+//! content of the Secrets is not cached.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -7,7 +8,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::metadata::labels;
-use crate::api::names::{workspace_server_name, workspace_tls_secret};
+use crate::api::auto::PooledPod;
+use crate::api::names::{
+    LABEL_COMPONENT, pool_pod_server_name, pool_pod_tls_secret, workspace_server_name, workspace_tls_secret,
+};
 use crate::controller::authority::Generations;
 use crate::rpc::identity::{self, IdentityError};
 use crate::rpc::server_tls::{
@@ -17,10 +21,26 @@ use crate::rpc::server_tls::{
 /// Minimum length of the inputs key, in bytes.
 const MIN_INPUTS_KEY: usize = 32;
 
-/// Returns whether the Secret is current. It must contain the private key, the CA bundle for the agent, the inputs key
-/// and a certificate. The certificate must have the correct name, must be signed by the current CA, and must not be due
-/// for renewal.
+/// Returns whether the Secret of a Workspace is current: it has a current certificate and an inputs key.
 pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generations, now: Timestamp) -> bool {
+    inputs_key(secret).is_some() && has_certificate(secret, server_name, authority, now)
+}
+
+/// Returns whether the Secret of a pod that a Workspace has taken from a pool is current: it has a current certificate and
+/// the inputs key of the Workspace. `own` is the Secret of the Workspace.
+pub(super) fn is_current_in_pod(
+    secret: &Secret,
+    own: &Secret,
+    server_name: &str,
+    authority: &Generations,
+    now: Timestamp,
+) -> bool {
+    inputs_key(secret) == inputs_key(own) && is_current(secret, server_name, authority, now)
+}
+
+/// Returns whether the Secret contains the private key, the CA bundle for the agent and a current certificate. The
+/// certificate must have the correct name, must be signed by the current CA, and must not be due for renewal.
+pub(super) fn has_certificate(secret: &Secret, server_name: &str, authority: &Generations, now: Timestamp) -> bool {
     let text = |key: &str| {
         let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
         std::str::from_utf8(bytes).ok()
@@ -30,7 +50,6 @@ pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generat
     };
     // A certificate that cannot be parsed counts as missing.
     !key.is_empty()
-        && inputs_key(secret).is_some()
         && authorities == authority.bundle_pem()
         && identity::names(certificate).is_ok_and(|names| names.dns.iter().any(|name| name == server_name))
         && authority.current().has_issued(certificate).unwrap_or(false)
@@ -52,19 +71,49 @@ pub(super) fn issue(
     authority: &Generations,
     now: Timestamp,
 ) -> Result<Value, IdentityError> {
-    let issued = authority.current().issue_server(&[workspace_server_name(name, namespace)], now)?;
     let inputs_key = before.and_then(inputs_key).map_or_else(new_key, str::to_owned);
+    let metadata = json!({"name": workspace_tls_secret(name), "namespace": namespace, "labels": labels(name)});
+    secret(&metadata, &workspace_server_name(name, namespace), Some(&inputs_key), authority, now)
+}
+
+/// Returns a Secret with a new certificate for a pod of a pool. `own` is the Secret of the Workspace that has taken the pod.
+/// Without it, the Secret contains no inputs key, so the agent computes no hashes. All pods of a Workspace have the same
+/// inputs key. The pod owns its Secret, which is therefore deleted after the pod.
+pub(super) fn issue_for_pod(
+    pod: &PooledPod,
+    namespace: &str,
+    own: Option<&Secret>,
+    authority: &Generations,
+    now: Timestamp,
+) -> Result<Value, IdentityError> {
+    let metadata = json!({
+        "name": pool_pod_tls_secret(&pod.name),
+        "namespace": namespace,
+        "labels": {LABEL_COMPONENT: "workspace"},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}],
+    });
+    secret(&metadata, &pool_pod_server_name(&pod.name, namespace), own.and_then(inputs_key), authority, now)
+}
+
+/// Returns a Secret with a new certificate for this server name.
+fn secret(
+    metadata: &Value,
+    server_name: &str,
+    inputs_key: Option<&str>,
+    authority: &Generations,
+    now: Timestamp,
+) -> Result<Value, IdentityError> {
+    let issued = authority.current().issue_server(&[server_name.to_owned()], now)?;
     let base64 = |text: &str| serde_json::to_value(ByteString(text.as_bytes().to_vec())).unwrap_or_default();
-    Ok(json!({
-        "metadata": {"name": workspace_tls_secret(name), "namespace": namespace, "labels": labels(name)},
-        "type": "kubernetes.io/tls",
-        "data": {
-            CERTIFICATE: base64(&issued.certificate_pem),
-            KEY: base64(&issued.key_pem),
-            AUTHORITIES: base64(authority.bundle_pem()),
-            INPUTS_KEY: base64(&inputs_key),
-        },
-    }))
+    let mut data = json!({
+        CERTIFICATE: base64(&issued.certificate_pem),
+        KEY: base64(&issued.key_pem),
+        AUTHORITIES: base64(authority.bundle_pem()),
+    });
+    if let (Some(key), Some(data)) = (inputs_key, data.as_object_mut()) {
+        data.insert(INPUTS_KEY.to_owned(), base64(key));
+    }
+    Ok(json!({"metadata": metadata, "type": "kubernetes.io/tls", "data": data}))
 }
 
 /// Returns a random key. Two UUIDs have 244 random bits.
@@ -85,7 +134,7 @@ mod tests {
         Generations::first(Authority::generate(now).expect("valid authority"))
     }
 
-    fn secret(value: Value) -> Secret {
+    fn parse(value: Value) -> Secret {
         serde_json::from_value(value).expect("valid Secret")
     }
 
@@ -93,7 +142,7 @@ mod tests {
     fn a_certificate_is_outdated_near_expiry_or_with_another_authority() {
         let now = Timestamp::now();
         let authority = authority(now);
-        let issued = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
+        let issued = parse(issue("app", "team", None, &authority, now).expect("valid Secret"));
         let name = workspace_server_name("app", "team");
         assert!(is_current(&issued, &name, &authority, now));
         assert!(!is_current(&issued, "other-workspace.team.svc", &authority, now), "a different name");
@@ -106,19 +155,38 @@ mod tests {
     fn renewing_a_certificate_keeps_the_key_for_input_hashes() {
         let now = Timestamp::now();
         let authority = authority(now);
-        let first = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
-        let renewed = secret(issue("app", "team", Some(&first), &authority, now).expect("valid Secret"));
+        let first = parse(issue("app", "team", None, &authority, now).expect("valid Secret"));
+        let renewed = parse(issue("app", "team", Some(&first), &authority, now).expect("valid Secret"));
         assert_eq!(inputs_key(&renewed), inputs_key(&first));
         assert_ne!(renewed.data.as_ref().map(|data| &data[KEY]), first.data.as_ref().map(|data| &data[KEY]));
-        let other = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
+        let other = parse(issue("app", "team", None, &authority, now).expect("valid Secret"));
         assert_ne!(inputs_key(&other), inputs_key(&first));
+    }
+
+    #[test]
+    fn the_pod_of_a_pool_has_its_own_certificate_and_the_inputs_key_of_its_workspace() {
+        let now = Timestamp::now();
+        let authority = authority(now);
+        let own = parse(issue("app", "team", None, &authority, now).expect("valid Secret"));
+        let pod = PooledPod { name: "pulumi-pool-a-b".to_owned(), uid: "uid".to_owned() };
+        let name = pool_pod_server_name(&pod.name, "team");
+        let free = parse(issue_for_pod(&pod, "team", None, &authority, now).expect("valid Secret"));
+        assert!(has_certificate(&free, &name, &authority, now) && inputs_key(&free).is_none());
+        assert!(!is_current_in_pod(&free, &own, &name, &authority, now), "no inputs key");
+        let taken = parse(issue_for_pod(&pod, "team", Some(&own), &authority, now).expect("valid Secret"));
+        assert!(is_current_in_pod(&taken, &own, &name, &authority, now));
+        assert!(!has_certificate(&taken, &workspace_server_name("app", "team"), &authority, now), "another name");
+        let other = parse(issue("other", "team", None, &authority, now).expect("valid Secret"));
+        assert!(!is_current_in_pod(&taken, &other, &name, &authority, now), "the inputs key of another Workspace");
+        let owners = taken.metadata.owner_references.unwrap_or_default();
+        assert_eq!(owners.iter().map(|owner| owner.uid.as_str()).collect::<Vec<_>>(), ["uid"]);
     }
 
     #[test]
     fn an_incomplete_tls_secret_is_outdated() {
         let now = Timestamp::now();
         let authority = authority(now);
-        let issued = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
+        let issued = parse(issue("app", "team", None, &authority, now).expect("valid Secret"));
         for key in [CERTIFICATE, KEY, AUTHORITIES, INPUTS_KEY] {
             let mut broken = issued.clone();
             broken.data.as_mut().expect("data is set").remove(key);

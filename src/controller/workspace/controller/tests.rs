@@ -114,6 +114,7 @@ fn context(parts: &TestParts, updates: update::Updates, requeue: mpsc::Sender<Ob
         probes: AgentProbes::new(requeue.clone(), parts.tasks.clone(), parts.end.clone()),
         inputs: InputWatch::new(requeue),
         references: parts.references.clone(),
+        pool: Pool::new(0).0,
         memory: Memory::default(),
     }
 }

@@ -19,6 +19,7 @@ use crate::controller::workspace::input_versions::Inputs;
 use crate::controller::workspace::observe::{Agent, DesiredState, Observed, OpenRun};
 use crate::controller::workspace::parts::PartState;
 use crate::controller::workspace::pod_state::{PodState, StartEvent};
+use crate::controller::workspace::pool::Pooled;
 use crate::controller::workspace::report::{Report, State};
 use crate::controller::workspace::source::DesiredSource;
 use crate::controller::workspace::{PodSettings, render};
@@ -68,10 +69,13 @@ fn at_rest() -> Observed {
         desired: Ok(DesiredState { rendered, source, policy_packs: Vec::new() }),
         service: PartState::Current,
         tls: PartState::Current,
+        pooled_tls: PartState::Current,
         budget: PartState::Current,
         stateful_set: PartState::Current,
         contested: None,
         pod: Some(pod()),
+        pooled: Pooled::None,
+        pool_template: None,
         start_event: None,
         open_runs: Vec::new(),
         agent: responded(reply("new")),

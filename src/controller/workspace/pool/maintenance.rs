@@ -1,0 +1,259 @@
+//! Watches the pods of pools, and creates and deletes them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Pod, PodStatus, Secret, Service};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::runtime::reflector::store::Writer as StoreWriter;
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::plan::{Change, FreePod, Waiting, plan};
+use super::taken::owner;
+use super::waiting::Pool;
+use crate::api::auto::PooledPod;
+use crate::api::names::{LABEL_POOL, pool_pod_server_name, pool_pod_tls_secret, workspace_object};
+use crate::controller::authority::Generations;
+use crate::controller::namespaces::Namespaces;
+use crate::controller::workspace::tls;
+use crate::rpc::identity::IdentityError;
+use crate::runtime::reads::{ReadError, Reader};
+use crate::runtime::scope::Scope;
+use crate::runtime::writes::{WriteError, Writer};
+
+/// Maximum time between two rounds. A change to the annotation of a namespace takes effect in the next round.
+const MAX_INTERVAL: Duration = Duration::from_secs(30);
+/// Minimum time between two rounds.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of changes in a round.
+const MAX_CHANGES: usize = 16;
+/// Time after a failed change for which the pools of the namespace are not changed.
+const RETRY_DELAY: Duration = Duration::from_secs(60);
+/// Time after its creation for which a pod counts although the cache does not contain it.
+const UNCACHED: Duration = Duration::from_secs(60);
+/// Time after the start for which pods of unused pools are kept. Workspaces that are asleep are not all known before.
+const START_PHASE: Duration = Duration::from_secs(5 * 60);
+
+#[derive(Debug, Error)]
+enum PoolError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+}
+
+/// Components of the maintenance.
+#[derive(Clone)]
+pub struct MaintenanceParts {
+    pub client: Client,
+    pub scope: Scope,
+    pub reader: Reader,
+    pub writer: Writer,
+    pub authority: watch::Receiver<Arc<Generations>>,
+    pub namespaces: Namespaces,
+}
+
+/// Creates and deletes the pods of the pools.
+pub struct Maintenance {
+    pool: Pool,
+    parts: MaintenanceParts,
+    /// Whether the cache contains all pods of pools.
+    is_listed: AtomicBool,
+}
+
+/// State between two rounds. Its loss only causes additional reads.
+struct Memory {
+    started: Instant,
+    /// UIDs of the pods whose certificates are known to be current. A change of the authority changes the key of the pool.
+    certified: HashSet<String>,
+    /// Pods that the cache may not contain yet, and the times of their creation.
+    created: Vec<(FreePod, Instant)>,
+    /// Times of failed changes by namespace.
+    failed: HashMap<String, Instant>,
+}
+
+impl std::fmt::Debug for Maintenance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Maintenance").finish_non_exhaustive()
+    }
+}
+
+impl Maintenance {
+    pub fn new(pool: Pool, parts: MaintenanceParts) -> Self {
+        Maintenance { pool, parts, is_listed: AtomicBool::new(false) }
+    }
+
+    /// Maintains the pools until `end` is canceled. `cache` is the writer of the cache of their pods.
+    pub async fn run(self, cache: StoreWriter<Pod>, end: CancellationToken) {
+        tokio::select! {
+            () = end.cancelled() => {}
+            () = self.watch(cache) => {}
+            () = self.maintain() => {}
+        }
+    }
+
+    async fn watch(&self, cache: StoreWriter<Pod>) {
+        let MaintenanceParts { client, scope, .. } = &self.parts;
+        let pods = watcher(scope.api::<Pod>(client.clone()), scope.other_kinds().labels(LABEL_POOL));
+        let mut events = std::pin::pin!(pods.default_backoff().modify(strip_unused_fields).reflect(cache));
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => {
+                    if matches!(event, Event::InitDone) {
+                        self.is_listed.store(true, Ordering::Relaxed);
+                    }
+                    self.pool.notify();
+                }
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "failed to watch pods of pools; retrying");
+                }
+            }
+        }
+    }
+
+    async fn maintain(&self) {
+        let mut memory =
+            Memory { started: Instant::now(), certified: HashSet::new(), created: Vec::new(), failed: HashMap::new() };
+        loop {
+            // After the timeout, the settings of the namespaces are read again.
+            let _ = tokio::time::timeout(MAX_INTERVAL, self.pool.changed()).await;
+            // Without all pods, the plan would create further pods.
+            if self.is_listed.load(Ordering::Relaxed) {
+                Box::pin(self.round(&mut memory)).await;
+            }
+            tokio::time::sleep(MIN_INTERVAL).await;
+        }
+    }
+
+    async fn round(&self, memory: &mut Memory) {
+        memory.failed.retain(|_, failed| failed.elapsed() < RETRY_DELAY);
+        memory.created.retain(|(pod, created)| {
+            created.elapsed() < UNCACHED && self.pool.pod(&pod.namespace, &pod.name).is_none()
+        });
+        let waiting = self.pool.waiting();
+        let mut pods = self.pool.free_pods();
+        pods.extend(memory.created.iter().map(|(pod, _)| pod.clone()));
+        memory.certified.retain(|uid| pods.iter().any(|pod| &pod.uid == uid));
+        let sizes = self.sizes(&waiting, &pods, memory).await;
+        let keeps_unused = memory.started.elapsed() < START_PHASE;
+        let changes = plan(&waiting, &pods, &sizes, &memory.certified, keeps_unused);
+        for change in changes.iter().take(MAX_CHANGES) {
+            let namespace = change.namespace();
+            if memory.failed.contains_key(namespace) {
+                continue;
+            }
+            if let Err(error) = self.perform(change, memory).await {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    namespace,
+                    "failed to change a pool of workspace pods; retrying in a minute"
+                );
+                memory.failed.insert(namespace.to_owned(), Instant::now());
+            }
+        }
+    }
+
+    /// Returns the number of idle pods of each pool, by namespace. Omits namespaces whose number is unknown or whose pools
+    /// must not be changed yet.
+    async fn sizes(&self, waiting: &[Waiting], pods: &[FreePod], memory: &mut Memory) -> HashMap<String, usize> {
+        let namespaces = waiting.iter().map(|waiting| &waiting.namespace).chain(pods.iter().map(|pod| &pod.namespace));
+        let namespaces: HashSet<String> =
+            namespaces.filter(|namespace| !memory.failed.contains_key(*namespace)).cloned().collect();
+        let mut sizes = HashMap::new();
+        for namespace in namespaces {
+            match self.parts.namespaces.run_settings(&namespace).await {
+                Ok(settings) => {
+                    sizes.insert(namespace, settings.run_share.idle_pods.min(self.pool.maximum()));
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        namespace,
+                        "failed to read the number of idle pods; retrying in a minute"
+                    );
+                    memory.failed.insert(namespace, Instant::now());
+                }
+            }
+        }
+        sizes
+    }
+
+    async fn perform(&self, change: &Change, memory: &mut Memory) -> Result<(), PoolError> {
+        match change {
+            Change::Delete(pod) => self.delete(pod).await,
+            Change::Certify(pod) => {
+                self.certify(pod).await?;
+                memory.certified.insert(pod.uid.clone());
+                Ok(())
+            }
+            Change::Create { namespace, key, workspace } => {
+                if let Some(pod) = self.create(namespace, key, workspace).await? {
+                    memory.created.push((pod, Instant::now()));
+                    // The next round issues the certificate, without which the pod does not start.
+                    self.pool.notify();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Deletes a pod. The API server rejects the deletion if a Workspace has taken the pod meanwhile.
+    async fn delete(&self, pod: &FreePod) -> Result<(), PoolError> {
+        let Some(cached) = self.pool.pod(&pod.namespace, &pod.name) else { return Ok(()) };
+        match self.parts.writer.delete_if_unchanged::<Pod>(&cached).await {
+            Err(error) if error.is_conflict() => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(()) => {
+                tracing::info!(namespace = pod.namespace, pod = pod.name, "deleted an idle pod of a pool");
+                Ok(())
+            }
+        }
+    }
+
+    /// Issues the certificate of a pod if it is missing or not current.
+    async fn certify(&self, pod: &FreePod) -> Result<(), PoolError> {
+        let (authority, now) = (self.parts.authority.borrow().clone(), Timestamp::now());
+        let (name, server_name) = (pool_pod_tls_secret(&pod.name), pool_pod_server_name(&pod.name, &pod.namespace));
+        let found = self.parts.reader.get_opt::<Secret>(&pod.namespace, &name).await?;
+        if found.is_some_and(|secret| tls::has_certificate(&secret, &server_name, &authority, now)) {
+            return Ok(());
+        }
+        let identity = PooledPod { name: pod.name.clone(), uid: pod.uid.clone() };
+        let secret = tls::issue_for_pod(&identity, &pod.namespace, None, &authority, now)?;
+        self.parts.writer.apply::<Secret>(&secret).await?;
+        Ok(())
+    }
+
+    /// Creates a pod. Returns `None` if the Workspace that would own the pod no longer waits for a pod.
+    async fn create(&self, namespace: &str, key: &str, workspace: &str) -> Result<Option<FreePod>, PoolError> {
+        let Some(template) = self.pool.template(key) else { return Ok(None) };
+        let service = self.parts.reader.get_opt::<Service>(namespace, &workspace_object(workspace)).await?;
+        let Some(owner) = service.as_ref().and_then(owner) else { return Ok(None) };
+        let name = template.pod_name();
+        let pod = self.parts.writer.apply::<Pod>(&template.pod(namespace, &name, &owner)).await?;
+        tracing::info!(namespace, pod = name, "created an idle pod in a pool");
+        Ok(FreePod::of(&pod))
+    }
+}
+
+/// Removes the fields that [`Pool`] does not use.
+fn strip_unused_fields(pod: &mut Pod) {
+    pod.spec = None;
+    pod.metadata.managed_fields = None;
+    pod.metadata.annotations = None;
+    if let Some(status) = &mut pod.status {
+        let (conditions, phase) = (status.conditions.take(), status.phase.take());
+        *status = PodStatus { conditions, phase, ..PodStatus::default() };
+    }
+}

@@ -1,0 +1,215 @@
+//! Decides which pods of pools are created and deleted. All functions are pure.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use tokio::time::Instant;
+
+/// Maximum number of pools of a namespace. Without a limit, each Workspace with another template would have its own pods.
+const MAX_POOLS: usize = 4;
+
+/// Workspace that can take a pod, or could take a pod recently.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    pub namespace: String,
+    pub workspace: String,
+    /// Key of the pool.
+    pub key: String,
+    pub is_asleep: bool,
+    /// Time at which the Workspace fell asleep or woke.
+    pub since: Instant,
+}
+
+/// Pod of a pool that no Workspace has taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FreePod {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    /// Key of the pool.
+    pub key: String,
+    pub is_ready: bool,
+    /// Whether the containers of the pod have ended and do not start again.
+    pub has_ended: bool,
+}
+
+/// Change to a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Delete(FreePod),
+    /// Check the certificate of the pod, and issue it if it is missing.
+    Certify(FreePod),
+    /// Create a pod in the pool with this key. The Service of the Workspace owns the pod.
+    Create {
+        namespace: String,
+        key: String,
+        workspace: String,
+    },
+}
+
+impl Change {
+    pub fn namespace(&self) -> &str {
+        match self {
+            Change::Delete(pod) | Change::Certify(pod) => &pod.namespace,
+            Change::Create { namespace, .. } => namespace,
+        }
+    }
+}
+
+/// Pool with at least one Workspace.
+#[derive(Default)]
+struct Demand<'a> {
+    asleep: Vec<&'a str>,
+    awake: usize,
+    last_use: Option<Instant>,
+}
+
+/// Returns the changes. `sizes` contains the number of idle pods of each pool, by namespace. A namespace whose number is
+/// unknown is not changed. `certified` contains the UIDs of the pods whose certificates are known to be current. If
+/// `keeps_unused` is set, pods of pools without Workspaces are kept.
+pub fn plan(
+    waiting: &[Waiting],
+    pods: &[FreePod],
+    sizes: &HashMap<String, usize>,
+    certified: &HashSet<String>,
+    keeps_unused: bool,
+) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (namespace, &size) in sizes.iter().collect::<BTreeMap<_, _>>() {
+        let demands = demands(waiting.iter().filter(|waiting| &waiting.namespace == namespace));
+        let pools = most_recent(&demands);
+        let free: Vec<&FreePod> = pods.iter().filter(|pod| &pod.namespace == namespace).collect();
+        let keys: BTreeSet<&str> = free.iter().map(|pod| pod.key.as_str()).chain(demands.keys().copied()).collect();
+        for key in keys {
+            let demand = demands.get(key);
+            let size = if demand.is_none() || pools.contains(key) { size } else { 0 };
+            let (wanted, kept) = match demand {
+                Some(demand) => {
+                    (size.min(demand.asleep.len()), size.min(demand.asleep.len().saturating_add(demand.awake)))
+                }
+                None => (0, if keeps_unused { size } else { 0 }),
+            };
+            let mut existing: Vec<&FreePod> = free.iter().copied().filter(|pod| pod.key == key).collect();
+            changes.extend(existing.extract_if(.., |pod| pod.has_ended).map(|pod| Change::Delete(pod.clone())));
+            existing.sort_by_key(|pod| (!pod.is_ready, pod.name.clone()));
+            changes.extend(existing.iter().skip(kept).map(|pod| Change::Delete((*pod).clone())));
+            let uncertified = existing.iter().take(kept).filter(|pod| !certified.contains(&pod.uid));
+            changes.extend(uncertified.map(|pod| Change::Certify((*pod).clone())));
+            let owner = demand.and_then(|demand| demand.asleep.first());
+            changes.extend(owner.into_iter().flat_map(|workspace| {
+                let (namespace, key, workspace) = (namespace.clone(), key.to_owned(), (*workspace).to_owned());
+                let create = Change::Create { namespace, key, workspace };
+                std::iter::repeat_n(create, wanted.saturating_sub(existing.len()))
+            }));
+        }
+    }
+    changes
+}
+
+/// Returns the pools of a namespace by key.
+fn demands<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> BTreeMap<&'a str, Demand<'a>> {
+    let mut demands: BTreeMap<&str, Demand<'_>> = BTreeMap::new();
+    for Waiting { workspace, key, is_asleep, since, .. } in waiting {
+        let demand = demands.entry(key).or_default();
+        match *is_asleep {
+            true => demand.asleep.push(workspace),
+            false => demand.awake += 1,
+        }
+        demand.last_use = demand.last_use.max(Some(*since));
+    }
+    demands.values_mut().for_each(|demand| demand.asleep.sort_unstable());
+    demands
+}
+
+/// Returns the keys of the pools that were used most recently.
+fn most_recent<'a>(demands: &BTreeMap<&'a str, Demand<'_>>) -> HashSet<&'a str> {
+    let mut keys: Vec<(&str, Option<Instant>)> = demands.iter().map(|(key, demand)| (*key, demand.last_use)).collect();
+    keys.sort_by_key(|(key, last_use)| (Reverse(*last_use), *key));
+    keys.into_iter().take(MAX_POOLS).map(|(key, _)| key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Returns a Workspace. `second` is the time at which it fell asleep or woke.
+    fn workspace(name: &str, key: &str, is_asleep: bool, second: u64) -> Waiting {
+        let (namespace, since) = ("team".to_owned(), start() + Duration::from_secs(second));
+        Waiting { namespace, workspace: name.to_owned(), key: key.to_owned(), is_asleep, since }
+    }
+
+    fn start() -> Instant {
+        static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+        *START
+    }
+
+    fn asleep(name: &str, key: &str) -> Waiting {
+        workspace(name, key, true, 0)
+    }
+
+    fn pod(name: &str, key: &str, is_ready: bool) -> FreePod {
+        let (namespace, uid) = ("team".to_owned(), name.to_owned());
+        FreePod { namespace, name: name.to_owned(), uid, key: key.to_owned(), is_ready, has_ended: false }
+    }
+
+    /// Returns the changes to the pools of a namespace with this number of idle pods, as text.
+    fn changes(waiting: &[Waiting], pods: &[FreePod], size: usize, keeps_unused: bool) -> Vec<String> {
+        let certified = pods.iter().map(|pod| pod.uid.clone()).filter(|uid| uid != "new").collect();
+        let planned = plan(waiting, pods, &[("team".to_owned(), size)].into(), &certified, keeps_unused);
+        let describe = |change: Change| match change {
+            Change::Delete(pod) => format!("delete {}", pod.name),
+            Change::Certify(pod) => format!("certify {}", pod.name),
+            Change::Create { key, workspace, .. } => format!("create {key} of {workspace}"),
+        };
+        planned.into_iter().map(describe).collect()
+    }
+
+    #[test]
+    fn a_pool_has_at_most_one_pod_for_each_workspace_that_is_asleep() {
+        let two = [asleep("b", "k"), asleep("a", "k")];
+        let none: [&str; 0] = [];
+        assert_eq!(changes(&two, &[], 0, false), none);
+        assert_eq!(changes(&two, &[], 1, false), ["create k of a"]);
+        assert_eq!(changes(&two, &[], 3, false), ["create k of a", "create k of a"]);
+        assert_eq!(changes(&two, &[pod("p", "k", false)], 3, false), ["create k of a"]);
+        let pods = [pod("p1", "k", false), pod("p2", "k", true), pod("p3", "k", true)];
+        assert_eq!(changes(&two, &pods, 3, false), ["delete p1"], "ready pods are kept");
+        assert_eq!(
+            changes(&two, &pods, 0, false),
+            ["delete p2", "delete p3", "delete p1"],
+            "the annotation was removed"
+        );
+        assert_eq!(changes(&[asleep("a", "k")], &[pod("new", "k", false)], 1, false), ["certify new"]);
+        let evicted = FreePod { has_ended: true, ..pod("p", "k", false) };
+        assert_eq!(changes(&[asleep("a", "k")], &[evicted], 1, false), ["delete p", "create k of a"]);
+    }
+
+    #[test]
+    fn a_pool_keeps_its_pods_for_a_while_after_a_workspace_has_woken() {
+        let pods = [pod("p1", "k", true), pod("p2", "k", true)];
+        let awake = [workspace("a", "k", false, 9)];
+        assert_eq!(changes(&awake, &pods, 2, false), ["delete p2"], "one pod for one Workspace");
+        assert_eq!(changes(&awake, &[], 2, false).len(), 0, "no pod is created");
+        assert_eq!(changes(&[], &pods, 2, false), ["delete p1", "delete p2"]);
+        assert_eq!(changes(&[], &pods, 2, true).len(), 0, "not all Workspaces are known after a start");
+        assert_eq!(changes(&[], &pods, 0, true), ["delete p1", "delete p2"]);
+    }
+
+    #[test]
+    fn a_namespace_has_a_limited_number_of_pools() {
+        let keys = ["a", "b", "c", "d", "e"];
+        let waiting: Vec<Waiting> = (0..).zip(keys).map(|(second, key)| workspace(key, key, true, second)).collect();
+        let expected = ["create b of b", "create c of c", "create d of d", "create e of e"];
+        assert_eq!(changes(&waiting, &[], 1, false), expected);
+        let pods = keys.map(|key| pod(key, key, true));
+        assert_eq!(changes(&waiting, &pods, 1, false), ["delete a"], "the pool that was not used for the longest time");
+    }
+
+    #[test]
+    fn a_namespace_whose_settings_are_unknown_is_not_changed() {
+        let planned = plan(&[asleep("a", "k")], &[pod("p", "j", true)], &HashMap::new(), &HashSet::new(), false);
+        assert!(planned.is_empty(), "{planned:?}");
+    }
+}

@@ -1,0 +1,169 @@
+//! Template of the pods of a pool. All functions are pure.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use serde_json::{Value, json};
+
+use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_SAFE_TO_EVICT, LABEL_POOL, LABEL_WORKSPACE_NAME};
+use crate::api::names::{POOL_POD_PREFIX, pool_pod_tls_secret};
+use crate::controller::workspace::environment::has_name;
+use crate::controller::workspace::init_containers::FETCH_CONTAINER;
+use crate::controller::workspace::metadata::hash;
+use crate::controller::workspace::pod::set_tls_secret;
+use crate::controller::workspace::render::Rendered;
+use crate::controller::workspace::storage::CACHE_VOLUME;
+
+/// Number of digits of the key, and number of random letters, in the name of a pod.
+const KEY_DIGITS: usize = 10;
+const RANDOM_LETTERS: usize = 6;
+/// Metadata of a pod that can contain the name of the Workspace. A container that reads them before a Workspace takes the
+/// pod reads other values than in a pod of the StatefulSet.
+const CHANGED_METADATA: [&str; 2] = ["metadata.labels", "metadata.annotations"];
+
+/// Template of the pods of a pool: the pod template of a Workspace without its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolTemplate {
+    /// Key of the pool: a hash of the template and of the CA bundle in the pods. Workspaces with the same key can take the
+    /// same pods. The template contains the image, the ServiceAccount and all mounted objects, so a Workspace takes only a
+    /// pod that has the permissions of its own pod.
+    pub key: String,
+    template: Value,
+}
+
+impl PoolTemplate {
+    /// Returns the template for the pod of a Workspace. Returns `None` if a pod cannot exist before its Workspace wakes,
+    /// because the source is part of the pod, or because the pods of a pool would share more than the cache of
+    /// dependencies.
+    pub fn of(rendered: &Rendered, is_source_in_pod: bool, authorities_pem: &str) -> Option<Self> {
+        let mut template = rendered.stateful_set.pointer("/spec/template")?.clone();
+        remove(&mut template, "/metadata/labels", LABEL_WORKSPACE_NAME);
+        remove(&mut template, "/metadata/annotations", ANNOTATION_REVISION_HASH);
+        set_tls_secret(&mut template, "");
+        let key = hash(&json!([template, authorities_pem]));
+        (!is_source_in_pod && is_poolable(&template)).then_some(PoolTemplate { key, template })
+    }
+
+    /// Returns a new name for a pod. It ends with letters, because a StatefulSet adopts pods whose names end with a number.
+    pub fn pod_name(&self) -> String {
+        let key: String = self.key.chars().take(KEY_DIGITS).collect();
+        let random: String = std::iter::repeat_with(fastrand::lowercase).take(RANDOM_LETTERS).collect();
+        format!("{POOL_POD_PREFIX}{key}-{random}")
+    }
+
+    /// Returns a pod of the pool. With an owner that is its controller, `kubectl drain` evicts the pod. The annotation
+    /// permits the cluster autoscaler to evict it.
+    pub fn pod(&self, namespace: &str, name: &str, owner: &OwnerReference) -> Value {
+        let mut pod = self.template.clone();
+        set_tls_secret(&mut pod, &pool_pod_tls_secret(name));
+        insert(&mut pod, "/metadata", "name", json!(name));
+        insert(&mut pod, "/metadata", "namespace", json!(namespace));
+        insert(&mut pod, "/metadata", "ownerReferences", json!([owner]));
+        insert(&mut pod, "/metadata/labels", LABEL_POOL, json!(self.key));
+        insert(&mut pod, "/metadata/annotations", ANNOTATION_SAFE_TO_EVICT, json!("true"));
+        pod
+    }
+}
+
+/// Returns whether several pods with this template can exist, and can start before the source is known.
+fn is_poolable(template: &Value) -> bool {
+    let items = |list: &str| template.pointer(list).and_then(Value::as_array).into_iter().flatten();
+    let is_persistent = |volume: &Value| {
+        volume.get("persistentVolumeClaim").is_some_and(|claim| !claim.is_null()) && !has_name(volume, CACHE_VOLUME)
+    };
+    let reads_source = items("/spec/initContainers").any(|container| has_name(container, FETCH_CONTAINER));
+    let has_own_volume = items("/spec/volumes").any(is_persistent);
+    let uses_host_network = template.pointer("/spec/hostNetwork").and_then(Value::as_bool).unwrap_or_default();
+    let text = template.to_string();
+    let reads_metadata = CHANGED_METADATA.iter().any(|field| text.contains(field));
+    !reads_source && !has_own_volume && !uses_host_network && !reads_metadata
+}
+
+fn remove(template: &mut Value, fields: &str, name: &str) {
+    if let Some(fields) = template.pointer_mut(fields).and_then(Value::as_object_mut) {
+        fields.remove(name);
+    }
+}
+
+fn insert(pod: &mut Value, fields: &str, name: &str, value: Value) {
+    if let Some(fields) = pod.pointer_mut(fields).and_then(Value::as_object_mut) {
+        fields.insert(name.to_owned(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::auto::{Workspace, WorkspaceSpec};
+    use crate::controller::workspace::{PodSettings, render};
+
+    fn template_of(name: &str, spec: Value) -> Option<PoolTemplate> {
+        let settings = PodSettings {
+            agent_image: "controller:1".to_owned(),
+            agent_image_pull_policy: None,
+            default_image: "pulumi".to_owned(),
+            default_access_token_secret: None,
+            restrictions: Default::default(),
+            storage: Default::default(),
+        };
+        let digest = crate::artifact::Digest::of(b"source");
+        let mut spec: WorkspaceSpec = serde_json::from_value(spec).expect("valid spec");
+        spec.artifact = serde_json::from_value(json!({"digest": digest, "revision": "main"})).expect("valid artifact");
+        let rendered = render(name, "team", &Workspace::new(name, spec), &settings).expect("renders");
+        PoolTemplate::of(&rendered, false, "authorities")
+    }
+
+    #[test]
+    fn workspaces_with_the_same_pod_have_the_same_pool() {
+        let key = |name: &str, spec: Value| template_of(name, spec).expect("poolable").key;
+        let plain = key("app", json!({}));
+        assert_eq!(plain, key("other", json!({})), "the name is not part of the key");
+        assert_eq!(plain, key("app", json!({"stacks": [{"name": "dev"}]})), "the agent receives the stacks");
+        let mut keys = vec![plain];
+        for spec in [
+            json!({"image": "pulumi/pulumi:1"}),
+            json!({"serviceAccountName": "deployer"}),
+            json!({"env": [{"name": "A", "value": "1"}]}),
+            json!({"envFrom": [{"secretRef": {"name": "aws"}}]}),
+            json!({"idle": {"keep": "Caches"}}),
+            json!({"podTemplate": {"spec": {"nodeSelector": {"a": "b"}}}}),
+        ] {
+            let key = key("app", spec.clone());
+            assert!(!keys.contains(&key), "{spec}");
+            keys.push(key);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_depends_on_its_workspace_has_no_pool() {
+        let volume = |volume: Value| json!({"podTemplate": {"spec": {"volumes": [volume]}}});
+        let rows = [
+            (json!({}), true),
+            (json!({"idle": {"keep": "Caches"}}), true),
+            (volume(json!({"name": "scratch", "emptyDir": {}})), true),
+            (json!({"idle": {"keep": "Volume", "claim": "share"}}), false),
+            (volume(json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}})), false),
+            (json!({"podTemplate": {"spec": {"hostNetwork": true}}}), false),
+            (json!({"podTemplate": {"spec": {"initContainers": [{"name": "prepare", "image": "busybox"}]}}}), false),
+            (json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a']"}}}]}), false),
+        ];
+        for (spec, expected) in rows {
+            assert_eq!(template_of("app", spec.clone()).is_some(), expected, "{spec}");
+        }
+    }
+
+    #[test]
+    fn the_pod_of_a_pool_belongs_to_no_workspace_and_has_its_own_certificate() {
+        let template = template_of("app", json!({})).expect("poolable");
+        let name = template.pod_name();
+        assert!(name.starts_with("pulumi-pool-") && name.ends_with(|last: char| last.is_ascii_lowercase()), "{name}");
+        let owner = OwnerReference { name: "app-workspace".to_owned(), ..OwnerReference::default() };
+        let pod = template.pod("team", &name, &owner);
+        let labels = json!({"auto.pulumi.com/component": "workspace", "auto.pulumi.com/pool": template.key});
+        assert_eq!(pod["metadata"]["labels"], labels);
+        assert_eq!(pod["metadata"]["name"], json!(name));
+        assert_eq!(pod["metadata"]["ownerReferences"][0]["name"], json!("app-workspace"));
+        let volumes = pod["spec"]["volumes"].as_array().expect("volumes");
+        let tls = volumes.iter().find(|volume| volume["name"] == "tls").expect("a volume with the certificate");
+        assert_eq!(tls["secret"]["secretName"], json!(format!("{name}-tls")));
+        assert!(!pod.to_string().contains("app-workspace-tls"));
+    }
+}

@@ -1,0 +1,223 @@
+//! Workspaces that can take a pod of a pool, and the free pods.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::plan::{FreePod, Waiting};
+use super::taken::has_ended;
+use super::template::PoolTemplate;
+use crate::api::auto::PooledPod;
+use crate::api::names::LABEL_POOL;
+use crate::controller::workspace::metadata::workspace_name;
+
+/// Time for which a pod is reserved for the Workspace that takes it. After this time, the cache contains the labels of the
+/// Workspace, or the Workspace has not taken the pod.
+const RESERVED: Duration = Duration::from_secs(60);
+/// Time after the end of the sleep of a Workspace for which its pool keeps its pods. A Workspace often wakes only shortly.
+const KEPT: Duration = Duration::from_secs(5 * 60);
+
+/// Namespace and name of a Workspace.
+type Key = (String, String);
+
+/// The pools of all namespaces. Cheap to clone. All clones share the same state.
+#[derive(Clone)]
+pub struct Pool(Arc<Shared>);
+
+struct Shared {
+    /// Maximum number of idle pods of a pool. With zero, there are no pools.
+    maximum: usize,
+    /// Pods of pools, including the pods that Workspaces have taken. The pods contain only the fields that
+    /// [`Maintenance`](super::Maintenance) keeps.
+    pods: Store<Pod>,
+    /// The lock is held only for short critical sections and never across an `.await`.
+    state: Mutex<State>,
+    /// Notified when the state or the pods have changed.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: HashMap<Key, Sleeper>,
+    /// Templates by key. Workspaces with the same key share a template.
+    templates: HashMap<String, Arc<PoolTemplate>>,
+    /// UIDs of the reserved pods, and the times of the reservations.
+    reserved: HashMap<String, Instant>,
+}
+
+/// Workspace that is asleep, or was asleep recently.
+struct Sleeper {
+    template: Arc<PoolTemplate>,
+    since: Instant,
+    /// Time at which the sleep ended.
+    awake: Option<Instant>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// Creates the pools, and the writer of the cache of their pods.
+    pub fn new(maximum: usize) -> (Self, Writer<Pod>) {
+        let (pods, writer) = reflector::store();
+        let shared = Shared { maximum, pods, state: Mutex::default(), changed: Notify::new() };
+        (Pool(Arc::new(shared)), writer)
+    }
+
+    /// Returns the maximum number of idle pods of a pool.
+    pub fn maximum(&self) -> usize {
+        self.0.maximum
+    }
+
+    pub fn is_enabled(&self) -> bool {
+        self.0.maximum > 0
+    }
+
+    /// Records that a Workspace is asleep and can take a pod with this template.
+    pub fn offer(&self, namespace: &str, name: &str, template: PoolTemplate) {
+        let mut state = self.lock();
+        let key = (namespace.to_owned(), name.to_owned());
+        let is_known = |sleeper: &Sleeper| sleeper.awake.is_none() && sleeper.template.key == template.key;
+        if !self.is_enabled() || state.waiting.get(&key).is_some_and(is_known) {
+            return;
+        }
+        let shared = state.templates.entry(template.key.clone()).or_insert_with(|| Arc::new(template)).clone();
+        state.waiting.insert(key, Sleeper { template: shared, since: Instant::now(), awake: None });
+        drop(state);
+        self.notify();
+    }
+
+    /// Records that a Workspace is awake, does not exist, or can take no pod.
+    pub fn withdraw(&self, namespace: &str, name: &str) {
+        let mut state = self.lock();
+        let sleeper = state.waiting.get_mut(&(namespace.to_owned(), name.to_owned()));
+        if let Some(sleeper) = sleeper.filter(|sleeper| sleeper.awake.is_none()) {
+            sleeper.awake = Some(Instant::now());
+        }
+    }
+
+    /// Reserves a free pod that is ready. Returns `None` if the pool has no such pod.
+    pub fn reserve(&self, namespace: &str, key: &str) -> Option<PooledPod> {
+        let ready = self.free_pods().into_iter().filter(|pod| pod.is_ready);
+        let mut pods = ready.filter(|pod| pod.namespace == namespace && pod.key == key);
+        let mut state = self.lock();
+        let pod = pods.find(|pod| !state.reserved.contains_key(&pod.uid))?;
+        state.reserved.insert(pod.uid.clone(), Instant::now());
+        Some(PooledPod { name: pod.name, uid: pod.uid })
+    }
+
+    /// Returns the Workspaces that can take a pod, or could take a pod recently.
+    pub(super) fn waiting(&self) -> Vec<Waiting> {
+        let mut state = self.lock();
+        state.waiting.retain(|_, sleeper| sleeper.awake.is_none_or(|awake| awake.elapsed() < KEPT));
+        state.templates.retain(|_, template| Arc::strong_count(template) > 1);
+        let waiting = state.waiting.iter().map(|((namespace, name), sleeper)| Waiting {
+            namespace: namespace.clone(),
+            workspace: name.clone(),
+            key: sleeper.template.key.clone(),
+            is_asleep: sleeper.awake.is_none(),
+            since: sleeper.awake.unwrap_or(sleeper.since),
+        });
+        waiting.collect()
+    }
+
+    /// Returns the pods that no Workspace has taken.
+    pub(super) fn free_pods(&self) -> Vec<FreePod> {
+        let pods = self.0.pods.state();
+        let mut state = self.lock();
+        state.reserved.retain(|_, since| since.elapsed() < RESERVED);
+        let free = pods.iter().filter_map(|pod| FreePod::of(pod));
+        free.filter(|pod| !state.reserved.contains_key(&pod.uid)).collect()
+    }
+
+    /// Returns a pod in the cache.
+    pub(super) fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.0.pods.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    pub(super) fn template(&self, key: &str) -> Option<Arc<PoolTemplate>> {
+        self.lock().templates.get(key).cloned()
+    }
+
+    pub(super) fn notify(&self) {
+        self.0.changed.notify_one();
+    }
+
+    /// Waits until the state or the pods have changed.
+    pub(super) async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FreePod {
+    /// Returns the pod, unless a Workspace has taken it or it is being deleted.
+    pub(super) fn of(pod: &Pod) -> Option<Self> {
+        let key = pod.labels().get(LABEL_POOL)?.clone();
+        if workspace_name(pod).is_some() || pod.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        Some(FreePod {
+            namespace: pod.namespace()?,
+            name: pod.name_any(),
+            uid: pod.uid()?,
+            key,
+            is_ready: conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+            has_ended: has_ended(pod),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::names::LABEL_WORKSPACE_NAME;
+
+    fn pod(name: &str, labels: &[(&str, &str)], ready: &str) -> Pod {
+        let labels: HashMap<&str, &str> = labels.iter().copied().collect();
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "team", "uid": name, "labels": labels},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        }))
+        .expect("a Pod")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_is_reserved_for_one_workspace() {
+        let (pool, mut writer) = Pool::new(2);
+        let pods = [
+            pod("starting", &[(LABEL_POOL, "key")], "False"),
+            pod("other", &[(LABEL_POOL, "another")], "True"),
+            pod("taken", &[(LABEL_POOL, "key"), (LABEL_WORKSPACE_NAME, "web")], "True"),
+            pod("free", &[(LABEL_POOL, "key")], "True"),
+        ];
+        for pod in pods {
+            writer.apply_watcher_event(&Event::Apply(pod));
+        }
+        assert_eq!(pool.reserve("elsewhere", "key"), None);
+        let expected = Some(PooledPod { name: "free".to_owned(), uid: "free".to_owned() });
+        assert_eq!(pool.reserve("team", "key"), expected);
+        assert_eq!(pool.reserve("team", "key"), None, "the pod is reserved");
+        assert_eq!(pool.free_pods().len(), 2);
+        tokio::time::advance(RESERVED).await;
+        assert_eq!(pool.reserve("team", "key"), expected, "no Workspace has taken the pod");
+    }
+}
