@@ -164,7 +164,11 @@ pub struct Pod {
 
 impl Pod {
     pub fn of(scene: &Scene, stack: &str) -> Pod {
-        Pod { namespace: scene.namespace.clone(), name: names::workspace_pod(stack) }
+        Pod::named(scene, names::workspace_pod(stack))
+    }
+
+    pub fn named(scene: &Scene, name: String) -> Pod {
+        Pod { namespace: scene.namespace.clone(), name }
     }
 
     /// Returns the start and end time of the CLI for an operation, from the journal of the agent.

@@ -11,7 +11,9 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
 use crate::harness::languages::IMAGE;
-use crate::harness::{File, Poll, Scene, StackHandle, Volume, WaitLimit, in_scene, wait_until};
+use crate::harness::{
+    Controller, File, Poll, Scene, StackHandle, Volume, WaitLimit, client, in_scene, kubectl, wait_until,
+};
 use crate::languages;
 use crate::moments::{Moment, Moments, now};
 use crate::path::{self, Pod, Watched, watched};
@@ -40,17 +42,20 @@ struct Case {
     files: fn(text: &str) -> Vec<File>,
     has_dependencies: bool,
     keeps_caches: bool,
+    /// Whether the Workspace takes a pod from a pool.
+    uses_pool: bool,
     /// Maximum time in seconds, if there is a budget.
     budget: Option<f64>,
 }
 
-const CASES: [Case; 3] = [
+const CASES: [Case; 5] = [
     Case {
         name: "YAML",
         scene: "bench-wake-yaml",
         files: path::program,
         has_dependencies: false,
         keeps_caches: false,
+        uses_pool: false,
         budget: Some(3.0),
     },
     Case {
@@ -59,6 +64,7 @@ const CASES: [Case; 3] = [
         files: typescript,
         has_dependencies: true,
         keeps_caches: false,
+        uses_pool: false,
         budget: None,
     },
     Case {
@@ -67,7 +73,26 @@ const CASES: [Case; 3] = [
         files: typescript,
         has_dependencies: true,
         keeps_caches: true,
+        uses_pool: false,
         budget: Some(4.0),
+    },
+    Case {
+        name: "YAML, with a pool",
+        scene: "bench-wake-pool-yaml",
+        files: path::program,
+        has_dependencies: false,
+        keeps_caches: false,
+        uses_pool: true,
+        budget: Some(1.0),
+    },
+    Case {
+        name: "TypeScript, unchanged lock file, with the cache and a pool",
+        scene: "bench-wake-pool",
+        files: typescript,
+        has_dependencies: true,
+        keeps_caches: true,
+        uses_pool: true,
+        budget: Some(1.5),
     },
 ];
 
@@ -76,15 +101,22 @@ fn typescript(text: &str) -> Vec<File> {
 }
 
 pub async fn measure() -> Vec<Row> {
+    let controller = Controller::new(&client().await);
+    let arguments = controller.arguments().await;
+    controller.start_with(&[arguments.as_slice(), &["--max-idle-pods=1".to_owned()]].concat(), 1).await;
     let mut rows = Vec::new();
     for (number, case) in CASES.iter().enumerate() {
         println!("case {} of {}: {}", number + 1, CASES.len(), case.name);
         in_scene(case.scene, async |scene| rows.push(measure_case(scene, case).await)).await;
     }
+    controller.start_with(&arguments, 1).await;
     rows
 }
 
 async fn measure_case(scene: &Scene, case: &Case) -> Row {
+    if case.uses_pool {
+        kubectl(&["annotate", "namespace", &scene.namespace, &format!("{}=1", names::ANNOTATION_IDLE_PODS)], "").await;
+    }
     let volume = if case.keeps_caches { Some(create_volume(scene).await) } else { None };
     let source = scene.source("app").await;
     let first = source.artifact_of(&source.push(&(case.files)("start")).await).await;
@@ -103,11 +135,15 @@ async fn measure_case(scene: &Scene, case: &Case) -> Row {
     let mut rounds = Vec::new();
     for round in 1..=ROUNDS {
         until_asleep(scene, &stack).await;
+        if case.uses_pool {
+            until_pool_ready(scene).await;
+        }
         let artifact = source.artifact_of(&source.push(&(case.files)(&format!("round {round}"))).await).await;
         let began = now();
         external.publish(&artifact).await;
         stack.until_revision(&artifact.revision).await;
-        let uid = stack.pod().await.uid();
+        let found = stack.pod().await;
+        let (uid, pod) = (found.uid(), Pod::named(scene, found.name_any()));
         let moments = moments(began, watched(&artifact.revision, &workspaces, &updates), &pods, uid, &pod).await;
         println!("round {round} of {ROUNDS}: exec after {:.2} s", moments[STEPS.len()] - began);
         rounds.push(moments);
@@ -129,6 +165,8 @@ async fn moments(
     let created = pods.first("of this run", |pod| pod.uid() == uid);
     let initialized = pods.first("that is initialized", |pod| pod.uid() == uid && has_condition(pod, "Initialized"));
     let (exec, _) = pod.journal(&update.uid().unwrap_or_default()).await;
+    // The pod of a pool exists before the measurement.
+    let (created, initialized) = (created.max(began), initialized.max(began));
     vec![began, created, initialized, source_installed, bound, exec]
 }
 
@@ -244,10 +282,28 @@ async fn until_asleep(scene: &Scene, stack: &StackHandle<'_>) {
     wait_until("the Workspace to be asleep", WaitLimit::Long, async || {
         let conditions = stack.workspace().await.status.map(|status| status.conditions).unwrap_or_default();
         let reason = find(&conditions, READY).map(|ready| ready.reason.clone());
-        let pod = scene.api::<CorePod>().get_opt(&names::workspace_pod(&stack.name)).await;
-        match (reason.as_deref(), pod) {
-            (Some(workspace_reason::SLEEPING), Ok(None)) => Poll::Found(()),
-            (reason, pod) => Poll::NotYet(format!("{reason:?}, pod {:?}", pod.map(|pod| pod.is_some()))),
+        let is_of_workspace = |pod: &CorePod| pod.labels().contains_key(names::LABEL_WORKSPACE_NAME);
+        let pods: Vec<CorePod> = scene.list::<CorePod>().await.into_iter().filter(is_of_workspace).collect();
+        match reason.as_deref() {
+            Some(workspace_reason::SLEEPING) if pods.is_empty() => Poll::Found(()),
+            reason => Poll::NotYet(format!("{reason:?}, {} pods", pods.len())),
+        }
+    })
+    .await;
+}
+
+/// Waits until the pool has a pod that is ready.
+async fn until_pool_ready(scene: &Scene) {
+    wait_until("a pod of the pool to be ready", WaitLimit::Long, async || {
+        let pods = scene.list::<CorePod>().await;
+        let is_idle = |pod: &&CorePod| {
+            pod.labels().contains_key(names::LABEL_POOL) && !pod.labels().contains_key(names::LABEL_WORKSPACE_NAME)
+        };
+        match pods.iter().filter(is_idle).any(|pod| has_condition(pod, "Ready")) {
+            true => Poll::Found(()),
+            false => {
+                Poll::NotYet(format!("{:?}", pods.iter().map(|pod| (&pod.metadata, &pod.status)).collect::<Vec<_>>()))
+            }
         }
     })
     .await;

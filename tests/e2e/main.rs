@@ -55,6 +55,7 @@ mod outputs;
 mod pauses;
 mod pod_failures;
 mod policies;
+mod pool;
 mod prerequisites;
 mod preview;
 mod programs;

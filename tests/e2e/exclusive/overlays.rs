@@ -229,6 +229,9 @@ async fn assert_unmanaged_writes_rejected(scene: &Scene, pod: &str) {
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "disguise"}, "spec": {"ports": [{"port": 80}]},
     })
     .to_string();
+    let mut without_pool = other.clone();
+    without_pool["metadata"] = json!({"name": "disguise", "labels": {"auto.pulumi.com/component": "workspace"}});
+    let without_pool = without_pool.to_string();
     let relabelled = r#"{"metadata": {"labels": {"auto.pulumi.com/component": null}}}"#;
     let labelled = r#"{"metadata": {"labels": {"auto.pulumi.com/component": "workspace"}}}"#;
     for (arguments, input, words) in [
@@ -240,8 +243,9 @@ async fn assert_unmanaged_writes_rejected(scene: &Scene, pod: &str) {
         (&["patch", "secret", "tenants", "--patch", labelled], "", "may write only Secrets"),
         (&["delete", "secret", "tenants"], "", "may write only Secrets"),
         (&["create", "configmap", "other"], "", "may write only objects with the label"),
-        (&["delete", "pod", "other"], "", "may only change and delete Pods"),
-        (&["patch", "pod", pod, "--patch", relabelled], "", "may only change and delete Pods"),
+        (&["delete", "pod", "other"], "", "may write only Pods"),
+        (&["patch", "pod", pod, "--patch", relabelled], "", "may write only Pods"),
+        (&["create", "--filename", "-"], &without_pool, "create only those with the label auto.pulumi.com/pool"),
         (&["create", "--filename", "-"], &unlabelled, "may write only objects with the label"),
     ] {
         let response = try_kubectl(&[&as_controller[..], arguments].concat(), input).await;

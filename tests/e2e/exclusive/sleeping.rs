@@ -9,10 +9,13 @@ use pulumi_controller::api::names::workspace_pod;
 use serde_json::json;
 
 use crate::harness::{Controller, Program, Scene, client, in_scene, once, run_alone, run_with_cleanup};
+use crate::pool;
 use crate::sleeping::{is_asleep, run_on_request, stack_with_idle_time, until_asleep};
 
 /// Failpoints between the steps of a sleep and of its end.
-pub const FAILPOINTS: [&str; 3] = ["workspace-asleep", "stack-workspace-requested", "workspace-awake"];
+pub const FAILPOINTS: [&str; 4] = ["workspace-asleep", "stack-workspace-requested", "workspace-awake", POD_RECORDED];
+/// Failpoint between the record of a pod of a pool in the status of a Workspace and the change to its labels.
+const POD_RECORDED: &str = "pod-recorded";
 
 #[test]
 fn a_restart_of_the_controller_wakes_no_workspace() {
@@ -51,6 +54,9 @@ fn a_restart_at_any_step_of_a_sleep_neither_loses_nor_duplicates_a_run() {
                 println!("the controller exits at {failpoint}");
                 in_scene("sleeping-step", async |scene| {
                     controller.restart_with_failpoint(Some(failpoint)).await;
+                    if failpoint == POD_RECORDED {
+                        pool::set_idle_pods(scene, "1").await;
+                    }
                     check_sleep(scene).await;
                     controller.until_failpoint_reached(failpoint).await;
                 })
@@ -69,6 +75,9 @@ async fn check_sleep(scene: &Scene) {
     let main = scene.start(stack_with_idle_time(scene, &source)).await;
     main.until_applied(&commit).await;
     until_asleep(scene, "main").await;
+    if pool::has_idle_pods(scene).await {
+        pool::until_ready(scene).await;
+    }
     run_on_request(&main, "while asleep").await;
     assert_eq!(main.log.operations().await, once(&["create step"]));
     let runs: BTreeSet<String> = scene.timeline.states_of::<Update>().iter().map(Update::name_any).collect();

@@ -8,7 +8,6 @@ use kube::ResourceExt;
 use kube::api::{LogParams, Patch, PatchParams, PostParams};
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::conditions::{self, READY, RECONCILING, STALLED, stack_reason};
-use pulumi_controller::api::names;
 use pulumi_controller::api::pulumi::{
     FluxSource, LiteralRef, ProgramReference, ResourceRef, SecretSelector, SourceReference, Stack, StackSpec,
 };
@@ -200,14 +199,14 @@ impl StackHandle<'_> {
     }
 
     pub async fn pod(&self) -> Pod {
-        let name = names::workspace_pod(&self.name);
+        let name = self.workspace().await.pod_name();
         api_call(format!("reading the pod {name}"), self.scene.api::<Pod>().get(&name)).await
     }
 
     /// Returns the log of a container in the workspace pod.
     pub async fn pod_log(&self, container: &str) -> String {
         let of = LogParams { container: Some(container.to_owned()), ..LogParams::default() };
-        let name = names::workspace_pod(&self.name);
+        let name = self.workspace().await.pod_name();
         api_call(format!("reading the log of {name}"), self.scene.api::<Pod>().logs(&name, &of)).await
     }
 
