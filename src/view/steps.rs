@@ -148,13 +148,14 @@ impl<'a> State<'a> {
 
     fn of_retrying(&self) -> Vec<String> {
         let retry = self.plugin("To retry the run now:", "reconcile", "");
-        let pod = names::workspace_pod(&self.name);
+        // The Service selects the pod of the Workspace, also if the pod is from a pool.
+        let service = names::workspace_object(&self.name);
         let log = "Correct the cause. The log of the last run contains all messages:";
         let first = match self.reason {
             Some(reason::UPDATE_CONFLICT) => step(
                 "Wait until the other update ends. If no process holds the lock anymore, remove the lock:",
                 &format!(
-                    "kubectl exec -n {} {pod} -c {} -- pulumi cancel --yes",
+                    "kubectl exec -n {} service/{service} -c {} -- pulumi cancel --yes",
                     self.namespace,
                     names::PULUMI_CONTAINER
                 ),

@@ -36,10 +36,12 @@ pub async fn run(cluster: &Cluster, name: &str, format: Format) -> Result<(), Pl
         let state = dependency_state(cluster.get_opt(&namespace, &name).await)?;
         dependencies.push(Dependency { namespace, name, state });
     }
+    let workspace: Option<Workspace> = cluster.get_opt(namespace, name).await?;
+    let pod = workspace.as_ref().map_or_else(|| names::workspace_pod(name), Workspace::pod_name);
     let objects = Objects {
         dependencies,
-        workspace: cluster.get_opt(namespace, name).await?,
-        pod: cluster.get_opt(namespace, &names::workspace_pod(name)).await?,
+        workspace,
+        pod: cluster.get_opt(namespace, &pod).await?,
         updates: updates::list(cluster, namespace, name).await?,
         stack,
     };

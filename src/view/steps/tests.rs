@@ -168,7 +168,7 @@ fn a_policy_violation_a_lock_and_an_abandoned_run_have_their_own_steps() {
     let (summary, steps) = of(&retrying("RetryingAfterFailure"), &violation);
     assert!(summary.contains("policy") && steps.starts_with("Correct the program"), "{summary} {steps}");
     let (_, steps) = of(&retrying("UpdateConflict"), &json!({}));
-    assert!(steps.contains("kubectl exec -n apps web-workspace-0 -c pulumi -- pulumi cancel --yes"), "{steps}");
+    assert!(steps.contains("kubectl exec -n apps service/web-workspace -c pulumi -- pulumi cancel --yes"), "{steps}");
     let stalled = [condition("Stalled", "True", "RunOutcomeUnknown", "why")];
     let abandoned = json!({ "handledResolve": "web-1=abandon", "lastUpdate": { "name": "web-1" } });
     let (summary, steps) = of(&stalled, &abandoned);
