@@ -193,7 +193,7 @@ fn asleep(observed: &Observed, now: Timestamp) -> Option<Action> {
     if let Some(pod) = sleep::pod_from_pool(observed) {
         return Some(Action::DeletePod { uid: pod.uid.clone() });
     }
-    if let Pooled::Free { .. } = observed.pooled {
+    if matches!(observed.pooled, Pooled::Free { .. }) {
         return Some(Action::ForgetPod);
     }
     let since = status.sleep.as_ref().and_then(|sleep| sleep.since.as_ref());

@@ -3,8 +3,10 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 
-use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_SAFE_TO_EVICT, LABEL_POOL, LABEL_WORKSPACE_NAME};
-use crate::api::names::{POOL_POD_PREFIX, pool_pod_tls_secret};
+use crate::api::names::{
+    ANNOTATION_REVISION_HASH, ANNOTATION_SAFE_TO_EVICT, LABEL_POOL, LABEL_WORKSPACE_NAME, POOL_POD_PREFIX,
+    pool_pod_tls_secret,
+};
 use crate::controller::workspace::environment::has_name;
 use crate::controller::workspace::init_containers::FETCH_CONTAINER;
 use crate::controller::workspace::metadata::hash;
