@@ -20,9 +20,3 @@ pub async fn list(cluster: &Cluster, namespace: &str, stack: &str) -> Result<Vec
     runs::sort(&mut updates);
     Ok(updates)
 }
-
-/// Returns the name of the pod of a run. Without a binding, returns the name of the pod that the StatefulSet creates.
-pub fn pod_name(update: &Update) -> String {
-    let binding = update.status.as_ref().and_then(|status| status.run.as_ref());
-    names::run_pod(&update.spec.workspace_name, binding.map(|run| run.host.as_str()).unwrap_or_default())
-}

@@ -7,6 +7,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
+use pulumi_controller::api::auto::Workspace;
 use pulumi_controller::api::names;
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::view::phase;
@@ -31,7 +32,8 @@ pub enum Effect {
 pub async fn find(cluster: &Cluster, name: &str, what: &str, effect: Effect) -> Result<(Stack, String), PluginError> {
     let namespace = cluster.namespace();
     let stack: Stack = cluster.get(namespace, name).await?;
-    let pod_name = names::workspace_pod(name);
+    let workspace: Option<Workspace> = cluster.get_opt(namespace, name).await?;
+    let pod_name = workspace.as_ref().map_or_else(|| names::workspace_pod(name), Workspace::pod_name);
     let pod: Option<Pod> = cluster.get_opt(namespace, &pod_name).await?;
     match refusal(&stack, pod.as_ref(), effect) {
         None => Ok((stack, pod_name)),
@@ -56,11 +58,11 @@ fn refusal(stack: &Stack, pod: Option<&Pod>, effect: Effect) -> Option<String> {
             command("cancel")
         ));
     }
+    let pod_name = pod.map_or_else(|| names::workspace_pod(&name), Pod::name_any);
     let Some(pod) = pod.filter(|pod| is_running(pod)) else {
         return Some(format!(
-            "the workspace pod {} is not running; if the Workspace is asleep, wake it: kubectl annotate --overwrite -n \
+            "the workspace pod {pod_name} is not running; if the Workspace is asleep, wake it: kubectl annotate --overwrite -n \
              {namespace} workspace {name} {}=\"$(date +%s)\"",
-            names::workspace_pod(&name),
             names::ANNOTATION_REQUESTED_AT
         ));
     };

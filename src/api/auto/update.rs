@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::auto::{ArtifactReference, PlanReference, PreviewOf, SourceMetadata, UpdateStatus};
 use crate::api::pulumi::{ConcurrencyGroup, PulumiStack};
-use crate::api::{bounds, conditions, schema};
+use crate::api::{bounds, conditions, names, schema};
 use crate::artifact::Digest;
 
 /// Specification of a run of the Pulumi CLI in a Workspace.
@@ -243,6 +243,12 @@ impl Update {
     pub fn artifact(&self) -> Option<&ArtifactReference> {
         let started = self.status.as_ref().and_then(|status| status.run.as_ref()?.artifact.as_ref());
         started.or(self.spec.artifact.as_ref())
+    }
+
+    /// Returns the name of the pod of the run. Without a binding, returns the name of the pod that the StatefulSet creates.
+    pub fn pod_name(&self) -> String {
+        let host = self.status.as_ref().and_then(|status| Some(status.run.as_ref()?.host.as_str()));
+        names::run_pod(&self.spec.workspace_name, host.unwrap_or_default())
     }
 }
 

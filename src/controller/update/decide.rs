@@ -163,7 +163,7 @@ fn decide_bound(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Ac
         _ => {}
     }
     let id = observed.update.uid().unwrap_or_default();
-    let pod_name = names::run_pod(&observed.update.spec.workspace_name, &binding.host);
+    let pod_name = observed.update.pod_name();
     let run = Recorded { id: &id, binding, pod_name: &pod_name, now };
     match pod_termination::judge(run, observed.pod.as_ref(), &observed.node) {
         End::Proven(outcome) if is_end_requested(observed) => Action::Record(outcome),

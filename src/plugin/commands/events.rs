@@ -57,7 +57,7 @@ async fn objects(cluster: &Cluster, name: &str) -> Result<BTreeSet<(&'static str
     objects.insert(("Workspace", name.to_owned()));
     objects.insert(("StatefulSet", names::workspace_object(name)));
     objects.insert(("Pod", names::workspace_pod(name)));
-    objects.extend(updates.iter().map(|update| ("Pod", updates::pod_name(update))));
+    objects.extend(updates.iter().map(|update| ("Pod", update.pod_name())));
     Ok(objects)
 }
 

@@ -33,7 +33,7 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 pub async fn run(cluster: &Cluster, flags: &LogFlags) -> Result<(), PluginError> {
     let update = Box::pin(started(cluster, flags)).await?;
     let Some(mut window) = Window::of(&update) else { return Err(not_started(&update)) };
-    let (namespace, pod) = (cluster.namespace(), updates::pod_name(&update));
+    let (namespace, pod) = (cluster.namespace(), update.pod_name());
     let found: Option<Pod> = cluster.get_opt(namespace, &pod).await?;
     if !found.is_some_and(|pod| is_pod_of(&pod, &update)) {
         return print_last_output(&update);

@@ -234,7 +234,7 @@ impl Follower {
         update: &Update,
         window: &Window,
     ) -> Result<Option<Box<dyn AsyncRead + Send + Unpin>>, UiError> {
-        let (namespace, name) = (&self.key.0, names::workspace_pod(&update.spec.workspace_name));
+        let (namespace, name) = (&self.key.0, update.pod_name());
         let pod: Option<Pod> = self.user.reader.get_opt(namespace, &name).await?;
         if !pod.is_some_and(|pod| is_pod_of(&pod, update)) {
             return Ok(None);
