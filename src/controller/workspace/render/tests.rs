@@ -449,3 +449,20 @@ fn a_workspace_that_is_asleep_has_no_replicas_and_the_same_pod_revision() {
     assert_eq!(awake.revision_hash, asleep.revision_hash);
     assert_ne!(awake.parts_hash, asleep.parts_hash, "the StatefulSet is applied again");
 }
+
+#[test]
+fn a_workspace_with_a_pod_of_a_pool_has_no_replicas_and_the_same_pod_revision() {
+    let awake = workspace(json!({}));
+    let with_pod = |uid: &str| {
+        let mut workspace = awake.clone();
+        let pooled_pod = Some(crate::api::auto::PooledPod { name: "pulumi-pool-a-b".to_owned(), uid: uid.to_owned() });
+        workspace.status = Some(crate::api::auto::WorkspaceStatus { pooled_pod, ..Default::default() });
+        render("app", "team", &workspace, &settings()).expect("renders")
+    };
+    let own = render("app", "team", &awake, &settings()).expect("renders");
+    let (first, second) = (with_pod("1"), with_pod("2"));
+    assert_eq!((own.replicas, first.replicas), (1, 0));
+    assert_eq!(own.revision_hash, first.revision_hash);
+    assert_eq!(first.rendered_hash, second.rendered_hash, "the StatefulSet is not applied again");
+    assert_ne!(first.parts_hash, second.parts_hash, "the Secret of the other pod is read");
+}
