@@ -13,6 +13,7 @@ use super::pool::Pooled;
 use super::report::Report;
 use super::sleep::{self, SleepDecision};
 use super::source::DesiredSource;
+use super::{config, environment};
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::{READY, find, workspace_reason as reason};
 use crate::api::names::WORKSPACE_FINALIZER;
@@ -25,6 +26,10 @@ const SILENT_SECONDS: i64 = 120;
 
 /// Time after its start, in seconds, within which the init container `fetch` must respond.
 const FETCH_START_SECONDS: i64 = 10;
+
+/// Maximum time after a Workspace has woken, in seconds, for which it waits for the hashes of its inputs. The kubelet
+/// normally needs less than a second to mount the inputs key in a pod of a pool.
+const INPUTS_KEY_SECONDS: i64 = 30;
 
 /// Next action. The reconciliation ends after `Ignore`, `RemoveFinalizer` and `Report`. Another step follows after all
 /// other actions, unless the action fails or reports a state.
@@ -246,6 +251,9 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
     // desired source must therefore be sent again. During a run, this is not necessary, because the agent does not
     // replace the source.
     if observed.in_place().is_some_and(|found| is_desired(&found)) && (candidate.is_none() || run.is_some()) {
+        if awaits_inputs_key(observed, now) {
+            return Action::Report(Report::mounting());
+        }
         return policy_packs(observed, now).unwrap_or_else(|| match sleep::decision(observed, now) {
             SleepDecision::Now => Action::Sleep,
             SleepDecision::Stay | SleepDecision::After(_) => {
@@ -260,6 +268,20 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
         return Action::Report(Report::source_waits_for_session(desired, session));
     }
     deliver(observed, source)
+}
+
+/// Returns whether the agent in a pod of a pool does not report the hashes of the inputs yet. A run that starts before would
+/// be recorded with the hashes of the previous pod, and a change to the inputs would start a second run.
+fn awaits_inputs_key(observed: &Observed, now: Timestamp) -> bool {
+    let Agent::Responded(reply) = &observed.agent else { return false };
+    let spec = &observed.workspace.spec;
+    let lacks_hashes = (reply.config_inputs.is_empty() && !config::config_files(spec).is_empty())
+        || (reply.mounted_inputs.is_empty() && !environment::directories(spec).is_empty());
+    let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let woken = find(conditions, READY).filter(|ready| ready.status != "True");
+    let is_recent =
+        woken.is_some_and(|ready| now.as_second() - ready.last_transition_time.0.as_second() < INPUTS_KEY_SECONDS);
+    observed.pooled == Pooled::Taken && lacks_hashes && is_recent
 }
 
 /// Selects the action for the policy packs of a pod with the requested source. Returns `None` if all packs are installed.

@@ -33,6 +33,8 @@ const MAX_VERSION: usize = 64;
 /// Maximum length of the command of an interactive session in a message, in characters.
 const MAX_COMMAND: usize = 200;
 
+/// Requeue interval while the kubelet updates a mounted Secret.
+const MOUNT_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Requeue interval while the init container `fetch` is starting.
 const FETCH_START_REQUEUE_INTERVAL: Duration = Duration::from_millis(300);
 
@@ -77,6 +79,12 @@ impl Report {
 
     pub(super) fn taking_pod(pod: &str, why: &str) -> Self {
         Self::working(reason::WAKING, format!("taking pod {pod} from the pool: {why}"), POLL_INTERVAL)
+    }
+
+    /// Reports that the kubelet has not mounted the inputs key of the Workspace in a pod of a pool yet.
+    pub(super) fn mounting() -> Self {
+        let message = "waiting for the kubelet to update the mounted Secrets and ConfigMaps".to_owned();
+        Self::working(reason::INSTALLING, message, MOUNT_POLL_INTERVAL)
     }
 
     pub(super) fn stalled(message: String) -> Self {

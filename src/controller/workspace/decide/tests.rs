@@ -4,6 +4,7 @@ mod apply_conflicts;
 mod deletion;
 mod pko;
 mod policy_packs;
+mod pool;
 mod sleep;
 mod source;
 

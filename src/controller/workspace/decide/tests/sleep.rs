@@ -31,7 +31,7 @@ fn secret(version: &str, changed: Option<&str>) -> Inputs {
 }
 
 /// Returns the observed state of a Workspace that is asleep and has no pod.
-fn asleep() -> Observed {
+pub(super) fn asleep() -> Observed {
     let mut observed = Observed { pod: None, agent: Agent::NotCalled, ..idle() };
     observed.workspace = serde_json::from_value(json!({
         "metadata": {
@@ -56,17 +56,10 @@ fn asleep() -> Observed {
 }
 
 /// Adds the pod of the Workspace, which falls asleep.
-fn with_pod(observed: &mut Observed) {
+pub(super) fn with_pod(observed: &mut Observed) {
     observed.pod = Some(pod());
     observed.agent = responded(reply("new"));
     observed.stateful_set = PartState::Outdated;
-}
-
-/// Adds a pod that the Workspace has taken from a pool. The StatefulSet has no replicas.
-fn with_pod_of_pool(observed: &mut Observed) {
-    with_pod(observed);
-    observed.pooled = Pooled::Taken;
-    observed.stateful_set = PartState::Current;
 }
 
 #[test]
@@ -242,128 +235,6 @@ fn a_workspace_without_replicas_is_asleep_until_its_pod_has_ended() {
                 o.tls = PartState::Outdated;
             },
             Is::Action(Action::Apply { service: false, tls: true, budget: false, stateful_set: false }),
-        ),
-    ]);
-}
-
-/// Returns the observed state of an awake Workspace whose status records a free pod of a pool.
-fn recorded() -> Observed {
-    let pooled = Pooled::Free { version: "7".to_owned() };
-    Observed { pod: None, agent: Agent::NotCalled, pooled, ..at_rest() }
-}
-
-#[test]
-fn a_workspace_takes_the_recorded_pod_or_forgets_it() {
-    let secret = || Is::Action(Action::Apply { service: false, tls: true, budget: false, stateful_set: false });
-    check(vec![
-        ("a free pod", |o| *o = recorded(), Is::Action(Action::TakePod { version: "7".to_owned() })),
-        (
-            "a free pod without the inputs key",
-            |o| {
-                *o = recorded();
-                o.pooled_tls = PartState::Outdated;
-            },
-            secret(),
-        ),
-        (
-            "a pod of another Workspace",
-            |o| {
-                *o = recorded();
-                o.pooled = Pooled::Lost;
-            },
-            Is::Action(Action::ForgetPod),
-        ),
-        (
-            "a pod that was deleted after the Workspace had fallen asleep",
-            |o| {
-                *o = asleep();
-                o.pooled = Pooled::Lost;
-            },
-            Is::Action(Action::ForgetPod),
-        ),
-        (
-            "a free pod while the Workspace is asleep",
-            |o| {
-                *o = asleep();
-                o.pooled = Pooled::Free { version: "7".to_owned() };
-            },
-            Is::Action(Action::ForgetPod),
-        ),
-        (
-            "a pod with the source",
-            |o| o.pooled = Pooled::Taken,
-            Is::Report(State::Ready, reason::SUCCEEDED, "is ready"),
-        ),
-        (
-            "an evicted pod",
-            |o| {
-                o.pooled = Pooled::Ended;
-                o.pod = Some(PodState { running: false, ready: false, ..pod() });
-                o.agent = Agent::NotCalled;
-            },
-            Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
-        ),
-        (
-            "an evicted pod whose run is not recorded",
-            |o| {
-                o.pooled = Pooled::Ended;
-                o.pod = Some(PodState { running: false, ready: false, held: true, ..pod() });
-                o.agent = Agent::NotCalled;
-                o.open_runs = run();
-            },
-            Is::Report(State::Working, reason::ROLLING_UPDATE, "app-12"),
-        ),
-    ]);
-}
-
-#[test]
-fn a_pod_of_a_pool_is_deleted_when_its_workspace_is_asleep() {
-    let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
-    check(vec![
-        (
-            "before the drain",
-            |o| {
-                *o = asleep();
-                with_pod_of_pool(o);
-            },
-            Is::Action(Action::Drain),
-        ),
-        (
-            "drained",
-            |o| {
-                *o = asleep();
-                with_pod_of_pool(o);
-                o.agent = draining("new");
-            },
-            delete(),
-        ),
-        (
-            "a pod whose agent is not called, because it is not ready",
-            |o| {
-                *o = asleep();
-                with_pod_of_pool(o);
-                o.agent = Agent::NotCalled;
-            },
-            delete(),
-        ),
-        (
-            "a pod in which a run may be open",
-            |o| {
-                *o = asleep();
-                with_pod_of_pool(o);
-                o.agent = Agent::Unreachable("refused".to_owned());
-            },
-            Is::Action(Action::Wake("the agent is unreachable: refused".to_owned())),
-        ),
-        (
-            "a terminating pod",
-            |o| {
-                *o = asleep();
-                with_pod_of_pool(o);
-                o.pod = Some(PodState { terminating: true, ..pod() });
-                o.agent = Agent::NotCalled;
-            },
-            Is::Report(State::Ready, reason::SLEEPING, "sleeping since"),
         ),
     ]);
 }
