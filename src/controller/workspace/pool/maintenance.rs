@@ -192,18 +192,12 @@ impl Maintenance {
     async fn perform(&self, change: &Change, memory: &mut Memory) -> Result<(), PoolError> {
         match change {
             Change::Delete(pod) => self.delete(pod).await,
-            Change::Certify(pod) => {
-                self.certify(pod).await?;
-                memory.certified.insert(pod.uid.clone());
-                Ok(())
-            }
+            Change::Certify(pod) => self.certify(pod, memory).await,
             Change::Create { namespace, key, workspace } => {
-                if let Some(pod) = self.create(namespace, key, workspace).await? {
-                    memory.created.push((pod, Instant::now()));
-                    // The next round issues the certificate, without which the pod does not start.
-                    self.pool.notify();
-                }
-                Ok(())
+                let Some(pod) = self.create(namespace, key, workspace).await? else { return Ok(()) };
+                memory.created.push((pod.clone(), Instant::now()));
+                // The pod does not start without its certificate. After a failure, the next round issues the certificate.
+                self.certify(&pod, memory).await
             }
         }
     }
@@ -222,16 +216,16 @@ impl Maintenance {
     }
 
     /// Issues the certificate of a pod if it is missing or not current.
-    async fn certify(&self, pod: &FreePod) -> Result<(), PoolError> {
+    async fn certify(&self, pod: &FreePod, memory: &mut Memory) -> Result<(), PoolError> {
         let (authority, now) = (self.parts.authority.borrow().clone(), Timestamp::now());
         let (name, server_name) = (pool_pod_tls_secret(&pod.name), pool_pod_server_name(&pod.name, &pod.namespace));
         let found = self.parts.reader.get_opt::<Secret>(&pod.namespace, &name).await?;
-        if found.is_some_and(|secret| tls::has_certificate(&secret, &server_name, &authority, now)) {
-            return Ok(());
+        if !found.is_some_and(|secret| tls::has_certificate(&secret, &server_name, &authority, now)) {
+            let identity = PooledPod { name: pod.name.clone(), uid: pod.uid.clone() };
+            let secret = tls::issue_for_pod(&identity, &pod.namespace, None, &authority, now)?;
+            self.parts.writer.apply::<Secret>(&secret).await?;
         }
-        let identity = PooledPod { name: pod.name.clone(), uid: pod.uid.clone() };
-        let secret = tls::issue_for_pod(&identity, &pod.namespace, None, &authority, now)?;
-        self.parts.writer.apply::<Secret>(&secret).await?;
+        memory.certified.insert(pod.uid.clone());
         Ok(())
     }
 
