@@ -183,12 +183,7 @@ pub struct ManagerConfig {
 impl ManagerConfig {
     /// Validates the flags. The error message contains the invalid flag.
     pub fn from_flags(flags: ManagerFlags) -> Result<Self, ConfigError> {
-        if flags.runtime_namespace.is_empty() {
-            return Err(unset("runtime-namespace", "RUNTIME_NAMESPACE", "namespace of the controller"));
-        }
-        if flags.agent_image.is_empty() {
-            return Err(unset("agent-image", "AGENT_IMAGE", "image of the controller"));
-        }
+        require_set_flags(&flags)?;
         require_at_least("concurrent", 1, u64::from(flags.concurrent))?;
         let runs_per_namespace = runs_per_namespace(&flags)?;
         let (default_run_timeout, max_run_timeout) = run_timeouts(&flags)?;
@@ -245,6 +240,17 @@ impl ManagerConfig {
             source_watcher_localhost: localhost("SOURCE_WATCHER_LOCALHOST", flags.source_watcher_localhost)?,
         })
     }
+}
+
+/// Checks the flags that have no default.
+fn require_set_flags(flags: &ManagerFlags) -> Result<(), ConfigError> {
+    if flags.runtime_namespace.is_empty() {
+        return Err(unset("runtime-namespace", "RUNTIME_NAMESPACE", "namespace of the controller"));
+    }
+    if flags.agent_image.is_empty() {
+        return Err(unset("agent-image", "AGENT_IMAGE", "image of the controller"));
+    }
+    Ok(())
 }
 
 /// Checks the numbers of concurrent runs, and returns their number per namespace. By default, a namespace may occupy at
