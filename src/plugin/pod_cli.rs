@@ -36,6 +36,13 @@ if [ "$bytes" -gt 0 ]; then head -c "$bytes" | bounded pulumi "$@"; else bounded
 const READ: &str = r#"[ ! -f "$share/workspace/$1" ] || cat "$share/workspace/$1"
 "#;
 
+/// Prints the records of the agent about the installed source and about its last settings, if they exist: see
+/// `agent/source` and `agent/settings.rs`.
+const RECORDS: &str = r#"for record in source.json settings/written.json; do
+    [ ! -f "$share/$record" ] || cat "$share/$record" || exit 1
+done
+"#;
+
 /// Runs a preview of the project of the Stack or, with an archive as input, of a project in the archive. The last line of
 /// the standard error contains a marker and the summary of the CLI. The directory is on the share volume, so that the
 /// agent detects the session in each pod. Directories of interrupted previews are removed after a day.
@@ -72,6 +79,11 @@ impl PodCommand {
     /// Prints a file of the project.
     pub fn read(path: &str) -> Self {
         PodCommand { script: READ, arguments: vec![path.to_owned()] }
+    }
+
+    /// Prints the records of the agent about the installed source and its settings.
+    pub fn records() -> Self {
+        PodCommand { script: RECORDS, arguments: Vec::new() }
     }
 
     /// Runs a preview. `project` is the directory of the project in the archive, and `installs` tells whether the project

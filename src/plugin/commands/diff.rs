@@ -5,6 +5,7 @@
 //! Stack.
 
 mod archive;
+mod configuration;
 mod project;
 mod settings;
 
@@ -27,7 +28,7 @@ use crate::plugin::workspace_pod::{self, Effect};
 use archive::Archive;
 use project::LocalProject;
 
-/// Maximum size of a settings file in the pod, in bytes.
+/// Maximum size of the settings file or of the records in the pod, in bytes.
 const MAX_SETTINGS: usize = 1024 * 1024;
 /// Operations that are not changes of a resource.
 const UNCHANGED: [&str; 3] = ["same", "read", "refresh"];
@@ -49,6 +50,7 @@ pub async fn run(cluster: &Cluster, flags: &DiffFlags) -> Result<(), PluginError
 async fn diff(cluster: &Cluster, flags: &DiffFlags) -> Result<(), PluginError> {
     let found = workspace_pod::find(cluster, &flags.stack, "preview the changes", Effect::Read);
     let (stack, pod) = Box::pin(found).await?;
+    Box::pin(check_configuration(cluster, &stack, &pod)).await?;
     let mut progress = Progress::new();
     let mut local = None;
     if let Some(path) = &flags.path {
@@ -73,18 +75,29 @@ struct Local {
 async fn pack(cluster: &Cluster, stack: &Stack, pod: &str, path: &Path) -> Result<Local, PluginError> {
     let project = LocalProject::find(path, project::directory_of(stack).as_deref())?;
     let file = project.settings_path(&stack.spec.stack);
-    let in_pod = read(cluster, pod, &file).await?;
+    let in_pod = read(cluster, pod, &PodCommand::read(&file), &file).await?;
     let local = project.read_settings(path, &file)?;
     let merged = settings::merge(stack, &project.name, local.as_deref(), &in_pod)?;
     let archive = archive::pack(path, &project.in_directory(&file)?, merged.as_bytes())?;
     Ok(Local { project, archive })
 }
 
-/// Reads a file of the project in the pod. A missing file is empty.
-async fn read(cluster: &Cluster, pod: &str, file: &str) -> Result<String, PluginError> {
-    let command = PodCommand::read(file).command_line(cluster, 0);
+/// Checks that the preview uses the configuration of the Stack.
+async fn check_configuration(cluster: &Cluster, stack: &Stack, pod: &str) -> Result<(), PluginError> {
+    let records = read(cluster, pod, &PodCommand::records(), "the records of the agent").await?;
+    match configuration::refusal(stack, pod, &records) {
+        None => Ok(()),
+        Some(cause) => {
+            Err(PluginError::NotReady(format!("failed to preview the changes of Stack {}: {cause}", full_name(stack))))
+        }
+    }
+}
+
+/// Reads files in the pod. Missing files are empty.
+async fn read(cluster: &Cluster, pod: &str, command: &PodCommand, file: &str) -> Result<String, PluginError> {
+    let command = command.command_line(cluster, 0);
     let process = Process { namespace: cluster.namespace(), pod, name: "cat", command, input: None };
-    let too_large = || PluginError::Failed(format!("failed to read {file} in Pod {pod}: the file exceeds 1 MiB"));
+    let too_large = || PluginError::Failed(format!("failed to read {file} in Pod {pod}: more than 1 MiB"));
     let mut content = Vec::new();
     let collect = |line: &[u8]| {
         content.extend_from_slice(line);

@@ -62,6 +62,18 @@ fn a_missing_file_of_the_project_is_empty() {
     assert_eq!((text(&output.stdout).as_str(), output.status.code()), ("config: {}\n", Some(0)));
 }
 
+#[test]
+fn missing_records_of_the_agent_are_empty() {
+    let share = tempfile::tempdir().unwrap();
+    let command = PodCommand::records();
+    let output = run(share.path(), "", &command, b"");
+    assert_eq!((text(&output.stdout).as_str(), output.status.code()), ("", Some(0)));
+    std::fs::create_dir_all(share.path().join("settings")).unwrap();
+    std::fs::write(share.path().join("source.json"), "{\"tree\":\"a\"}").unwrap();
+    std::fs::write(share.path().join("settings/written.json"), "{\"stack\":\"dev\"}").unwrap();
+    assert_eq!(text(&run(share.path(), "", &command, b"").stdout), "{\"tree\":\"a\"}{\"stack\":\"dev\"}");
+}
+
 /// A CLI that writes the event log of a preview, and prints its call and its project.
 const PREVIEWING: &str = r#"echo "$1 in ${PWD##*/}"
 [ "$1" != preview ] || echo '{"summaryEvent":{"resourceChanges":{"create":1}}}' >"${2#--event-log=}"
