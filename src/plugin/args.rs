@@ -169,6 +169,10 @@ pub struct LogFlags {
     /// Number of lines from the end of the log. Default: all lines of the run, at most 10 MiB.
     #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..=1_000_000))]
     pub tail: Option<i64>,
+
+    /// Print all lines of the pod during the run, also those of the agent, without changes.
+    #[arg(long)]
+    pub raw: bool,
 }
 
 /// Flags of `events`.

@@ -1,12 +1,16 @@
-//! Log of a run. The log of the workspace pod contains all runs, so the lines of a run are selected by time.
+//! Log of a run. The log of the workspace pod contains the output of all runs and the messages of the agent, so the lines
+//! of a run are selected by their time and by the prefix that the agent adds: see `agent/output.rs`.
 
+use anstream::adapter::strip_str;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
 use kube::api::LogParams;
 
 use crate::api::auto::Update;
 use crate::api::names;
+use crate::text::printable;
 
 /// Maximum size of a log that is not followed, in bytes.
 pub const MAX_BYTES: usize = 10 * 1024 * 1024;
@@ -14,19 +18,22 @@ pub const MAX_BYTES: usize = 10 * 1024 * 1024;
 /// of one second.
 const AFTER_END: SignedDuration = SignedDuration::from_secs(2);
 
-/// Period of a run.
-#[derive(Clone, Copy, Debug)]
+/// Period of a run, and the prefix of its lines.
+#[derive(Clone, Debug)]
 pub struct Window {
     pub start: Timestamp,
     /// End of the run, or `None` while the run is open.
     pub end: Option<Timestamp>,
+    /// Prefix of the lines of the run. `None` selects all lines of the period.
+    prefix: Option<String>,
 }
 
 /// Position of a line relative to the run.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'a> {
+    /// Before the run, or a line of the agent or of another run.
     Before,
-    /// Contains the line without its time.
+    /// Contains the line without its time and its prefix.
     Within(&'a str),
     After,
 }
@@ -35,7 +42,14 @@ impl Window {
     pub fn of(update: &Update) -> Option<Self> {
         let status = update.status.as_ref()?;
         let end = status.end_time.as_ref().map(|time| time.0);
-        Some(Window { start: status.start_time.as_ref()?.0, end })
+        let prefix = Some(format!("{}: ", update.name_any()));
+        Some(Window { start: status.start_time.as_ref()?.0, end, prefix })
+    }
+
+    /// Selects all lines of the period, and keeps their prefixes and escape sequences.
+    #[must_use]
+    pub fn raw(self) -> Self {
+        Window { prefix: None, ..self }
     }
 
     /// Parses a line that starts with its time.
@@ -46,7 +60,22 @@ impl Window {
         match self.end {
             _ if time < self.start => Line::Before,
             Some(end) if is_after(end) => Line::After,
-            _ => Line::Within(text),
+            _ => self.without_prefix(text).map_or(Line::Before, Line::Within),
+        }
+    }
+
+    /// Returns the output in a line, or `None` if another run or the agent has written the line.
+    fn without_prefix<'a>(&self, text: &'a str) -> Option<&'a str> {
+        let Some(prefix) = &self.prefix else { return Some(text) };
+        // Tools between the pod and the user can remove the space at the end of an empty line.
+        text.strip_prefix(prefix.as_str()).or_else(|| (text == prefix.trim_end()).then_some(""))
+    }
+
+    /// Returns a line of the run for display, without the escape sequences of terminals.
+    pub fn text(&self, line: &str) -> String {
+        match self.prefix {
+            Some(_) => printable(&strip_str(line).to_string()),
+            None => printable(line),
         }
     }
 }
@@ -87,13 +116,40 @@ mod tests {
     fn the_lines_of_a_run_are_selected_by_their_time() {
         let mut window = Window::of(&run_of_a_minute()).unwrap();
         assert_eq!(window.line("2026-11-02T10:59:59.9Z before"), Line::Before);
-        assert_eq!(window.line("2026-11-02T11:00:00.1Z Updating (dev):"), Line::Within("Updating (dev):"));
-        assert_eq!(window.line("2026-11-02T11:01:01Z Duration: 1m"), Line::Within("Duration: 1m"));
+        assert_eq!(window.line("2026-11-02T11:00:00.1Z web-1: Updating (dev):"), Line::Within("Updating (dev):"));
+        assert_eq!(window.line("2026-11-02T11:01:01Z web-1: Duration: 1m"), Line::Within("Duration: 1m"));
         assert_eq!(window.line("2026-11-02T11:01:03Z next run"), Line::After);
-        assert_eq!(window.line("2026-11-02T11:00:01Z"), Line::Within(""), "an empty line");
+        assert_eq!(window.line("2026-11-02T11:00:01Z web-1: "), Line::Within(""), "an empty line");
+        assert_eq!(window.line("2026-11-02T11:00:01Z web-1:"), Line::Within(""), "an empty line");
         assert_eq!(window.line("no time"), Line::Within("no time"));
         window.end = None;
-        assert_eq!(window.line("2026-11-02T11:01:03Z more"), Line::Within("more"), "an open run");
+        assert_eq!(window.line("2026-11-02T11:01:03Z web-1: more"), Line::Within("more"), "an open run");
+    }
+
+    #[test]
+    fn the_lines_of_the_agent_and_of_other_runs_are_only_in_the_raw_log() {
+        let window = Window::of(&run_of_a_minute()).unwrap();
+        let raw = window.clone().raw();
+        for line in ["{\"level\":\"info\"}", "web-0: earlier", "web-12: later", ""] {
+            let with_time = format!("2026-11-02T11:00:01Z {line}");
+            assert_eq!(window.line(&with_time), Line::Before, "{line}");
+            assert_eq!(raw.line(&with_time), Line::Within(line));
+        }
+    }
+
+    #[test]
+    fn escape_sequences_are_removed_except_in_the_raw_log() {
+        let window = Window::of(&run_of_a_minute()).unwrap();
+        let rows = [
+            ("\u{1b}[31mError\u{1b}[0m: no", "Error: no"),
+            ("\u{1b}[1;38;5;9mred\u{1b}[K", "red"),
+            ("\u{1b}]8;;https://example.com\u{1b}\\link\u{1b}]8;;\u{7}!", "link!"),
+            ("Gr\u{fc}\u{df}e \u{2713}\ta\u{202e}b", "Gr\u{fc}\u{df}e \u{2713}\ta\u{fffd}b"),
+        ];
+        for (line, expected) in rows {
+            assert_eq!(window.text(line), expected);
+        }
+        assert_eq!(window.raw().text("\u{1b}[31mError"), "\u{fffd}[31mError");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `logs`: prints the log of a run. The log of the workspace pod contains all runs, so the lines are selected by time.
+//! `logs`: prints the log of a run, whose lines are selected from the log of the workspace pod.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,7 +32,8 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 /// Returns an error if the Stack or the run does not exist, if the run has not started, or if a request fails.
 pub async fn run(cluster: &Cluster, flags: &LogFlags) -> Result<(), PluginError> {
     let update = Box::pin(started(cluster, flags)).await?;
-    let Some(mut window) = Window::of(&update) else { return Err(not_started(&update)) };
+    let Some(window) = Window::of(&update) else { return Err(not_started(&update)) };
+    let mut window = if flags.raw { window.raw() } else { window };
     let (namespace, pod) = (cluster.namespace(), update.pod_name());
     let found: Option<Pod> = cluster.get_opt(namespace, &pod).await?;
     if !found.is_some_and(|pod| is_pod_of(&pod, &update)) {
@@ -102,8 +103,8 @@ fn read_error(error: &std::io::Error) -> PluginError {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tail {
     lines: VecDeque<String>,
-    /// The log contains lines after the end of the run.
-    has_later_lines: bool,
+    /// The log contains lines that do not belong to the run.
+    has_other_lines: bool,
     /// The log reached the limit before the end of the run.
     is_cut: bool,
 }
@@ -111,8 +112,8 @@ struct Tail {
 /// Prints the lines of a run that has ended, or the lines until now.
 async fn print_tail(cluster: &Cluster, pod: &str, window: &Window, tail: Option<i64>) -> Result<(), PluginError> {
     let mut found = Box::pin(request_tail(cluster, pod, window, tail, tail)).await?;
-    // The API server has counted lines of later runs.
-    if tail.is_some() && found.has_later_lines {
+    // The API server has also counted these lines.
+    if tail.is_some() && found.has_other_lines {
         found = Box::pin(request_tail(cluster, pod, window, None, tail)).await?;
     }
     for line in found.lines {
@@ -166,15 +167,15 @@ async fn read_tail(
         }
         read += length;
         match window.line(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n'])) {
-            Line::Before => {}
+            Line::Before => found.has_other_lines = true,
             Line::Within(text) => {
-                found.lines.push_back(format!("{}\n", printable(text)));
+                found.lines.push_back(format!("{}\n", window.text(text)));
                 if found.lines.len() > limit {
                     found.lines.pop_front();
                 }
             }
             Line::After => {
-                found.has_later_lines = true;
+                found.has_other_lines = true;
                 return Ok(found);
             }
         }
@@ -208,7 +209,7 @@ async fn follow(
         let Some(line) = line else { return Ok(()) };
         match window.line(&line.map_err(|error| read_error(&error))?) {
             Line::Before => {}
-            Line::Within(text) => screen::write(format!("{}\n", printable(text)).as_bytes())?,
+            Line::Within(text) => screen::write(format!("{}\n", window.text(text)).as_bytes())?,
             Line::After => return Ok(()),
         }
     }
@@ -230,7 +231,8 @@ mod tests {
     #[tokio::test]
     async fn the_last_lines_are_complete_or_the_limit_is_reported() {
         let window = Window::of(&run_of_a_minute()).unwrap();
-        let log = "2026-11-02T11:00:01Z one\r\n2026-11-02T11:00:02Z two\n2026-11-02T11:00:03Z thr\u{e9}\n";
+        let log = "2026-11-02T11:00:01Z web-1: one\r\n2026-11-02T11:00:02Z web-1: two\n\
+                   2026-11-02T11:00:03Z web-1: thr\u{e9}\n";
         let lines = |texts: &[&str]| texts.iter().map(|text| format!("{text}\n")).collect::<VecDeque<_>>();
         let complete = read_tail(log.as_bytes(), &window, Some(2), MAX_BYTES).await.unwrap();
         assert_eq!(complete, Tail { lines: lines(&["two", "thr\u{e9}"]), ..Tail::default() });
@@ -240,7 +242,10 @@ mod tests {
         assert_eq!(cut, Tail { lines: lines(&["thr\u{fffd}"]), is_cut: true, ..Tail::default() });
         let later = format!("{log}2026-11-02T11:02:00Z next run\n");
         let found = read_tail(later.as_bytes(), &window, Some(2), later.len()).await.unwrap();
-        assert_eq!(found, Tail { lines: lines(&["two", "thr\u{e9}"]), has_later_lines: true, is_cut: false });
+        assert_eq!(found, Tail { lines: lines(&["two", "thr\u{e9}"]), has_other_lines: true, is_cut: false });
+        let mixed = format!("2026-11-02T11:00:01Z {{}}\n{log}");
+        let found = read_tail(mixed.as_bytes(), &window, Some(1), mixed.len() + 1).await.unwrap();
+        assert_eq!(found, Tail { lines: lines(&["thr\u{e9}"]), has_other_lines: true, is_cut: false });
         assert!(cut_note("apps", "web-workspace-0").contains("10 MiB"));
     }
 
