@@ -249,7 +249,7 @@ impl Follower {
     /// Sends the lines of the run, and the states of the resources in these lines.
     async fn print(&self, lines: &[String], window: Option<&Window>) -> Result<(), Closed> {
         let within = |line: &String| match window?.line(line) {
-            Line::Within(text) => Some(printable(text)),
+            Line::Within(text) => Some(window?.text(text)),
             Line::Before | Line::After => None,
         };
         let texts: Vec<String> = lines.iter().filter_map(within).collect();
