@@ -31,6 +31,9 @@ pub enum PluginError {
     /// A run failed, or a Stack is stalled or requires a decision.
     #[error("{0}")]
     NotReady(String),
+    /// A run waits, for example for an approval.
+    #[error("{0}")]
+    Waiting(String),
     /// `doctor` has found a problem.
     #[error("{0}")]
     Unhealthy(String),
@@ -50,7 +53,7 @@ impl PluginError {
             PluginError::Usage(_) | PluginError::Changes(_) => 2,
             PluginError::NotFound { .. } => 3,
             PluginError::TimedOut(_) | PluginError::NoResponse { .. } => 4,
-            PluginError::NotReady(_) => 5,
+            PluginError::NotReady(_) | PluginError::Waiting(_) => 5,
             PluginError::Unhealthy(_) => 6,
         }
     }

@@ -25,12 +25,15 @@ pub enum Outcome {
     Done(String),
     /// The goal cannot be reached until a user acts. Contains the cause and the action.
     Failed(String),
+    /// The run waits for a decision or a time, as the spec or an administrator requires. Contains what it waits for, the
+    /// cause and the action.
+    Blocked(String),
 }
 
 /// Returns the state of the run that the value of `requestedAt` requests.
 pub fn of_request(stack: &Stack, value: &str) -> Outcome {
     if phase::is_suspended(stack) {
-        return Outcome::Failed(format!("Stack is suspended; resume it: {}", command(stack, "resume")));
+        return suspended(stack);
     }
     let status = stack.status.clone().unwrap_or_default();
     if status.last_handled_reconcile_at.as_deref() != Some(value) {
@@ -38,6 +41,20 @@ pub fn of_request(stack: &Stack, value: &str) -> Outcome {
     }
     let is_requested = status.last_update.as_ref().and_then(|last| last.inputs.requested_at.as_deref()) == Some(value);
     state(stack, &status, is_requested)
+}
+
+/// Returns the state of the run that follows the run with the name `earlier`.
+pub fn of_next_run(stack: &Stack, earlier: Option<&str>) -> Outcome {
+    if phase::is_suspended(stack) {
+        return suspended(stack);
+    }
+    let status = stack.status.clone().unwrap_or_default();
+    let is_result = status.last_update.as_ref().and_then(|last| last.name.as_deref()) != earlier;
+    state(stack, &status, is_result)
+}
+
+fn suspended(stack: &Stack) -> Outcome {
+    Outcome::Failed(format!("Stack is suspended; resume it: {}", command(stack, "resume")))
 }
 
 /// Returns whether a Stack is Ready with its current spec.
@@ -66,10 +83,17 @@ fn state(stack: &Stack, status: &StackStatus, is_result: bool) -> Outcome {
         };
     };
     match reconciling.reason.as_str() {
-        stack_reason::AWAITING_APPROVAL => {
-            Outcome::Failed(format!("{message}; review the plan and approve it: {}", command(stack, "approve")))
+        stack_reason::AWAITING_APPROVAL => Outcome::Blocked(format!(
+            "an approval: {message}; review the plan and approve it: {}",
+            command(stack, "approve")
+        )),
+        stack_reason::PAUSED => {
+            Outcome::Blocked(format!("the end of a pause: {message}; next step: {}", command(stack, "explain")))
         }
-        stack_reason::PAUSED | stack_reason::OUTSIDE_SCHEDULE | stack_reason::INPUTS_CHANGE_OFTEN => {
+        stack_reason::OUTSIDE_SCHEDULE => {
+            Outcome::Blocked(format!("its schedule: {message}; next step: {}", command(stack, "explain")))
+        }
+        stack_reason::INPUTS_CHANGE_OFTEN => {
             Outcome::Failed(format!("{message}; next step: {}", command(stack, "explain")))
         }
         stack_reason::RETRYING_AFTER_FAILURE | stack_reason::UPDATE_CONFLICT if is_result => {
@@ -101,6 +125,9 @@ pub async fn wait(
             Outcome::Done(result) => return Ok(result),
             Outcome::Failed(cause) => {
                 return Err(PluginError::NotReady(format!("Stack {} is not ready: {cause}", full_name(&stack))));
+            }
+            Outcome::Blocked(cause) => {
+                return Err(PluginError::Waiting(format!("Stack {} waits for {cause}", full_name(&stack))));
             }
             Outcome::Waiting(state) => state,
         };
@@ -147,6 +174,16 @@ mod tests {
     }
 
     #[test]
+    fn the_wait_for_the_next_run_ignores_the_earlier_run() {
+        let ready = condition("Ready", "True", "ProcessingCompleted", "up to date");
+        let status = json!({ "conditions": [ready], "lastUpdate": { "name": "web-2" } });
+        let stack = stack("web", &json!({}), &status);
+        assert_eq!(of_next_run(&stack, Some("web-1")), Outcome::Done("up to date".to_owned()));
+        assert_eq!(of_next_run(&stack, None), Outcome::Done("up to date".to_owned()));
+        assert_eq!(of_next_run(&stack, Some("web-2")), Outcome::Waiting("up to date".to_owned()));
+    }
+
+    #[test]
     fn the_wait_continues_during_the_run_and_before_the_request_is_handled() {
         let working = condition("Reconciling", "True", "StackProcessing", "running");
         let ready = condition("Ready", "Unknown", "NotReadyInProgress", "running");
@@ -162,8 +199,14 @@ mod tests {
             condition("Ready", "False", "AwaitingApproval", "waiting for approval"),
             condition("Reconciling", "True", "AwaitingApproval", "waiting for approval"),
         ];
-        let expected = "waiting for approval; review the plan and approve it: kubectl pulumi approve -n apps web";
-        assert_eq!(of(&approval, &json!({})), Outcome::Failed(expected.to_owned()));
+        let expected =
+            "an approval: waiting for approval; review the plan and approve it: kubectl pulumi approve -n apps web";
+        assert_eq!(of(&approval, &json!({})), Outcome::Blocked(expected.to_owned()));
+        for (reason, expected) in [("Paused", "the end of a pause: why"), ("OutsideSchedule", "its schedule: why")] {
+            let waiting = [condition("Ready", "False", reason, "why"), condition("Reconciling", "True", reason, "why")];
+            let found = of(&waiting, &json!({}));
+            assert!(matches!(&found, Outcome::Blocked(cause) if cause.starts_with(expected)), "{found:?}");
+        }
         let stalled = [condition("Stalled", "True", "SpecInvalid", "invalid spec.interval")];
         let expected = "invalid spec.interval; next step: kubectl pulumi explain -n apps web";
         assert_eq!(of(&stalled, &json!({})), Outcome::Failed(expected.to_owned()));

@@ -32,7 +32,7 @@ use crate::plugin::error::PluginError;
 
 /// Returns the message of an error for the terminal. The message can contain text from the cluster.
 pub fn message(error: &PluginError) -> String {
-    let symbol = if matches!(error, PluginError::Changes(_)) { "ℹ" } else { "✗" };
+    let symbol = if matches!(error, PluginError::Changes(_) | PluginError::Waiting(_)) { "ℹ" } else { "✗" };
     format!("{symbol} {}", printable(&error.to_string()))
 }
 

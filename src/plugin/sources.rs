@@ -79,7 +79,7 @@ impl Source {
             let object = cluster.call(|| format!("read {}", self.describe()), api.get(&self.name)).await?;
             let state = match outcome(&object.data, value) {
                 Outcome::Done(revision) => return Ok(revision),
-                Outcome::Failed(cause) => {
+                Outcome::Failed(cause) | Outcome::Blocked(cause) => {
                     return Err(PluginError::NotReady(format!("{} is not ready: {cause}", self.describe())));
                 }
                 Outcome::Waiting(state) => state,

@@ -1,118 +1,212 @@
 //! `reconcile`: requests a run of Stacks, and waits for its result.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kube::ResourceExt as _;
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::view::{phase, requests};
+use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::plugin::args::ReconcileFlags;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
-use crate::plugin::follow;
+use crate::plugin::follow::{self, POLL_INTERVAL};
 use crate::plugin::progress::Progress;
 use crate::plugin::select::{self, full_name};
 use crate::plugin::sources::Source;
+
+/// Time after a fetch within which the new revision starts a run.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Run whose result the command waits for.
+#[derive(Debug, PartialEq, Eq)]
+enum Goal {
+    /// The run that the annotation requests.
+    Requested,
+    /// The run that a new revision of the source has started. Contains the name of the run before it.
+    After(Option<String>),
+}
 
 /// Requests a run of Stacks.
 ///
 /// # Errors
 ///
-/// Returns an error if a Stack is suspended, if a run fails, if a request fails, or if the timeout expires.
+/// Returns an error if a Stack is suspended, if a run fails or waits, if a request fails, or if the timeout expires.
 pub async fn run(cluster: &Cluster, flags: &ReconcileFlags) -> Result<(), PluginError> {
     let mut progress = Progress::new();
     let stacks = select::selected(cluster, &flags.selection).await?;
     let (stacks, suspended): (Vec<Stack>, Vec<Stack>) = stacks.into_iter().partition(|s| !phase::is_suspended(s));
-    let mut failures = skip_suspended(&suspended, flags.selection.stacks.is_empty(), &mut progress);
+    let mut missed = skip_suspended(&suspended, flags.selection.stacks.is_empty(), &mut progress);
     let value = requests::request_value();
+    let mut revisions = BTreeMap::new();
     if flags.with_source {
-        reconcile_sources(cluster, &stacks, &value, &mut progress).await?;
+        revisions = reconcile_sources(cluster, &stacks, &value, &mut progress).await?;
     }
+    let started_until = (Instant::now() + START_TIMEOUT).min(cluster.deadline());
     let patch = if flags.refresh { requests::request_with_refresh(&value) } else { requests::request(&value) };
-    for stack in &stacks {
-        progress.action(&format!("annotating Stack {}", full_name(stack)));
-        let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
-        cluster.merge::<Stack>(&namespace, &name, &patch).await?;
-        progress.success("Stack annotated");
+    let mut goals = Vec::new();
+    for stack in stacks {
+        // The run of a new revision has no refresh.
+        let revision = Source::of(&stack).and_then(|source| revisions.get(&source.describe()));
+        let goal = match revision.filter(|_| !flags.refresh) {
+            Some(revision) => Box::pin(started_run(cluster, &stack, revision, started_until, &mut progress)).await?,
+            None => None,
+        };
+        if goal.is_none() {
+            request(cluster, &stack, &patch, &mut progress).await?;
+        }
+        goals.push((stack, goal.unwrap_or(Goal::Requested)));
     }
-    if !flags.no_wait {
-        for stack in &stacks {
-            progress.action(&format!("waiting for the run of Stack {}", full_name(stack)));
-            let of_request = |stack: &Stack| follow::of_request(stack, &value);
-            match Box::pin(follow::wait(cluster, stack, of_request, &mut progress)).await {
-                Ok(result) => progress.success(&format!("Stack {}: {result}", full_name(stack))),
-                Err(error) => collect(error, &mut failures, &mut progress)?,
-            }
+    for (stack, goal) in goals.iter().filter(|_| !flags.no_wait) {
+        progress.action(&format!("waiting for the run of Stack {}", full_name(stack)));
+        let assess = |stack: &Stack| match goal {
+            Goal::Requested => follow::of_request(stack, &value),
+            Goal::After(earlier) => follow::of_next_run(stack, earlier.as_deref()),
+        };
+        match Box::pin(follow::wait(cluster, stack, assess, &mut progress)).await {
+            Ok(result) => progress.success(&format!("Stack {}: {result}", full_name(stack))),
+            Err(error) => missed.add(error, &mut progress)?,
         }
     }
-    summarize(failures)
+    missed.summarize()
+}
+
+/// Requests a run of a Stack.
+async fn request(cluster: &Cluster, stack: &Stack, patch: &Value, progress: &mut Progress) -> Result<(), PluginError> {
+    progress.action(&format!("annotating Stack {}", full_name(stack)));
+    let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
+    cluster.merge::<Stack>(&namespace, &name, patch).await?;
+    progress.success("Stack annotated");
+    Ok(())
+}
+
+/// Waits until a new revision of the source has started a run. Returns `None` if a run must be requested. `before` is the
+/// Stack before the source was reconciled.
+async fn started_run(
+    cluster: &Cluster,
+    before: &Stack,
+    revision: &str,
+    until: Instant,
+    progress: &mut Progress,
+) -> Result<Option<Goal>, PluginError> {
+    if attempted(before) == Some(revision) {
+        return Ok(None);
+    }
+    let (namespace, name) = (before.namespace().unwrap_or_default(), before.name_any());
+    loop {
+        let stack: Stack = cluster.get(&namespace, &name).await?;
+        if let Some(goal) = run_of_revision(before, &stack, revision) {
+            progress.success(&format!("the new revision has started a run of Stack {}", full_name(before)));
+            return Ok(Some(goal));
+        }
+        // The revision starts no run if its changes do not affect the Stack, or if the Stack waits.
+        if Instant::now() + POLL_INTERVAL > until {
+            return Ok(None);
+        }
+        progress.state(&format!("waiting for a run of Stack {} with the new revision", full_name(before)));
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Returns the run that a revision has started between two states of a Stack.
+fn run_of_revision(before: &Stack, now: &Stack, revision: &str) -> Option<Goal> {
+    if attempted(before) == Some(revision) || attempted(now) != Some(revision) {
+        return None;
+    }
+    let is_open = now.status.as_ref().is_some_and(|status| status.current_update.is_some());
+    let last = |stack: &Stack| stack.status.as_ref()?.last_update.as_ref()?.name.clone();
+    // While the run is open, the last run is the run before it.
+    Some(Goal::After(last(if is_open { now } else { before })))
+}
+
+/// Returns the revision of the last run that the controller has started.
+fn attempted(stack: &Stack) -> Option<&str> {
+    stack.status.as_ref()?.last_attempted_revision.as_deref()
 }
 
 /// Reports the suspended Stacks. Named Stacks that are suspended are failures.
-fn skip_suspended(suspended: &[Stack], is_selection: bool, progress: &mut Progress) -> Vec<String> {
-    let mut failures = Vec::new();
+fn skip_suspended(suspended: &[Stack], is_selection: bool, progress: &mut Progress) -> Missed {
+    let mut missed = Missed::default();
     for stack in suspended {
         let name = full_name(stack);
         if is_selection {
             progress.note(&format!("skipping Stack {name}: it is suspended"));
         } else {
-            let message = format!("failed to reconcile Stack {name}: it is suspended; run: kubectl pulumi resume");
-            progress.failure(&message);
-            failures.push(message);
+            let resume = "run: kubectl pulumi resume";
+            progress.failure(&format!("failed to reconcile Stack {name}: it is suspended; {resume}"));
+            missed.failed += 1;
         }
     }
-    failures
+    missed
 }
 
-/// Reconciles each source of the Stacks once.
+/// Reconciles each source of the Stacks once. Returns the fetched revisions by source.
 async fn reconcile_sources(
     cluster: &Cluster,
     stacks: &[Stack],
     value: &str,
     progress: &mut Progress,
-) -> Result<(), PluginError> {
-    let mut done = BTreeSet::new();
+) -> Result<BTreeMap<String, String>, PluginError> {
+    let mut revisions = BTreeMap::new();
     for stack in stacks {
         let Some(source) = Source::of(stack) else {
             progress.note(&format!("Stack {} has no Flux source: nothing to reconcile first", full_name(stack)));
             continue;
         };
-        if !done.insert(source.describe()) {
+        if revisions.contains_key(&source.describe()) {
             continue;
         }
         progress.action(&format!("annotating {}", source.describe()));
         let revision = source.reconcile(cluster, value, progress).await?;
         progress.success(&format!("fetched revision {revision}"));
+        revisions.insert(source.describe(), revision);
     }
-    Ok(())
+    Ok(revisions)
 }
 
-/// Reports the failure of one Stack, so that the command continues with the other Stacks.
-///
-/// # Errors
-///
-/// Returns an error only if it also affects the other Stacks.
-pub fn collect(error: PluginError, failures: &mut Vec<String>, progress: &mut Progress) -> Result<(), PluginError> {
-    match error {
-        PluginError::NotReady(message) => {
-            progress.failure(&message);
-            failures.push(message);
-            Ok(())
+/// Numbers of Stacks that have not reached the goal. The command prints each cause, and continues with the other Stacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missed {
+    failed: usize,
+    waiting: usize,
+}
+
+impl Missed {
+    /// Reports the error of one Stack.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error if it also affects the other Stacks.
+    pub fn add(&mut self, error: PluginError, progress: &mut Progress) -> Result<(), PluginError> {
+        match error {
+            PluginError::NotReady(message) => {
+                progress.failure(&message);
+                self.failed += 1;
+            }
+            PluginError::Waiting(message) => {
+                progress.note(&message);
+                self.waiting += 1;
+            }
+            other => return Err(other),
         }
-        other => Err(other),
+        Ok(())
     }
-}
 
-/// Returns an error if at least one Stack has failed. The command has already printed the causes.
-///
-/// # Errors
-///
-/// Returns an error with the number of failures.
-pub fn summarize(failures: Vec<String>) -> Result<(), PluginError> {
-    match failures.len() {
-        0 => Ok(()),
-        1 => Err(PluginError::NotReady("1 Stack has failed; the cause is above".to_owned())),
-        count => Err(PluginError::NotReady(format!("{count} Stacks have failed; the causes are above"))),
+    /// Returns an error if at least one Stack has failed or waits.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error with the number of Stacks.
+    pub fn summarize(self) -> Result<(), PluginError> {
+        match (self.failed, self.waiting) {
+            (0, 0) => Ok(()),
+            (0, 1) => Err(PluginError::Waiting("1 Stack waits; the cause is above".to_owned())),
+            (0, count) => Err(PluginError::Waiting(format!("{count} Stacks wait; the causes are above"))),
+            (1, _) => Err(PluginError::NotReady("1 Stack has failed; the cause is above".to_owned())),
+            (count, _) => Err(PluginError::NotReady(format!("{count} Stacks have failed; the causes are above"))),
+        }
     }
 }
 
@@ -126,20 +220,51 @@ mod tests {
     #[test]
     fn a_suspended_stack_is_a_failure_only_if_it_is_named() {
         let suspended = [stack("web", &json!({ "suspend": true }), &json!({}))];
-        assert!(skip_suspended(&suspended, true, &mut Progress::new()).is_empty());
-        let failures = skip_suspended(&suspended, false, &mut Progress::new());
-        assert!(failures[0].contains("apps/web"), "{failures:?}");
-        assert_eq!(summarize(failures).unwrap_err().exit_code(), 5);
-        assert!(summarize(Vec::new()).is_ok());
+        assert_eq!(skip_suspended(&suspended, true, &mut Progress::new()), Missed::default());
+        let missed = skip_suspended(&suspended, false, &mut Progress::new());
+        assert_eq!(missed, Missed { failed: 1, waiting: 0 });
+        assert_eq!(missed.summarize().unwrap_err().exit_code(), 5);
+        assert!(Missed::default().summarize().is_ok());
     }
 
     #[test]
-    fn only_a_failure_of_the_stack_lets_the_command_continue() {
-        let mut failures = Vec::new();
-        let not_ready = PluginError::NotReady("broken".to_owned());
-        assert!(collect(not_ready, &mut failures, &mut Progress::new()).is_ok());
+    fn only_an_error_of_the_stack_lets_the_command_continue() {
+        let mut missed = Missed::default();
+        let mut progress = Progress::new();
+        assert!(missed.add(PluginError::Waiting("approval".to_owned()), &mut progress).is_ok());
+        let waiting = missed.summarize().unwrap_err();
+        assert_eq!(crate::plugin::message(&waiting), "ℹ 1 Stack waits; the cause is above");
+        assert_eq!(waiting.exit_code(), 5);
+        assert!(missed.add(PluginError::NotReady("broken".to_owned()), &mut progress).is_ok());
         let timed_out = PluginError::TimedOut("too slow".to_owned());
-        assert_eq!(collect(timed_out, &mut failures, &mut Progress::new()).unwrap_err().exit_code(), 4);
-        assert_eq!(failures, ["broken"]);
+        assert_eq!(missed.add(timed_out, &mut progress).unwrap_err().exit_code(), 4);
+        assert_eq!(missed, Missed { failed: 1, waiting: 1 });
+        assert_eq!(
+            crate::plugin::message(&missed.summarize().unwrap_err()),
+            "✗ 1 Stack has failed; the cause is above"
+        );
+    }
+
+    #[test]
+    fn a_new_revision_that_starts_a_run_needs_no_request() {
+        let of = |revision: &str, open: Option<&str>, last: &str| {
+            let open = open.map(|name| json!({ "name": name }));
+            let status =
+                json!({ "lastAttemptedRevision": revision, "currentUpdate": open, "lastUpdate": { "name": last } });
+            stack("web", &json!({}), &status)
+        };
+        let before = of("a", None, "web-1");
+        let after = |name: &str| Some(Goal::After(Some(name.to_owned())));
+        let rows = [
+            ("the run is open", of("b", Some("web-2"), "web-1"), after("web-1")),
+            ("an earlier run has ended before it", of("b", Some("web-3"), "web-2"), after("web-2")),
+            ("the run has ended", of("b", None, "web-2"), after("web-1")),
+            ("no run has started", of("a", None, "web-1"), None),
+            ("a run of the earlier revision is open", of("a", Some("web-2"), "web-1"), None),
+        ];
+        for (case, now, expected) in rows {
+            assert_eq!(run_of_revision(&before, &now, "b"), expected, "{case}");
+        }
+        assert_eq!(run_of_revision(&before, &of("a", Some("web-2"), "web-1"), "a"), None, "the revision is not new");
     }
 }

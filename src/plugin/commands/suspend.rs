@@ -6,7 +6,7 @@ use pulumi_controller::view::{phase, requests};
 
 use crate::plugin::args::{ResumeFlags, Selection};
 use crate::plugin::cluster::Cluster;
-use crate::plugin::commands::reconcile;
+use crate::plugin::commands::reconcile::Missed;
 use crate::plugin::error::PluginError;
 use crate::plugin::follow;
 use crate::plugin::progress::Progress;
@@ -39,15 +39,15 @@ pub async fn resume(cluster: &Cluster, flags: &ResumeFlags) -> Result<(), Plugin
     for stack in &stacks {
         change(cluster, stack, false, &mut progress).await?;
     }
-    let mut failures = Vec::new();
+    let mut missed = Missed::default();
     for stack in stacks.iter().filter(|_| flags.wait) {
         progress.action(&format!("waiting for Stack {}", full_name(stack)));
         match Box::pin(follow::wait(cluster, stack, follow::of_readiness, &mut progress)).await {
             Ok(result) => progress.success(&format!("Stack {}: {result}", full_name(stack))),
-            Err(error) => reconcile::collect(error, &mut failures, &mut progress)?,
+            Err(error) => missed.add(error, &mut progress)?,
         }
     }
-    reconcile::summarize(failures)
+    missed.summarize()
 }
 
 async fn change(
