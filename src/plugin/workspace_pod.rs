@@ -19,6 +19,8 @@ use crate::plugin::select::full_name;
 /// Effect of a command on the state of the Pulumi stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
+    /// Reads the state, and needs the configuration that a run writes to the pod.
+    Preview,
     Read,
     Change,
 }
@@ -35,14 +37,14 @@ pub async fn find(cluster: &Cluster, name: &str, what: &str, effect: Effect) -> 
     let workspace: Option<Workspace> = cluster.get_opt(namespace, name).await?;
     let pod_name = workspace.as_ref().map_or_else(|| names::workspace_pod(name), Workspace::pod_name);
     let pod: Option<Pod> = cluster.get_opt(namespace, &pod_name).await?;
-    match refusal(&stack, pod.as_ref(), effect) {
+    match refusal(&stack, workspace.as_ref(), pod.as_ref(), effect) {
         None => Ok((stack, pod_name)),
         Some(cause) => Err(PluginError::NotReady(format!("failed to {what} of Stack {}: {cause}", full_name(&stack)))),
     }
 }
 
 /// Returns why a command must not run now, and what the user can do.
-fn refusal(stack: &Stack, pod: Option<&Pod>, effect: Effect) -> Option<String> {
+fn refusal(stack: &Stack, workspace: Option<&Workspace>, pod: Option<&Pod>, effect: Effect) -> Option<String> {
     let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
     let command = |verb: &str| format!("kubectl pulumi {verb} -n {namespace} {name}");
     if effect == Effect::Change && stack.metadata.deletion_timestamp.is_some() {
@@ -58,18 +60,39 @@ fn refusal(stack: &Stack, pod: Option<&Pod>, effect: Effect) -> Option<String> {
             command("cancel")
         ));
     }
-    let pod_name = pod.map_or_else(|| names::workspace_pod(&name), Pod::name_any);
     let Some(pod) = pod.filter(|pod| is_running(pod)) else {
-        return Some(format!(
-            "the workspace pod {pod_name} is not running; if the Workspace is asleep, wake it: kubectl annotate --overwrite -n \
-             {namespace} workspace {name} {}=\"$(date +%s)\"",
-            names::ANNOTATION_REQUESTED_AT
-        ));
+        return Some(without_pod(stack, workspace, effect));
     };
     if pod.labels().get(names::LABEL_RUN).map(String::as_str) == Some(names::RUN_OPEN) {
         return Some("a run of another Update is open in the workspace pod; wait for its end".to_owned());
     }
     None
+}
+
+/// Returns why the pod is not running, and what the user can do.
+fn without_pod(stack: &Stack, workspace: Option<&Workspace>, effect: Effect) -> String {
+    let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
+    let Some(workspace) = workspace else {
+        return format!("the Stack has no Workspace yet; run: kubectl pulumi explain -n {namespace} {name}");
+    };
+    let pod = workspace.pod_name();
+    if !workspace.is_asleep() {
+        return format!(
+            "the workspace pod {pod} is not running; for the cause, run: kubectl pulumi explain -n {namespace} {name}"
+        );
+    }
+    // A preview needs a run, which also creates the pod.
+    if effect == Effect::Preview && !phase::is_suspended(stack) {
+        return format!(
+            "the Workspace is asleep, so it has no pod; first run: kubectl pulumi reconcile -n {namespace} {name}"
+        );
+    }
+    let annotation = names::ANNOTATION_REQUESTED_AT;
+    format!(
+        "the Workspace is asleep, so it has no pod; wake it, and retry the command:\n    kubectl annotate --overwrite -n \
+         {namespace} workspace {name} {annotation}=\"$(date +%s)\"\n    kubectl wait -n {namespace} --for=create --timeout=5m \
+         pod/{pod}\n    kubectl wait -n {namespace} --for=condition=Ready --timeout=5m pod/{pod}"
+    )
 }
 
 /// Returns whether the container with the CLI runs.
@@ -85,7 +108,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::plugin::fixtures::stack;
+    use crate::plugin::fixtures::{stack, workspace};
 
     fn pod(labels: &Value, state: &Value) -> Pod {
         let object = json!({ "metadata": { "name": "web-workspace-0", "labels": labels },
@@ -111,10 +134,10 @@ mod tests {
             (&open, Some(&running), Effect::Change, Some("kubectl pulumi cancel -n apps web")),
             (&active, Some(&busy), Effect::Read, Some("a run of another Update is open")),
             (&active, Some(&waiting), Effect::Read, Some("web-workspace-0 is not running")),
-            (&suspended, None, Effect::Change, Some("kubectl annotate --overwrite -n apps workspace web")),
         ];
+        let awake = workspace(&json!({}));
         for (stack, pod, effect, expected) in rows {
-            let found = refusal(stack, pod, effect);
+            let found = refusal(stack, Some(&awake), pod, effect);
             match expected {
                 None => assert_eq!(found, None),
                 Some(words) => assert!(found.as_deref().is_some_and(|cause| cause.contains(words)), "{found:?}"),
@@ -122,6 +145,32 @@ mod tests {
         }
         let mut deleted = suspended.clone();
         deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-02T11:00:00Z")).unwrap();
-        assert!(refusal(&deleted, Some(&running), Effect::Change).is_some_and(|cause| cause.contains("deleted")));
+        let found = refusal(&deleted, Some(&awake), Some(&running), Effect::Change);
+        assert!(found.is_some_and(|cause| cause.contains("deleted")));
+    }
+
+    #[test]
+    fn the_message_about_a_missing_pod_contains_the_commands_that_create_it() {
+        let active = stack("web", &json!({}), &json!({}));
+        let suspended = stack("web", &json!({ "suspend": true }), &json!({}));
+        let (awake, asleep) = (workspace(&json!({})), workspace(&json!({ "sleep": {} })));
+        let wake = "kubectl wait -n apps --for=condition=Ready --timeout=5m pod/web-workspace-0";
+        let rows = [
+            (&active, None, Effect::Preview, "no Workspace yet; run: kubectl pulumi explain -n apps web"),
+            (
+                &active,
+                Some(&awake),
+                Effect::Preview,
+                "not running; for the cause, run: kubectl pulumi explain -n apps web",
+            ),
+            (&active, Some(&asleep), Effect::Preview, "first run: kubectl pulumi reconcile -n apps web"),
+            (&suspended, Some(&asleep), Effect::Preview, wake),
+            (&active, Some(&asleep), Effect::Read, wake),
+            (&suspended, Some(&asleep), Effect::Change, "kubectl annotate --overwrite -n apps workspace web"),
+        ];
+        for (stack, workspace, effect, expected) in rows {
+            let found = refusal(stack, workspace, None, effect).unwrap_or_default();
+            assert!(found.contains(expected), "{effect:?} {workspace:?}: {found}");
+        }
     }
 }

@@ -48,7 +48,7 @@ pub async fn run(cluster: &Cluster, flags: &DiffFlags) -> Result<(), PluginError
 }
 
 async fn diff(cluster: &Cluster, flags: &DiffFlags) -> Result<(), PluginError> {
-    let found = workspace_pod::find(cluster, &flags.stack, "preview the changes", Effect::Read);
+    let found = workspace_pod::find(cluster, &flags.stack, "preview the changes", Effect::Preview);
     let (stack, pod) = Box::pin(found).await?;
     Box::pin(check_configuration(cluster, &stack, &pod)).await?;
     let mut progress = Progress::new();

@@ -34,8 +34,13 @@ pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
         details.push(format!("a run has been due for {}", age(Some(pending), now)));
     }
     details.extend(facts.update.iter().flat_map(of_run));
-    let ready = facts.workspace.as_ref().and_then(|workspace| workspace.status.as_ref());
-    let ready = ready.and_then(|status| conditions::find(&status.conditions, READY));
+    let workspace = facts.workspace.as_ref().and_then(|workspace| workspace.status.as_ref());
+    if let Some(asleep) = workspace.filter(|status| status.is_asleep()) {
+        let since = asleep.sleep.as_ref().and_then(|sleep| sleep.since.as_ref());
+        let since = since.map(|since| format!(" since {}", since.0)).unwrap_or_default();
+        details.push(format!("the Workspace is asleep{since}; the next run creates its pod"));
+    }
+    let ready = workspace.and_then(|status| conditions::find(&status.conditions, READY));
     if let Some(ready) = ready.filter(|ready| ready.status != "True") {
         details.push(format!("Workspace is not ready ({}): {}", ready.reason, ready.message));
     }
@@ -129,6 +134,16 @@ mod tests {
             "consecutive failures with the current inputs: 2",
         ];
         assert_eq!(details(&facts, now()), expected);
+    }
+
+    #[test]
+    fn details_explain_why_a_workspace_has_no_pod() {
+        let ready = condition("Ready", "True", "Succeeded", "ready");
+        let asleep = json!({ "sleep": { "since": "2026-11-02T11:22:00Z" }, "conditions": [ready] });
+        let stack = stack("web", &json!({}), &json!({}));
+        let facts = Facts { stack, workspace: Some(workspace(&asleep)), update: None };
+        let expected = "the Workspace is asleep since 2026-11-02T11:22:00Z; the next run creates its pod";
+        assert_eq!(details(&facts, now()), [expected]);
     }
 
     #[test]
