@@ -15,6 +15,7 @@ mod exec;
 #[cfg(test)]
 mod fixtures;
 mod follow;
+mod plan;
 mod pod_cli;
 mod progress;
 #[cfg(test)]

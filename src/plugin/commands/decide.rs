@@ -10,6 +10,7 @@ use crate::plugin::args::DecisionFlags;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::confirm::{self, Question};
 use crate::plugin::error::PluginError;
+use crate::plugin::plan;
 use crate::plugin::progress::Progress;
 use crate::plugin::select::full_name;
 
@@ -41,7 +42,7 @@ pub async fn reject(cluster: &Cluster, flags: &DecisionFlags) -> Result<(), Plug
 
 async fn decide(cluster: &Cluster, flags: &DecisionFlags, decision: ApprovalDecision) -> Result<(), PluginError> {
     let stack: Stack = cluster.get(cluster.namespace(), &flags.stack).await?;
-    let plan = plan(&stack)?;
+    let plan = waiting_plan(&stack)?;
     match &flags.plan {
         Some(digest) => check_digest(&stack, plan, digest, decision)?,
         // The user decides about the plan on the screen, even if the controller creates a newer plan in the meantime.
@@ -64,7 +65,7 @@ fn words(decision: ApprovalDecision) -> (&'static str, &'static str) {
     }
 }
 
-fn plan(stack: &Stack) -> Result<&StackPlan, PluginError> {
+fn waiting_plan(stack: &Stack) -> Result<&StackPlan, PluginError> {
     stack.status.as_ref().and_then(|status| status.plan.as_ref()).ok_or_else(|| {
         PluginError::NotReady(format!(
             "failed to decide about a plan of Stack {0}: no plan waits for a decision; run: kubectl pulumi explain {1}",
@@ -99,13 +100,18 @@ fn check_digest(stack: &Stack, plan: &StackPlan, given: &str, decision: Approval
 
 /// Shows the plan, and asks the user.
 fn confirm(stack: &Stack, plan: &StackPlan, decision: ApprovalDecision) -> Result<(), PluginError> {
+    let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
     confirm::ask(&Question {
         description: &describe(stack, plan),
         question: match decision {
             ApprovalDecision::Approve => "Approve this plan?",
             ApprovalDecision::Reject => "Reject this plan?",
         },
-        without_terminal: "--plan is required without a terminal: use the digest of the plan that you have reviewed",
+        without_terminal: &format!(
+            "--plan is required without a terminal: use the digest of the plan that you have reviewed; to see the plan: kubectl \
+             pulumi explain -n {namespace} {name}, or kubectl pulumi logs -n {namespace} {name} {}",
+            plan.update_name
+        ),
         declined: format!("no decision about the plan of Stack {}", full_name(stack)),
     })
 }
@@ -118,17 +124,8 @@ fn describe(stack: &Stack, plan: &StackPlan) -> String {
     if let Some(revision) = &plan.revision {
         out.push_str(&format!("  revision: {}\n", printable_line(revision)));
     }
-    let changes: Vec<String> = plan.changes.iter().map(|(operation, count)| format!("{count} {operation}")).collect();
-    out.push_str(&format!("  changes: {}\n", printable_line(&changes.join(", "))));
-    for resource in plan.resources.iter().take(MAX_RESOURCES) {
-        // The program chooses the name, which could otherwise contain lines that look like other resources.
-        let text = format!("{:<8} {} {}", resource.operation, resource.kind(), resource.name());
-        out.push_str(&format!("  {}\n", printable_line(&text)));
-    }
-    let shown = i64::try_from(plan.resources.len().min(MAX_RESOURCES)).unwrap_or(i64::MAX);
-    if plan.resource_count > shown {
-        out.push_str(&format!("  and {} more in the log of run {}\n", plan.resource_count - shown, plan.update_name));
-    }
+    out.push_str(&format!("  changes: {}\n", plan::changes(plan)));
+    out.extend(plan::resources(plan, MAX_RESOURCES).iter().map(|line| format!("  {line}\n")));
     out
 }
 
@@ -170,7 +167,7 @@ mod tests {
     fn the_approval_is_the_approval_of_the_guide() {
         let stack = with_plan();
         let reason = Some("replaces the database");
-        let approval = approval(&stack, plan(&stack).unwrap(), ApprovalDecision::Reject, "alice", reason);
+        let approval = approval(&stack, waiting_plan(&stack).unwrap(), ApprovalDecision::Reject, "alice", reason);
         let expected = json!({
             "apiVersion": "pulumi.com/v1alpha1",
             "kind": "Approval",
@@ -190,7 +187,7 @@ mod tests {
     fn only_the_reviewed_plan_is_accepted() {
         let stack = with_plan();
         let check = |given: &str, decision: ApprovalDecision| {
-            check_digest(&stack, plan(&stack).unwrap(), given, decision).map_err(|error| error.exit_code())
+            check_digest(&stack, waiting_plan(&stack).unwrap(), given, decision).map_err(|error| error.exit_code())
         };
         let hex = PLAN.strip_prefix("sha256:").unwrap();
         for valid in [PLAN, hex, hex.get(..32).unwrap(), PLAN.get(..39).unwrap()] {
@@ -205,7 +202,7 @@ mod tests {
         assert_eq!(check("not a digest", ApprovalDecision::Reject), Err(2));
         assert_eq!(check("0123456789", ApprovalDecision::Reject), Err(5), "another plan");
         assert_eq!(check(DIGEST, ApprovalDecision::Approve), Err(5), "another plan");
-        assert_eq!(plan(&without_plan()).unwrap_err().exit_code(), 5);
+        assert_eq!(waiting_plan(&without_plan()).unwrap_err().exit_code(), 5);
     }
 
     fn without_plan() -> Stack {
@@ -215,13 +212,13 @@ mod tests {
     #[test]
     fn the_plan_is_shown_before_the_decision() {
         let mut stack = with_plan();
-        assert_example("kubectl pulumi approve web", &describe(&stack, plan(&stack).unwrap()));
+        assert_example("kubectl pulumi approve web", &describe(&stack, waiting_plan(&stack).unwrap()));
         stack.status.as_mut().unwrap().plan.as_mut().unwrap().refresh = Some(true);
-        let text = describe(&stack, plan(&stack).unwrap());
+        let text = describe(&stack, waiting_plan(&stack).unwrap());
         assert!(text.contains("  operation: up with a refresh of the state\n"), "{text}");
         let resources = &mut stack.status.as_mut().unwrap().plan.as_mut().unwrap().resources;
         resources[0].urn = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs\n  same     all".to_owned();
-        let text = describe(&stack, plan(&stack).unwrap());
+        let text = describe(&stack, waiting_plan(&stack).unwrap());
         assert!(text.contains("Bucket logs\u{fffd}  same     all\n"), "{text}");
     }
 }

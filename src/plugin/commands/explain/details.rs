@@ -6,12 +6,16 @@ use kube::ResourceExt as _;
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::columns;
 use pulumi_controller::api::conditions::{self, DRIFTED, EXPIRING, OUTPUTS_WRITTEN, READY};
-use pulumi_controller::api::pulumi::{PolicyViolation, Stack, StackStatus};
+use pulumi_controller::api::pulumi::{PolicyViolation, Stack, StackPlan, StackStatus};
 use pulumi_controller::view::time::age;
 use pulumi_controller::view::{phase, runs};
 
+use crate::plugin::plan;
+
 /// Maximum number of policy violations.
 const MAX_VIOLATIONS: usize = 5;
+/// Maximum number of resources of a plan.
+const MAX_RESOURCES: usize = 10;
 /// Maximum length of the text of a policy violation, in characters.
 const MAX_TEXT: usize = 200;
 
@@ -48,6 +52,7 @@ pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
     if let Some(failures) = failures.filter(|failures| *failures > 0) {
         details.push(format!("consecutive failures with the current inputs: {failures}"));
     }
+    details.extend(status.and_then(|status| status.plan.as_ref()).map(of_plan));
     details.extend(status.and_then(of_violations));
     details.extend(of_drift(&facts.stack));
     let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -69,6 +74,13 @@ fn of_run(update: &Update) -> Vec<String> {
     let permalink = status.and_then(|status| status.permalink.as_ref());
     let permalink = permalink.map(|url| format!("run in Pulumi Cloud: {url}"));
     std::iter::once(format!("run {name} ({kind}) is {phase}{progress}")).chain(permalink).collect()
+}
+
+/// Returns the changes of a plan, and the first resources that it changes.
+fn of_plan(plan: &StackPlan) -> String {
+    let lines = plan::resources(plan, MAX_RESOURCES);
+    let lines: String = lines.iter().map(|line| format!("\n{line}")).collect();
+    format!("plan {}: {}{lines}", plan.digest, plan::changes(plan))
 }
 
 /// Returns the numbers of policy violations, and the first of them. Violations of mandatory policies come first.
@@ -106,7 +118,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::plugin::fixtures::{condition, now, stack, update, workspace};
+    use crate::plugin::fixtures::{DIGEST, PLAN, condition, now, stack, update, workspace};
 
     const URN: &str = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs";
 
@@ -162,6 +174,23 @@ mod tests {
              The ACL is public-read.\nadvisory no-public of house: Use tags.\nand 1 more"
         );
         assert_eq!(of(&json!({}), &status), [expected]);
+    }
+
+    #[test]
+    fn details_list_the_first_resources_of_the_plan() {
+        let resource = json!({ "urn": URN, "operation": "delete" });
+        let plan = json!({
+            "digest": PLAN,
+            "updateName": "web-1",
+            "fileDigest": DIGEST,
+            "operation": "up",
+            "changes": { "delete": 12, "same": 1 },
+            "resources": vec![resource; 11],
+            "resourceCount": 12,
+        });
+        let line = "\ndelete   aws:s3/bucket:Bucket logs";
+        let expected = format!("plan {PLAN}: 12 delete, 1 same{}\nand 2 more in the log of run web-1", line.repeat(10));
+        assert_eq!(of(&json!({}), &json!({ "plan": plan })), [expected]);
     }
 
     #[test]
