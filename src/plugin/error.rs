@@ -15,6 +15,9 @@ pub enum PluginError {
     Connect(String),
     #[error("failed to {request}: {kind} {namespace}/{name} does not exist; check the name and the flag --namespace")]
     NotFound { request: String, kind: String, namespace: String, name: String },
+    /// A part of an object, or the objects of a namespace, do not exist.
+    #[error("{0}")]
+    Missing(String),
     /// The API server rejected the request.
     #[error("failed to {request}: {message} ({reason}, {code}); {}", advice(*code))]
     Refused { request: String, code: u16, reason: String, message: String },
@@ -51,7 +54,7 @@ impl PluginError {
             | PluginError::Request { .. }
             | PluginError::Failed(_) => 1,
             PluginError::Usage(_) | PluginError::Changes(_) => 2,
-            PluginError::NotFound { .. } => 3,
+            PluginError::NotFound { .. } | PluginError::Missing(_) => 3,
             PluginError::TimedOut(_) | PluginError::NoResponse { .. } => 4,
             PluginError::NotReady(_) | PluginError::Waiting(_) => 5,
             PluginError::Unhealthy(_) => 6,

@@ -32,7 +32,8 @@ pub async fn run(cluster: &Cluster, flags: &DoctorFlags, format: Format) -> Resu
         report.checks.extend(checks::controllers(controller::find(cluster).await));
         report.checks.push(checks::permissions(missing_permissions(cluster).await));
         let stacks = cluster.list::<Stack>(&cluster.scope(flags.all_namespaces), ListParams::default()).await;
-        report.checks.extend(checks::stacks(stacks));
+        let namespace = (!flags.all_namespaces).then(|| cluster.namespace());
+        report.checks.extend(checks::stacks(stacks, namespace));
     }
     screen::print(&report, format)?;
     match report.failures() {
@@ -116,7 +117,7 @@ mod tests {
         report.checks.push(checks::kinds(Ok(pulumi_controller::api::definitions::api_versions())));
         report.checks.extend(checks::controllers(Ok(vec![controller])));
         report.checks.push(checks::permissions(Ok(PERMISSIONS.iter().filter(|p| p.verb == "approve").collect())));
-        report.checks.extend(checks::stacks(Ok(stacks)));
+        report.checks.extend(checks::stacks(Ok(stacks), Some("apps")));
         assert_example("kubectl pulumi doctor", &report.text().replace(VERSION, "0.1.0"));
         assert_eq!(report.failures(), 1);
     }

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use pulumi_controller::api::auto::{Update, UpdateKind, UpdatePhase};
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::text::printable_line;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -19,6 +20,8 @@ use crate::plugin::updates;
 
 /// Value of a secret output in the status of a Stack.
 const MASKED: &str = "[secret]";
+/// Maximum number of names of outputs in a message.
+const MAX_NAMES: usize = 20;
 
 /// Prints the outputs of a Stack. Only `--show-secrets` reads the Secret with the values of secret outputs, with the
 /// permissions of the user.
@@ -30,24 +33,35 @@ pub async fn run(cluster: &Cluster, flags: &OutputFlags, format: Format) -> Resu
     let stack: Stack = cluster.get(cluster.namespace(), &flags.stack).await?;
     let mut outputs = stack.status.as_ref().map(|status| status.outputs.clone()).unwrap_or_default();
     if let Some(name) = &flags.name {
-        outputs.retain(|output, _| output == name);
-        if outputs.is_empty() {
-            return Err(PluginError::NotFound {
-                request: "print the output".to_owned(),
-                kind: "output".to_owned(),
-                namespace: full_name(&stack),
-                name: name.clone(),
-            });
+        if !outputs.contains_key(name) {
+            return Err(missing(&stack, &outputs, name));
         }
+        outputs.retain(|output, _| output == name);
+    }
+    if outputs.is_empty() {
+        eprintln!("ℹ Stack {} has no outputs: no `up` has succeeded, or the program has none", full_name(&stack));
     }
     if flags.show_secrets && outputs.values().any(is_masked) {
         let secret = secret(cluster, &stack).await?;
         reveal(&stack, &mut outputs, secret.data.as_ref())?;
+    } else if outputs.values().any(is_masked) {
+        eprintln!("ℹ to print the values of secret outputs, add --show-secrets");
     }
     match flags.name.as_ref().and_then(|name| outputs.remove(name)) {
         Some(value) => screen::print(&SingleOutput(value), format),
         None => screen::print(&Outputs(outputs), format),
     }
+}
+
+/// Returns the error about an output that does not exist.
+fn missing(stack: &Stack, outputs: &BTreeMap<String, Value>, name: &str) -> PluginError {
+    let names: Vec<String> = outputs.keys().take(MAX_NAMES).map(|name| printable_line(name)).collect();
+    let others = match (names.join(", "), outputs.len().saturating_sub(MAX_NAMES)) {
+        _ if names.is_empty() => "it has no outputs".to_owned(),
+        (names, 0) => format!("it has: {names}"),
+        (names, more) => format!("it has: {names} and {more} more"),
+    };
+    PluginError::Missing(format!("Stack {} has no output `{name}`; {others}", full_name(stack)))
 }
 
 /// Returns the Secret with the outputs of the last successful `up`.
@@ -153,6 +167,18 @@ mod tests {
         reveal(&stack, &mut revealed, Some(&data)).unwrap();
         assert_eq!(revealed.get("password"), Some(&json!("hunter2")));
         assert_eq!(revealed.get("ports"), Some(&json!([80, 443])));
+    }
+
+    #[test]
+    fn the_error_about_a_missing_output_lists_the_outputs() {
+        let stack = stack("web", &json!({}), &json!({}));
+        let error = missing(&stack, &outputs(), "nope");
+        let expected = "Stack apps/web has no output `nope`; it has: bucket, password, ports";
+        assert_eq!((error.exit_code(), error.to_string().as_str()), (3, expected));
+        let many = (0..22).map(|n| (format!("o{n:02}"), json!(n))).collect();
+        assert!(missing(&stack, &many, "nope").to_string().ends_with("o18, o19 and 2 more"));
+        let none = missing(&stack, &BTreeMap::new(), "nope").to_string();
+        assert_eq!(none, "Stack apps/web has no output `nope`; it has no outputs");
     }
 
     #[test]

@@ -39,6 +39,9 @@ impl LocalProject {
     ///
     /// Returns an error if there is no project, or if its file is invalid.
     pub fn find(root: &Path, selected: Option<&str>) -> Result<Self, PluginError> {
+        if !root.is_dir() {
+            return Err(PluginError::Usage(format!("invalid --path={}: the directory does not exist", root.display())));
+        }
         let selected = selected.map(|path| normalized(path).ok_or_else(|| outside(path))).transpose()?;
         for directory in selected.into_iter().chain([".".to_owned()]) {
             for (name, extension) in FILES {

@@ -186,12 +186,15 @@ pub fn permissions(missing: Result<Vec<&Permission>, PluginError>) -> Check {
     Check::warning(message, "If you need these commands, ask an administrator for the permissions.")
 }
 
-/// Checks whether Stacks require an action.
-pub fn stacks(found: Result<Vec<Stack>, PluginError>) -> Vec<Check> {
+/// Checks whether Stacks require an action. `namespace` is the namespace of the Stacks, or `None` for all namespaces.
+pub fn stacks(found: Result<Vec<Stack>, PluginError>, namespace: Option<&str>) -> Vec<Check> {
     let stacks = match found {
         Ok(stacks) => stacks,
         Err(error) => return vec![Check::failed(error.to_string(), "Check your permissions and the installation.")],
     };
+    if stacks.is_empty() {
+        return vec![without_stacks(namespace)];
+    }
     let of = |phase: Phase| stacks.iter().filter(move |stack| Phase::of(stack) == phase).collect::<Vec<_>>();
     let (stalled, retrying, pending) = (of(Phase::Stalled), of(Phase::Retrying), of(Phase::Pending));
     let mut checks = Vec::new();
@@ -209,6 +212,16 @@ pub fn stacks(found: Result<Vec<Stack>, PluginError>) -> Vec<Check> {
         checks.push(Check::ok(format!("none of {} Stacks requires an action", stacks.len())));
     }
     checks
+}
+
+fn without_stacks(namespace: Option<&str>) -> Check {
+    match namespace {
+        None => Check::ok("the cluster has no Stacks".to_owned()),
+        Some(namespace) => Check {
+            action: Some("For all namespaces: kubectl pulumi doctor --all-namespaces".to_owned()),
+            ..Check::ok(format!("namespace {namespace} has no Stacks"))
+        },
+    }
 }
 
 fn explain(stack: &Stack) -> String {
@@ -271,6 +284,9 @@ mod tests {
         let stacks: Vec<Stack> = (0..12).map(|n| stack(&format!("web-{n}"), &json!({}), &json!({}))).collect();
         let text = list(&stacks.iter().collect::<Vec<_>>());
         assert!(text.starts_with("apps/web-0, apps/web-1") && text.ends_with(" and 2 more"), "{text}");
-        assert_eq!(super::stacks(Ok(Vec::new()))[0].message, "none of 0 Stacks requires an action");
+        let none = |namespace| super::stacks(Ok(Vec::new()), namespace)[0].text();
+        let expected = "✔ namespace apps has no Stacks\n  For all namespaces: kubectl pulumi doctor --all-namespaces\n";
+        assert_eq!(none(Some("apps")), expected);
+        assert_eq!(none(None), "✔ the cluster has no Stacks\n");
     }
 }
