@@ -14,10 +14,13 @@ use crate::plugin::args::Format;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
 use crate::plugin::screen::{self, Screen, table};
+use crate::plugin::select::full_name;
 use crate::plugin::updates;
 
 /// Maximum length of the column `CHANGES`, in characters.
 const MAX_CHANGES: usize = 60;
+/// Maximum length of the columns `CAUSE` and `APPROVED BY`, in characters.
+const MAX_CAUSE: usize = 40;
 
 /// Lists the last runs of a Stack.
 ///
@@ -27,7 +30,11 @@ const MAX_CHANGES: usize = 60;
 pub async fn run(cluster: &Cluster, name: &str, format: Format) -> Result<(), PluginError> {
     let stack: Stack = cluster.get(cluster.namespace(), name).await?;
     let updates = updates::list(cluster, cluster.namespace(), name).await?;
-    screen::print(&History::of(&stack, &updates, Timestamp::now()), format)
+    let history = History::of(&stack, &updates, Timestamp::now());
+    if history.runs.is_empty() && history.results.is_empty() {
+        eprintln!("ℹ Stack {} has no runs; for the cause, run: kubectl pulumi explain {name}", full_name(&stack));
+    }
+    screen::print(&history, format)
 }
 
 /// The last runs of a Stack, newest first.
@@ -54,6 +61,12 @@ struct Run {
     duration: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<String>,
+    /// Reason for the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<String>,
+    /// Users who approved the plan of the run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    approved_by: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,18 +91,26 @@ impl History {
     fn of(stack: &Stack, updates: &[Update], now: Timestamp) -> Self {
         let snapshots = stack.status.iter().flat_map(|status| &status.history);
         History {
-            runs: updates.iter().map(|update| Run::of(update, now)).collect(),
+            runs: updates.iter().map(|update| Run::of(stack, update, now)).collect(),
             results: snapshots.map(|snapshot| RunResult::of(snapshot, now)).collect(),
         }
     }
 }
 
 impl Run {
-    fn of(update: &Update, now: Timestamp) -> Self {
+    fn of(stack: &Stack, update: &Update, now: Timestamp) -> Self {
+        let name = update.name_any();
         let status = update.status.clone().unwrap_or_default();
+        let of_stack = stack.status.as_ref();
+        let record = of_stack.into_iter().flat_map(|status| &status.runs).find(|run| run.name == name);
+        let open = of_stack.and_then(|status| status.current_update.as_ref()).filter(|open| open.name == name);
+        let cause = open.map(|open| open.message.clone()).filter(|message| !message.is_empty());
+        let approved = open.and_then(|open| open.plan.as_ref()).map(|plan| plan.approved_by.clone());
         let started = status.start_time.as_ref().or(update.metadata.creation_timestamp.as_ref());
         Run {
-            name: update.name_any(),
+            name,
+            cause: record.and_then(|run| run.cause.clone()).or(cause),
+            approved_by: record.map(|run| run.approved_by.clone()).or(approved).unwrap_or_default(),
             kind: update.spec.kind.as_str(),
             phase: runs::phase(update),
             age: age(started, now),
@@ -129,11 +150,15 @@ impl Screen for History {
                 run.age.clone(),
                 run.duration.clone().unwrap_or_default(),
                 run.revision.as_deref().map(short).unwrap_or_default(),
+                columns::text(run.cause.as_deref().unwrap_or_default(), MAX_CAUSE),
+                columns::text(&run.approved_by.join(", "), MAX_CAUSE),
                 columns::text(changes, MAX_CHANGES),
             ]
         };
         let runs: Vec<_> = self.runs.iter().map(run).collect();
-        let mut text = table(&["RUN", "TYPE", "PHASE", "STARTED", "DURATION", "REVISION", "CHANGES"], &runs);
+        const TITLES: [&str; 9] =
+            ["RUN", "TYPE", "PHASE", "AGE", "DURATION", "REVISION", "CAUSE", "APPROVED BY", "CHANGES"];
+        let mut text = table(&TITLES, &runs);
         if !self.results.is_empty() {
             let result = |result: &RunResult| {
                 let revision = short(&result.revision);
@@ -158,7 +183,10 @@ mod tests {
 
     #[test]
     fn the_history_lists_updates_and_earlier_results() {
-        let status = json!({ "history": [{
+        let record = json!({ "name": "web-000012b1a9f", "type": "up", "state": "succeeded",
+            "cause": "Requested at: "2026-11-02"", "approvedBy": ["alice", "bob"] });
+        let current = json!({ "name": "web-000023c4d5e", "type": "up", "message": "New commit detected: "main"" });
+        let status = json!({ "runs": [record], "currentUpdate": current, "history": [{
             "digest": DIGEST,
             "firstReconciled": "2026-11-01T10:00:00Z",
             "lastReconciled": "2026-11-02T10:00:00Z",

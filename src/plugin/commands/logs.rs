@@ -55,7 +55,10 @@ async fn started(cluster: &Cluster, flags: &LogFlags) -> Result<Update, PluginEr
         let stack: Stack = cluster.get(namespace, &flags.stack).await?;
         let name = flags.run.as_deref().or_else(|| runs::current_or_last(&stack));
         let update: Option<Update> = match name {
-            Some(name) => Some(cluster.get(namespace, name).await?),
+            Some(name) => match cluster.get_opt(namespace, name).await? {
+                Some(update) => Some(update),
+                None => return Err(deleted(&stack, name)),
+            },
             None => None,
         };
         let state = match update {
@@ -79,6 +82,25 @@ async fn started(cluster: &Cluster, flags: &LogFlags) -> Result<Update, PluginEr
 
 fn has_started(update: &Update) -> bool {
     update.is_complete() || update.status.as_ref().is_some_and(|status| status.start_time.is_some())
+}
+
+/// Returns the error about a run whose Update does not exist. The status of the Stack contains the last runs.
+fn deleted(stack: &Stack, name: &str) -> PluginError {
+    let namespace = stack.namespace().unwrap_or_default();
+    let Some(run) = stack.status.iter().flat_map(|status| &status.runs).find(|run| run.name == name) else {
+        return PluginError::NotFound {
+            request: "read Update".to_owned(),
+            kind: "Update".to_owned(),
+            namespace,
+            name: name.to_owned(),
+        };
+    };
+    let output = match &run.history_url {
+        Some(url) => format!("its output is in the history of runs: {url}/output.log.gz"),
+        None => "its output is not stored; to store the output of runs, configure the history of runs".to_owned(),
+    };
+    let result = format!("{} {}", run.kind, run.state);
+    PluginError::Missing(format!("the Update of run {name} ({result}) in namespace {namespace} was deleted; {output}"))
 }
 
 /// Returns the error about a run that has ended before it started.
@@ -220,7 +242,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugin::fixtures::update;
+    use crate::plugin::fixtures::{stack, update};
 
     fn run_of_a_minute() -> Update {
         let status = json!({ "startTime": "2026-11-02T11:00:00Z", "endTime": "2026-11-02T11:01:00Z",
@@ -247,6 +269,27 @@ mod tests {
         let found = read_tail(mixed.as_bytes(), &window, Some(1), mixed.len() + 1).await.unwrap();
         assert_eq!(found, Tail { lines: lines(&["thr\u{e9}"]), has_other_lines: true, is_cut: false });
         assert!(cut_note("apps", "web-workspace-0").contains("10 MiB"));
+    }
+
+    #[test]
+    fn the_error_about_a_deleted_run_names_its_stored_output() {
+        let run =
+            |name: &str, url: Option<&str>| json!({ "name": name, "type": "up", "state": "failed", "historyURL": url });
+        let status = json!({ "runs": [run("web-2", Some("s3://runs/apps/web/2")), run("web-1", None)] });
+        let stack = stack("web", &json!({}), &status);
+        let rows = [
+            (
+                "web-2",
+                "(up failed) in namespace apps was deleted; its output is in the history of runs: s3://runs/apps/web/2/",
+            ),
+            ("web-1", "its output is not stored"),
+            ("web-9", "Update apps/web-9 does not exist"),
+        ];
+        for (name, expected) in rows {
+            let error = deleted(&stack, name);
+            assert!(error.to_string().contains(expected), "{error}");
+            assert_eq!(error.exit_code(), 3, "{name}");
+        }
     }
 
     #[test]
