@@ -210,8 +210,17 @@ fn describe_end(terminated: &ContainerStateTerminated) -> String {
     with_message(&ended, terminated.message.as_deref())
 }
 
+/// Removes a last sentence that repeats the end of the sentence before it. The scheduler writes such messages, for
+/// example `persistentvolumeclaim "cache" not found. not found`.
+fn without_repetition(message: &str) -> &str {
+    match message.rsplit_once(". ") {
+        Some((before, last)) if !last.is_empty() && before.ends_with(last) => before,
+        _ => message,
+    }
+}
+
 fn with_message(reason: &str, message: Option<&str>) -> String {
-    let message = message.map(str::trim).unwrap_or_default();
+    let message = without_repetition(message.map(str::trim).unwrap_or_default());
     if message.is_empty() {
         return reason.to_owned();
     }

@@ -5,6 +5,7 @@
 
 mod tools;
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -46,6 +47,11 @@ const INSTRUCTIONS: &str = "Reads the Pulumi stacks that pulumi-controller deplo
 ///
 /// Returns an error if the connection to the client fails.
 pub async fn run(global: &GlobalFlags, flags: &McpFlags) -> Result<(), PluginError> {
+    if std::io::stdin().is_terminal() {
+        return Err(PluginError::Usage(
+            "no client: an assistant must start this command, and send its requests to the standard input".to_owned(),
+        ));
+    }
     let program = std::env::current_exe().map_err(|error| {
         PluginError::Failed(format!("failed to find the program of the plugin: {error}; reinstall the plugin"))
     })?;

@@ -86,6 +86,9 @@ fn the_message_of_an_unschedulable_pod_lists_its_resource_requests() {
     assert_eq!(scheduled(full), Some(expected));
     let tainted = "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}.";
     assert_eq!(scheduled(tainted), Some(format!("cannot be scheduled: Unschedulable: {tainted}")));
+    let missing = "0/1 nodes are available: persistentvolumeclaim \"cache\" not found";
+    let repeated = format!("{missing}. not found");
+    assert_eq!(scheduled(&repeated), Some(format!("cannot be scheduled: Unschedulable: {missing}")));
 }
 
 #[test]

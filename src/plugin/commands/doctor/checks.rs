@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroupList;
 use kube::ResourceExt as _;
+use pulumi_controller::api::conditions::workspace_reason;
 use pulumi_controller::api::definitions;
 use pulumi_controller::api::pulumi::Stack;
-use pulumi_controller::view::phase::Phase;
+use pulumi_controller::view::phase::{self, Phase};
 use serde::Serialize;
 
 use crate::plugin::controller::{Controller, VERSION};
@@ -197,6 +198,7 @@ pub fn stacks(found: Result<Vec<Stack>, PluginError>, namespace: Option<&str>) -
     }
     let of = |phase: Phase| stacks.iter().filter(move |stack| Phase::of(stack) == phase).collect::<Vec<_>>();
     let (stalled, retrying, pending) = (of(Phase::Stalled), of(Phase::Retrying), of(Phase::Pending));
+    let unschedulable: Vec<&Stack> = stacks.iter().filter(|stack| has_unschedulable_pod(stack)).collect();
     let mut checks = Vec::new();
     if let Some(first) = stalled.first() {
         checks.push(Check::failed(format!("Stalled Stacks: {}", list(&stalled)), &explain(first)));
@@ -208,10 +210,20 @@ pub fn stacks(found: Result<Vec<Stack>, PluginError>, namespace: Option<&str>) -
         let message = format!("Stacks that no controller has reconciled: {}", list(&pending));
         checks.push(Check::warning(message, &explain(first)));
     }
+    if let Some(first) = unschedulable.first() {
+        let message = format!("Stacks whose workspace pod cannot be scheduled: {}", list(&unschedulable));
+        checks.push(Check::warning(message, &explain(first)));
+    }
     if checks.is_empty() {
         checks.push(Check::ok(format!("none of {} Stacks requires an action", stacks.len())));
     }
     checks
+}
+
+/// Returns whether the Stack waits for a pod that no node can run. The condition contains the reason of the Workspace.
+fn has_unschedulable_pod(stack: &Stack) -> bool {
+    Phase::of(stack) != Phase::Stalled
+        && phase::cause(stack).is_some_and(|cause| cause.contains(workspace_reason::UNSCHEDULABLE))
 }
 
 fn without_stacks(namespace: Option<&str>) -> Check {
@@ -243,7 +255,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugin::fixtures::stack;
+    use crate::plugin::fixtures::{condition, stack};
 
     fn running(image: &str, available: i32) -> Controller {
         let (namespace, name) = ("flux-system".to_owned(), "pulumi-controller".to_owned());
@@ -277,6 +289,18 @@ mod tests {
             (missing.level, missing.message.as_str()),
             (Level::Warning, "you lack permissions: get pods/log (logs)")
         );
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_scheduled_is_a_warning() {
+        let cause = "Workspace web: Unschedulable: pod web-workspace-0 failed to start";
+        let status = json!({ "conditions": [
+            condition("Ready", "False", "WorkspaceNotReady", cause),
+            condition("Reconciling", "True", "StackProcessing", cause),
+        ] });
+        let checks = super::stacks(Ok(vec![stack("web", &json!({}), &status)]), Some("apps"));
+        let found: Vec<_> = checks.iter().map(|check| (check.level, check.message.as_str())).collect();
+        assert_eq!(found, [(Level::Warning, "Stacks whose workspace pod cannot be scheduled: apps/web")]);
     }
 
     #[test]

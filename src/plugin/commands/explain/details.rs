@@ -45,7 +45,10 @@ pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
         details.push(format!("the Workspace is asleep{since}; the next run creates its pod"));
     }
     let ready = workspace.and_then(|status| conditions::find(&status.conditions, READY));
-    if let Some(ready) = ready.filter(|ready| ready.status != "True") {
+    // The cause of the Stack often contains the message of the Workspace.
+    let cause = phase::cause(&facts.stack).unwrap_or_default();
+    let is_new = |ready: &&Condition| ready.message.is_empty() || !cause.contains(&ready.message);
+    if let Some(ready) = ready.filter(|ready| ready.status != "True").filter(is_new) {
         details.push(format!("Workspace is not ready ({}): {}", ready.reason, ready.message));
     }
     let failures = status.and_then(|status| status.last_update.as_ref()).map(|last| last.failures);
