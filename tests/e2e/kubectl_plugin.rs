@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
+use pulumi_controller::api::names::workspace_pod;
 use rmcp::ServiceExt as _;
 use rmcp::model::CallToolRequestParams;
 use rmcp::transport::TokioChildProcess;
 use serde_json::{Value, json};
 
 use crate::approvals::until_awaiting;
-use crate::harness::{Program, Scene, WaitLimit, once, run, try_run_program};
+use crate::harness::{Poll, Program, Scene, WaitLimit, once, run, try_run_program, wait_until};
 
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-pulumi");
 
@@ -154,6 +156,17 @@ fn a_user_previews_a_local_directory_and_changes_the_state_with_the_plugin() {
         assert_eq!(exported_step(scene).await.0, urn, "the import restores the state");
         plugin(scene, &["resume", "main", "--wait"]).await;
         assert_eq!(main.log.operations().await, once(&["create step"]));
+
+        scene.delete::<Pod>(&workspace_pod("main")).await;
+        wait_until("the new pod to have no configuration", WaitLimit::Long, async || {
+            match try_plugin(scene, &["diff", "main"]).await {
+                Err(refusal) if refusal.contains("no run has used the source") => Poll::Found(()),
+                other => Poll::NotYet(format!("{other:?}")),
+            }
+        })
+        .await;
+        plugin(scene, &["reconcile", "main"]).await;
+        plugin(scene, &["diff", "main"]).await;
     });
 }
 
