@@ -184,8 +184,8 @@ mod tests {
     #[test]
     fn the_history_lists_updates_and_earlier_results() {
         let record = json!({ "name": "web-000012b1a9f", "type": "up", "state": "succeeded",
-            "cause": "Requested at: "2026-11-02"", "approvedBy": ["alice", "bob"] });
-        let current = json!({ "name": "web-000023c4d5e", "type": "up", "message": "New commit detected: "main"" });
+            "cause": "Requested at: \"2026-11-02\"", "approvedBy": ["alice", "bob"] });
+        let current = json!({ "name": "web-000023c4d5e", "type": "up", "message": "New commit detected: \"main\"" });
         let status = json!({ "runs": [record], "currentUpdate": current, "history": [{
             "digest": DIGEST,
             "firstReconciled": "2026-11-01T10:00:00Z",
