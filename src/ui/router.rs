@@ -96,9 +96,16 @@ fn finish(ui: &Ui, headers: &HeaderMap, uri: &Uri, answer: Answer) -> Response {
                 tracing::warn!(error = &error as &dyn std::error::Error, "failed to serve a page of the web UI");
             }
             let visitor = ui.visitor(headers).ok();
-            html(error.status(), frame::error(&ui.cluster_name, visitor.as_ref(), &error.to_string()))
+            let page =
+                frame::error(&ui.cluster_name, visitor.as_ref(), &error.to_string(), stack_of_action(uri.path()));
+            html(error.status(), page)
         }
     }
+}
+
+/// Returns the path of the Stack whose action has this path.
+fn stack_of_action(path: &str) -> Option<&str> {
+    path.split_once("/actions/").map(|(stack, _)| stack).filter(|stack| stack.starts_with("/stacks/"))
 }
 
 async fn list(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri, RawQuery(query): RawQuery) -> Response {
@@ -356,6 +363,18 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+
+    #[test]
+    fn a_failed_action_leads_back_to_its_stack() {
+        let rows = [
+            ("/stacks/apps/web/actions/approve", Some("/stacks/apps/web")),
+            ("/stacks/apps/web", None),
+            ("//evil.com/actions/approve", None),
+        ];
+        for (path, expected) in rows {
+            assert_eq!(stack_of_action(path), expected, "{path}");
+        }
+    }
 
     #[test]
     fn the_number_of_requests_of_a_peer_is_limited() {

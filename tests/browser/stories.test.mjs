@@ -1,20 +1,23 @@
 // Stories of users of the web UI, in Chromium. tests/e2e/browser.rs creates the Stacks, and starts this program with the
-// address of the UI and the tokens of the users in environment variables.
+// namespace of the Stacks and the tokens of the users in environment variables.
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
 import { start } from "./chromium.mjs";
+import { forward } from "./forward.mjs";
 import { review } from "./review.mjs";
 import { Visitor } from "./visitor.mjs";
 
-const { UI_URL: url, UI_NAMESPACE: namespace, UI_SCREENSHOTS: directory } = process.env;
+const { UI_NAMESPACE: namespace } = process.env;
+const directory = process.env.UI_SCREENSHOTS ?? "../../target/test-report/screenshots";
 const tokens = { viewer: process.env.VIEWER_TOKEN, editor: process.env.EDITOR_TOKEN, approver: process.env.APPROVER_TOKEN };
 const list = `/?namespace=${namespace}`;
 // An everyday task needs at most this number of clicks from the list.
 const MAX_CLICKS = 3;
 
-let browser;
+let browser, url, end;
 const users = {};
 before(async () => {
+  ({ url, end } = await forward());
   browser = await start();
   for (const [name, token] of Object.entries(tokens)) {
     users[name] = await Visitor.open(browser, url);
@@ -22,7 +25,10 @@ before(async () => {
   }
 });
 afterEach(() => Object.values(users).forEach((user) => user.assertNoProblems()));
-after(() => browser?.close());
+after(async () => {
+  await browser?.close();
+  end?.();
+});
 
 // Opens the list as a user. The clicks count from here.
 async function atList(name) {

@@ -15,6 +15,7 @@ mod artifact;
 mod backends;
 mod backoff;
 mod bad_programs;
+mod browser;
 mod by_hand;
 mod cancel;
 mod cloud_identity;

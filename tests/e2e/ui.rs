@@ -79,7 +79,7 @@ impl<'a> Browser<'a> {
 }
 
 /// Creates a ServiceAccount with a role in the namespace of the scene, and returns its token.
-async fn token(scene: &Scene, name: &str, role: Option<&str>) -> String {
+pub async fn token(scene: &Scene, name: &str, role: Option<&str>) -> String {
     scene.create::<ServiceAccount>(json!({ "metadata": { "name": name } })).await;
     if let Some(role) = role {
         scene

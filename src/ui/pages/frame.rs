@@ -61,11 +61,12 @@ pub(in crate::ui) fn sign_in(cluster: &str, next: &str, has_issuer: bool, error:
     document(cluster, "Sign in", &html! {}, &content)
 }
 
-/// Returns the page with an error.
-pub(in crate::ui) fn error(cluster: &str, visitor: Option<&Visitor>, message: &str) -> Markup {
+/// Returns the page with an error. `stack` is the path of the Stack whose action has failed.
+pub(in crate::ui) fn error(cluster: &str, visitor: Option<&Visitor>, message: &str, stack: Option<&str>) -> Markup {
     let content = html! {
         h1 { "The request failed" }
         p.notice.bad role="alert" { (message) }
+        @if let Some(stack) = stack { p { a href=(stack) { "Return to the Stack" } } }
         p { a href="/" { "Show all Stacks" } }
     };
     match visitor {
@@ -129,7 +130,9 @@ mod tests {
         let text = sign_in("<b>", "/\"><script>", true, Some("<script>alert(1)</script>")).into_string();
         assert!(!text.contains("<b>") && !text.contains("<script>") && text.contains("&lt;script&gt;alert"), "{text}");
         assert!(text.starts_with("<!DOCTYPE html>") && text.contains("value=\"/&quot;&gt;&lt;script&gt;\""), "{text}");
-        assert!(!error("", None, "broken").into_string().contains("Sign out"));
+        let failed = error("", None, "broken", Some("/stacks/apps/web")).into_string();
+        assert!(failed.contains("<a href=\"/stacks/apps/web\">Return to the Stack</a>"), "{failed}");
+        assert!(!failed.contains("Sign out"), "{failed}");
     }
 
     #[test]

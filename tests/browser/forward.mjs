@@ -1,0 +1,26 @@
+// Forwards a local port to the UI of the controller with kubectl, as users do. Browsers accept the cookie of the session
+// over HTTP only from localhost.
+import { spawn } from "node:child_process";
+import { createInterface } from "node:readline";
+
+const ARGUMENTS = ["--namespace", "flux-system", "port-forward", "deployment/pulumi-controller", ":9294"];
+const LIMIT = 30_000;
+
+// Returns the URL of the UI, and a function that ends the forwarding.
+export async function forward() {
+  const kubectl = spawn("kubectl", ARGUMENTS, { stdio: ["ignore", "pipe", "inherit"] });
+  const timeout = setTimeout(() => kubectl.kill(), LIMIT);
+  try {
+    for await (const line of createInterface(kubectl.stdout)) {
+      const port = line.match(/^Forwarding from 127\.0\.0\.1:(\d+) /)?.[1];
+      if (port) {
+        // kubectl ends if nothing reads the rest of its output.
+        kubectl.stdout.resume();
+        return { url: `http://localhost:${port}`, end: () => kubectl.kill() };
+      }
+    }
+  } finally {
+    clearTimeout(timeout);
+  }
+  throw new Error(`kubectl ${ARGUMENTS.join(" ")} has ended, or did not start within ${LIMIT / 1000} s`);
+}
