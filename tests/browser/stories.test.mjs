@@ -213,7 +213,7 @@ test("an approver reviews a plan and approves it", async () => {
   await user.follow("link", "network");
   await user.sees("network Waiting", "Changes", "create", "router");
   await review(user, directory, "plan");
-  await user.type("Reason (optional)", "reviewed in the browser");
+  await user.type("Reason for the approval (optional)", "reviewed in the browser");
   await user.follow("button", "Approve this plan");
   await user.until("the plan to be applied", async () => (await user.text()).includes("network Ready"), 120_000);
   await user.sees("1 create");

@@ -235,7 +235,7 @@ fn conditions(status: &StackStatus, now: Timestamp) -> Markup {
     html! {
         section aria-labelledby="conditions" {
             h2 id="conditions" { "Conditions" }
-            div.scroll tabindex="0" role="region" aria-label="Conditions" {
+            div.scroll tabindex="0" role="group" aria-label="Conditions" {
                 table.cards {
                     thead {
                         tr { @for title in ["Type", "Status", "Reason", "Age", "Message"] { th scope="col" { (title) } } }
@@ -296,7 +296,7 @@ fn history(status: &StackStatus, key: &Key, now: Timestamp) -> Markup {
         section aria-labelledby="history" {
             h2 id="history" { "History" }
             @if status.runs.is_empty() { p.empty { "No run has ended yet." } } @else {
-                div.scroll tabindex="0" role="region" aria-label="History" {
+                div.scroll tabindex="0" role="group" aria-label="History" {
                     table.cards {
                         thead {
                             tr {

@@ -37,14 +37,16 @@ impl Forms<'_> {
 
     /// Returns the forms that decide about a plan. They contain the digest of the plan on the page.
     pub(super) fn decisions(&self, plan: &StackPlan) -> Markup {
-        let fields = html! {
-            (hidden("plan", &plan.digest.to_string()))
-            label { "Reason (optional)" input type="text" name="reason" maxlength="200" autocomplete="off"; }
+        let fields = |label: &str| {
+            html! {
+                (hidden("plan", &plan.digest.to_string()))
+                label { (label) input type="text" name="reason" maxlength="200" autocomplete="off"; }
+            }
         };
         html! {
             div.actions role="group" aria-label="Decision about the plan" {
-                (self.form("approve", "Approve this plan", "primary", &fields))
-                (self.form("reject", "Reject this plan", "danger", &fields))
+                (self.form("approve", "Approve this plan", "primary", &fields("Reason for the approval (optional)")))
+                (self.form("reject", "Reject this plan", "danger", &fields("Reason for the rejection (optional)")))
             }
         }
     }
