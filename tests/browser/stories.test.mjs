@@ -71,7 +71,7 @@ test("a user searches and filters the list with the keyboard only", async () => 
   await assertFocus(user, "Skip to content");
   await keyboard.press("Enter");
   await tabTo(user, "Search");
-  await keyboard.type("b");
+  await keyboard.type("no such name");
   await tabTo(user, "Namespace");
   await keyboard.type(namespace);
   await tabTo(user, "State");
@@ -166,6 +166,13 @@ test("the fleet page leads to the Stacks that need attention", async () => {
   assertFewClicks(user);
 });
 
+test("pages that a user has left do not use the limit of open streams", async () => {
+  const user = users.viewer;
+  for (let count = 0; count < 10; count += 1) {
+    await user.goto(`/stacks/${namespace}/web`);
+  }
+});
+
 test("a viewer gets a clear error for an action without permission", async () => {
   const user = await atList("viewer");
   await user.follow("link", "network");
@@ -216,7 +223,7 @@ test("an approver reviews a plan and approves it", async () => {
   await user.type("Reason for the approval (optional)", "reviewed in the browser");
   await user.follow("button", "Approve this plan");
   await user.until("the plan to be applied", async () => (await user.text()).includes("network Ready"), 120_000);
-  await user.sees("1 create");
+  await user.sees("2 create");
   assertFewClicks(user);
 });
 

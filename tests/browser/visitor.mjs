@@ -60,7 +60,8 @@ export class Visitor {
   // Activates the link or the button with this accessible name, and waits for the next page.
   async follow(role, name) {
     this.clicks += 1;
-    await this.#navigate(() => this.page.locator(`::-p-aria([name="${name}"][role="${role}"])`).click());
+    const element = await this.#find(`::-p-aria([name="${name}"][role="${role}"])`);
+    await this.#navigate(() => element.click());
   }
 
   // Presses a key that opens another page.
@@ -73,13 +74,17 @@ export class Visitor {
     await Promise.all([this.page.waitForNavigation({ waitUntil: "domcontentloaded" }), action()]);
   }
 
-  async type(label, text) {
-    await this.page.locator(`::-p-aria([name="${label}"])`).fill(text);
+  // Waits for an element. Puppeteer's own functions that wait need JavaScript in the page.
+  async #find(selector) {
+    let element;
+    await this.until(`the element ${selector}`, async () => (element = await this.page.$(selector)) !== null);
+    return element;
   }
 
-  async select(label, value) {
-    const element = await this.page.waitForSelector(`::-p-aria([name="${label}"])`);
-    await element.select(value);
+  async type(label, text) {
+    const element = await this.#find(`::-p-aria([name="${label}"])`);
+    await element.focus();
+    await this.page.keyboard.type(text);
   }
 
   async signIn(token) {

@@ -125,9 +125,13 @@ impl Follower {
                 None => self.until_outdated().await,
             };
         };
+        // The wait for a change sends nothing, so only this future notices that the browser has opened another page. A user
+        // can open many pages within one interval of heartbeats.
+        let receiver = self.sender.clone();
         let end = tokio::time::sleep(MAX_DURATION);
         tokio::select! {
             () = work => {}
+            () = receiver.closed() => {}
             () = heartbeat => {}
             () = end => {}
         }
@@ -217,6 +221,8 @@ impl Follower {
         match self.request_log(update, &window).await {
             Ok(Some(opened)) => *log = Log::Open(opened),
             Ok(None) => {}
+            // The kubelet reports the start of a container with a delay, and rejects requests for its log until then.
+            Err(UiError::Refused { code: 400, .. }) => {}
             Err(error) => {
                 *log = Log::Ended;
                 let message = match error.is_forbidden() {
