@@ -15,6 +15,7 @@ use super::parts;
 use super::resources;
 use super::stack_forms::Forms;
 use crate::api::auto::Update;
+use crate::api::columns;
 use crate::api::pulumi::{Stack, StackPlan, StackStatus};
 use crate::ui::error::UiError;
 use crate::ui::graph::{Graph, Node};
@@ -312,12 +313,13 @@ fn history(status: &StackStatus, key: &Key, now: Timestamp) -> Markup {
                                     td data-label="Type" { (run.kind) }
                                     td data-label="State" { (parts::run_state(&run.state)) }
                                     td data-label="Started" { (parts::ago(run.start_time.as_ref(), now)) }
-                                    td data-label="Cause" { @if let Some(cause) = &run.cause { (parts::text(cause)) } }
+                                    td.cause data-label="Cause" { @if let Some(cause) = &run.cause { (parts::text(cause)) } }
                                     td data-label="Changes" {
                                         @for (operation, count) in &run.changes { (count) " " (parts::text(operation)) " " }
                                     }
                                     td data-label="Revision" {
-                                        @if let Some(revision) = &run.revision { code { (parts::text(revision)) } }
+                                        @let revision = run.revision.as_deref().and_then(columns::revision);
+                                        @if let Some(revision) = revision { code { (parts::text(&revision)) } }
                                     }
                                 }
                             }
