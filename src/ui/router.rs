@@ -319,7 +319,7 @@ async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> R
 
 /// Returns the response to a request that no page has handled.
 fn refused(error: &UiError) -> Response {
-    html(error.status(), frame::error("", None, &error.to_string()))
+    html(error.status(), frame::error("", None, &error.to_string(), None))
 }
 
 /// Receives the form of a request.
