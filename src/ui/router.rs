@@ -33,8 +33,10 @@ const MAX_REQUESTS: usize = 64;
 const MAX_PER_PEER: usize = 48;
 /// Maximum duration until the complete form of a request has arrived.
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of all large responses that wait for their clients, and minimum size of a large response, in KiB.
+/// Maximum size of all large responses that wait for their clients, maximum size of those of one peer, and minimum size of
+/// a large response, in KiB.
 const MAX_WAITING: usize = 32 * 1024;
+const MAX_WAITING_PER_PEER: usize = MAX_WAITING / 4;
 const LARGE: usize = 64;
 /// Size of the parts of a large response, in bytes.
 const PART: usize = 16 * 1024;
@@ -241,17 +243,13 @@ fn check_names(namespace: &str, name: &str) -> Result<(), UiError> {
 struct Gate {
     total: Semaphore,
     peers: Mutex<HashMap<IpAddr, usize>>,
-    /// Size of the large responses that wait for their clients, in KiB.
-    waiting: Arc<Semaphore>,
+    /// Sizes of the large responses that wait for their clients, by peer, in KiB.
+    waiting: Arc<Mutex<HashMap<Option<IpAddr>, usize>>>,
 }
 
 impl Default for Gate {
     fn default() -> Self {
-        Gate {
-            total: Semaphore::new(MAX_REQUESTS),
-            peers: Mutex::default(),
-            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
-        }
+        Gate { total: Semaphore::new(MAX_REQUESTS), peers: Mutex::default(), waiting: Arc::default() }
     }
 }
 
@@ -273,14 +271,13 @@ impl Gate {
     }
 
     /// Counts a large response until its client has read it. Clients that read slowly could otherwise fill the memory.
-    async fn hold(&self, response: Response) -> Response {
+    async fn hold(&self, peer: Option<IpAddr>, response: Response) -> Response {
         let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
         let size = (size / 1024).min(MAX_WAITING);
         if size < LARGE {
             return response;
         }
-        let permits = u32::try_from(size).unwrap_or(u32::MAX);
-        let Ok(held) = self.waiting.clone().try_acquire_many_owned(permits) else { return refused(&UiError::Busy) };
+        let Some(held) = Held::new(&self.waiting, peer, size) else { return refused(&UiError::Busy) };
         let (parts, body) = response.into_parts();
         let content = axum::body::to_bytes(body, usize::MAX).await.unwrap_or_default();
         let pieces = futures::stream::unfold((content, held), |(mut rest, held)| async move {
@@ -289,6 +286,40 @@ impl Gate {
             (!piece.is_empty()).then(|| (Ok::<_, Infallible>(Bytes::copy_from_slice(&piece)), (rest, held)))
         });
         Response::from_parts(parts, Body::from_stream(pieces))
+    }
+}
+
+/// Counts a large response until it is dropped.
+struct Held {
+    waiting: Arc<Mutex<HashMap<Option<IpAddr>, usize>>>,
+    peer: Option<IpAddr>,
+    size: usize,
+}
+
+impl Held {
+    /// Returns `None` if the responses that wait are too large, in total or of this peer.
+    fn new(waiting: &Arc<Mutex<HashMap<Option<IpAddr>, usize>>>, peer: Option<IpAddr>, size: usize) -> Option<Self> {
+        let mut sizes = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_peer = sizes.get(&peer).copied().unwrap_or_default();
+        // The first response of a peer can exceed the limit of a peer.
+        let is_first = of_peer == 0;
+        if sizes.values().sum::<usize>() + size > MAX_WAITING || !is_first && of_peer + size > MAX_WAITING_PER_PEER {
+            return None;
+        }
+        sizes.insert(peer, of_peer + size);
+        Some(Held { waiting: waiting.clone(), peer, size })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut sizes = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let rest = sizes.get(&self.peer).copied().unwrap_or_default().saturating_sub(self.size);
+        if rest == 0 {
+            sizes.remove(&self.peer);
+        } else {
+            sizes.insert(self.peer, rest);
+        }
     }
 }
 
@@ -353,7 +384,7 @@ async fn admit(gate: &Gate, request: Request, next: Next) -> Response {
     };
     let response = tokio::time::timeout(TIMEOUT, next.run(request)).await;
     match response {
-        Ok(response) => gate.hold(response).await,
+        Ok(response) => gate.hold(peer, response).await,
         Err(_) => status(StatusCode::GATEWAY_TIMEOUT),
     }
 }
@@ -393,17 +424,24 @@ mod tests {
         const SIZE: usize = 1024 * 1024;
         let gate = Gate::default();
         let page = || Response::new(Body::from("x".repeat(SIZE)));
+        let peer = |number: u8| Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)));
         let mut held = Vec::new();
-        for _ in 0..MAX_WAITING * 1024 / SIZE {
-            let response = gate.hold(page()).await;
-            assert_eq!(response.status(), StatusCode::OK);
-            held.push(response);
+        for number in 0..4 {
+            for _ in 0..MAX_WAITING_PER_PEER * 1024 / SIZE {
+                let response = gate.hold(peer(number), page()).await;
+                assert_eq!(response.status(), StatusCode::OK);
+                held.push(response);
+            }
+            let refused = gate.hold(peer(number), page()).await.status();
+            assert_eq!(refused, StatusCode::SERVICE_UNAVAILABLE, "one peer does not fill the memory");
         }
-        assert_eq!(gate.hold(page()).await.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(gate.hold(Response::new(Body::from("small"))).await.status(), StatusCode::OK);
+        assert_eq!(gate.hold(peer(5), page()).await.status(), StatusCode::SERVICE_UNAVAILABLE, "all memory is in use");
+        assert_eq!(gate.hold(peer(5), Response::new(Body::from("small"))).await.status(), StatusCode::OK);
         let body = axum::body::to_bytes(held.pop().unwrap().into_body(), usize::MAX).await.unwrap();
         assert!(body.len() == SIZE && body.iter().all(|byte| *byte == b'x'));
-        assert_eq!(gate.hold(page()).await.status(), StatusCode::OK, "the client has read a response");
+        assert_eq!(gate.hold(peer(3), page()).await.status(), StatusCode::OK, "the client has read a response");
+        drop(held);
+        assert!(gate.waiting.lock().unwrap().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,14 +7,15 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::conditions::{self, stack_reason};
 use crate::api::pulumi::{RunRecord, Stack};
 use crate::controller::stack::restrictions::Held;
-use crate::controller::stack::{approval, run};
+use crate::controller::stack::{approval, run, schedule};
 
 /// Maximum number of consecutive runs with this cause in [`PERIOD`].
 const MAX_RUNS: usize = 6;
 const PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
 /// Returns why a run that is due for this cause waits. Returns `None` if the run may start. A run with another cause, for
-/// example because of a request or an approval, ends the sequence. The execution of a plan without an approval does not.
+/// example because of a request or an approval, ends the sequence. The execution of a plan without an approval does not, and
+/// runs at the interval or after a failure do not count.
 pub fn held(stack: &Stack, cause: &str, now: Timestamp) -> Option<Held> {
     let status = stack.status.as_ref()?;
     if stack.spec.write_outputs_to.is_empty() || !run::is_input_change(cause) {
@@ -22,7 +23,8 @@ pub fn held(stack: &Stack, cause: &str, now: Timestamp) -> Option<Held> {
     }
     let is_automatic = |cause: &str| run::is_input_change(cause) || approval::is_automatic(cause);
     let is_repeated = |run: &&RunRecord| run.cause.as_deref().is_some_and(is_automatic);
-    let repeated = status.runs.iter().take_while(is_repeated);
+    let counts = |run: &&RunRecord| !run.cause.as_deref().is_some_and(schedule::has_cause_without_change);
+    let repeated = status.runs.iter().filter(counts).take_while(is_repeated);
     let first = repeated.filter_map(|run| run.end_time.as_ref()).nth(MAX_RUNS - 1)?.0;
     let until = first.checked_add(PERIOD).ok()?;
     let message = format!(
@@ -68,6 +70,8 @@ mod tests {
             [CONFIG, CONFIG, "Requested at: \"1\"", CONFIG, CONFIG, CONFIG, CONFIG, CONFIG, CONFIG, CONFIG];
         let plan = "Plan within the limits of spec.approval";
         let plans = [plan, CONFIG, "Plan without changes", CONFIG, plan, CONFIG];
+        let resync = "Resync time elapsed: 1m0s";
+        let with_resync = [resync, CONFIG, CONFIG, "Backoff time elapsed: 10s", CONFIG, CONFIG, resync, CONFIG, CONFIG];
         let approved = [plan, CONFIG, "Plan approved by alice", CONFIG, plan, CONFIG];
         let end = at(500 + 3600);
         let rows = [
@@ -75,6 +79,12 @@ mod tests {
             ("plans without approvals", stack(&plans, targets()), CONFIG, Some(end)),
             ("an approval ends the sequence", stack(&approved, targets()), CONFIG, None),
             ("another cause", stack(&repeated, targets()), "New commit detected: \"main@sha1:a\"", None),
+            (
+                "runs at the interval and retries do not count",
+                stack(&with_resync, targets()),
+                CONFIG,
+                Some(at(200 + 3600)),
+            ),
             ("five runs", stack(&repeated[..5], targets()), CONFIG, None),
             ("a request ends the sequence", stack(&with_request, targets()), CONFIG, None),
             ("no outputs are written", stack(&repeated, json!([])), CONFIG, None),

@@ -14,6 +14,12 @@ use crate::controller::stack::backoff::{self, StackBackoff};
 use crate::controller::stack::run::{self, DueRun, PlanUse, RunCandidate};
 use crate::controller::stack::{annotations, pko_migration, run_spec};
 
+/// Causes of runs without a change, at the begin of their messages.
+const RESYNC: &str = "Resync time elapsed";
+const BACKOFF: &str = "Backoff time elapsed";
+const CONFLICT_RETRY: &str = "Retry after update conflict";
+const INTERRUPTION_RETRY: &str = "Retry after interruption";
+
 /// Decision about the next run of a Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
@@ -115,8 +121,13 @@ fn resync(last: &LastUpdate, every: SignedDuration, jitter: SignedDuration, now:
     let wait = every.saturating_add(jitter);
     match wait.saturating_sub(since(last, now).unwrap_or(wait)) {
         wait if wait.is_positive() => Due::After(wait),
-        _ => Due::Now(format!("Resync time elapsed: {}", duration::display(every))),
+        _ => Due::Now(format!("{RESYNC}: {}", duration::display(every))),
     }
+}
+
+/// Returns whether the interval or a failure is the cause in the message of an Update.
+pub fn has_cause_without_change(message: &str) -> bool {
+    [RESYNC, BACKOFF, CONFLICT_RETRY, INTERRUPTION_RETRY].iter().any(|cause| message.starts_with(cause))
 }
 
 /// Returns the time since the result of the last run was recorded in the status.
@@ -127,9 +138,9 @@ fn since(last: &LastUpdate, now: Timestamp) -> Option<SignedDuration> {
 fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
     let wait = backoff.delay_after(last);
     let word = match last.reason.as_deref() {
-        Some(stack_reason::UPDATE_CONFLICT) => "Retry after update conflict",
-        Some(update_reason::ABORTED) => "Retry after interruption",
-        _ => "Backoff time elapsed",
+        Some(stack_reason::UPDATE_CONFLICT) => CONFLICT_RETRY,
+        Some(update_reason::ABORTED) => INTERRUPTION_RETRY,
+        _ => BACKOFF,
     };
     let since = since(last, now).unwrap_or(wait);
     if since >= wait {

@@ -67,13 +67,16 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, query: &
 async fn graph(ui: &Ui, visitor: &Visitor, key: &Key, stack: &Stack) -> Result<Graph, UiError> {
     let (rows, own) = (ui.directory.rows()?, dependencies_of(stack));
     let all = Graph::of(&rows, key, &own);
-    let namespaces = namespaces(&all);
+    let mut namespaces = namespaces(&all);
     if namespaces.is_empty() {
         return Ok(all);
     }
+    // The Stacks of other namespaces can fill the graph, and must not hide the Stacks of this namespace.
+    namespaces.insert(key.0.clone());
     let visible = ui.permissions.visible(&visitor.user, namespaces).await?;
     let rows: Vec<Arc<Row>> = rows.into_iter().filter(|row| visible.contains(&row.namespace)).collect();
-    Ok(Graph::of(&rows, key, &own))
+    let graph = Graph::of(&rows, key, &own);
+    Ok(Graph { is_cut: graph.is_cut || all.is_cut, ..graph })
 }
 
 /// Returns the namespaces of all Stacks in a graph.
