@@ -181,6 +181,8 @@ pub mod update_reason {
 pub const WAITING_FOR_SLOT: &str = "waiting for a run slot: ";
 /// Start of the message of a run that waits for its concurrency group.
 pub const WAITING_FOR_GROUP: &str = "waiting for concurrency group ";
+/// Part of the message of a plan that requires an approval, before the reason why an existing approval does not count.
+pub const APPROVAL_DOES_NOT_COUNT: &str = "an approval does not count: ";
 
 /// Maximum length of a condition message that the API server accepts, in bytes.
 const MAX_MESSAGE: usize = 32768;

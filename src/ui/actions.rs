@@ -39,12 +39,18 @@ pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, key: Key, action: &str,
     let stack: Option<Stack> = visitor.user.reader.get_opt(namespace, name).await?;
     let missing = || UiError::NoObject { kind: "Stack", namespace: namespace.clone(), name: name.clone() };
     let stack = stack.ok_or_else(missing)?;
+    let mut location = format!("/stacks/{namespace}/{name}?done={action}");
     match change(&stack, action, &form, &visitor.session.user)? {
         Change::Patch(patch) => merge(&visitor.user, &key, &patch).await?,
-        Change::Decide(approval) => create(&visitor.user, namespace, &approval).await?,
+        Change::Decide(approval) => {
+            create(&visitor.user, namespace, &approval).await?;
+            // The page confirms the decision only as long as this plan is the current plan.
+            location.push_str("&plan=");
+            location.push_str(&approval.spec.plan_digest);
+        }
     }
     tracing::info!(user = visitor.session.user, action, namespace, name, "action of a user in the web UI");
-    Ok(redirect(&format!("/stacks/{namespace}/{name}?done={action}")))
+    Ok(redirect(&location))
 }
 
 /// Returns the change of an action.

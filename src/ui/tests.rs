@@ -212,7 +212,8 @@ async fn an_action_uses_the_token_of_the_user() {
     assert_eq!((done.status, done.location()), (303, "/stacks/apps/web?done=suspend"), "{}", done.text);
     let plan = format!("form-token={token}&plan={PLAN}&reason=ok");
     let approved = server.post("/stacks/apps/web/actions/approve", &alice, &plan).await;
-    assert_eq!(approved.status, 303, "{}", approved.text);
+    let confirmation = format!("/stacks/apps/web?done=approve&plan={PLAN}");
+    assert_eq!((approved.status, approved.location()), (303, confirmation.as_str()), "{}", approved.text);
     let requests = server.log.all();
     let patch = requests.iter().find(|request| request.method == "PATCH").unwrap();
     assert_eq!(

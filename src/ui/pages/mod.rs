@@ -5,6 +5,7 @@ pub(super) mod fleet;
 pub(super) mod frame;
 pub(super) mod list;
 mod parts;
+mod plan_review;
 mod resources;
 pub(super) mod run;
 pub(super) mod stack;

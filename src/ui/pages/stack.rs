@@ -12,6 +12,7 @@ use url::form_urlencoded;
 
 use super::frame::{self, Place};
 use super::parts;
+use super::plan_review::{Decided, Review};
 use super::resources;
 use super::stack_forms::Forms;
 use crate::api::auto::Update;
@@ -40,6 +41,8 @@ struct Facts {
     graph: Graph,
     /// Action that the user has performed.
     done: Option<&'static str>,
+    /// Decision about a plan that the user has just recorded.
+    decided: Option<Decided>,
 }
 
 /// Returns the page of a Stack.
@@ -57,7 +60,7 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, query: &
         other => other?,
     };
     let graph = graph(ui, visitor, &key, &stack).await?;
-    let facts = Facts { stack, update, graph, done: done(query) };
+    let facts = Facts { stack, update, graph, done: done(query), decided: Decided::parse(query) };
     let content = content(&facts, &Forms { key: &key, token: &visitor.form_token }, Timestamp::now());
     let title = format!("{}/{}", key.0, key.1);
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, &title, &content)))
@@ -98,8 +101,6 @@ fn done(query: &str) -> Option<&'static str> {
         "suspend" => Some("The Stack is suspended. An open run continues."),
         "resume" => Some("The Stack is resumed."),
         "cancel" => Some("The cancellation is requested. Pulumi completes the resource operations in progress."),
-        "approve" => Some("The plan is approved."),
-        "reject" => Some("The plan is rejected."),
         "resolve" => Some("The decision about the run is recorded."),
         _ => None,
     }
@@ -112,14 +113,16 @@ fn content(facts: &Facts, forms: &Forms<'_>, now: Timestamp) -> Markup {
     let run = open.map(|run| format!("&run={run}")).unwrap_or_default();
     let version = stack.resource_version().unwrap_or_default();
     let live = format!("{}/live?version={version}{run}", parts::path(forms.key));
+    let review = Review::of(stack, facts.decided.as_ref());
     html! {
         div data-live=(live) {
             (heading(stack, forms.key))
             @if let Some(done) = facts.done { p.notice.good role="status" { (done) } }
-            (explanation(stack))
+            @if let Some(notice) = review.notice() { p.notice.good role="status" { (notice) } }
+            @if !review.is_ahead_of_status() { (explanation(stack)) }
             (forms.actions(stack))
             (forms.resolutions(stack))
-            @if let Some(plan) = &status.plan { (plan_section(plan, forms)) }
+            @if let Some(plan) = &status.plan { (plan_section(plan, review, forms)) }
             @if let Some(run) = open { (live_run(run, facts.update.as_ref(), forms.key)) }
             (details(stack, &status, now))
             (conditions(&status, now))
@@ -165,12 +168,12 @@ fn command(step: &str) -> Markup {
     html! { p { (parts::text(sentence)) } pre { code { (parts::text(command.trim())) } } }
 }
 
-fn plan_section(plan: &StackPlan, forms: &Forms<'_>) -> Markup {
+fn plan_section(plan: &StackPlan, review: Review, forms: &Forms<'_>) -> Markup {
     let changes: Vec<String> = plan.changes.iter().map(|(operation, count)| format!("{count} {operation}")).collect();
     let shown = i64::try_from(plan.resources.len()).unwrap_or(i64::MAX);
     html! {
         section aria-labelledby="plan" {
-            h2 id="plan" { "Plan" }
+            h2 id="plan" { (review.title()) }
             dl.facts {
                 dt { "Digest" } dd { code { (plan.digest) } }
                 dt { "Operation" }
@@ -183,7 +186,7 @@ fn plan_section(plan: &StackPlan, forms: &Forms<'_>) -> Markup {
                 p { "The plan contains " (plan.resource_count - shown) " more resources. The output of run "
                     a href={ (parts::path(forms.key)) "/runs/" (plan.update_name) } { (plan.update_name) } " lists them." }
             }
-            (forms.decisions(plan))
+            @if review == Review::Awaited { (forms.decisions(plan)) }
         }
     }
 }

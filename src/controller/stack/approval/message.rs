@@ -27,7 +27,7 @@ pub struct Awaited<'a> {
 pub fn awaiting(plan: &StackPlan, awaited: &Awaited<'_>) -> String {
     let Awaited { reasons, approvals, required, ignored } = awaited;
     let reasons = if reasons.is_empty() { String::new() } else { format!("; reason: {}", reasons.join("; ")) };
-    let ignored = ignored.map(|why| format!("; an approval does not count: {why}")).unwrap_or_default();
+    let ignored = ignored.map(|why| format!("; {}{why}", conditions::APPROVAL_DOES_NOT_COUNT)).unwrap_or_default();
     format!(
         "waiting for approval of plan {}: {}; {approvals} of {required} approvals{reasons}{ignored}",
         plan.digest,

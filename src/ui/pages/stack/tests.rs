@@ -6,12 +6,16 @@ use super::*;
 use crate::view::fixtures::{DIGEST, PLAN, REVISION, condition, now, stack, update};
 
 fn page(spec: &Value, status: &Value) -> String {
+    page_after(spec, status, "done=reconcile")
+}
+
+fn page_after(spec: &Value, status: &Value, query: &str) -> String {
     let key = ("apps".to_owned(), "web".to_owned());
     let stack = stack("web", spec, status);
     let running = update("web-2", "up", &json!({ "phase": "Running", "progress": { "summary": "3 done" } }));
     let update = runs::current_or_last(&stack).is_some().then_some(running);
     let graph = Graph::of(&[], &key, &dependencies_of(&stack));
-    let facts = Facts { stack, update, graph, done: done("done=approve") };
+    let facts = Facts { stack, update, graph, done: done(query), decided: Decided::parse(query) };
     content(&facts, &Forms { key: &key, token: "abc" }, now()).into_string()
 }
 
@@ -21,7 +25,7 @@ fn a_stack_without_a_status_has_a_page() {
     assert!(text.contains("<h1>web <span class=\"badge idle\">Pending</span></h1>"), "{text}");
     assert!(text.contains("data-live=\"/stacks/apps/web/live?version=\""), "{text}");
     assert!(text.contains("The Stack has no outputs.") && text.contains("No run has ended yet."), "{text}");
-    assert!(text.contains("The plan is approved."), "{text}");
+    assert!(text.contains("A run is requested."), "{text}");
     assert_eq!(done("done=%3Cscript%3E"), None);
 }
 
@@ -46,9 +50,19 @@ fn the_page_shows_the_plan_with_the_forms_for_a_decision() {
     let plan = json!({ "digest": PLAN, "updateName": "web-1", "fileDigest": DIGEST, "changes": { "create": 1 },
         "resources": [{ "urn": "urn:pulumi:dev::web::aws:s3/bucket:Bucket::<logs>", "operation": "create" }],
         "resourceCount": 3 });
-    let text = page(&json!({}), &json!({ "plan": plan }));
+    let waiting =
+        json!({ "plan": plan, "conditions": [condition("Reconciling", "True", "AwaitingApproval", "0 of 1")] });
+    let text = page(&json!({}), &waiting);
     assert!(text.contains("actions/approve") && text.contains(&format!("name=\"plan\" value=\"{PLAN}\"")), "{text}");
     assert!(text.contains("&lt;logs&gt;") && text.contains("2 more resources"), "{text}");
+    let text = page_after(&json!({}), &waiting, &format!("done=approve&plan={PLAN}"));
+    assert!(text.contains("Your approval is recorded.") && text.contains("Plan (approved)"), "{text}");
+    assert!(!text.contains("actions/approve") && !text.contains("requires an approval"), "{text}");
+    let mut running = waiting;
+    running["currentUpdate"] = json!({ "name": "web-2", "type": "up",
+        "plan": { "digest": PLAN, "updateName": "web-1", "fileDigest": DIGEST, "approvedBy": ["alice"] } });
+    let text = page(&json!({}), &running);
+    assert!(text.contains("Plan (approved, running)") && !text.contains("actions/approve"), "{text}");
 }
 
 #[test]
