@@ -96,6 +96,11 @@ impl Review {
         matches!(self, Review::Approved | Review::Rejected)
     }
 
+    /// Returns whether the plan waits for a decision that the status contains.
+    pub(super) fn is_undecided(self) -> bool {
+        !matches!(self, Review::NotRequired | Review::Running { .. })
+    }
+
     /// Returns the title of the plan.
     pub(super) fn title(self) -> &'static str {
         match self {

@@ -1,12 +1,15 @@
 //! Page of a Stack.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
 use jiff::Timestamp;
-use kube::ResourceExt as _;
+use k8s_openapi::NamespaceResourceScope;
+use kube::{Resource, ResourceExt as _};
 use maud::{Markup, html};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::form_urlencoded;
 
@@ -15,9 +18,10 @@ use super::parts;
 use super::plan_review::{Decided, Review};
 use super::resources;
 use super::stack_forms::Forms;
-use crate::api::auto::Update;
+use crate::api::auto::{PlannedResource, Update};
 use crate::api::columns;
 use crate::api::pulumi::{Stack, StackPlan, StackStatus};
+use crate::runtime::reads::Reader;
 use crate::ui::error::UiError;
 use crate::ui::graph::{Graph, Node};
 use crate::ui::response;
@@ -38,6 +42,8 @@ struct Facts {
     stack: Stack,
     /// The open run or, if no run is open, the last run. `None` if the user may not read it.
     update: Option<Update>,
+    /// The preview that has saved the plan. `None` if the user may not read it.
+    preview: Option<Update>,
     graph: Graph,
     /// Action that the user has performed.
     done: Option<&'static str>,
@@ -51,19 +57,26 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, query: &
     let stack: Option<Stack> = reader.get_opt(&key.0, &key.1).await?;
     let missing = || UiError::NoObject { kind: "Stack", namespace: key.0.clone(), name: key.1.clone() };
     let stack = stack.ok_or_else(missing)?;
-    let update = match runs::current_or_last(&stack) {
-        Some(run) => reader.get_opt(&key.0, run).await.map_err(UiError::from),
-        None => Ok(None),
-    };
-    let update = match update {
-        Err(error) if error.is_forbidden() => None,
-        other => other?,
-    };
+    let update: Option<Update> = read(reader, &key.0, runs::current_or_last(&stack)).await?;
+    let plan = stack.status.as_ref().and_then(|status| status.plan.as_ref());
+    let preview: Option<Update> = read(reader, &key.0, plan.map(|plan| plan.update_name.as_str())).await?;
     let graph = graph(ui, visitor, &key, &stack).await?;
-    let facts = Facts { stack, update, graph, done: done(query), decided: Decided::parse(query) };
+    let facts = Facts { stack, update, preview, graph, done: done(query), decided: Decided::parse(query) };
     let content = content(&facts, &Forms { key: &key, token: &visitor.form_token }, Timestamp::now());
     let title = format!("{}/{}", key.0, key.1);
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, &title, &content)))
+}
+
+/// Returns an object, or `None` if it does not exist or the user may not read it.
+async fn read<K>(reader: &Reader, namespace: &str, name: Option<&str>) -> Result<Option<K>, UiError>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let Some(name) = name else { return Ok(None) };
+    match reader.get_opt(namespace, name).await {
+        Err(error) if error.is_forbidden() => Ok(None),
+        other => other.map_err(UiError::from),
+    }
 }
 
 /// Returns the dependency graph with the Stacks that the user may see.
@@ -120,9 +133,9 @@ fn content(facts: &Facts, forms: &Forms<'_>, now: Timestamp) -> Markup {
             @if let Some(done) = facts.done { p.notice.good role="status" { (done) } }
             @if let Some(notice) = review.notice() { p.notice.good role="status" { (notice) } }
             @if !review.is_ahead_of_status() { (explanation(stack)) }
-            (forms.actions(stack))
+            (forms.actions(stack, review))
             (forms.resolutions(stack))
-            @if let Some(plan) = &status.plan { (plan_section(plan, review, forms)) }
+            @if let Some(plan) = &status.plan { (plan_section(plan, facts.preview.as_ref(), review, forms)) }
             @if let Some(run) = open { (live_run(run, facts.update.as_ref(), forms.key)) }
             (details(stack, &status, now))
             (conditions(&status, now))
@@ -168,7 +181,22 @@ fn command(step: &str) -> Markup {
     html! { p { (parts::text(sentence)) } pre { code { (parts::text(command.trim())) } } }
 }
 
-fn plan_section(plan: &StackPlan, review: Review, forms: &Forms<'_>) -> Markup {
+/// Returns the resources of a plan with the paths of the properties that differ, which only the preview contains.
+fn planned_resources(plan: &StackPlan, preview: Option<&Update>) -> Vec<PlannedResource> {
+    let previewed = preview.and_then(|preview| preview.status.as_ref()?.plan.as_ref());
+    let previewed = previewed.filter(|previewed| previewed.file_digest.as_ref() == Some(&plan.file_digest));
+    let resources = previewed.map(|previewed| previewed.resources.as_slice()).unwrap_or_default();
+    let key = |resource: &PlannedResource| (resource.urn.clone(), resource.operation.clone());
+    let properties: HashMap<_, _> = resources.iter().map(|resource| (key(resource), &resource.properties)).collect();
+    let complete = |resource: &PlannedResource| {
+        let properties = properties.get(&key(resource)).map(|found| (*found).clone()).unwrap_or_default();
+        PlannedResource { properties, ..resource.clone() }
+    };
+    plan.resources.iter().map(complete).collect()
+}
+
+fn plan_section(plan: &StackPlan, preview: Option<&Update>, review: Review, forms: &Forms<'_>) -> Markup {
+    let resources = planned_resources(plan, preview);
     let changes: Vec<String> = plan.changes.iter().map(|(operation, count)| format!("{count} {operation}")).collect();
     let shown = i64::try_from(plan.resources.len()).unwrap_or(i64::MAX);
     html! {
@@ -181,7 +209,7 @@ fn plan_section(plan: &StackPlan, review: Review, forms: &Forms<'_>) -> Markup {
                 @if let Some(revision) = &plan.revision { dt { "Revision" } dd { code { (parts::text(revision)) } } }
                 dt { "Changes" } dd { (parts::text(&changes.join(", "))) }
             }
-            (resources::tree(plan.resources.iter().map(resources::Resource::from)))
+            (resources::tree(resources.iter().map(resources::Resource::from)))
             @if plan.resource_count > shown {
                 p { "The plan contains " (plan.resource_count - shown) " more resources. The output of run "
                     a href={ (parts::path(forms.key)) "/runs/" (plan.update_name) } { (plan.update_name) } " lists them." }
@@ -321,7 +349,10 @@ fn history(status: &StackStatus, key: &Key, now: Timestamp) -> Markup {
                                     td data-label="Started" { (parts::ago(run.start_time.as_ref(), now)) }
                                     td.cause data-label="Cause" { @if let Some(cause) = &run.cause { (parts::text(cause)) } }
                                     td data-label="Changes" {
-                                        @for (operation, count) in &run.changes { (count) " " (parts::text(operation)) " " }
+                                        @for (number, (operation, count)) in run.changes.iter().enumerate() {
+                                            @if number > 0 { ", " }
+                                            (count) " " (parts::text(operation))
+                                        }
                                     }
                                     td data-label="Revision" {
                                         @let revision = run.revision.as_deref().and_then(columns::revision);

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::parts;
+use super::plan_review::Review;
 use crate::api::pulumi::{Stack, StackPlan};
 use crate::api::resolve::Decision;
 use crate::ui::row::Key;
@@ -15,17 +16,22 @@ pub(super) struct Forms<'a> {
 }
 
 impl Forms<'_> {
-    /// Returns the actions that apply to the state of a Stack.
-    pub(super) fn actions(&self, stack: &Stack) -> Markup {
+    /// Returns the actions that apply to the state of a Stack. While a plan waits for a decision, the decision is the
+    /// primary action, because another run replaces the plan.
+    pub(super) fn actions(&self, stack: &Stack, review: Review) -> Markup {
         let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
         let none = html! {};
+        let (class, hint) = match review.is_undecided() {
+            true => ("", html! { span.hint { "creates a new plan" } }),
+            false => ("primary", html! {}),
+        };
         html! {
             div.actions role="group" aria-label="Actions" {
                 @if phase::is_suspended(stack) {
                     (self.form("resume", "Resume", "primary", &none))
                 } @else {
-                    (self.form("reconcile", "Request a run", "primary", &none))
-                    (self.form("refresh", "Request a run with refresh", "", &none))
+                    (self.form("reconcile", "Request a run", class, &hint))
+                    (self.form("refresh", "Request a run with refresh", "", &hint))
                     (self.form("suspend", "Suspend", "", &none))
                 }
                 @if let Some(open) = open {
@@ -101,12 +107,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::view::fixtures::{condition, stack};
+    use crate::view::fixtures::{DIGEST, PLAN, condition, stack};
 
     fn forms(stack: &Stack) -> String {
         let key = ("apps".to_owned(), "web".to_owned());
         let forms = Forms { key: &key, token: "abc" };
-        format!("{}{}", forms.actions(stack).into_string(), forms.resolutions(stack).into_string())
+        let actions = forms.actions(stack, Review::of(stack, None));
+        format!("{}{}", actions.into_string(), forms.resolutions(stack).into_string())
     }
 
     #[test]
@@ -119,6 +126,13 @@ mod tests {
         );
         assert!(!idle.contains("actions/cancel") && !idle.contains("actions/resume"), "{idle}");
         assert!(!idle.contains("actions/resolve"), "{idle}");
+        assert!(idle.contains("class=\"primary\"") && !idle.contains("creates a new plan"), "{idle}");
+        let waiting = json!({
+            "conditions": [condition("Reconciling", "True", "AwaitingApproval", "")],
+            "plan": { "digest": PLAN, "updateName": "web-1", "fileDigest": DIGEST },
+        });
+        let waiting = of(json!({}), waiting);
+        assert!(!waiting.contains("class=\"primary\"") && waiting.contains("creates a new plan"), "{waiting}");
         let suspended = of(json!({ "suspend": true }), json!({}));
         assert!(suspended.contains("actions/resume") && !suspended.contains("actions/reconcile"), "{suspended}");
         let open = of(json!({}), json!({ "currentUpdate": { "name": "web-2" } }));

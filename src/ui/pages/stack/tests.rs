@@ -14,9 +14,18 @@ fn page_after(spec: &Value, status: &Value, query: &str) -> String {
     let stack = stack("web", spec, status);
     let running = update("web-2", "up", &json!({ "phase": "Running", "progress": { "summary": "3 done" } }));
     let update = runs::current_or_last(&stack).is_some().then_some(running);
+    let preview = Some(preview());
     let graph = Graph::of(&[], &key, &dependencies_of(&stack));
-    let facts = Facts { stack, update, graph, done: done(query), decided: Decided::parse(query) };
+    let facts = Facts { stack, update, preview, graph, done: done(query), decided: Decided::parse(query) };
     content(&facts, &Forms { key: &key, token: "abc" }, now()).into_string()
+}
+
+/// Returns the preview that has saved a plan.
+fn preview() -> Update {
+    let urn = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::<logs>";
+    let plan = json!({ "fileDigest": DIGEST, "resourceCount": 1,
+        "resources": [{ "urn": urn, "operation": "create", "properties": ["tags.owner"] }] });
+    update("web-1", "preview", &json!({ "phase": "Succeeded", "plan": plan }))
 }
 
 #[test]
@@ -35,13 +44,13 @@ fn the_page_shows_the_open_run_and_the_history() {
         "conditions": [condition("Reconciling", "True", "StackProcessing", "running <up>")],
         "currentUpdate": { "name": "web-2", "type": "up" },
         "runs": [{ "name": "web-1", "type": "up", "state": "failed", "cause": "push", "revision": REVISION,
-            "startTime": "2026-11-02T11:00:00Z", "changes": { "create": 2 } }],
+            "startTime": "2026-11-02T11:00:00Z", "changes": { "create": 2, "same": 1 } }],
     });
     let text = page(&json!({}), &status);
     assert!(text.contains("data-live=\"/stacks/apps/web/live?version=&amp;run=web-2\""), "{text}");
     assert!(text.contains("<span id=\"run-summary\">3 done</span>") && text.contains("running &lt;up&gt;"), "{text}");
     assert!(text.contains("<a href=\"/stacks/apps/web/runs/web-1\">web-1</a>"), "{text}");
-    assert!(text.contains("<span class=\"badge bad\">failed</span>") && text.contains("2 create"), "{text}");
+    assert!(text.contains("<span class=\"badge bad\">failed</span>") && text.contains("2 create, 1 same"), "{text}");
     assert!(text.contains("title=\"2026-11-02T11:00:00Z\">60m</time>"), "{text}");
 }
 
@@ -55,9 +64,13 @@ fn the_page_shows_the_plan_with_the_forms_for_a_decision() {
     let text = page(&json!({}), &waiting);
     assert!(text.contains("actions/approve") && text.contains(&format!("name=\"plan\" value=\"{PLAN}\"")), "{text}");
     assert!(text.contains("&lt;logs&gt;") && text.contains("2 more resources"), "{text}");
+    assert!(text.contains("<code>tags.owner</code>"), "{text}");
     let text = page_after(&json!({}), &waiting, &format!("done=approve&plan={PLAN}"));
     assert!(text.contains("Your approval is recorded.") && text.contains("Plan (approved)"), "{text}");
     assert!(!text.contains("actions/approve") && !text.contains("requires an approval"), "{text}");
+    let mut other = waiting.clone();
+    other["plan"]["fileDigest"] = json!(PLAN);
+    assert!(!page(&json!({}), &other).contains("tags.owner"), "the properties are those of another plan");
     let mut running = waiting;
     running["currentUpdate"] = json!({ "name": "web-2", "type": "up",
         "plan": { "digest": PLAN, "updateName": "web-1", "fileDigest": DIGEST, "approvedBy": ["alice"] } });
