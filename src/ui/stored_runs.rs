@@ -42,6 +42,27 @@ pub(super) struct StoredRun {
     pub(super) changes: Vec<ChangedResource>,
 }
 
+/// Result of the read of a stored run.
+#[derive(Debug, Default)]
+pub(super) enum Stored {
+    Found(StoredRun),
+    /// The history does not contain the run.
+    #[default]
+    Missing,
+    /// The user may not read the history.
+    Forbidden,
+}
+
+impl Stored {
+    /// Returns the stored data of the run.
+    pub(super) fn run(&self) -> Option<&StoredRun> {
+        match self {
+            Stored::Found(run) => Some(run),
+            Stored::Missing | Stored::Forbidden => None,
+        }
+    }
+}
+
 /// Resource that a run has changed.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 pub(super) struct ChangedResource {
@@ -61,18 +82,18 @@ impl StoredRuns {
         StoredRuns { reader: Reader::new(client, TIMEOUT), store, reads: Semaphore::new(MAX_READS) }
     }
 
-    /// Returns the stored data of a run, or `None` if the run is not stored or the user may not read it.
+    /// Returns the stored data of a run.
     ///
     /// # Errors
     /// Returns an error if the storage or the API server does not respond.
-    pub(super) async fn read(&self, user: &User, key: &Key, run: &RunRecord) -> Result<Option<StoredRun>, UiError> {
+    pub(super) async fn read(&self, user: &User, key: &Key, run: &RunRecord) -> Result<Stored, UiError> {
         let (Some(store), Some(directory)) =
             (&self.store, run.history_url.as_deref().and_then(|url| directory(url, key)))
         else {
-            return Ok(None);
+            return Ok(Stored::Missing);
         };
         if !permissions::may(user, "get", Some("history"), Some(&key.0), Some(&key.1)).await? {
-            return Ok(None);
+            return Ok(Stored::Forbidden);
         }
         // A user of a new namespace must not read the runs of a deleted namespace with the same name.
         let namespace = self.reader.get_cluster_metadata_opt::<Namespace>(&key.0).await;
@@ -80,12 +101,12 @@ impl StoredRuns {
         let created = namespace.and_then(|namespace| namespace.metadata.creation_timestamp);
         let summary = format!("{directory}/{}", File::Summary.name());
         if !created.is_some_and(|created| history::is_since(&summary, created.0)) {
-            return Ok(None);
+            return Ok(Stored::Missing);
         }
         let _slot = self.reads.try_acquire().map_err(|_| UiError::Busy)?;
         let output = store.read_object(&format!("{directory}/{}", File::Output.name())).await?;
         let changes = store.read_object(&format!("{directory}/{}", File::Steps.name())).await?;
-        Ok(Some(StoredRun {
+        Ok(Stored::Found(StoredRun {
             output: output.map(|content| unpack(&content, MAX_OUTPUT)),
             changes: changes.map(|content| resources(&unpack(&content, MAX_CHANGES))).unwrap_or_default(),
         }))

@@ -15,7 +15,7 @@ use crate::ui::error::UiError;
 use crate::ui::response;
 use crate::ui::row::Key;
 use crate::ui::state::{Answer, Ui, Visitor};
-use crate::ui::stored_runs::StoredRun;
+use crate::ui::stored_runs::Stored;
 use crate::view::runs;
 
 /// Returns the page of a run.
@@ -36,7 +36,7 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, name: &s
     }
     let stored = match &record {
         Some(record) => ui.stored_runs.read(&visitor.user, &key, record).await,
-        None => Ok(None),
+        None => Ok(Stored::Missing),
     };
     // A failed storage hides only the stored output, and not the result of the run.
     let (stored, failure) = match stored {
@@ -44,7 +44,7 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, name: &s
         Err(UiError::SignedOut) => return Err(UiError::SignedOut),
         Err(error) => {
             tracing::warn!(error = &error as &dyn std::error::Error, "failed to read a stored run for the web UI");
-            (None, Some(error.to_string()))
+            (Stored::Missing, Some(error.to_string()))
         }
     };
     let run = Run { name, record, update, stored, failure };
@@ -57,7 +57,7 @@ struct Run<'a> {
     name: &'a str,
     record: Option<RunRecord>,
     update: Option<Update>,
-    stored: Option<StoredRun>,
+    stored: Stored,
     /// Why the stored data is not available.
     failure: Option<String>,
 }
@@ -102,7 +102,7 @@ fn content(run: &Run<'_>, key: &Key, now: Timestamp) -> Markup {
 }
 
 fn changes(run: &Run<'_>) -> Markup {
-    let stored = run.stored.as_ref().map(|stored| stored.changes.as_slice()).unwrap_or_default();
+    let stored = run.stored.run().map(|stored| stored.changes.as_slice()).unwrap_or_default();
     let planned = run.update.as_ref().and_then(|update| update.status.as_ref()?.plan.as_ref());
     html! {
         @if !stored.is_empty() {
@@ -120,7 +120,7 @@ fn changes(run: &Run<'_>) -> Markup {
 }
 
 fn output(run: &Run<'_>) -> Markup {
-    let stored = run.stored.as_ref().and_then(|stored| stored.output.as_deref());
+    let stored = run.stored.run().and_then(|stored| stored.output.as_deref());
     let last = run.update.as_ref().and_then(|update| update.status.as_ref()?.last_output.as_deref());
     html! {
         section aria-labelledby="output" {
@@ -129,11 +129,28 @@ fn output(run: &Run<'_>) -> Markup {
             @if let Some(text) = stored {
                 pre.log tabindex="0" role="region" aria-label="Output" { (text) }
             } @else if let Some(text) = last {
-                p.hint { "These are the last lines. The complete output is not stored, or you have no permission to read it." }
+                p.hint { "These are the last lines. " (missing_output(run)) }
                 pre.log tabindex="0" role="region" aria-label="Output" { (parts::text(text)) }
-            } @else {
-                p.empty { "The output is not stored, or you have no permission to read it." }
+            } @else if run.failure.is_none() {
+                p.empty { (missing_output(run)) }
             }
+        }
+    }
+}
+
+/// Returns why the page does not contain the complete output. A failed storage has its own message.
+fn missing_output(run: &Run<'_>) -> &'static str {
+    match run.stored {
+        _ if run.failure.is_some() => "",
+        _ if run.record.is_none() => {
+            "The page shows the stored output of the last ten runs after they have ended, except drift checks."
+        }
+        Stored::Forbidden => {
+            "You have no permission to read the complete output (get of stacks/history in the group pulumi.com)."
+        }
+        Stored::Found(_) | Stored::Missing => {
+            "The history contains no output of this run. A history on the volume of the controller is lost when its pod is \
+             replaced."
         }
     }
 }
@@ -143,7 +160,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ui::stored_runs::ChangedResource;
+    use crate::ui::stored_runs::{ChangedResource, StoredRun};
     use crate::view::fixtures::{now, update};
 
     #[test]
@@ -159,7 +176,8 @@ mod tests {
             ..ChangedResource::default()
         };
         let stored = StoredRun { output: Some("Updating <dev>".to_owned()), changes: vec![changed] };
-        let ended = Run { name: "web-1", record: Some(record), update: None, stored: Some(stored), failure: None };
+        let ended =
+            Run { name: "web-1", record: Some(record), update: None, stored: Stored::Found(stored), failure: None };
         let text = content(&ended, &key, now()).into_string();
         assert!(text.contains("Updating &lt;dev&gt;") && text.contains("<strong>logs</strong>"), "{text}");
         assert!(text.contains("<dt>Approved by</dt><dd>alice</dd>"), "{text}");
@@ -169,7 +187,7 @@ mod tests {
             name: "web-2",
             record: None,
             update: Some(failed),
-            stored: None,
+            stored: Stored::Missing,
             failure: Some("too <busy>".to_owned()),
         };
         let text = content(&lost, &key, now()).into_string();
@@ -180,5 +198,25 @@ mod tests {
                 && text.contains("broken"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_page_tells_why_there_is_no_output() {
+        let of = |stored, failure: Option<&str>| {
+            let record =
+                serde_json::from_value(json!({ "name": "web-1", "type": "up", "state": "succeeded" })).unwrap();
+            let failure = failure.map(str::to_owned);
+            let run = Run { name: "web-1", record: Some(record), update: None, stored, failure };
+            output(&run).into_string()
+        };
+        let forbidden = of(Stored::Forbidden, None);
+        assert!(
+            forbidden.contains("get of stacks/history") && !forbidden.contains("contains no output"),
+            "{forbidden}"
+        );
+        let lost = of(Stored::Missing, None);
+        assert!(lost.contains("contains no output of this run") && !lost.contains("permission"), "{lost}");
+        let failed = of(Stored::Missing, Some("busy"));
+        assert!(failed.contains("busy") && !failed.contains("contains no output"), "{failed}");
     }
 }
