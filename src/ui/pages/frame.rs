@@ -53,7 +53,7 @@ pub(in crate::ui) fn sign_in(cluster: &str, next: &str, has_issuer: bool, error:
                 aria-describedby="token-help" {}
             p.hint id="token-help" {
                 "You see and change only what this token permits. To create a token that expires after eight hours, run: "
-                code { "kubectl create token SERVICE_ACCOUNT --duration 8h" }
+                code { "kubectl create token SERVICE_ACCOUNT --namespace NAMESPACE --duration 8h" }
             }
             button.primary type="submit" { "Sign in" }
         }
