@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
 use url::form_urlencoded;
 
 use super::row::Row;
@@ -11,6 +12,8 @@ use crate::view::phase::{PHASES, Phase};
 pub(super) const PAGE: usize = 100;
 /// Maximum length of a value in bytes.
 const MAX_VALUE: usize = 253;
+/// Maximum time until the pod of a Stack is scheduled. Afterwards, the Stack needs attention.
+const MAX_SCHEDULING: SignedDuration = SignedDuration::from_mins(5);
 
 /// Query of the list of Stacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,17 +75,17 @@ impl Query {
     }
 
     /// Returns a page of the rows that match the query. The last page replaces a page that does not exist.
-    pub(super) fn page(&self, rows: impl Iterator<Item = Arc<Row>>) -> Page {
-        let mut found: Vec<Arc<Row>> = rows.filter(|row| self.matches(row)).collect();
+    pub(super) fn page(&self, rows: impl Iterator<Item = Arc<Row>>, now: Timestamp) -> Page {
+        let mut found: Vec<Arc<Row>> = rows.filter(|row| self.matches(row, now)).collect();
         let (count, pages) = (found.len(), found.len().div_ceil(PAGE).max(1));
         let number = self.page.clamp(1, pages);
         let rows = found.drain(..).skip((number - 1) * PAGE).take(PAGE).collect();
         Page { rows, found: count, number, pages }
     }
 
-    fn matches(&self, row: &Row) -> bool {
+    fn matches(&self, row: &Row, now: Timestamp) -> bool {
         let is_in_namespace = self.namespace.is_empty() || row.namespace == self.namespace;
-        is_in_namespace && has_state(row, &self.state) && contains_all(row, &self.search)
+        is_in_namespace && has_state(row, &self.state, now) && contains_all(row, &self.search)
     }
 }
 
@@ -91,16 +94,24 @@ fn is_state(value: &str) -> bool {
 }
 
 /// Returns whether a row has a phase or state. Every row has the empty state.
-pub(super) fn has_state(row: &Row, state: &str) -> bool {
+pub(super) fn has_state(row: &Row, state: &str, now: Timestamp) -> bool {
     match state {
         "" => true,
         "attention" => {
-            matches!(row.phase, Phase::Stalled | Phase::Retrying) || row.awaits_approval || row.violations.is_some()
+            matches!(row.phase, Phase::Stalled | Phase::Retrying)
+                || row.awaits_approval
+                || row.violations.is_some()
+                || is_unschedulable(row, now)
         }
         "approval" => row.awaits_approval,
         "drift" => row.has_drifted,
         phase => row.phase.as_str() == phase,
     }
+}
+
+/// Returns whether the pod of a Stack cannot be scheduled for minutes. Before, an autoscaler can add a node.
+fn is_unschedulable(row: &Row, now: Timestamp) -> bool {
+    row.unschedulable_since.as_ref().is_some_and(|since| now.duration_since(since.0) >= MAX_SCHEDULING)
 }
 
 /// Returns whether a row contains all words of a search, which is in lower case. The texts of the row are converted only
@@ -121,7 +132,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::view::fixtures::{condition, stack};
+    use crate::view::fixtures::{condition, now, stack};
 
     fn rows(count: usize) -> Vec<Arc<Row>> {
         let of = |number: usize| {
@@ -148,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_search_finds_all_words_and_the_filters_restrict_the_state() {
-        let found = |query: &str| Query::parse(query).page(rows(100).into_iter()).found;
+        let found = |query: &str| Query::parse(query).page(rows(100).into_iter(), now()).found;
         let cases = [
             ("", 100),
             ("q=web-0001", 10),
@@ -168,13 +179,27 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_cannot_be_scheduled_for_minutes_needs_attention() {
+        let message = "pod web-workspace-0 failed to start: cannot be scheduled (Unschedulable); waiting";
+        let of = |message| {
+            let conditions = json!({ "conditions": [condition("Reconciling", "True", "StackProcessing", message)] });
+            Row::of(&stack("web", &json!({}), &conditions))
+        };
+        let since: Timestamp = "2026-11-02T11:00:00Z".parse().unwrap();
+        let minutes = |count| since + SignedDuration::from_mins(count);
+        for (message, after, expected) in [(message, 4, false), (message, 5, true), ("starting", 60, false)] {
+            assert_eq!(has_state(&of(message), "attention", minutes(after)), expected, "{message} {after}");
+        }
+    }
+
+    #[test]
     fn a_page_has_at_most_a_hundred_stacks() {
-        let page = |number: usize| Query { page: number, ..Query::default() }.page(rows(250).into_iter());
+        let page = |number: usize| Query { page: number, ..Query::default() }.page(rows(250).into_iter(), now());
         assert_eq!((page(1).rows.len(), page(1).pages, page(1).found), (PAGE, 3, 250));
         let last = page(99);
         assert_eq!((last.rows.len(), last.number), (50, 3));
         assert_eq!(last.rows[0].name, "web-00200");
-        let none = Query { page: 1, ..Query::default() }.page(std::iter::empty());
+        let none = Query { page: 1, ..Query::default() }.page(std::iter::empty(), now());
         assert_eq!((none.rows.len(), none.number, none.pages), (0, 1, 1));
     }
 }

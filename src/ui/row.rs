@@ -5,8 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
 use crate::api::columns;
-use crate::api::conditions::stack_reason;
-use crate::api::pulumi::Stack;
+use crate::api::conditions::{stack_reason, workspace_reason};
+use crate::api::pulumi::{Stack, StackStatus};
 use crate::telemetry::redact;
 use crate::text::printable_line;
 use crate::view::dependencies::dependencies_of;
@@ -31,6 +31,8 @@ pub(super) struct Row {
     /// Whether the plan of the next run requires an approval.
     pub(super) awaits_approval: bool,
     pub(super) has_drifted: bool,
+    /// Start of the reconciliation that waits for a pod that cannot be scheduled.
+    pub(super) unschedulable_since: Option<Time>,
     pub(super) created: Option<Time>,
     pub(super) source: Option<String>,
     pub(super) revision: Option<String>,
@@ -58,6 +60,7 @@ impl Row {
             phase: Phase::of(stack),
             awaits_approval: reason == Some(stack_reason::AWAITING_APPROVAL),
             has_drifted: phase::has_drifted(stack),
+            unschedulable_since: status.and_then(unschedulable_since),
             created: stack.metadata.creation_timestamp.clone(),
             source: source(stack).map(|source| short(&source)),
             revision: revision.map(|revision| printable_line(&revision)),
@@ -72,6 +75,14 @@ impl Row {
     pub(super) fn key(&self) -> Key {
         (self.namespace.clone(), self.name.clone())
     }
+}
+
+/// Returns the start of the reconciliation that waits for a pod that cannot be scheduled. The message of the condition
+/// contains the reason of the Workspace.
+fn unschedulable_since(status: &StackStatus) -> Option<Time> {
+    let reconciling = phase::reconciling(status).filter(|_| status.current_update.is_none())?;
+    let reason = format!("({})", workspace_reason::UNSCHEDULABLE);
+    reconciling.message.contains(&reason).then(|| reconciling.last_transition_time.clone())
 }
 
 fn short(text: &str) -> String {

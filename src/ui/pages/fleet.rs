@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use jiff::Timestamp;
 use maud::{Markup, html};
 
 use super::frame::{self, Place};
@@ -22,14 +23,14 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor) -> Answer {
     let rows = ui.directory.rows()?;
     let visible = ui.permissions.visible(&visitor.user, ui.directory.namespaces()).await?;
     let rows: Vec<Arc<Row>> = rows.into_iter().filter(|row| visible.contains(&row.namespace)).collect();
-    let content = content(&rows, visible.unchecked());
+    let content = content(&rows, visible.unchecked(), Timestamp::now());
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Fleet, "Fleet", &content)))
 }
 
 /// Number of Stacks by phase.
 type Counts = BTreeMap<Phase, usize>;
 
-fn content(rows: &[Arc<Row>], unchecked: usize) -> Markup {
+fn content(rows: &[Arc<Row>], unchecked: usize, now: Timestamp) -> Markup {
     let (mut total, mut namespaces) = (Counts::new(), BTreeMap::<&str, Counts>::new());
     for row in rows {
         *total.entry(row.phase).or_default() += 1;
@@ -40,14 +41,14 @@ fn content(rows: &[Arc<Row>], unchecked: usize) -> Markup {
         @if unchecked > 0 {
             p.notice.warn { "The page omits " (unchecked) " namespaces, because your permissions for them were not checked." }
         }
-        (tiles(rows, &total))
-        (attention(rows))
+        (tiles(rows, &total, now))
+        (attention(rows, now))
         (table(&namespaces))
     }
 }
 
-fn tiles(rows: &[Arc<Row>], total: &Counts) -> Markup {
-    let count = |state: &str| rows.iter().filter(|row| has_state(row, state)).count();
+fn tiles(rows: &[Arc<Row>], total: &Counts, now: Timestamp) -> Markup {
+    let count = |state: &str| rows.iter().filter(|row| has_state(row, state, now)).count();
     let tile = |number: usize, state: &str, label: &str| {
         let query = Query { state: state.to_owned(), page: 1, ..Query::default() };
         html! {
@@ -65,8 +66,8 @@ fn tiles(rows: &[Arc<Row>], total: &Counts) -> Markup {
     }
 }
 
-fn attention(rows: &[Arc<Row>]) -> Markup {
-    let found: Vec<&Arc<Row>> = rows.iter().filter(|row| has_state(row, "attention")).collect();
+fn attention(rows: &[Arc<Row>], now: Timestamp) -> Markup {
+    let found: Vec<&Arc<Row>> = rows.iter().filter(|row| has_state(row, "attention", now)).collect();
     html! {
         h2 { "Needs attention" }
         @if found.is_empty() {
@@ -118,7 +119,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::view::fixtures::{condition, stack};
+    use crate::view::fixtures::{condition, now, stack};
 
     #[test]
     fn the_fleet_counts_phases_and_lists_stacks_that_need_attention() {
@@ -129,13 +130,13 @@ mod tests {
             of("a", json!([condition("Ready", "True", "ProcessingCompleted", "")])),
             of("b", json!([condition("Stalled", "True", "SpecInvalid", "bad & wrong")])),
         ];
-        let text = content(&rows, 0).into_string();
+        let text = content(&rows, 0, now()).into_string();
         assert!(
             text.contains("<a class=\"tile\" href=\"/?state=Stalled\"><strong>1</strong> <span>Stalled</span></a>"),
             "{text}"
         );
         assert!(text.contains("<a href=\"/stacks/apps/b\">apps/b</a>") && text.contains("bad &amp; wrong"), "{text}");
         assert!(!text.contains("/stacks/apps/a"), "{text}");
-        assert!(content(&[], 3).into_string().contains("omits 3 namespaces"));
+        assert!(content(&[], 3, now()).into_string().contains("omits 3 namespaces"));
     }
 }

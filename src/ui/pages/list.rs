@@ -21,8 +21,9 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, query: &str) -> An
     let query = Query::parse(query);
     let rows = ui.directory.rows()?;
     let visible = visible(ui, visitor, &query).await?;
-    let page = query.page(rows.into_iter().filter(|row| visible.contains(&row.namespace)));
-    let content = content(&query, &page, visible.unchecked(), Timestamp::now());
+    let now = Timestamp::now();
+    let page = query.page(rows.into_iter().filter(|row| visible.contains(&row.namespace)), now);
+    let content = content(&query, &page, visible.unchecked(), now);
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Stacks, "Stacks", &content)))
 }
 
@@ -148,7 +149,7 @@ mod tests {
 
     fn page(query: &str, count: usize) -> String {
         let query = Query::parse(query);
-        content(&query, &query.page(rows(count).into_iter()), 0, now()).into_string()
+        content(&query, &query.page(rows(count).into_iter(), now()), 0, now()).into_string()
     }
 
     #[test]
@@ -166,7 +167,7 @@ mod tests {
         let all = rows(10_000);
         let begin = Instant::now();
         let query = Query::parse("page=2&state=Waiting");
-        let text = content(&query, &query.page(all.into_iter()), 0, now()).into_string();
+        let text = content(&query, &query.page(all.into_iter(), now()), 0, now()).into_string();
         assert!(begin.elapsed() < Duration::from_millis(300), "{:?}", begin.elapsed());
         assert!(text.contains("Page 2 of 100") && text.contains("href=\"/?state=Waiting&amp;page=3\""), "{text}");
         assert!(text.len() < 100 * 1024, "{} bytes", text.len());
