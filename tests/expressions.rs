@@ -152,9 +152,10 @@ async fn expressions_that_exceed_limits_delay_no_other_namespace() {
     // The median, because other processes can delay a single evaluation on a busy machine.
     delays.sort();
     assert!(delays[delays.len() / 2] < Duration::from_secs(1), "{delays:?}");
-    // After each expression that exceeds a limit, the evaluation pauses for the namespace of the attacker.
+    // After each expression that exceeds a limit, the evaluation pauses for the namespace of the attacker. The first
+    // expression occupies a slot for cheap evaluations. Only the next one occupies a slot for expensive evaluations.
     let pauses = usize::try_from(began.elapsed().as_secs() / 10).unwrap();
-    assert!(evaluated <= 1 + pauses, "{evaluated} results in {:?}", began.elapsed());
+    assert!(evaluated <= 2 + pauses, "{evaluated} results in {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
