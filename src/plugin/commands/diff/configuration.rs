@@ -30,11 +30,13 @@ pub fn refusal(stack: &Stack, pod: &str, records: &str) -> Option<String> {
 fn is_written(stack: &str, records: &str) -> bool {
     let records: Vec<Value> = Deserializer::from_str(records).into_iter::<Value>().map_while(Result::ok).collect();
     let [source, settings] = records.as_slice() else { return false };
-    let tree = |record: &Value| record.get("tree").and_then(Value::as_str).map(str::to_owned);
+    let source_tree = source.pointer("/current_source/tree").and_then(Value::as_str);
     // A run that failed early has not encrypted all secret values.
     let is_complete = settings.get("missing_secrets").and_then(Value::as_array).is_none_or(Vec::is_empty);
-    let is_of_stack = settings.get("stack").and_then(Value::as_str) == Some(stack);
-    is_complete && is_of_stack && tree(source).is_some() && tree(source) == tree(settings)
+    let recorded = settings.get("stack").and_then(Value::as_str).unwrap_or_default();
+    // With a default organization, the record contains the complete name of the Pulumi stack.
+    let is_of_stack = recorded == stack || recorded.rsplit('/').next() == Some(stack);
+    is_complete && is_of_stack && source_tree.is_some() && source_tree == settings.get("tree").and_then(Value::as_str)
 }
 
 #[cfg(test)]
@@ -46,12 +48,13 @@ mod tests {
 
     #[test]
     fn a_preview_requires_a_run_with_the_installed_source() {
-        let source = |tree: &str| json!({ "digest": "sha256:a", "tree": tree }).to_string();
+        let source = |tree: &str| json!({ "current_source": { "digest": "sha256:a", "tree": tree } }).to_string();
         let settings = |tree: &str, stack: &str, missing: &[&str]| {
             json!({ "tree": tree, "stack": stack, "missing_secrets": missing }).to_string()
         };
         let rows = [
             ("a run has used the source", format!("{}\n{}", source("a"), settings("a", "dev", &[])), true),
+            ("with an organization", format!("{}{}", source("a"), settings("a", "acme/web/dev", &[])), true),
             ("no source and no run", String::new(), false),
             ("no run in this pod", source("a"), false),
             ("no source", settings("a", "dev", &[]), false),
