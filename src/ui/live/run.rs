@@ -95,7 +95,7 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: Visitor, key: Key, query: &s
     let stack: Option<Stack> = visitor.user.reader.get_opt(namespace, name).await?;
     let missing = || UiError::NoObject { kind: "Stack", namespace: namespace.clone(), name: name.clone() };
     let current = stack.ok_or_else(missing)?.resource_version().unwrap_or_default();
-    let slot = ui.streams.open(&visitor.session.user).ok_or(UiError::Busy)?;
+    let slot = ui.streams.wait(&visitor.session.user).await.ok_or(UiError::Busy)?;
     let (sender, receiver) = mpsc::channel(CAPACITY);
     let versions = Versions { page: parameter("version").unwrap_or_default(), current, row };
     let follower = Follower { user: visitor.user, key, directory: ui.directory.clone(), versions, sender };

@@ -2,13 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// Maximum number of open streams in total, and of one user.
 const MAX_STREAMS: usize = 64;
 const MAX_PER_USER: usize = 6;
+/// Maximum time for which a stream waits for the end of another stream. The controller notices with a delay that a browser
+/// has left a page.
+const WAIT: Duration = Duration::from_secs(2);
 
 /// Open streams. Cheap to clone.
 #[derive(Clone)]
@@ -16,28 +21,46 @@ pub(in crate::ui) struct Streams {
     tasks: TaskTracker,
     end: CancellationToken,
     users: Arc<Mutex<HashMap<String, usize>>>,
+    /// Signals that a stream has ended.
+    freed: Arc<Notify>,
 }
 
 /// Counts a stream until it is dropped.
 pub(in crate::ui) struct StreamSlot {
     users: Arc<Mutex<HashMap<String, usize>>>,
+    freed: Arc<Notify>,
     user: String,
 }
 
 impl Streams {
     pub(in crate::ui) fn new(tasks: TaskTracker, end: CancellationToken) -> Self {
-        Streams { tasks, end, users: Arc::default() }
+        Streams { tasks, end, users: Arc::default(), freed: Arc::default() }
+    }
+
+    /// Waits for a slot for a stream of a user. Returns `None` if too many streams stay open.
+    pub(in crate::ui) async fn wait(&self, user: &str) -> Option<StreamSlot> {
+        let slot = async {
+            loop {
+                let mut freed = std::pin::pin!(self.freed.notified());
+                freed.as_mut().enable();
+                if let Some(slot) = self.open(user) {
+                    return slot;
+                }
+                freed.await;
+            }
+        };
+        tokio::time::timeout(WAIT, slot).await.ok()
     }
 
     /// Returns a slot for a stream of a user, or `None` if too many streams are open.
-    pub(in crate::ui) fn open(&self, user: &str) -> Option<StreamSlot> {
+    fn open(&self, user: &str) -> Option<StreamSlot> {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         let (total, own) = (users.values().sum::<usize>(), users.get(user).copied().unwrap_or_default());
         if total >= MAX_STREAMS || own >= MAX_PER_USER {
             return None;
         }
         users.insert(user.to_owned(), own + 1);
-        Some(StreamSlot { users: self.users.clone(), user: user.to_owned() })
+        Some(StreamSlot { users: self.users.clone(), freed: self.freed.clone(), user: user.to_owned() })
     }
 
     /// Runs the task of a stream until it ends or the controller stops.
@@ -62,6 +85,8 @@ impl Drop for StreamSlot {
                 users.remove(&self.user);
             }
         }
+        drop(users);
+        self.freed.notify_waiters();
     }
 }
 
@@ -81,5 +106,18 @@ mod tests {
         assert_eq!(open.len(), MAX_STREAMS);
         drop(open);
         assert!(streams.users.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_waits_for_the_end_of_another_stream() {
+        let streams = Streams::new(TaskTracker::new(), CancellationToken::new());
+        let mut open: Vec<_> = (0..MAX_PER_USER).filter_map(|_| streams.open("alice")).collect();
+        assert!(streams.wait("alice").await.is_none(), "no stream ends");
+        let end = async {
+            tokio::time::sleep(WAIT / 2).await;
+            open.pop();
+        };
+        let (slot, ()) = tokio::join!(streams.wait("alice"), end);
+        assert!(slot.is_some());
     }
 }
