@@ -128,7 +128,7 @@ impl Maintenance {
         loop {
             // After the timeout, the settings of the namespaces are read again.
             let _ = tokio::time::timeout(MAX_INTERVAL, self.pool.changed()).await;
-            // Without all pods, the plan would create further pods.
+            // If the list were incomplete, the plan would create too many pods.
             if self.is_listed.load(Ordering::Relaxed) {
                 Box::pin(self.round(&mut memory)).await;
             }
