@@ -71,8 +71,8 @@ struct Growth {
 }
 
 impl Growth {
-    /// Returns whether to trim: the memory has grown and is now steady, so a load has probably ended. During a load, a trim
-    /// would be useless, because the process needs the memory again.
+    /// Returns whether to trim: the memory has grown and is now steady, so the load has probably ended. Under load, a
+    /// trim would be useless, because the process needs the memory again.
     fn is_trim_due(&mut self, now: u64) -> bool {
         self.lowest = self.lowest.min(now);
         let is_steady = now.abs_diff(self.last) <= STEADY;

@@ -50,7 +50,7 @@ pub struct Operations {
     cancellation_grace: Duration,
     /// Time at which the agent cancels a run forcefully. Set when the pod is being terminated.
     forced_at: Mutex<Option<Instant>>,
-    /// Name of the selected stack. Commands of users in the pod apply to this stack.
+    /// Name of the selected stack. Commands that users run in the pod apply to this stack.
     selected: Arc<Mutex<Option<String>>>,
     last_login: LastLogin,
 }

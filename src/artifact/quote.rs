@@ -14,7 +14,7 @@ pub(super) fn quoted(text: &str) -> String {
 /// Quotes an untrusted name, which may be invalid UTF-8, for a message.
 #[cfg(target_os = "linux")]
 pub(super) fn quoted_bytes(name: &[u8]) -> String {
-    // A character is at most four bytes long, so [`quoted`] truncates all bytes after this prefix.
+    // A character is at most four bytes long, so [`quoted`] drops all bytes after this prefix.
     let beginning = name.get(..MAX_QUOTED * 4 + 4).unwrap_or(name);
     quoted(&String::from_utf8_lossy(beginning))
 }

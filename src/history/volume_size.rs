@@ -43,8 +43,8 @@ impl Usage {
         self.total
     }
 
-    /// Returns the number of bytes to delete in each namespace so that the total size is below the maximum. The namespaces
-    /// that use the most space shrink to the same size, so that a namespace cannot displace the history of the others.
+    /// Returns the number of bytes to delete in each namespace so that the total size is below the maximum. The largest
+    /// histories shrink to the same size, so that one namespace cannot displace the history of another namespace.
     pub(super) fn excess(&self, retention: &Retention) -> Vec<(String, u64)> {
         let Some(most) = retention.max_size.filter(|most| self.total > *most) else { return Vec::new() };
         let excess = self.total - most.saturating_mul(KEPT_PERCENT) / 100;

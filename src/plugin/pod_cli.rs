@@ -1,6 +1,6 @@
 //! Command lines that run the Pulumi CLI in a workspace pod, with the environment of the runs of the agent.
 //!
-//! The commands are shell scripts with arguments, so that no value is interpreted by the shell.
+//! The commands are shell scripts that receive values as arguments, so the shell does not interpret the values.
 
 use std::time::Duration;
 

@@ -81,7 +81,7 @@ fn without_pod(stack: &Stack, workspace: Option<&Workspace>, effect: Effect) -> 
             "the workspace pod {pod} is not running; for the cause, run: kubectl pulumi explain -n {namespace} {name}"
         );
     }
-    // A preview needs a run, which also creates the pod.
+    // A preview needs a previous run in the pod, and `kubectl pulumi reconcile` also creates the pod.
     if effect == Effect::Preview && !phase::is_suspended(stack) {
         return format!(
             "the Workspace is asleep, so it has no pod; first run: kubectl pulumi reconcile -n {namespace} {name}"

@@ -1,9 +1,9 @@
 //! The web UI: lists Stacks, shows their runs, and performs actions of users. The server renders all pages.
 //!
-//! Users sign in with a token of the Kubernetes API or at an OIDC issuer. All requests for a user are sent with this token, so the API server
-//! decides what the user may read and change, and the controller needs no additional permissions. The list of all Stacks
-//! comes from a watch of this process: `directory` keeps a short row of each Stack, and `permissions` asks the API server
-//! which rows a user may see.
+//! Users sign in with a token of the Kubernetes API or at an OIDC issuer. The UI sends all requests for a user with the
+//! token of this user, so the API server decides what the user may read and change, and the controller needs no
+//! additional permissions. The list of all Stacks comes from a watch of this process: `directory` keeps a short row of
+//! each Stack, and `permissions` asks the API server which rows a user may see.
 //!
 //! Every replica serves the UI. The key of the sessions exists only in the memory of the replica.
 

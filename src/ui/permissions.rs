@@ -17,8 +17,9 @@ use super::users::{self, User};
 const TTL: Duration = Duration::from_secs(30);
 /// Maximum number of cached decisions.
 const MAX_CACHED: usize = 20_000;
-/// Maximum number of namespaces that are checked for a page, and number of concurrent checks.
+/// Maximum number of namespaces that the UI checks for a page.
 const MAX_NAMESPACES: usize = 200;
+/// Maximum number of concurrent checks.
 const CONCURRENT: usize = 8;
 
 /// Cached decisions of the API server.

@@ -74,7 +74,7 @@ impl Query {
         query.finish()
     }
 
-    /// Returns a page of the rows that match the query. The last page replaces a page that does not exist.
+    /// Returns a page of the rows that match the query. If the page does not exist, returns the last page.
     pub(super) fn page(&self, rows: impl Iterator<Item = Arc<Row>>, now: Timestamp) -> Page {
         let mut found: Vec<Arc<Row>> = rows.filter(|row| self.matches(row, now)).collect();
         let (count, pages) = (found.len(), found.len().div_ceil(PAGE).max(1));

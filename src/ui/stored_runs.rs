@@ -113,8 +113,8 @@ impl StoredRuns {
     }
 }
 
-/// Returns the error of a request with the identity of the controller. Its message is for the log and not for the user, and a
-/// rejected token of the controller must not end the session of the user.
+/// Returns the error for a request that the controller has sent with its own identity. Its message is for the log and
+/// not for the user, and a rejected token of the controller must not end the session of the user.
 fn of_controller(error: &ReadError) -> UiError {
     tracing::warn!(error = error as &dyn std::error::Error, "failed to read a namespace for the web UI");
     let cause = "the controller failed to read the namespace; see its log".to_owned();

@@ -309,7 +309,7 @@ impl<'a> State<'a> {
             Some(reason::NAMESPACE_TERMINATING) => vec![self.keep_resources(
                 "Destroy the resources with the Pulumi CLI, or keep them. Then delete the Stack without a destroy:",
             )],
-            _ => vec![self.edit("Follow the advice in the cause, for example change the Stack:")],
+            _ => vec![self.edit("Follow the advice in the cause. For example, change the Stack:")],
         }
     }
 

@@ -83,17 +83,17 @@ impl Size {
         }
     }
 
-    /// Returns the number of the source of a Stack.
+    /// Returns the index of the source of a Stack.
     fn source_of(&self, stack: usize) -> usize {
         if stack < self.shared { 0 } else { 1 + stack % (self.sources - 1) }
     }
 
-    /// Returns the number of the namespace of a source.
+    /// Returns the index of the namespace of a source.
     fn namespace_of_source(&self, source: usize) -> usize {
         source % self.namespaces
     }
 
-    /// Returns the number of the namespace of a Stack. The Stacks with the shared source are in all namespaces.
+    /// Returns the index of the namespace of a Stack. The Stacks with the shared source are in all namespaces.
     fn namespace_of(&self, stack: usize) -> usize {
         if stack < self.shared { stack % self.namespaces } else { self.namespace_of_source(self.source_of(stack)) }
     }

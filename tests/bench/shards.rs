@@ -32,8 +32,8 @@ const ROLE: &str = "pulumi-controller-own-namespace";
 const SHARDS: [&str; 2] = ["shard1", "shard2"];
 /// The shard whose controller is killed.
 const KILLED: &str = SHARDS[0];
-/// Ends of the names of the Leases: the first eight characters of the SHA-256 hashes of the label selectors, first of the
-/// selector `!sharding.fluxcd.io/key`.
+/// Suffixes of the names of the Leases: the first eight characters of the SHA-256 hashes of the label selectors. The
+/// first suffix belongs to the selector `!sharding.fluxcd.io/key`.
 const LEASE_SUFFIXES: [&str; 3] = ["42da7484", "73fdc1be", "b5f72efd"];
 
 /// Measures the shards. `arguments` are the arguments of the installed controller.

@@ -26,7 +26,7 @@ struct Seen {
 }
 
 impl Starts {
-    /// Starts the watch. Runs that have started before are included.
+    /// Starts the watch, which also reports the runs that have already started.
     pub fn watch(client: &Client, revision: &str) -> Starts {
         let seen = Arc::<Mutex<Seen>>::default();
         let mut watch = JoinSet::new();

@@ -104,12 +104,12 @@ fn users_see_and_change_only_what_their_tokens_permit() {
         let run = stack.status.and_then(|status| status.runs.into_iter().next()).expect("a run").name;
         let path = format!("/stacks/{}/main", scene.namespace);
 
-        let mut nobody = Browser::open(scene).await;
-        assert_eq!(nobody.get(&path).await.status, 303, "without a session, the user signs in");
-        assert_eq!(nobody.post("/sign-in", "token=wrong").await.status, 401);
-        nobody.sign_in(&token(scene, "nobody", None).await).await;
-        assert!(nobody.get("/").await.text.contains("No Stack matches"));
-        assert_eq!(nobody.get(&path).await.status, 403);
+        let mut stranger = Browser::open(scene).await;
+        assert_eq!(stranger.get(&path).await.status, 303, "without a session, the user signs in");
+        assert_eq!(stranger.post("/sign-in", "token=wrong").await.status, 401);
+        stranger.sign_in(&token(scene, "stranger", None).await).await;
+        assert!(stranger.get("/").await.text.contains("No Stack matches"));
+        assert_eq!(stranger.get(&path).await.status, 403);
 
         let mut viewer = Browser::open(scene).await;
         viewer.sign_in(&token(scene, "viewer", Some("view")).await).await;

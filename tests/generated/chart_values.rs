@@ -1,4 +1,4 @@
-//! The files of the Helm chart: `values.yaml`, its schema, the table in the README of the chart, and the names in the
+//! Tests of the Helm chart: `values.yaml`, its schema, the table in the README of the chart, and the names in the
 //! templates. These tests do not render the templates, so they need no Helm.
 
 use anyhow::{Context, Result};

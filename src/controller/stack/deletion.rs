@@ -1,5 +1,5 @@
-//! Deletion of a Stack: whether its resources are destroyed, which artifact the destroy uses, and the dependents for
-//! which the destroy waits.
+//! Deletion of a Stack: whether the controller destroys its resources, which artifact the destroy uses, and which
+//! dependents the destroy waits for.
 
 use std::sync::Arc;
 

@@ -13,9 +13,9 @@ use crate::controller::stack::{approval, run, schedule};
 const MAX_RUNS: usize = 6;
 const PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
-/// Returns why a run that is due for this cause waits. Returns `None` if the run may start. A run with another cause, for
-/// example because of a request or an approval, ends the sequence. The execution of a plan without an approval does not, and
-/// runs at the interval or after a failure do not count.
+/// Returns why a run that is due for this cause waits. Returns `None` if the run may start. A run with another cause,
+/// such as a request or an approval, ends the sequence. The execution of a plan without an approval does not, and runs
+/// at the interval or after a failure do not count.
 pub fn held(stack: &Stack, cause: &str, now: Timestamp) -> Option<Held> {
     let status = stack.status.as_ref()?;
     if stack.spec.write_outputs_to.is_empty() || !run::is_input_change(cause) {

@@ -119,8 +119,8 @@ pub(super) async fn parts(
     Ok(parts)
 }
 
-/// Returns the state of the Secret of the pod that the Workspace has taken from a pool, or [`PartState::Current`] without
-/// such a pod. `own` is the Secret of the Workspace.
+/// Returns the state of the Secret of the pooled pod, or [`PartState::Current`] if the Workspace has no pooled pod.
+/// `own` is the Secret of the Workspace.
 async fn pooled_tls(
     workspace: &Workspace,
     own: Option<&Secret>,

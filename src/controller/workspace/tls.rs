@@ -26,8 +26,8 @@ pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generat
     inputs_key(secret).is_some() && has_certificate(secret, server_name, authority, now)
 }
 
-/// Returns whether the Secret of a pod that a Workspace has taken from a pool is current: it has a current certificate and
-/// the inputs key of the Workspace. `own` is the Secret of the Workspace.
+/// Returns whether the Secret of the pooled pod of a Workspace is current: it has a current certificate and the inputs
+/// key of the Workspace. `own` is the Secret of the Workspace.
 pub(super) fn is_current_in_pod(
     secret: &Secret,
     own: &Secret,

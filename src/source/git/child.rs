@@ -1,6 +1,6 @@
-//! The child processes that parse all data from Git servers. Contains the code that starts them and the code that they
-//! run. The controller starts a child process with resource limits for each task. The child process reads its limits,
-//! its task and the credentials from stdin, and writes its response to stdout.
+//! The child processes that parse all data from Git servers. This module contains the code that starts the child
+//! processes and the code that they run. The controller starts a child process with resource limits for each task. The
+//! child process reads its limits, its task and the credentials from stdin, and writes its response to stdout.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;

@@ -40,7 +40,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(3);
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// Minimum time before a changed page is loaded again, so that frequent changes do not cause frequent requests.
 const MIN_RELOAD: Duration = Duration::from_secs(2);
-/// Number of events that wait for the browser.
+/// Maximum number of events that wait for the browser.
 const CAPACITY: usize = 32;
 const BUFFER: usize = 16 * 1024;
 /// Maximum size of the output in a stream, in bytes.

@@ -11,7 +11,7 @@ install_browser() {
         require_root
         step "installed the Debian package chromium" install_missing chromium
     fi
-    # A directory instead of the link is the result of `npm ci`.
+    # `npm ci` creates a directory instead of the link.
     [[ -L $link || ! -e $link ]] || return 0
     hash=$(sha256sum <"$lock")
     target=$cache_folder/tools/browser-${hash:0:16}

@@ -56,9 +56,8 @@ own_node_run() {
 }
 
 # Prints a PATH that starts with the directories of kubectl, pulumi, its language host, the test provider, helm,
-# kubeconform, cosign, oras, promtool and otel-collector, in the versions of the cluster. The directory of a part that is
-# not built does not exist. A shell ignores such a directory, and finds another version of the program in the rest of the
-# PATH.
+# kubeconform, cosign, oras, promtool and otel-collector, in the versions of the cluster. If a part is not built, its
+# directory does not exist, and the shell finds another version of the program in the rest of the PATH.
 path_with_tools() {
     local part
     for part in kubernetes common services helm kubeconform cosign oras prometheus otel-collector; do

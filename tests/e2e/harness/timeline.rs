@@ -35,7 +35,7 @@ pub struct Timeline {
     watches: JoinSet<()>,
 }
 
-/// The states that the watches of a timeline add.
+/// The states that the watches of a timeline have observed.
 #[derive(Clone, Default)]
 struct Record {
     observed: Arc<Mutex<Vec<ObservedState>>>,
