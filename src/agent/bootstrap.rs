@@ -16,6 +16,8 @@ const MODE: u32 = 0o755;
 const BUFFER: usize = 256 * 1024;
 /// Maximum length of a name in a message.
 const MAX_OWNER: usize = 100;
+/// Maximum size of the file with the owner of a volume that is read. A longer file contains another name.
+const MAX_OWNER_BYTES: u64 = 4096;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
@@ -43,7 +45,7 @@ pub fn prepare_volume(share: &Path, owner: &str, discards_source: bool) -> Resul
     let failed = |source| BootstrapError::Volume { path: share.to_owned(), source };
     let layout = Layout::new(share);
     let path = layout.owner();
-    match durable::read_if_exists(&path).map_err(failed)? {
+    match read_owner(&path).map_err(failed)? {
         None => durable::write_atomically(&path, owner.as_bytes()).map_err(failed)?,
         Some(found) if found == owner => {}
         Some(found) => {
@@ -54,6 +56,16 @@ pub fn prepare_volume(share: &Path, owner: &str, discards_source: bool) -> Resul
     let source = discards_source.then(|| [layout.source_record(), layout.workspace()]);
     let mut stale = std::iter::once(layout.env_file()).chain(source.into_iter().flatten());
     stale.try_for_each(|path| durable::remove(&path)).map_err(failed)
+}
+
+/// Returns the owner of a share volume, which a program can have changed, or `None` if the volume has no owner.
+fn read_owner(path: &Path) -> io::Result<Option<String>> {
+    let mut owner = Vec::new();
+    match durable::open_file(path).and_then(|file| file.take(MAX_OWNER_BYTES).read_to_end(&mut owner)) {
+        Ok(_) => Ok(Some(String::from_utf8_lossy(&owner).into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Copies this executable to `to`. Keeps `to` if it already has the same content and is executable.
@@ -96,7 +108,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), BootstrapError> {
 /// Returns whether `to` is executable and has the content of `executable`. Returns `false` if `to` is unreadable: the
 /// caller then replaces the file.
 fn is_same(executable: &mut File, to: &Path) -> io::Result<bool> {
-    let Ok(mut there) = File::open(to) else { return Ok(false) };
+    let Ok(mut there) = durable::open_file(to) else { return Ok(false) };
     let Ok(metadata) = there.metadata() else { return Ok(false) };
     if metadata.len() != executable.metadata()?.len() || metadata.permissions().mode() & MODE != MODE {
         return Ok(false);
@@ -177,6 +189,18 @@ mod tests {
         let error = prepare_volume(share.path(), "other", false).unwrap_err().to_string();
         assert!(error.starts_with("the persistent volume belongs to the Workspace app: use another"), "{error}");
         assert!(error.contains(&share.path().join("owner").display().to_string()), "{error}");
+    }
+
+    #[test]
+    fn a_named_pipe_on_a_persistent_volume_is_an_error() {
+        let share = tempfile::tempdir().unwrap();
+        let owner = share.path().join("owner");
+        assert!(std::process::Command::new("mkfifo").arg(&owner).status().unwrap().success());
+        let error = prepare_volume(share.path(), "app", false).unwrap_err();
+        assert!(matches!(&error, BootstrapError::Volume { source, .. } if source.to_string() == "not a regular file"));
+        std::fs::remove_file(&owner).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &owner).unwrap();
+        assert!(matches!(prepare_volume(share.path(), "app", false), Err(BootstrapError::Volume { .. })));
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 
+use rustix::fs::{Mode, OFlags};
+
 /// Mode bits that permit the owner of a directory to list, add and remove entries.
 const OWNER_ALL: u32 = 0o700;
 /// Maximum number of files and directories in a tree that are synced one by one. For a larger tree, the agent syncs the
@@ -24,6 +26,20 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     sync_directory(directory)
+}
+
+/// Opens a file that a program can have replaced. Never waits, as for the writer of a named pipe.
+///
+/// # Errors
+///
+/// Returns an error if `path` is a symbolic link or not a regular file.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file")),
+    }
 }
 
 /// Syncs all files and directories of a tree to the disk. For a large tree, syncs the whole file system, which is

@@ -198,7 +198,7 @@ impl DependencyCache {
     /// Unpacks an archive into an empty directory and verifies its digest.
     fn unpack(&self, part: &Part, into: &Path) -> Result<(), CacheError> {
         let path = self.archive(&part.archive);
-        let file = File::open(&path).map_err(|source| match source.kind() {
+        let file = durable::open_file(&path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => CacheError::Missing { path: path.clone() },
             _ => failed("read", &path)(source),
         })?;
@@ -223,7 +223,7 @@ impl DependencyCache {
     fn entry(&self, key: &str) -> Result<Option<Entry>, CacheError> {
         let path = self.entry_path(key);
         let mut content = Vec::new();
-        match File::open(&path).and_then(|file| file.take(MAX_ENTRY_BYTES).read_to_end(&mut content)) {
+        match durable::open_file(&path).and_then(|file| file.take(MAX_ENTRY_BYTES).read_to_end(&mut content)) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("read", &path)(error)),

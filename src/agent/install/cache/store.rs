@@ -1,6 +1,6 @@
 //! Stores the dependencies of an installation in the cache.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ impl DependencyCache {
     /// Returns whether the cache contains an entry with all its archives, and records their use.
     fn is_complete(&self, key: &str) -> bool {
         let Ok(Some(entry)) = self.entry(key) else { return false };
-        entry.parts.iter().all(|part| File::open(self.archive(&part.archive)).map(|file| touch(&file)).is_ok())
+        entry.parts.iter().all(|part| durable::open_file(&self.archive(&part.archive)).map(|file| touch(&file)).is_ok())
     }
 
     /// Creates the lock of an entry. Returns `None` if another agent has the lock.
@@ -107,7 +107,7 @@ impl DependencyCache {
         let known = self.entry(&key).ok().flatten();
         if let Some(known) = known.and_then(|entry| entry.parts.into_iter().next())
             && known.place == Place::Plugin(name.clone())
-            && let Ok(archive) = File::open(self.archive(&known.archive))
+            && let Ok(archive) = durable::open_file(&self.archive(&known.archive))
         {
             touch(&archive);
             return Ok(known);
