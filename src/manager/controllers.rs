@@ -24,6 +24,7 @@ use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::controller::Start;
 use crate::runtime::events::Events;
+use crate::runtime::first_objects::FirstObjects;
 use crate::runtime::index::{CacheSync, IndexWriter};
 use crate::runtime::reads::Reader;
 use crate::runtime::reconcile::ReconcileRunner;
@@ -100,16 +101,25 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
         parts.tasks.spawn(watch);
     }
     let (namespaces, namespace_watch) = namespaces(config, parts, &updates, requeue_update.clone());
+    let first_workspaces = FirstObjects::default();
     let wiring = Wiring { config, parts };
     tokio::join!(
-        wiring.stacks(updates.clone(), requeue_workspace, (namespaces.clone(), namespace_watch)),
+        wiring.stacks(
+            updates.clone(),
+            (requeue_workspace, first_workspaces.clone()),
+            (namespaces.clone(), namespace_watch)
+        ),
         wiring.updates(
             (updates, updates_writer),
             references.clone(),
             namespaces.clone(),
             (requeue_update, requeued_updates)
         ),
-        wiring.workspaces((probes, inputs, references), wiring.pool(namespaces), requeued_workspaces),
+        wiring.workspaces(
+            (probes, inputs, references),
+            wiring.pool(namespaces),
+            (requeued_workspaces, first_workspaces)
+        ),
         wiring.programs(),
         wiring.receivers(),
     );
@@ -247,7 +257,7 @@ impl Wiring<'_> {
     async fn stacks(
         self,
         updates: update::Updates,
-        requeue_workspace: mpsc::Sender<ObjectRef<Workspace>>,
+        (requeue_workspace, first_workspaces): (mpsc::Sender<ObjectRef<Workspace>>, FirstObjects<Workspace>),
         (namespaces, namespace_watch): (Namespaces, Option<NamespaceWatch>),
     ) {
         let (config, parts) = (self.config, self.parts);
@@ -271,6 +281,7 @@ impl Wiring<'_> {
             dependents,
             stack_cache: stack::StackCache::default(),
             mutated_workspaces: stack::MutatedWorkspaces::default(),
+            first_workspaces,
             evaluator,
             duplicates: duplicates.clone(),
             reader: parts.reader.clone(),
@@ -376,7 +387,7 @@ impl Wiring<'_> {
         self,
         (probes, inputs, references): (workspace::AgentProbes, workspace::InputWatch, References),
         pool: workspace::Pool,
-        requeues: mpsc::Receiver<ObjectRef<Workspace>>,
+        (requeues, first_workspaces): (mpsc::Receiver<ObjectRef<Workspace>>, FirstObjects<Workspace>),
     ) {
         let (config, parts) = (self.config, self.parts);
         let (_, store) = reflector::store::<Workspace>();
@@ -416,6 +427,7 @@ impl Wiring<'_> {
             inputs: inputs.clone(),
             references,
             pool: pool.clone(),
+            first_workspaces,
             memory: workspace::Memory::default(),
         });
         let followers = followers.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));

@@ -14,6 +14,7 @@ pub mod fair_queue;
 pub mod fair_slots;
 pub mod field_managers;
 pub mod first_lists;
+pub mod first_objects;
 pub mod index;
 pub mod invalid_objects;
 pub mod lease;

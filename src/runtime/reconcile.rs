@@ -164,7 +164,12 @@ impl ReconcileRunner {
 
     /// Returns whether a reconciliation of the object has begun since the start of the process.
     pub fn has_begun<K: Resource>(&self, object: &K) -> bool {
-        self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(&key(object))
+        self.has_begun_key(&key(object))
+    }
+
+    /// Returns whether a reconciliation of the object with this key has begun since the start of the process.
+    pub fn has_begun_key(&self, key: &ObjectKey) -> bool {
+        self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
     }
 
     /// Executes one reconciliation of `object` and returns the next action. Errors, panics and timeouts also result in

@@ -187,6 +187,23 @@ fn is_missing_object(status: &Status) -> bool {
 }
 
 impl Found {
+    /// Returns the result without the managed fields of the source, which no lookup reads.
+    #[must_use]
+    pub fn without_managed_fields(&self) -> Self {
+        let mut found = self.clone();
+        if let Some(object) = &mut found.object {
+            object.metadata.managed_fields = None;
+        }
+        found
+    }
+
+    /// Returns the result for a source that does not exist.
+    #[cfg(test)]
+    pub fn missing() -> Self {
+        let resource = ApiResource::erase::<crate::api::pulumi::Program>(&());
+        Found { resource, what: "source".to_owned(), object: None }
+    }
+
     /// Returns the current artifact of the source. Ignores the Ready condition: if the upstream of a source is
     /// unreachable, its last artifact is still valid. Rejects the artifact of an older generation, because the source
     /// controller is about to replace it.

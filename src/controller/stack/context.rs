@@ -24,6 +24,7 @@ use crate::controller::stack::workspace_state::MutatedWorkspaces;
 use crate::controller::update::{UpdateGroup, Updates};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::events::Events;
+use crate::runtime::first_objects::FirstObjects;
 use crate::runtime::index::CacheSync;
 use crate::runtime::reads::Reader;
 use crate::runtime::scope::Scope;
@@ -45,6 +46,8 @@ pub struct Context {
     pub dependents: Dependents,
     pub stack_cache: StackCache,
     pub mutated_workspaces: MutatedWorkspaces,
+    /// Workspaces of the first list, for the first reconciliations.
+    pub first_workspaces: FirstObjects<Workspace>,
     pub evaluator: Evaluator,
     pub duplicates: DuplicateStacks,
     pub reader: Reader,

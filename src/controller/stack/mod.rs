@@ -22,6 +22,7 @@ mod drift;
 mod duplicate_stacks;
 mod expiry;
 mod fetch;
+mod first_sources;
 mod identity;
 mod input_loop;
 mod markdown;

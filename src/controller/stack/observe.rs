@@ -25,6 +25,7 @@ use crate::controller::stack::workspace_state::{Readiness, from_reference, last_
 use crate::controller::stack::{deletion, drift, pko_migration, run};
 use crate::controller::update::is_outputs_of;
 use crate::runtime::backoff::ObjectKey;
+use crate::runtime::first_objects::FirstReader;
 use crate::runtime::reads::ReadError;
 use crate::source::flux::Reference;
 use crate::source::git::{KnownArtifact, Lookup};
@@ -36,7 +37,12 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());
     let namespace = stack.namespace().unwrap_or_default();
     let name = stack.name_any();
-    let workspace = context.reader.get_opt::<Workspace>(&namespace, &name).await?;
+    let listed = context.first_workspaces.take(FirstReader::StackController, &namespace, &name);
+    let is_first = listed.is_some();
+    let workspace = match listed {
+        Some(listed) => Some(listed),
+        None => context.reader.get_opt::<Workspace>(&namespace, &name).await?,
+    };
     let update = match current_update_name(&stack) {
         Some(current) => context.reader.get_opt::<Update>(&namespace, current).await?,
         None => None,
@@ -45,7 +51,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         Some(update) => outputs_of(update, &namespace, context).await?,
         None => None,
     };
-    let source = observe_source(&stack, update.as_ref(), workspace.as_ref(), context).await;
+    let source = observe_source(&stack, update.as_ref(), workspace.as_ref(), is_first, context).await;
     let is_at_hand = |digest| InPod::of(digest).is_some() || context.store.is_granted(digest, &namespace);
     let in_store = matches!(&source, Some(Ok(resolved)) if is_at_hand(&resolved.digest));
     let policy_packs = observe_policy_packs(&stack, update.as_ref(), workspace.as_ref(), context).await;
@@ -92,15 +98,17 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     })
 }
 
-/// Resolves the source of the Stack, if this step requires the source.
+/// Resolves the source of the Stack, if this step requires the source. `is_first` is set for the first reconciliation after
+/// the start of the controller.
 async fn observe_source(
     stack: &Stack,
     update: Option<&Update>,
     workspace: Option<&Workspace>,
+    is_first: bool,
     context: &Context,
 ) -> Option<Result<Resolved, Unavailable>> {
     if needs_source(stack, update, workspace) {
-        return Some(resolve(stack, context).await);
+        return Some(resolve(stack, is_first, context).await);
     }
     // The controller does not poll the repository of a suspended or deleted Stack.
     if stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some() {
@@ -124,7 +132,7 @@ async fn observe_policy_packs(
     let own = stack.namespace().unwrap_or_default();
     let own = own.as_str();
     let resolving = requested.into_iter().map(|pack| async move {
-        let found = resolve_object(&pack.namespace, &pack.source, context).await;
+        let found = resolve_object(&pack.namespace, &pack.source, false, context).await;
         let resolved = found.map_err(|why| policy_packs::named(&pack.name, why))?;
         let in_store = context.store.is_granted(&resolved.digest, own);
         Ok::<_, Unavailable>(ResolvedPack { name: pack.name, resolved, config: pack.config, in_store })
@@ -244,7 +252,7 @@ async fn read_dependency(key: &ObjectKey, rule: &Rule, context: &Context) -> Res
 }
 
 /// Resolves the source of the Stack, and ensures that the kind of the source is watched.
-async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailable> {
+async fn resolve(stack: &Stack, is_first: bool, context: &Context) -> Result<Resolved, Unavailable> {
     let follower = (stack.namespace().unwrap_or_default(), stack.name_any());
     let without_object = source::without_object(&stack.spec);
     let desired = match &without_object {
@@ -270,12 +278,20 @@ async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailab
              --no-cross-namespace-refs is set"
         )));
     }
-    resolve_object(namespace, &reference, context).await
+    resolve_object(namespace, &reference, is_first, context).await
 }
 
 /// Resolves a source object, and ensures that its kind is watched.
-async fn resolve_object(namespace: &str, reference: &Reference, context: &Context) -> Result<Resolved, Unavailable> {
-    let found = context.sources.find(namespace, reference).await?;
+async fn resolve_object(
+    namespace: &str,
+    reference: &Reference,
+    is_first: bool,
+    context: &Context,
+) -> Result<Resolved, Unavailable> {
+    let found = match is_first {
+        true => context.source_watches.find_first(namespace, reference).await?,
+        false => context.sources.find(namespace, reference).await?,
+    };
     context.source_watches.keep(&found.resource)?;
     let mut resolved = found.artifact(reference.directory.clone())?;
     resolved.content_id = resolved.content_id.filter(|_| context.same_revision_kinds.contains(&reference.kind));

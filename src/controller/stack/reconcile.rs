@@ -102,6 +102,8 @@ pub async fn controller(
     let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), scope.other_kinds()).default_backoff();
     let approvals = watcher::<Approval>(scope.api(start.client.clone()), scope.other_kinds()).default_backoff();
     let (updates, workspaces) = (first_lists.track(updates), first_lists.track(workspaces));
+    let (listed, interrupted) = (context.first_workspaces.clone(), context.first_workspaces.clone());
+    let workspaces = workspaces.inspect_ok(move |event| listed.handle(event)).inspect_err(move |_| interrupted.end());
     let mut known_approvals = feeds.approvals;
     let approvals =
         first_lists.track(approvals).modify(strip_metadata).inspect_ok(move |event| known_approvals.apply(event));

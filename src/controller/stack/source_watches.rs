@@ -20,12 +20,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::pulumi::Stack;
 use crate::controller::stack::dependents::{StackGroup, Stacks};
+use crate::controller::stack::first_sources::FirstSources;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reconcile::ReconcileRunner;
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
 use crate::source::Unavailable;
-use crate::source::flux::{self, Sources};
+use crate::source::flux::{self, Found, Reference, Sources};
 use crate::source::kinds::GroupKind;
 
 /// Capacity of the queue of Stacks to requeue. If the queue is full, the watch blocks.
@@ -45,6 +46,7 @@ struct Shared {
     requeue: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
+    first_sources: FirstSources,
     /// Runner of the Stack controller.
     runner: OnceLock<Arc<ReconcileRunner>>,
     /// The lock is held only for short critical sections and never across an `.await`.
@@ -86,8 +88,8 @@ impl SourceWatches {
         end: CancellationToken,
     ) -> (Self, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
         let (requeue, requeued) = mpsc::channel(WAITING);
-        let (runner, watched) = Default::default();
-        let shared = Shared { client, scope, stacks, sources, requeue, tasks, end, runner, watched };
+        let (first_sources, runner, watched) = Default::default();
+        let shared = Shared { client, scope, stacks, sources, requeue, tasks, end, first_sources, runner, watched };
         (SourceWatches(Arc::new(shared)), requeued)
     }
 
@@ -115,6 +117,20 @@ impl SourceWatches {
         let (shared, resource) = (self.0.clone(), resource.clone());
         self.0.tasks.spawn(async move { shared.run(&kind, &resource).await });
         Ok(())
+    }
+
+    /// Reads a source for the first reconciliation of a Stack. Stacks with the same source share the result until the
+    /// source changes.
+    pub async fn find_first(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
+        let first = &self.0.first_sources;
+        let key = (namespace.to_owned(), reference.name.clone());
+        let changes = match first.get(&reference.kind, &key) {
+            Ok(found) => return Ok(found),
+            Err(changes) => changes,
+        };
+        let found = self.0.sources.find(namespace, reference).await?;
+        first.insert(&reference.kind, key, &found, changes);
+        Ok(found)
     }
 }
 
@@ -146,6 +162,7 @@ impl Shared {
         loop {
             let event = tokio::select! {
                 _ = review.tick() => {
+                    self.first_sources.clear();
                     if self.forget_if_unneeded(kind) { return Ended::Unneeded; }
                     continue;
                 }
@@ -153,25 +170,30 @@ impl Shared {
             };
             match event {
                 Some(Ok(Event::Apply(source) | Event::Delete(source))) => {
+                    self.first_sources.remove(kind, &key(&source));
                     self.requeue(&StackGroup::Source(kind.clone(), key(&source))).await;
                 }
                 // Sources may have been created or deleted while the watch was interrupted.
                 Some(Ok(Event::InitDone)) => {
+                    self.first_sources.clear();
                     self.set_refused(kind, None);
                     let is_first = self.set_listed(kind);
                     let has_begun = |stack: &Stack| self.runner.get().is_none_or(|runner| runner.has_begun(stack));
                     self.requeue_if(&StackGroup::SourceKind(kind.clone()), |stack| !is_first || has_begun(stack)).await;
                 }
                 Some(Ok(Event::Init | Event::InitApply(_))) => {}
-                Some(Err(error)) => match refusal(&error) {
-                    Some((404, _)) => return Ended::NotServed,
-                    Some((403, message)) => {
-                        if self.set_refused(kind, Some(message)) {
-                            self.requeue(&StackGroup::SourceKind(kind.clone())).await;
+                Some(Err(error)) => {
+                    self.first_sources.clear();
+                    match refusal(&error) {
+                        Some((404, _)) => return Ended::NotServed,
+                        Some((403, message)) => {
+                            if self.set_refused(kind, Some(message)) {
+                                self.requeue(&StackGroup::SourceKind(kind.clone())).await;
+                            }
                         }
+                        _ => tracing::debug!(kind = %kind, %error, "watch was interrupted"),
                     }
-                    _ => tracing::debug!(kind = %kind, %error, "watch was interrupted"),
-                },
+                }
                 None => return Ended::NotServed,
             }
         }

@@ -1,7 +1,7 @@
 //! Dependencies of a Workspace reconciliation, and state that is kept between reconciliations.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -17,6 +17,7 @@ use super::apply_conflicts::Applies;
 use super::input_watch::InputWatch;
 use super::pod_settings::PodSettings;
 use super::pool::Pool;
+use crate::api::auto::Workspace;
 use crate::artifact;
 use crate::controller::authority::Generations;
 use crate::controller::references::References;
@@ -24,6 +25,7 @@ use crate::controller::update::Updates;
 use crate::rpc::client::Agents;
 use crate::runtime::events::Events;
 use crate::runtime::fair_slots::{FairSlots, Limits};
+use crate::runtime::first_objects::FirstObjects;
 use crate::runtime::index::CacheSync;
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::Writer;
@@ -41,6 +43,9 @@ const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
 /// Time for which verified objects are not read again while the pod is not ready. This time is short, because a
 /// missing object can be the reason why the pod is not ready.
 const TRUSTED_AT_START: Duration = Duration::from_secs(60);
+/// Minimum delay of the first verification of the objects of a ready Workspace after the start of the controller. The
+/// maximum delay is [`TRUSTED_AT_REST`]. The delays distribute the reads over time.
+const MIN_FIRST_DELAY: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconciliation.
 pub struct Context {
@@ -77,6 +82,8 @@ pub struct Context {
     pub inputs: InputWatch,
     pub references: References,
     pub pool: Pool,
+    /// Workspaces of the first list, for the first reconciliations. The Stack controller fills this store.
+    pub first_workspaces: FirstObjects<Workspace>,
     pub memory: Memory,
 }
 
@@ -163,6 +170,8 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
 pub(super) struct VerifiedParts {
     /// The lock is held only for short critical sections and never across an `.await`.
     known: Mutex<HashMap<(String, String), Known>>,
+    /// Time of the first call of [`VerifiedParts::assume_current`].
+    start: OnceLock<Instant>,
 }
 
 /// State of the objects of one Workspace.
@@ -177,6 +186,18 @@ struct Seen {
     parts_hash: String,
     authority: Arc<Generations>,
     at: Instant,
+    /// Time of the first verification. Set if the objects were not read since the start of the controller.
+    assumed_until: Option<Instant>,
+}
+
+impl Seen {
+    /// Returns whether the objects do not have to be read. `ready` is the readiness of the pod.
+    fn is_valid(&self, ready: bool) -> bool {
+        match self.assumed_until {
+            Some(until) => ready && Instant::now() < until,
+            None => self.at.elapsed() < if ready { TRUSTED_AT_REST } else { TRUSTED_AT_START },
+        }
+    }
 }
 
 impl VerifiedParts {
@@ -189,10 +210,30 @@ impl VerifiedParts {
         authority: &Arc<Generations>,
         ready: bool,
     ) -> bool {
-        let trusted_for = if ready { TRUSTED_AT_REST } else { TRUSTED_AT_START };
         let known = self.lock();
         let Some(Known::Right(seen)) = known.get(&key(workspace)) else { return false };
-        seen.parts_hash == parts_hash && Arc::ptr_eq(&seen.authority, authority) && seen.at.elapsed() < trusted_for
+        seen.parts_hash == parts_hash && Arc::ptr_eq(&seen.authority, authority) && seen.is_valid(ready)
+    }
+
+    /// Delays the first verification of the objects of a Workspace whose status and pod show that they were current before
+    /// the start of the controller. Without the delay, a new controller would read the objects of all Workspaces at once.
+    pub(super) fn assume_current(&self, workspace: (&str, &str), parts_hash: &str, authority: &Arc<Generations>) {
+        let start = *self.start.get_or_init(Instant::now);
+        let mut known = self.lock();
+        // Later, all objects have been read, and the cache has removed the record of Workspaces that did not change.
+        if start.elapsed() >= TRUSTED_AT_REST - MIN_FIRST_DELAY || known.contains_key(&key(workspace)) {
+            return;
+        }
+        let (min, max) = (start.elapsed() + MIN_FIRST_DELAY, TRUSTED_AT_REST);
+        let delay = min + max.saturating_sub(min).mul_f64(fastrand::f64());
+        let seen = Seen {
+            parts_hash: parts_hash.to_owned(),
+            authority: authority.clone(),
+            // The cache keeps the record until the end of the longest delay.
+            at: start,
+            assumed_until: Some(start + delay),
+        };
+        known.insert(key(workspace), Known::Right(seen));
     }
 
     /// Records that all objects are current. `started` is the start time of their reads.
@@ -208,7 +249,8 @@ impl VerifiedParts {
         if matches!(known.get(&key(workspace)), Some(Known::ChangedAt(changed)) if *changed >= started) {
             return;
         }
-        let seen = Seen { parts_hash: parts_hash.to_owned(), authority: authority.clone(), at: started };
+        let (parts_hash, authority) = (parts_hash.to_owned(), authority.clone());
+        let seen = Seen { parts_hash, authority, at: started, assumed_until: None };
         known.insert(key(workspace), Known::Right(seen));
     }
 
@@ -265,6 +307,30 @@ mod tests {
 
     fn authority() -> Arc<Generations> {
         Arc::new(Generations::first(Authority::generate(Timestamp::now()).expect("valid authority")))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn objects_of_ready_workspaces_are_read_some_time_after_the_start() {
+        let (verified, ours, next) = (VerifiedParts::default(), authority(), authority());
+        verified.assume_current(APP, "a", &ours);
+        assert!(verified.contains(APP, "a", &ours, true));
+        assert!(!verified.contains(APP, "a", &ours, false), "the pod is not ready");
+        assert!(!verified.contains(APP, "b", &ours, true), "a different spec");
+        assert!(!verified.contains(APP, "a", &next, true), "a different authority");
+        tokio::time::advance(MIN_FIRST_DELAY - Duration::from_millis(1)).await;
+        assert!(verified.contains(APP, "a", &ours, true), "the minimum delay has not passed");
+        verified.invalidate(APP);
+        verified.assume_current(APP, "a", &ours);
+        assert!(!verified.contains(APP, "a", &ours, true), "changed");
+        let other = ("team", "other");
+        verified.assume_current(other, "a", &ours);
+        tokio::time::advance(TRUSTED_AT_REST - MIN_FIRST_DELAY).await;
+        verified.insert(APP, "a", &ours, Instant::now());
+        verified.assume_current(other, "a", &ours);
+        assert!(!verified.contains(other, "a", &ours, true), "the maximum delay has passed");
+        let late = ("team", "late");
+        verified.assume_current(late, "a", &ours);
+        assert!(!verified.contains(late, "a", &ours, true), "not after the start");
     }
 
     #[tokio::test(start_paused = true)]

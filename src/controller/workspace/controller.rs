@@ -62,17 +62,18 @@ where
     let stateful_sets = watcher(scope.api::<StatefulSet>(client), labelled).default_backoff();
     let (pods, stateful_sets) = (first_lists.track(pods), first_lists.track(stateful_sets));
     let runs = run_changes(&scope, &context, updates, &first_lists);
-    let changed = context.clone();
+    let (changed, runner) = (context.clone(), start.runner.clone());
     let authority = authority_changes(context.authority.clone());
     let triggers = |controller: Controller<Workspace>| {
         controller
             .watches_stream(only_changes(pods, decisive), |pod| workspace_of(&pod))
             .watches_stream(only_changes(stateful_sets, spec_state), move |stateful_set| {
                 let workspace = workspace_of(&stateful_set)?;
-                changed
-                    .memory
-                    .verified_parts
-                    .invalidate((workspace.namespace.as_deref().unwrap_or_default(), &workspace.name));
+                let key = (workspace.namespace.clone().unwrap_or_default(), workspace.name.clone());
+                // The first list contains all StatefulSets, which does not mean that they have changed.
+                if runner.has_begun_key(&key) {
+                    changed.memory.verified_parts.invalidate((&key.0, &key.1));
+                }
                 Some(workspace)
             })
             .watches_stream(runs, |update| {

@@ -26,6 +26,7 @@ use crate::controller::update::{UpdateGroup, required_protocol_version};
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
 use crate::rpc::proto::{Artifact, Candidate, InteractiveSession, PolicyPackState, StatusReply, StatusRequest};
 use crate::runtime::failpoint;
+use crate::runtime::first_objects::FirstReader;
 use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Unavailable};
@@ -239,15 +240,22 @@ pub(super) async fn observe(
     Ok(Some((observed, client)))
 }
 
-/// Reads the Workspace and its pod. Returns `None` if the Workspace does not exist.
+/// Reads the Workspace and its pod. Returns `None` if the Workspace does not exist. The first reconciliation after the start
+/// of the controller uses the Workspace that the watch has listed.
 async fn workspace_and_pod(
     namespace: &str,
     name: &str,
     context: &Context,
 ) -> Result<Option<(Workspace, Option<Pod>)>, ReadError> {
     let (reader, pod) = (&context.reader, names::workspace_pod(name));
-    let (workspace, pod) =
-        tokio::try_join!(reader.get_opt::<Workspace>(namespace, name), reader.get_opt::<Pod>(namespace, &pod))?;
+    let listed = context.first_workspaces.take(FirstReader::WorkspaceController, namespace, name);
+    let workspace = async {
+        match listed {
+            Some(listed) => Ok(Some(listed)),
+            None => reader.get_opt::<Workspace>(namespace, name).await,
+        }
+    };
+    let (workspace, pod) = tokio::try_join!(workspace, reader.get_opt::<Pod>(namespace, &pod))?;
     let Some(workspace) = workspace else { return Ok(None) };
     let pod = match workspace.pooled_pod() {
         Some(pooled) => reader.get_opt::<Pod>(namespace, &pooled.name).await?,

@@ -18,6 +18,7 @@ use super::pod_state::PodState;
 use super::render::Rendered;
 use super::tls;
 use crate::api::auto::Workspace;
+use crate::api::conditions::{READY, is_true};
 use crate::api::names;
 use crate::controller::authority::Generations;
 use crate::runtime::field_managers;
@@ -69,6 +70,11 @@ pub(super) async fn parts(
     let key = (namespace.as_str(), name.as_str());
     let hash = rendered.map(|rendered| rendered.parts_hash.as_str());
     let pod = pod.filter(|_| workspace.metadata.deletion_timestamp.is_none());
+    if let (Some(pod), Some(rendered)) = (pod, rendered)
+        && was_current(workspace, pod, rendered)
+    {
+        verified.assume_current(key, &rendered.parts_hash, &authority);
+    }
     if pod.is_some_and(|pod| hash.is_some_and(|hash| verified.contains(key, hash, &authority, pod.ready))) {
         let current = PartState::Current;
         return Ok(Parts {
@@ -117,6 +123,18 @@ pub(super) async fn parts(
         parts.contested = contested(&parts, found, rendered, pause);
     }
     Ok(parts)
+}
+
+/// Returns whether the status and the pod show that the objects were current at the last reconciliation: the Workspace is
+/// Ready, and its ready pod has the rendered template.
+fn was_current(workspace: &Workspace, pod: &PodState, rendered: &Rendered) -> bool {
+    let status = workspace.status.as_ref();
+    let was_ready = status.is_some_and(|status| {
+        status.observed_generation == workspace.metadata.generation
+            && is_true(&status.conditions, READY)
+            && status.pod_uid.as_ref() == Some(&pod.uid)
+    });
+    was_ready && pod.ready && !pod.terminating && pod.revision_hash.as_ref() == Some(&rendered.revision_hash)
 }
 
 /// Returns the state of the Secret of the pooled pod, or [`PartState::Current`] if the Workspace has no pooled pod.

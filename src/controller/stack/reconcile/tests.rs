@@ -67,6 +67,7 @@ mod caches {
     use crate::controller::test_parts::TestParts;
     use crate::controller::update::updates;
     use crate::runtime::fake_api::{FakeResponse, client};
+    use crate::runtime::first_objects::FirstObjects;
     use crate::runtime::index::CacheSync;
     use crate::source::flux::Sources;
     use crate::subprocess::Subprocess;
@@ -97,6 +98,7 @@ mod caches {
             dependents,
             stack_cache: StackCache::default(),
             mutated_workspaces: MutatedWorkspaces::default(),
+            first_workspaces: FirstObjects::default(),
             scope: parts.scope.clone(),
             reader: parts.reader.clone(),
             writer: parts.writer.clone(),

@@ -16,6 +16,7 @@ use crate::controller::test_parts::TestParts;
 use crate::controller::update;
 use crate::runtime::controller::Start;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
+use crate::runtime::first_objects::FirstObjects;
 use crate::runtime::index::CacheSync;
 use crate::runtime::reconcile::ReconcileRunner;
 
@@ -115,6 +116,7 @@ fn context(parts: &TestParts, updates: update::Updates, requeue: mpsc::Sender<Ob
         inputs: InputWatch::new(requeue),
         references: parts.references.clone(),
         pool: Pool::new(0).0,
+        first_workspaces: FirstObjects::default(),
         memory: Memory::default(),
     }
 }

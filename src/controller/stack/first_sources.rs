@@ -1,0 +1,109 @@
+//! Sources that the first reconciliations after the start of the controller have read.
+//!
+//! After its start, the controller reconciles all Stacks, and many Stacks share a source. The cache avoids one read for each
+//! of these Stacks. A change to a source removes it from the cache, and then requeues its Stacks.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::runtime::backoff::ObjectKey;
+use crate::source::flux::Found;
+use crate::source::kinds::GroupKind;
+
+/// Maximum number of sources in the cache. Further sources are read for each Stack.
+const MAX_SOURCES: usize = 512;
+
+#[derive(Default)]
+pub(super) struct FirstSources {
+    /// The lock is held only for short critical sections and never across an `.await`.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Number of changes. A result is not stored if a change occurred during its read.
+    changes: u64,
+    found: HashMap<(GroupKind, ObjectKey), Found>,
+}
+
+impl FirstSources {
+    /// Returns the cached source, or the number of changes so far, which [`FirstSources::insert`] requires.
+    pub(super) fn get(&self, kind: &GroupKind, key: &ObjectKey) -> Result<Found, u64> {
+        let state = self.lock();
+        state.found.get(&(kind.clone(), key.clone())).cloned().ok_or(state.changes)
+    }
+
+    /// Stores a source that was read after `changes` changes.
+    pub(super) fn insert(&self, kind: &GroupKind, key: ObjectKey, found: &Found, changes: u64) {
+        let mut state = self.lock();
+        if state.changes == changes && state.found.len() < MAX_SOURCES {
+            state.found.insert((kind.clone(), key), found.without_managed_fields());
+        }
+    }
+
+    /// Removes a source that has changed.
+    pub(super) fn remove(&self, kind: &GroupKind, key: &ObjectKey) {
+        let mut state = self.lock();
+        state.changes += 1;
+        state.found.remove(&(kind.clone(), key.clone()));
+    }
+
+    /// Removes all sources.
+    pub(super) fn clear(&self) {
+        let mut state = self.lock();
+        *state = State { changes: state.changes + 1, found: HashMap::new() };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind() -> GroupKind {
+        GroupKind::new("source.toolkit.fluxcd.io", "GitRepository")
+    }
+
+    fn key(name: &str) -> ObjectKey {
+        ("team".to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn a_changed_source_is_read_again() {
+        let sources = FirstSources::default();
+        let changes = sources.get(&kind(), &key("app")).expect_err("nothing was read");
+        sources.insert(&kind(), key("app"), &Found::missing(), changes);
+        assert!(sources.get(&kind(), &key("app")).is_ok());
+        assert!(sources.get(&kind(), &key("other")).is_err());
+        sources.remove(&kind(), &key("other"));
+        assert!(sources.get(&kind(), &key("app")).is_ok(), "another source has changed");
+        sources.remove(&kind(), &key("app"));
+        assert!(sources.get(&kind(), &key("app")).is_err(), "the source has changed");
+    }
+
+    #[test]
+    fn a_source_that_changes_during_its_read_is_not_stored() {
+        let sources = FirstSources::default();
+        let changes: [(&str, fn(&FirstSources)); 2] =
+            [("changed", |sources| sources.remove(&kind(), &key("app"))), ("cleared", FirstSources::clear)];
+        for (what, change) in changes {
+            let before = sources.get(&kind(), &key("app")).expect_err("not stored");
+            change(&sources);
+            sources.insert(&kind(), key("app"), &Found::missing(), before);
+            assert!(sources.get(&kind(), &key("app")).is_err(), "{what}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_stored_sources_is_limited() {
+        let sources = FirstSources::default();
+        for number in 0..=MAX_SOURCES {
+            let changes = sources.get(&kind(), &key(&number.to_string())).expect_err("not stored");
+            sources.insert(&kind(), key(&number.to_string()), &Found::missing(), changes);
+        }
+        assert_eq!(sources.lock().found.len(), MAX_SOURCES);
+    }
+}
