@@ -40,6 +40,7 @@ mod starts;
 mod table;
 mod tenants;
 mod wake;
+mod web_ui;
 
 #[allow(dead_code, reason = "the harness applies only a part of the rules")]
 #[path = "../e2e/conformance.rs"]

@@ -26,6 +26,7 @@ use crate::push_at_rest::Pushed;
 use crate::shards;
 use crate::starts::Starts;
 use crate::table::Row;
+use crate::web_ui;
 
 /// Number of Stacks, unless `FLEET_STACKS` sets another number.
 const STACKS: usize = 10_000;
@@ -126,6 +127,7 @@ pub async fn measure() -> Vec<Row> {
         let scenes = create_scenes(size.namespaces).await;
         let fleet = Fleet::create(size, &scenes, &fake_agent, &controller).await;
         rows.extend(fleet.measure().await);
+        rows.extend(attempt("web UI", web_ui::measure(&scenes[0], stacks, &controller, &open)).await);
         rows.extend(attempt("three shards", shards::measure(stacks, &controller, &open)).await);
         println!("the objects remain in the namespaces of the fleet until the cluster is removed");
     };

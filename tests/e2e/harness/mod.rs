@@ -4,6 +4,7 @@
 //! the controller calls `run_alone`; no other test runs at that time.
 
 mod api_server;
+mod browser;
 mod bucket;
 mod command;
 mod controller;
@@ -39,6 +40,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
 pub use api_server::{ApiServerOutage, OutageKind, report_skipped};
+pub use browser::Browser;
 pub use command::{kubectl, run_program, try_kubectl, try_run_program};
 pub use controller::Controller;
 pub use crowd::{CompletionTimes, Crowd};
