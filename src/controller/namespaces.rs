@@ -85,15 +85,25 @@ impl Namespaces {
     }
 
     /// Creates a component whose cache the returned watch fills. When the settings of a namespace change, the watch calls
-    /// `requeue_runs` with its name, so that the runs that have not started use the new settings.
+    /// `requeue_runs` with its name, so that the runs that have not started use the new settings. When a client deletes a
+    /// namespace, the watch calls `requeue_workspaces` with its name.
     pub fn with_watch(
         reader: Reader,
         is_paused: bool,
         requeue_runs: impl FnMut(&str) + Send + 'static,
+        requeue_workspaces: impl FnMut(&str) + Send + 'static,
     ) -> (Self, NamespaceWatch) {
         let (cache, writer) = reflector::store();
-        let watch = NamespaceWatch { cache: CacheWriter::new(writer), requeue_runs: Box::new(requeue_runs) };
+        let (cache_writer, requeue_runs) = (CacheWriter::new(writer), Box::new(requeue_runs));
+        let watch =
+            NamespaceWatch { cache: cache_writer, requeue_runs, requeue_workspaces: Box::new(requeue_workspaces) };
         (Namespaces { reader, is_paused, cache: Some(cache) }, watch)
+    }
+
+    /// Returns whether a client has deleted the namespace. Returns `false` if the controller does not watch namespaces.
+    pub fn is_terminating(&self, namespace: &str) -> bool {
+        let cached = self.cache.as_ref().and_then(|cache| cache.get(&ObjectRef::new(namespace)));
+        cached.is_some_and(|cached| cached.metadata.deletion_timestamp.is_some())
     }
 
     /// Returns whether a change to the annotations requeues the Stacks of the namespace.
@@ -136,6 +146,8 @@ pub struct NamespaceWatch {
     cache: CacheWriter,
     /// Requeues the runs of a namespace that have not started.
     requeue_runs: Box<dyn FnMut(&str) + Send>,
+    /// Requeues the Workspaces of a namespace.
+    requeue_workspaces: Box<dyn FnMut(&str) + Send>,
 }
 
 impl std::fmt::Debug for NamespaceWatch {
@@ -147,7 +159,7 @@ impl std::fmt::Debug for NamespaceWatch {
 impl NamespaceWatch {
     /// Watches namespaces until `end` is canceled. When the settings of a namespace change, its runs that have not started
     /// are requeued. If the pause or the schedule changes, all Stacks that `stacks_of` returns for the namespace are also
-    /// requeued.
+    /// requeued. When a client deletes a namespace, its Workspaces are requeued.
     pub async fn run(
         mut self,
         client: Client,
@@ -166,8 +178,13 @@ impl NamespaceWatch {
                     continue;
                 }
             };
-            for Changed { namespace, affects_stacks } in self.cache.apply(&event) {
-                (self.requeue_runs)(&namespace);
+            for Changed { namespace, affects_runs, affects_stacks, is_deleted } in self.cache.apply(&event) {
+                if is_deleted {
+                    (self.requeue_workspaces)(&namespace);
+                }
+                if affects_runs {
+                    (self.requeue_runs)(&namespace);
+                }
                 let stacks = if affects_stacks { stacks_of(&namespace) } else { Vec::new() };
                 for stack in stacks {
                     // The queue is closed only during the shutdown.
@@ -221,27 +238,37 @@ fn keep_settings(namespace: &mut Metadata) {
     }
 }
 
-/// Namespace whose settings have changed.
-#[derive(Debug, PartialEq, Eq)]
+/// Namespace that was deleted or whose settings have changed.
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Changed {
     namespace: String,
+    /// Whether a setting has changed.
+    affects_runs: bool,
     /// Whether the pause or the schedule has changed. The other settings affect only the queue of the runs.
     affects_stacks: bool,
+    /// Whether a client has deleted the namespace.
+    is_deleted: bool,
 }
 
-/// Returns the namespace of the event if its settings have changed.
+/// Returns the namespace of the event if a client has deleted it, or if its settings have changed.
 fn changed_namespace(cache: &Store<Metadata>, event: &Event<Metadata>) -> Option<Changed> {
     let (Event::Apply(metadata) | Event::InitApply(metadata)) = event else { return None };
     let namespace = metadata.name_any();
     let settings = |metadata: &Metadata| RunSettings::of_namespace(&namespace, metadata.annotations());
-    let before = cache.get(&ObjectRef::new(&namespace)).map(|before| settings(&before)).unwrap_or_default();
+    let cached = cache.get(&ObjectRef::new(&namespace));
+    let before = cached.as_ref().map(|before| settings(before)).unwrap_or_default();
+    let was_terminating = cached.is_some_and(|before| before.metadata.deletion_timestamp.is_some());
     let now = settings(metadata);
     let affects_stacks = (&before.pause, &before.schedule) != (&now.pause, &now.schedule);
-    (before != now).then_some(Changed { namespace, affects_stacks })
+    let (affects_runs, is_deleted) =
+        (before != now, metadata.metadata.deletion_timestamp.is_some() && !was_terminating);
+    (affects_runs || is_deleted).then_some(Changed { namespace, affects_runs, affects_stacks, is_deleted })
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
@@ -281,7 +308,9 @@ mod tests {
             keep_settings(&mut namespace);
             writer.apply(&Event::Apply(namespace))
         };
-        let changed = |affects_stacks| vec![Changed { namespace: "apps".to_owned(), affects_stacks }];
+        let changed = |affects_stacks| {
+            vec![Changed { namespace: "apps".to_owned(), affects_runs: true, affects_stacks, is_deleted: false }]
+        };
         assert!(apply(json!({"other": "1"})).is_empty());
         assert_eq!(apply(json!({"other": "1", "pulumi.com/pause": "true"})), changed(true));
         assert!(apply(json!({"other": "2", "pulumi.com/pause": "true"})).is_empty());
@@ -295,11 +324,25 @@ mod tests {
     }
 
     #[test]
+    fn the_deletion_of_a_namespace_requeues_its_workspaces_once() {
+        let (cache, writer) = reflector::store();
+        let mut writer = CacheWriter::new(writer);
+        let mut deleted = namespace(json!({}));
+        assert!(writer.apply(&Event::Apply(deleted.clone())).is_empty());
+        deleted.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        let expected = Changed { namespace: "apps".to_owned(), is_deleted: true, ..Changed::default() };
+        assert_eq!(writer.apply(&Event::Apply(deleted.clone())), [expected]);
+        assert!(cache.get(&ObjectRef::new("apps")).unwrap().metadata.deletion_timestamp.is_some());
+        assert!(writer.apply(&Event::Apply(deleted)).is_empty());
+    }
+
+    #[test]
     fn a_list_requeues_stacks_only_after_the_cache_contains_the_listed_namespaces() {
         let (cache, writer) = reflector::store();
         let mut writer = CacheWriter::new(writer);
         let is_paused = || cache.get(&ObjectRef::new("apps")).is_some_and(|cached| !cached.annotations().is_empty());
-        let changed = vec![Changed { namespace: "apps".to_owned(), affects_stacks: true }];
+        let (affects_runs, affects_stacks) = (true, true);
+        let changed = vec![Changed { namespace: "apps".to_owned(), affects_runs, affects_stacks, is_deleted: false }];
         for (annotations, pauses) in [(json!({"pulumi.com/pause": "true"}), true), (json!({}), false)] {
             assert!(writer.apply(&Event::Init).is_empty());
             assert!(writer.apply(&Event::InitApply(namespace(annotations.clone()))).is_empty());

@@ -100,7 +100,9 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
         let watch = inputs.clone().run(parts.client.clone(), parts.scope.clone(), selector, parts.end.clone());
         parts.tasks.spawn(watch);
     }
-    let (namespaces, namespace_watch) = namespaces(config, parts, &updates, requeue_update.clone());
+    let (workspaces, workspaces_writer) = reflector::store::<Workspace>();
+    let requeues = (requeue_update.clone(), requeue_workspace.clone());
+    let (namespaces, namespace_watch) = namespaces(config, parts, (&updates, workspaces), requeues);
     let first_workspaces = FirstObjects::default();
     let wiring = Wiring { config, parts };
     tokio::join!(
@@ -116,9 +118,10 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
             (requeue_update, requeued_updates)
         ),
         wiring.workspaces(
+            (workspaces_writer, first_workspaces),
             (probes, inputs, references),
-            wiring.pool(namespaces),
-            (requeued_workspaces, first_workspaces)
+            namespaces,
+            requeued_workspaces
         ),
         wiring.programs(),
         wiring.receivers(),
@@ -126,13 +129,13 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
 }
 
 /// Creates the reader of the settings of namespaces, and the watch of namespaces if the controller watches all namespaces.
-/// A change to the settings requeues the Updates of the namespace that have not started. If the queue is full, an Update
-/// is not requeued, because it is also requeued periodically.
+/// A change to the settings requeues the Updates of the namespace that have not started, and the deletion of a namespace
+/// requeues its Workspaces. If a queue is full, an object is not requeued, because it is also requeued periodically.
 fn namespaces(
     config: &ManagerConfig,
     parts: &Parts,
-    updates: &update::Updates,
-    mut requeue: mpsc::Sender<ObjectRef<Update>>,
+    (updates, workspaces): (&update::Updates, reflector::Store<Workspace>),
+    (mut requeue_update, mut requeue_workspace): (mpsc::Sender<ObjectRef<Update>>, mpsc::Sender<ObjectRef<Workspace>>),
 ) -> (Namespaces, Option<NamespaceWatch>) {
     let (reader, is_paused) = (parts.reader.clone(), config.is_paused);
     if config.watch_namespace.is_some() {
@@ -141,10 +144,15 @@ fn namespaces(
     let updates = updates.store().clone();
     let requeue_runs = move |namespace: &str| {
         for update in waiting_in(&updates, namespace) {
-            drop(requeue.try_send(update));
+            drop(requeue_update.try_send(update));
         }
     };
-    let (namespaces, watch) = Namespaces::with_watch(reader, is_paused, requeue_runs);
+    let requeue_workspaces = move |namespace: &str| {
+        for workspace in objects_in(&workspaces, namespace) {
+            drop(requeue_workspace.try_send(workspace));
+        }
+    };
+    let (namespaces, watch) = Namespaces::with_watch(reader, is_paused, requeue_runs, requeue_workspaces);
     (namespaces, Some(watch))
 }
 
@@ -160,10 +168,13 @@ fn stacks_of(
     })
 }
 
-/// Returns the cached Stacks of a namespace.
-fn stacks_in(stacks: &reflector::Store<Stack>, namespace: &str) -> Vec<ObjectRef<Stack>> {
-    let is_in_namespace = |stack: &&Arc<Stack>| stack.metadata.namespace.as_deref() == Some(namespace);
-    stacks.state().iter().filter(is_in_namespace).map(|stack| ObjectRef::from_obj(&**stack)).collect()
+/// Returns the cached objects of a namespace.
+fn objects_in<K>(objects: &reflector::Store<K>, namespace: &str) -> Vec<ObjectRef<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    let is_in_namespace = |object: &&Arc<K>| object.meta().namespace.as_deref() == Some(namespace);
+    objects.state().iter().filter(is_in_namespace).map(|object| ObjectRef::from_obj(&**object)).collect()
 }
 
 /// Returns the cached Updates of a namespace whose runs have not started.
@@ -248,7 +259,7 @@ impl Wiring<'_> {
         requeue: mpsc::Sender<ObjectRef<Stack>>,
     ) {
         let Parts { client, tasks, end, .. } = self.parts;
-        let stacks_of = move |namespace: &str| stacks_in(&stacks, namespace);
+        let stacks_of = move |namespace: &str| objects_in(&stacks, namespace);
         if let Some(watch) = watch {
             tasks.spawn(watch.run(client.clone(), stacks_of, requeue, end.clone()));
         }
@@ -385,12 +396,13 @@ impl Wiring<'_> {
 
     async fn workspaces(
         self,
+        (store, first_workspaces): (reflector::store::Writer<Workspace>, FirstObjects<Workspace>),
         (probes, inputs, references): (workspace::AgentProbes, workspace::InputWatch, References),
-        pool: workspace::Pool,
-        (requeues, first_workspaces): (mpsc::Receiver<ObjectRef<Workspace>>, FirstObjects<Workspace>),
+        namespaces: Namespaces,
+        requeues: mpsc::Receiver<ObjectRef<Workspace>>,
     ) {
         let (config, parts) = (self.config, self.parts);
-        let (_, store) = reflector::store::<Workspace>();
+        let pool = self.pool(namespaces.clone());
         // The Workspace controller has a separate cache with only the required fields of Updates. The cache applies a
         // change to an Update before the change enqueues the Workspace.
         let (updates, updates_writer) = update::updates();
@@ -426,6 +438,7 @@ impl Wiring<'_> {
             probes,
             inputs: inputs.clone(),
             references,
+            namespaces,
             pool: pool.clone(),
             first_workspaces,
             memory: workspace::Memory::default(),

@@ -59,6 +59,10 @@ impl Act<'_> {
                 tracing::info!(pod, uid, "deleting pod");
                 writer.delete::<Pod>(&namespace, &pod, Some(&uid)).await?;
             }
+            Action::DeleteIdlePod { pod, uid } => {
+                tracing::info!(pod, uid, "deleting pod, because its namespace is being deleted");
+                writer.delete_within::<Pod>(&namespace, &pod, &uid, 0).await?;
+            }
             Action::TakePod { version } => return self.take_pod(&version).await,
             Action::ForgetPod => self.forget_pod().await?,
             Action::RemovePodFinalizer => self.remove_pod_finalizer(&namespace).await?,

@@ -20,6 +20,7 @@ use super::pool::Pool;
 use crate::api::auto::Workspace;
 use crate::artifact;
 use crate::controller::authority::Generations;
+use crate::controller::namespaces::Namespaces;
 use crate::controller::references::References;
 use crate::controller::update::Updates;
 use crate::rpc::client::Agents;
@@ -81,6 +82,8 @@ pub struct Context {
     pub probes: AgentProbes,
     pub inputs: InputWatch,
     pub references: References,
+    /// Cache of the namespaces that are being deleted.
+    pub namespaces: Namespaces,
     pub pool: Pool,
     /// Workspaces of the first list, for the first reconciliations. The Stack controller fills this store.
     pub first_workspaces: FirstObjects<Workspace>,

@@ -66,6 +66,11 @@ pub(super) enum Action {
     PutPolicyPack {
         pack: DesiredPack,
     },
+    /// Delete the pod without a grace period.
+    DeleteIdlePod {
+        pod: String,
+        uid: String,
+    },
     /// Record that the Workspace is asleep. Its pod is then removed.
     Sleep,
     /// Record that the Workspace is awake, for this reason. Its pod is then taken from a pool or created.
@@ -95,6 +100,9 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     let has_finalizer = workspace.finalizers().iter().any(|finalizer| finalizer == WORKSPACE_FINALIZER);
     if workspace.metadata.deletion_timestamp.is_some() {
         return if has_finalizer { clean_up(observed, now) } else { Action::Ignore };
+    }
+    if let Some(pod) = pod_of_terminating_namespace(observed) {
+        return Action::DeleteIdlePod { pod: pod.name.clone(), uid: pod.uid.clone() };
     }
     if field_managers::is_applied_by_operator(workspace) {
         // The Stack of the Workspace takes over the Workspace. This change to the Workspace then triggers a
@@ -141,6 +149,17 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         (Action::Report(report), Some(contested)) => Action::Report(report.with_contested(contested)),
         (action, _) => action,
     }
+}
+
+/// Returns the pod of a Workspace whose namespace is being deleted, if no run requires the pod. The namespace controller of
+/// Kubernetes starts after five seconds. If it finds a pod, it deletes the other objects only after half of the termination
+/// grace period of the pod, even if the pod ends earlier.
+fn pod_of_terminating_namespace(observed: &Observed) -> Option<&PodState> {
+    let is_required = observed.open_run().is_some()
+        || observed.idle.pending_update.is_some()
+        || observed.interactive_session().is_some();
+    let pod = observed.pod.as_ref().filter(|pod| !pod.terminating && !pod.held)?;
+    (observed.is_namespace_terminating && !is_required).then_some(pod)
 }
 
 /// Selects the action for the pod and its source. All other objects are current, or their next apply is delayed.

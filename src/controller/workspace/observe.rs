@@ -62,6 +62,8 @@ pub(super) struct Observed {
     pub is_agent_too_old: bool,
     /// Whether the store contains the bytes of the requested artifact, or the source requires no bytes.
     pub artifact_stored: bool,
+    /// Whether a client has deleted the namespace.
+    pub is_namespace_terminating: bool,
     pub idle: Idle,
 }
 
@@ -233,6 +235,7 @@ pub(super) async fn observe(
             || lacks_policy_packs(&agent, &workspace)
             || lacks_required_protocol(&agent, &workspace, &updates),
         agent,
+        is_namespace_terminating: context.namespaces.is_terminating(namespace),
         artifact_stored: desired.as_ref().is_ok_and(|desired| is_stored(desired, namespace, context)),
         desired,
         workspace,

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::super::*;
 use crate::api::auto::Workspace;
+use crate::controller::namespaces::Namespaces;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
 use crate::runtime::controller::Start;
@@ -115,6 +116,7 @@ fn context(parts: &TestParts, updates: update::Updates, requeue: mpsc::Sender<Ob
         probes: AgentProbes::new(requeue.clone(), parts.tasks.clone(), parts.end.clone()),
         inputs: InputWatch::new(requeue),
         references: parts.references.clone(),
+        namespaces: Namespaces::without_watch(parts.reader.clone(), false),
         pool: Pool::new(0).0,
         first_workspaces: FirstObjects::default(),
         memory: Memory::default(),

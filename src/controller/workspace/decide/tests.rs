@@ -77,6 +77,7 @@ fn at_rest() -> Observed {
         pod: Some(pod()),
         pooled: Pooled::None,
         pool_template: None,
+        is_namespace_terminating: false,
         start_event: None,
         open_runs: Vec::new(),
         agent: responded(reply("new")),
@@ -158,6 +159,29 @@ fn check(cases: Vec<(&'static str, Change, Is)>) {
             Is::Action(_) => "",
         };
         assert_eq!(summary(decide(&observed, now()), message), expected, "{name}");
+    }
+}
+
+#[test]
+fn the_deletion_of_a_namespace_deletes_its_idle_pods_at_once() {
+    let in_deleted_namespace = |change: fn(&mut Observed)| {
+        let mut observed = Observed { is_namespace_terminating: true, ..at_rest() };
+        change(&mut observed);
+        decide(&observed, now())
+    };
+    let expected = Action::DeleteIdlePod { pod: "app-workspace-0".to_owned(), uid: "pod".to_owned() };
+    assert_eq!(in_deleted_namespace(|_| ()), expected);
+    assert_eq!(in_deleted_namespace(|observed| observed.agent = Agent::NotCalled), expected, "the pod is starting");
+    let rows: [(&str, fn(&mut Observed)); 5] = [
+        ("a run is open", |observed| observed.open_runs = run()),
+        ("an Update requires the pod", |observed| observed.idle.pending_update = Some("app-12".to_owned())),
+        ("the pod is held for a run", |observed| observed.pod = Some(PodState { held: true, ..pod() })),
+        ("the pod terminates", |observed| observed.pod = Some(PodState { terminating: true, ..pod() })),
+        ("the pod does not exist", |observed| observed.pod = None),
+    ];
+    for (what, change) in rows {
+        let action = in_deleted_namespace(change);
+        assert!(!matches!(action, Action::DeleteIdlePod { .. }), "{what}: {action:?}");
     }
 }
 
