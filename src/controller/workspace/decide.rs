@@ -171,7 +171,7 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
         return Action::TakePod { version: version.clone() };
     }
     let Some(pod) = &observed.pod else {
-        return Action::Report(Report::no_pod(observed.start_event.as_ref()));
+        return Action::Report(Report::no_pod(observed.start_event.as_ref(), not_ready_for(observed, now)));
     };
     if pod.terminating {
         return terminating_pod(observed, pod, reason::ROLLING_UPDATE);
@@ -368,6 +368,14 @@ fn installing_for(observed: &Observed, now: Timestamp) -> Duration {
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let installing = find(conditions, READY).filter(|ready| ready.reason == reason::INSTALLING);
     let seconds = installing.map_or(0, |ready| now.as_second() - ready.last_transition_time.0.as_second());
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
+}
+
+/// Returns the time for which the Workspace has not been ready.
+fn not_ready_for(observed: &Observed, now: Timestamp) -> Duration {
+    let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let waiting = find(conditions, READY).filter(|ready| ready.status != "True");
+    let seconds = waiting.map_or(0, |ready| now.as_second() - ready.last_transition_time.0.as_second());
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
 use super::context::Context;
 use super::environment;
@@ -12,8 +12,13 @@ use super::spec_error::SpecError;
 use crate::api::auto::{Update, Workspace, WorkspaceSpec};
 use crate::api::conditions::{READY, find, is_true};
 use crate::api::duration;
+use crate::api::pulumi::Stack;
 use crate::config::MIN_IDLE_AFTER;
 use crate::runtime::reads::ReadError;
+
+/// Minimum idle time of a Workspace whose Stack has not started a run in the pod. A controller with many new Stacks can need
+/// longer than the configured time to start the run, and would otherwise delete the pod before its first run.
+const MIN_BEFORE_RUN: SignedDuration = SignedDuration::from_mins(10);
 
 /// Observations that determine whether a Workspace sleeps.
 #[derive(Clone, Debug)]
@@ -59,6 +64,7 @@ pub(super) async fn observe(
     let since = last_activity(workspace, updates, activity.last(key));
     // `observe::desired` reports an invalid duration.
     let after = after(&workspace.spec, context.default_idle_after).unwrap_or_default();
+    let after = after.map(|after| if awaits_first_run(workspace, updates) { after.max(MIN_BEFORE_RUN) } else { after });
     let idle = Idle { after, since, pending_update, inputs: Inputs::NotRead };
     let is_kept = workspace.metadata.deletion_timestamp.is_none();
     if workspace.is_asleep() && is_kept {
@@ -72,6 +78,15 @@ pub(super) async fn observe(
         true => Ok(Idle { inputs: input_versions::read(workspace, context).await?, ..idle }),
         false => Ok(idle),
     }
+}
+
+/// Returns whether a Stack owns the Workspace, and no run has ended since the Workspace became ready.
+fn awaits_first_run(workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
+    let is_owned = workspace.owner_references().iter().any(|owner| owner.kind == Stack::kind(&()));
+    let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let ready = find(conditions, READY).map(|ready| ready.last_transition_time.0);
+    let ends = updates.iter().filter_map(|update| Some(update.status.as_ref()?.end_time.as_ref()?.0));
+    is_owned && ends.max() < ready
 }
 
 /// Returns the time after which an idle Workspace falls asleep. Returns `None` if it keeps its pod.
@@ -121,6 +136,38 @@ mod tests {
         for value in ["59s", "1ms", "soon", ""] {
             let error = of(json!({"after": value})).expect_err("should be rejected");
             assert_eq!(error, format!("invalid idle.after {value:?}: must be at least 1m, or 0s to disable"));
+        }
+    }
+
+    #[test]
+    fn a_new_pod_of_a_stack_awaits_its_first_run() {
+        let time = |second: i64| at(second).to_string();
+        let workspace = |owners: serde_json::Value| -> Workspace {
+            serde_json::from_value(json!({
+                "metadata": {"name": "app", "ownerReferences": owners}, "spec": {},
+                "status": {"conditions": [{
+                    "type": "Ready", "status": "True", "reason": "Succeeded", "message": "", "lastTransitionTime": time(100),
+                }]},
+            }))
+            .expect("valid Workspace")
+        };
+        let update = |end: Option<i64>| -> Arc<Update> {
+            let update = json!({
+                "metadata": {"name": "app-1"}, "spec": {"workspaceName": "app", "stackName": "dev", "type": "up"},
+                "status": {"endTime": end.map(time)},
+            });
+            Arc::new(serde_json::from_value(update).expect("valid Update"))
+        };
+        let stack = json!([{"apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "app", "uid": "1"}]);
+        let rows = [
+            ("no run", stack.clone(), vec![], true),
+            ("a run in an earlier pod", stack.clone(), vec![update(Some(50))], true),
+            ("an open run", stack.clone(), vec![update(Some(50)), update(None)], true),
+            ("a run in this pod", stack, vec![update(Some(50)), update(Some(150))], false),
+            ("no Stack", json!([]), vec![], false),
+        ];
+        for (what, owners, updates, expected) in rows {
+            assert_eq!(awaits_first_run(&workspace(owners), &updates), expected, "{what}");
         }
     }
 

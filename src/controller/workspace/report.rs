@@ -22,6 +22,11 @@ const FALLBACK_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(3 * 60);
 /// Requeue interval for states that change without a watch event, such as an unreachable agent.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Bounds of the poll interval while the pod does not exist. The watch of pods reports a new pod, so a poll only finds the
+/// reason why the pod is missing. Many Workspaces can wait at the same time.
+const NO_POD_POLL_INTERVALS: (Duration, Duration) = (POLL_INTERVAL, Duration::from_secs(60));
+/// Divisor of the poll interval while the pod does not exist: the interval is the waiting time divided by this number.
+const NO_POD_POLL_DIVISOR: u32 = 2;
 /// Bounds of the poll interval while an agent is installing a source.
 const INSTALL_POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 /// Divisor of the poll interval: the interval is the time since the start of the installation divided by this number,
@@ -110,16 +115,17 @@ impl Report {
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    pub(super) fn no_pod(event: Option<&StartEvent>) -> Self {
+    /// Reports that the pod does not exist. `waiting` is the time for which the Workspace has not been ready.
+    pub(super) fn no_pod(event: Option<&StartEvent>, waiting: Duration) -> Self {
+        let (min, max) = NO_POD_POLL_INTERVALS;
+        let again = (waiting / NO_POD_POLL_DIVISOR).clamp(min, max);
         match event {
             Some(StartEvent::Warning(warning)) => {
-                Self::failing(reason::POD_FAILED, format!("failed to create the pod: {warning}"), POLL_INTERVAL)
+                Self::failing(reason::POD_FAILED, format!("failed to create the pod: {warning}"), again)
             }
-            Some(StartEvent::Step(_)) | None => Self::working(
-                reason::WAITING_FOR_REPLICAS,
-                "waiting for the pod to be created".to_owned(),
-                POLL_INTERVAL,
-            ),
+            Some(StartEvent::Step(_)) | None => {
+                Self::working(reason::WAITING_FOR_REPLICAS, "waiting for the pod to be created".to_owned(), again)
+            }
         }
     }
 
