@@ -14,8 +14,8 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
+use kube::Resource;
 use kube::runtime::watcher::Event;
-use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -170,6 +170,8 @@ fn decompress<K: DeserializeOwned>(compressed: &[u8]) -> Option<K> {
 
 #[cfg(test)]
 mod tests {
+    use kube::ResourceExt;
+
     use super::*;
     use crate::api::auto::{Workspace, WorkspaceSpec};
 

@@ -37,12 +37,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());
     let namespace = stack.namespace().unwrap_or_default();
     let name = stack.name_any();
-    let listed = context.first_workspaces.take(FirstReader::StackController, &namespace, &name);
-    let is_first = listed.is_some();
-    let workspace = match listed {
-        Some(listed) => Some(listed),
-        None => context.reader.get_opt::<Workspace>(&namespace, &name).await?,
-    };
+    let (workspace, is_first) = read_workspace(&namespace, &name, context).await?;
     let update = match current_update_name(&stack) {
         Some(current) => context.reader.get_opt::<Update>(&namespace, current).await?,
         None => None,
@@ -57,10 +52,8 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     let policy_packs = observe_policy_packs(&stack, update.as_ref(), workspace.as_ref(), context).await;
     let updates = context.updates_of(&namespace, &name);
     let deletion = observe_deletion(&stack, workspace.as_ref(), context);
-    let mut dependencies = Vec::new();
-    let mut cycle = None;
-    let mut denied_dependency = None;
-    let mut watched = BTreeSet::new();
+    let (mut dependencies, mut watched) = (Vec::new(), BTreeSet::new());
+    let (mut cycle, mut denied_dependency) = (None, None);
     if update.is_none() && stack.metadata.deletion_timestamp.is_none() {
         watched = changed_watched_objects(&stack, workspace.as_ref(), context).await?;
         denied_dependency = context
@@ -96,6 +89,19 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         updates,
         deletion,
     })
+}
+
+/// Reads the Workspace of the Stack. The first reconciliation after the start of the controller uses the Workspace that the
+/// watch has listed. Also returns whether this is the first reconciliation.
+async fn read_workspace(
+    namespace: &str,
+    name: &str,
+    context: &Context,
+) -> Result<(Option<Workspace>, bool), ReadError> {
+    match context.first_workspaces.take(FirstReader::StackController, namespace, name) {
+        Some(listed) => Ok((Some(listed), true)),
+        None => Ok((context.reader.get_opt::<Workspace>(namespace, name).await?, false)),
+    }
 }
 
 /// Resolves the source of the Stack, if this step requires the source. `is_first` is set for the first reconciliation after

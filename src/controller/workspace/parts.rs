@@ -70,10 +70,8 @@ pub(super) async fn parts(
     let key = (namespace.as_str(), name.as_str());
     let hash = rendered.map(|rendered| rendered.parts_hash.as_str());
     let pod = pod.filter(|_| workspace.metadata.deletion_timestamp.is_none());
-    if let (Some(pod), Some(rendered)) = (pod, rendered)
-        && was_current(workspace, pod, rendered)
-    {
-        verified.assume_current(key, &rendered.parts_hash, &authority);
+    if let Some(hash) = hash.filter(|_| was_current(workspace, pod, rendered)) {
+        verified.assume_current(key, hash, &authority);
     }
     if pod.is_some_and(|pod| hash.is_some_and(|hash| verified.contains(key, hash, &authority, pod.ready))) {
         let current = PartState::Current;
@@ -127,7 +125,8 @@ pub(super) async fn parts(
 
 /// Returns whether the status and the pod show that the objects were current at the last reconciliation: the Workspace is
 /// Ready, and its ready pod has the rendered template.
-fn was_current(workspace: &Workspace, pod: &PodState, rendered: &Rendered) -> bool {
+fn was_current(workspace: &Workspace, pod: Option<&PodState>, rendered: Option<&Rendered>) -> bool {
+    let (Some(pod), Some(rendered)) = (pod, rendered) else { return false };
     let status = workspace.status.as_ref();
     let was_ready = status.is_some_and(|status| {
         status.observed_generation == workspace.metadata.generation

@@ -122,9 +122,8 @@ mod caches {
         stack.metadata.namespace = Some("apps".to_owned());
         let stack = Arc::new(stack);
         for missing in ["Stack, Update", "Update"] {
-            let error =
-                reconcile(stack.clone(), context.clone()).await.expect_err("should wait for the cache").to_string();
-            assert_eq!(error, format!("waiting for cache sync of {missing}"));
+            let error = reconcile(stack.clone(), context.clone()).await.expect_err("should wait for the cache");
+            assert_eq!(error.to_string(), format!("waiting for cache sync of {missing}"));
             assert!(log.all().is_empty(), "unexpected requests: {:?}", log.verbs());
             for event in [Event::Init, Event::InitDone] {
                 stacks_writer.apply(&event);
