@@ -1,7 +1,6 @@
 //! Measures the web UI while the cluster contains many Stacks: the time until a page is complete, and the memory of the
 //! controller.
 
-use kube::Client;
 use tokio::time::{Instant, sleep};
 
 use crate::crowd::controller;
