@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
 use super::quote::quoted;
 
-/// Supported algorithms, as listed in error messages.
+/// List of the supported algorithms for error messages.
 const SUPPORTED: &str = "sha256, sha384, sha512 or blake3";
 
 /// A hash algorithm for verifying artifacts.
@@ -62,8 +62,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A valid digest in the form `algorithm:hex`. The algorithm is supported, and the hexadecimal digits are in lower case
-/// and complete.
+/// A valid digest in the form `algorithm:hex`, with a supported algorithm and all hexadecimal digits in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest {
@@ -195,7 +194,7 @@ enum Running {
     Sha256(Sha256),
     Sha384(Sha384),
     Sha512(Sha512),
-    /// Boxed, because the state of BLAKE3 is much larger than the states of the other algorithms.
+    /// The hasher is in a box, because its state is much larger than the states of the other algorithms.
     Blake3(Box<blake3::Hasher>),
 }
 
@@ -232,11 +231,11 @@ fn digest(algorithm: Algorithm, hash: &[u8]) -> Digest {
     Digest { algorithm, hex: hex::encode(hash) }
 }
 
-/// A source that the workspace pod already contains. Each in-pod source has a fixed digest, because the controller and
-/// the agent identify every source by a digest.
+/// A source whose files are already in the workspace pod. Each in-pod source has a fixed digest, because the controller
+/// and the agent identify every source by a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPod {
-    /// A directory of the container image. Its path is relative to the root of the image.
+    /// A directory of the container image. The path of the directory is relative to the root of the image.
     Image,
     /// The project directory, into which user-defined init containers write the project.
     InitContainers,
@@ -250,8 +249,8 @@ impl InPod {
         Self::ALL.into_iter().find(|source| source.digest() == *digest)
     }
 
-    /// Returns the fixed digest of this source. No archive has this digest, because it is the digest of a text that is
-    /// not an archive.
+    /// Returns the fixed digest of this source. The digest is computed from a fixed text that is not an archive, so no
+    /// archive has the same digest.
     pub fn digest(self) -> Digest {
         Digest::of(match self {
             InPod::Image => b"pulumi-controller: the source is in the image",

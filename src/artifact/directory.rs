@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::quote::quoted;
 
-/// Maximum length of a directory path, in bytes. Equals the default limit for names in an archive.
+/// Maximum length of a directory path in bytes: the default limit for names in an archive.
 const MAX_LENGTH: usize = 1024;
 
 /// A normalized relative path of a directory: `./a/./b/` becomes `a/b`, and the root of the artifact is the empty string. The
@@ -25,7 +25,7 @@ pub enum DirectoryError {
     Backslash { directory: String },
     #[error("directory {directory} must not contain a NUL character")]
     Nul { directory: String },
-    #[error("directory {directory} must not exceed {MAX_LENGTH} bytes, has {length}")]
+    #[error("directory {directory} must not exceed {MAX_LENGTH} bytes, but has {length}")]
     TooLong { directory: String, length: usize },
 }
 
@@ -44,7 +44,7 @@ impl Directory {
         &self.0
     }
 
-    /// Returns the path of this directory if the artifact is unpacked to `root`.
+    /// Returns the path of this directory in an artifact that was unpacked into `root`.
     pub fn under(&self, root: &Path) -> PathBuf {
         if self.is_root() { root.to_owned() } else { root.join(&self.0) }
     }

@@ -1,8 +1,8 @@
-//! Packs artifacts from a directory, or from single entries. The same content always results in the same archive, and
-//! [`super::unpack()`] accepts every archive of this module.
+//! Packs artifacts from a directory or from single entries. The same content always results in the same archive, and
+//! [`super::unpack()`] accepts every archive that this module creates.
 //!
-//! Entries are sorted by name. Times, owners and groups are zero. Modes are those of Flux archives: 0600 for files,
-//! 0700 for executable files and 0750 for directories.
+//! The entries of an archive are sorted by name. Their times, owner IDs and group IDs are zero. Their modes are the
+//! same as in Flux archives: 0600 for files, 0700 for executable files and 0750 for directories.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -24,11 +24,11 @@ use super::rules::{Content, EntryName, Limits, LinkError, NameError};
 pub struct Packed {
     /// Number of regular files.
     pub files: u64,
-    /// Total size of the files, uncompressed, in bytes.
+    /// Total uncompressed size of the files, in bytes.
     pub bytes: u64,
 }
 
-/// The reason why packing failed. The incomplete output is not a valid archive.
+/// The reason why packing failed. After a failure, the output is not a valid archive.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     #[error("failed to pack {path}: {cause}")]
@@ -61,9 +61,9 @@ pub fn pack(directory: &Path, into: impl Write) -> Result<Packed, PackError> {
     packing.finish()
 }
 
-/// Packs directories with installed dependencies, whose paths are relative to `root`. The archive contains the
-/// modification times of files, and symbolic links with any target. The compression is fast, because the time of an
-/// installation matters more than the size of the archive.
+/// Packs directories with installed dependencies. The paths of the directories are relative to `root`. The archive
+/// contains the modification times of files, and symbolic links with any target. Uses a fast compression level, because
+/// packing extends the time of an installation.
 ///
 /// # Errors
 /// Fails in the same cases as [`pack`], and if the files exceed the limits.
@@ -81,8 +81,8 @@ pub fn pack_dependencies(
     packing.finish()
 }
 
-/// Packs one file from memory. Does not compress the archive, because a compressed archive, and therefore its digest,
-/// depends on the version of the compressor.
+/// Packs one file from memory. Does not compress the archive, because the bytes and the digest of a compressed archive
+/// depend on the version of the compressor.
 ///
 /// # Errors
 /// Fails if the name is not valid in a tar archive.
@@ -202,7 +202,7 @@ fn mode(metadata: &Metadata) -> u32 {
     if metadata.permissions().mode() & 0o111 == 0 { 0o600 } else { 0o700 }
 }
 
-/// A reader that counts bytes. The count detects a file that shrinks after its header is written.
+/// A reader that counts bytes. The caller uses the count to detect a file that shrinks after its header was written.
 struct CountingReader<R> {
     inner: R,
     count: u64,
@@ -218,8 +218,8 @@ impl<R: Read> Read for CountingReader<R> {
 
 /// An archive of single entries, for content that is not in a directory on disk.
 ///
-/// The archive is not compressed. Otherwise, a new version of the compressor would change the digests and trigger a run
-/// of every Stack with such an archive.
+/// The archive is not compressed. With compression, a new version of the compressor would change the digests of all
+/// archives and trigger a run of every Stack with such an archive.
 pub struct Archive<W: Write> {
     builder: Builder<GzEncoder<W>>,
     limits: Limits,

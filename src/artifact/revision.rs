@@ -30,7 +30,8 @@ impl Revision {
         &self.text
     }
 
-    /// Returns the name before the checksum, if any: a branch, a tag or a version.
+    /// Returns the name before the checksum: a branch, a tag or a version. Returns `None` if the revision contains no
+    /// name.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -45,7 +46,7 @@ impl Revision {
         self.checksum.as_ref().map(|(_, digits)| digits.as_str())
     }
 
-    /// Returns the revision with a shortened checksum for messages, for example `main@sha1:1a2b3c4d`.
+    /// Returns the revision with a short checksum for messages, for example `main@sha1:1a2b3c4d`.
     pub fn short(&self) -> String {
         let Some((algorithm, digits)) = &self.checksum else { return self.text.clone() };
         let digits: String = digits.chars().take(SHORT_CHECKSUM).collect();

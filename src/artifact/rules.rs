@@ -25,10 +25,10 @@ pub struct Limits {
     pub name_bytes: usize,
     /// Maximum length of one path component, in bytes. Default: 255, which is the limit of Linux file systems.
     pub component_bytes: usize,
-    /// Maximum ratio of decompressed to compressed bytes. Default: 200. The typical ratio of text is 10, and the
-    /// maximum of DEFLATE is 1,032.
+    /// Maximum ratio of decompressed to compressed bytes. Default: 200. The ratio of text is usually about 10. The
+    /// maximum ratio of DEFLATE is 1,032.
     pub ratio: u64,
-    /// Number of decompressed bytes that an archive may have at any ratio, because small archives of zeros are
+    /// Maximum decompressed size, in bytes, of an archive that may exceed `ratio`. Small archives of zeros are
     /// harmless. Default: 10 MiB.
     pub ratio_free_bytes: u64,
 }
@@ -48,13 +48,14 @@ impl Default for Limits {
     }
 }
 
-/// Content of an archive, on which some rules depend.
+/// The kind of content in an archive. Some rules depend on the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Source of a program. Symbolic links lead to files in the archive, and times are ignored.
+    /// Source of a program. Symbolic links must lead to files in the archive. Unpacking ignores modification times.
     Source,
-    /// Installed dependencies. Virtual environments contain symbolic links to programs of the image. Python and package
-    /// managers detect outdated files by their modification times.
+    /// Installed dependencies. Symbolic links may have any target, because virtual environments contain links to
+    /// programs of the image. Unpacking keeps modification times, because Python and package managers use them to
+    /// detect outdated files.
     Dependencies,
 }
 
@@ -75,11 +76,11 @@ pub enum NameError {
     Absolute,
     #[error("must not contain \"..\"")]
     Parent,
-    #[error("must not exceed {limit} bytes, has {length}")]
+    #[error("must not exceed {limit} bytes, but has {length}")]
     TooLong { length: usize, limit: usize },
-    #[error("must not have a component of more than {limit} bytes, has a component of {length}")]
+    #[error("must not have a component of more than {limit} bytes, but has a component of {length}")]
     ComponentTooLong { length: usize, limit: usize },
-    #[error("must not be more than {limit} levels deep, has {depth}")]
+    #[error("must not be more than {limit} levels deep, but has {depth}")]
     TooDeep { depth: usize, limit: usize },
 }
 
@@ -98,7 +99,7 @@ pub enum LinkError {
     Outside,
     #[error("must not contain \"..\" after a name, which can be a link")]
     ParentAfterName,
-    #[error("must not exceed {limit} bytes, has {length}")]
+    #[error("must not exceed {limit} bytes, but has {length}")]
     TooLong { length: usize, limit: usize },
 }
 
@@ -148,8 +149,8 @@ impl EntryName {
 
     /// Returns an error unless the target of a symbolic link with this name is allowed in an archive with this content.
     ///
-    /// For dependencies, every target is allowed. Unpacking follows no symbolic links, so no file is written through a
-    /// link, and the program in the pod could create the same links.
+    /// For dependencies, every target is allowed. Such links add no risk: unpacking never writes a file through a link,
+    /// and the program in the pod can create the same links.
     pub(super) fn check_link_in(&self, content: Content, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
         match content {
             Content::Source => self.check_link(target, limits),
@@ -159,10 +160,10 @@ impl EntryName {
 
     /// Returns an error unless the target of a symbolic link with this name is inside the tree.
     ///
-    /// All `..` components must be at the beginning of the target, and their number must not exceed the depth of the link. The
-    /// parent directories of a link are never links themselves, so these components lead to a directory inside the tree. The
-    /// remaining components only descend, through directories or through links that satisfy the same rule. Therefore no chain of
-    /// links leaves the tree.
+    /// All `..` components must be at the beginning of the target, and the target must not have more of them than the
+    /// link has parent directories. The parent directories of a link are never links themselves, so these components
+    /// lead to a directory inside the tree. The remaining components lead through directories or through links that
+    /// satisfy the same rule. Therefore, no chain of links leaves the tree.
     pub(super) fn check_link(&self, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
         check_target(target, limits)?;
         if target.contains(&b'\\') {
@@ -180,7 +181,7 @@ impl EntryName {
     }
 }
 
-/// Checks the rules for the targets of symbolic links in all archives.
+/// Checks the rules that apply to the target of every symbolic link, regardless of the content of the archive.
 fn check_target(target: &[u8], limits: &Limits) -> Result<(), LinkError> {
     if target.is_empty() {
         return Err(LinkError::Empty);

@@ -24,8 +24,8 @@ use super::settings::FetchSettings;
 use super::shared::Shared;
 use super::target::Target;
 
-/// Maximum number of body chunks that wait in memory to be written to disk. The chunks and the read buffers of the
-/// client need less than 4 MiB.
+/// Maximum number of body chunks in memory that are not yet written to disk. The chunks and the read buffers of the
+/// HTTP client need less than 4 MiB.
 const MAX_CHUNKS: usize = 8;
 
 impl Shared {
@@ -50,8 +50,8 @@ impl Shared {
         self.download_attempts.fetch_add(1, Ordering::Relaxed);
         let response = self.request(target).await?;
         check_status(&response, target).inspect_err(|error| self.postponed.record(&target.url, error))?;
-        // Rejects a declared length above the limit without reading the body. If the declared length is too small, the
-        // limit applies while the body is read.
+        // Rejects a declared length above the limit without reading the body. If the declared length is too small,
+        // `forward` enforces the limit while it reads the body.
         if response.content_length().is_some_and(|length| length > self.settings.download_bytes) {
             return Err(self.too_large(target));
         }
@@ -61,7 +61,7 @@ impl Shared {
         let body = self.forward(response.bytes_stream(), chunks, target).await;
         let stored = |error| store_error(error, target, digest);
         let stopped = |error: tokio::task::JoinError| store_failure(digest, error.to_string());
-        // An error of the store takes precedence, because it is the reason why the read of the body stopped.
+        // An error of the store takes precedence, because this error also stops the read of the body.
         let incoming = writer.await.map_err(stopped)?.map_err(stored)?;
         body?;
         let expected = digest.clone();
@@ -167,8 +167,8 @@ fn store_failure(digest: &Digest, cause: String) -> FetchError {
     FetchError::Store { digest: digest.clone(), cause }
 }
 
-/// Returns the messages of all causes. The innermost cause is the most useful, for example "connection refused" or "dns
-/// error".
+/// Returns the messages of the error and of all its causes. Only the innermost cause contains the actual reason, for
+/// example "connection refused" or "dns error".
 fn cause_of(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut causes = Vec::new();
@@ -184,8 +184,8 @@ fn cause_of(error: reqwest::Error) -> String {
 /// Path of the system CA certificates on common Linux distributions.
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Builds an HTTP client. The client does not follow redirects, which could bypass the allowed hosts, and does not use
-/// a proxy, because artifact servers are inside the cluster.
+/// Builds an HTTP client. The client does not follow redirects, because a redirect could lead to a host that is not
+/// allowed. It uses no proxy, because artifact servers are inside the cluster.
 pub(super) fn client(settings: &FetchSettings) -> Result<reqwest::Client, FetchError> {
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls(settings)?)
@@ -208,8 +208,7 @@ fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {
                 return Err(FetchError::Settings { why });
             }
         }
-        // Not an error, because an image without system certificates can still download the artifacts that Flux serves
-        // over HTTP.
+        // Missing system certificates are not an error, because Flux usually serves artifacts over HTTP.
         None => {
             roots.add_parsable_certificates(read_certificates(Path::new(SYSTEM_CERTIFICATES)).unwrap_or_default());
         }

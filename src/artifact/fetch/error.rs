@@ -1,5 +1,5 @@
-//! Errors of fetching an artifact, and the URLs that must not be requested before a `Retry-After` time. Error messages
-//! omit the user name, password and query of a URL, because these parts can be secret.
+//! The errors of artifact downloads, and the `Retry-After` times of URLs. Error messages omit the user name, the
+//! password and the query of a URL, because these parts can be secret.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use url::Url;
 
 use super::super::digest::Digest;
 
-/// The reason why an artifact could not be fetched. Callers that share a download receive the same error.
+/// The reason why a fetch of an artifact failed. Callers that share a download receive the same error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     #[error("failed to set up artifact downloads: {why}")]
@@ -32,7 +32,7 @@ pub enum FetchError {
     NotFound { url: String },
     #[error("failed to fetch {url}: HTTP status {status}{}", explain(*status, *retry_after))]
     Status { url: String, status: u16, retry_after: Option<Duration> },
-    /// An earlier response contained a `Retry-After` time that has not passed yet.
+    /// The controller sent no request, because the `Retry-After` time in an earlier response has not passed yet.
     #[error("{error}")]
     Postponed { error: Box<FetchError>, left: Duration },
     /// The message omits the digest of the received bytes: a caller without permission to read an artifact must not learn the
@@ -52,7 +52,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Returns the time until the server permits a retry, if it sent a `Retry-After` header.
+    /// Returns the remaining time before a retry, or `None` if the server sent no `Retry-After` header.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             FetchError::Status { retry_after, .. } => *retry_after,
@@ -61,7 +61,8 @@ impl FetchError {
         }
     }
 
-    /// Returns whether the content of the response is wrong or too large. A retry is then unlikely to succeed.
+    /// Returns whether the content of the response is wrong or too large. A retry after such an error is unlikely to
+    /// succeed.
     pub fn is_about_content(&self) -> bool {
         matches!(self, FetchError::DigestMismatch { .. } | FetchError::TooLarge { .. })
     }
@@ -75,13 +76,15 @@ fn explain(status: u16, retry_after: Option<Duration>) -> String {
     }
 }
 
-/// Maximum value of `Retry-After`. Prevents a server from blocking downloads for days.
+/// Maximum wait time that the controller accepts in a `Retry-After` header. Without this limit, a server could block
+/// downloads for days.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// Maximum number of recorded URLs. A further URL replaces the URL with the earliest retry time.
+/// Maximum number of recorded URLs. An additional URL replaces the URL with the earliest retry time.
 const MAX_URLS: usize = 1024;
 
-/// URLs that must not be requested before a recorded time. Until this time, callers receive the recorded error.
+/// The errors of URLs whose `Retry-After` time has not passed yet. Until this time, a fetch from the URL returns the
+/// recorded error without a request.
 #[derive(Debug, Default)]
 pub(super) struct RetryAfter {
     requests: Mutex<HashMap<Url, Postponement>>,
@@ -94,7 +97,7 @@ struct Postponement {
 }
 
 impl RetryAfter {
-    /// Records `error` for `url` if it contains a `Retry-After` time.
+    /// Records `error` for `url` if the error contains a `Retry-After` time.
     pub(super) fn record(&self, url: &Url, error: &FetchError) {
         let Some(wait) = error.retry_after().filter(|wait| !wait.is_zero()) else { return };
         let now = Instant::now();

@@ -25,8 +25,8 @@ use target::Target;
 pub struct Fetched {
     /// The artifact in the store.
     pub artifact: Pinned,
-    /// Whether this call added the artifact to the store: by a download that the call started or joined, or by
-    /// [`Fetcher::keep`].
+    /// Whether this call added the artifact to the store, either with [`Fetcher::keep`] or with a download that the
+    /// call started or joined.
     pub downloaded: bool,
 }
 
@@ -56,9 +56,9 @@ impl Fetcher {
     /// the artifact from the URL. Concurrent calls with the same digest and URL share one download and its result.
     ///
     /// # Errors
-    /// Fails if the URL is not allowed, or if the server does not serve the artifact. Also fails if the response has
-    /// the wrong digest, exceeds the size limit or exceeds the timeout, or if the artifact cannot be stored. Retries
-    /// once if the connection breaks; the caller is responsible for all other retries. After a response with a
+    /// Fails if the URL is not allowed, if the server does not serve the artifact, or if the download times out. Also
+    /// fails if the response has a wrong digest or exceeds the size limit, or if the artifact cannot be stored. Retries
+    /// once if the connection breaks. The caller is responsible for all other retries. After a response with a
     /// `Retry-After` header, calls for the same URL fail without a request until the time in the header.
     pub async fn fetch(&self, url: &str, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
         let store = &self.shared.store;

@@ -1,4 +1,4 @@
-//! Settings for fetching artifacts, and the hosts from which artifacts may be fetched.
+//! Settings for artifact downloads, including the allowed hosts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::super::rules::Limits;
 pub struct FetchSettings {
     /// Hosts from which artifacts may be fetched.
     pub allowed_hosts: AllowedHosts,
-    /// Host and port that replace the host and port of all URLs, except the URLs of source-watcher. A controller
-    /// outside the cluster needs this setting. The Flux controllers read this setting from the environment variable
-    /// `SOURCE_CONTROLLER_LOCALHOST`.
+    /// Host and port that replace the host and port of all URLs except those of source-watcher. This setting is
+    /// necessary for a controller outside the cluster. The Flux controllers read this setting from the environment
+    /// variable `SOURCE_CONTROLLER_LOCALHOST`.
     pub source_controller_host: Option<String>,
     /// Host and port that replace the host and port of the URLs of source-watcher. The Flux controllers read this
     /// setting from the environment variable `SOURCE_WATCHER_LOCALHOST`.
@@ -28,9 +28,9 @@ pub struct FetchSettings {
     pub download_bytes: u64,
     /// Timeout for opening a connection. Default: 5 s.
     pub connect_timeout: Duration,
-    /// Maximum time without data from the server. Default: 30 s.
+    /// Timeout for the next data from the server. Default: 30 s.
     pub idle_timeout: Duration,
-    /// Maximum duration of a download. Default: 4 min. The default is shorter than the timeout of a reconciliation, so
+    /// Timeout of a whole download. Default: 4 min. The default is shorter than the timeout of a reconciliation, so
     /// that the reconciliation can report the download timeout.
     pub overall_timeout: Duration,
 }
@@ -58,8 +58,9 @@ impl FetchSettings {
     }
 }
 
-/// Hosts from which artifacts may be fetched. A user who can write the status of a source controls the URL. The
-/// restriction prevents such a user from directing requests to services that only the controller can reach.
+/// Hosts from which the controller may fetch artifacts. A user who can write the status of a source controls the URL of
+/// its artifact. The restriction prevents such a user from directing requests to services that only the controller can
+/// reach.
 ///
 /// The allowed hosts are the Services of one namespace and explicitly listed hosts.
 #[derive(Clone, Debug, Default)]
@@ -95,9 +96,9 @@ impl AllowedHosts {
         Self::default()
     }
 
-    /// Returns a value that allows the Services of `namespace` in the forms `<service>.<namespace>`, `<service>.<namespace>.svc`
-    /// and `<service>.<namespace>.svc.<cluster domain>`, with or without a trailing dot, on any port. The cluster domain is
-    /// usually `cluster.local`.
+    /// Returns a value that allows the Services of `namespace` on any port. Accepts the forms `<service>.<namespace>`,
+    /// `<service>.<namespace>.svc` and `<service>.<namespace>.svc.<cluster domain>`, with or without a trailing dot.
+    /// The cluster domain is usually `cluster.local`.
     pub fn services_of(namespace: &str, cluster_domain: &str) -> Self {
         let services = Services {
             namespace: namespace.to_lowercase(),
@@ -106,8 +107,8 @@ impl AllowedHosts {
         Self { services: Some(services), named: Vec::new() }
     }
 
-    /// Allows an additional host: `name`, `name:port`, `address` or `[address]:port`. If `text` contains no port, every port is
-    /// allowed.
+    /// Allows an additional host: `name`, `name:port`, `address` or `[address]:port`. If `text` contains no port,
+    /// allows every port.
     ///
     /// # Errors
     /// Fails if `text` is not a host.
@@ -117,9 +118,9 @@ impl AllowedHosts {
         Ok(self)
     }
 
-    /// Returns the host to connect to, or `None` if the URL is not allowed. Expands short Service names to fully
-    /// qualified names. Otherwise, the DNS search list would determine the target, and names such as `service.dev` also
-    /// exist on the Internet.
+    /// Returns the host for the connection, or `None` if the URL is not allowed. Expands a short Service name to a
+    /// fully qualified name. Without this expansion, the DNS search list would determine the target, and a name such as
+    /// `service.dev` could resolve to a host on the Internet.
     pub(super) fn permit(&self, url: &Url) -> Option<String> {
         let host = without_dot(url.host()?.to_owned());
         let named = self
@@ -156,7 +157,7 @@ impl Services {
 pub(super) fn split_port(text: &str) -> Result<(Host, Option<u16>), InvalidHost> {
     let invalid = |why: &str| InvalidHost { text: text.to_owned(), why: why.to_owned() };
     let (name, port) = match text.rsplit_once(':') {
-        // Does not split an IPv6 address without brackets, because its colons do not separate a port.
+        // An IPv6 address without brackets contains no port, because its colons are part of the address.
         Some((name, port)) if !port.contains(']') && (name.starts_with('[') || !name.contains(':')) => {
             let port = port.parse().map_err(|_| invalid("port must be a number from 0 to 65535"))?;
             (name, Some(port))

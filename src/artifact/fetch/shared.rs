@@ -31,8 +31,8 @@ impl Shared {
         granted.map(drop).map_err(|error| FetchError::Store { digest: digest.clone(), cause: error.to_string() })
     }
 
-    /// Returns the artifact if it is in the store. To verify a file of an earlier process, the first access reads the
-    /// whole file.
+    /// Returns the artifact if the store contains it. If an earlier process stored the artifact, the first access reads
+    /// the whole file to verify the digest.
     pub(super) async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
         let (store, expected) = (self.store.clone(), digest.clone());
         let opened = tokio::task::spawn_blocking(move || store.open_artifact(&expected)).await;
@@ -53,11 +53,12 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
     let guard = InProgressGuard { shared: Arc::clone(shared), key: key.clone(), number };
     let target = target.clone();
     let download = async move {
-        // Moves `guard` into the future, so that the entry is removed from the table when the download ends or is
-        // dropped.
+        // Moves `guard` into the future. The guard then removes the entry from the table when the download ends or the
+        // future is dropped.
         let guard = guard;
         let (InProgressGuard { shared, key: (digest, url), .. }, store) = (&guard, &guard.shared.store);
-        // Another download can finish after the caller has checked the store and before this download is in the table.
+        // Checks the store again, because another download can finish between the check of the caller and the start of
+        // this download.
         if store.was_downloaded_from(digest, url.as_str())
             && let Some(artifact) = shared.stored(digest).await?
         {
@@ -75,7 +76,7 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
     download
 }
 
-/// Guard for the entry of a download in the table. Dropping it removes the entry.
+/// Guard for the entry of a download in the table. Dropping the guard removes the entry.
 struct InProgressGuard {
     shared: Arc<Shared>,
     key: Key,
@@ -92,8 +93,8 @@ impl Drop for InProgressGuard {
     }
 }
 
-/// The shared result of a download. The download progresses while at least one caller polls it. Dropping the last clone cancels
-/// the download.
+/// The future result of a download, shared by all callers. The download progresses while at least one caller polls the
+/// future. Dropping the last clone cancels the download.
 pub(super) type SharedDownload = SharedFuture<BoxFuture<'static, Result<Pinned, FetchError>>>;
 
 /// Downloads in progress.

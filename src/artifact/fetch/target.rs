@@ -15,10 +15,10 @@ const MAX_URL: usize = 4096;
 pub(super) struct Target {
     /// URL of the request.
     pub(super) url: Url,
-    /// Value of the `Host` header, without the trailing dot, which only the DNS resolver needs.
+    /// Value of the `Host` header. Has no trailing dot, because only the DNS resolver needs the dot.
     pub(super) host: String,
-    /// URL for messages: the URL in the source without user name, password and query, because these parts can be
-    /// secret.
+    /// URL for messages: the URL in the source without the user name, the password and the query, because these parts
+    /// can be secret.
     pub(super) shown: String,
     /// Namespace of the source of the artifact, if the path of the URL contains it.
     owner: Option<String>,
@@ -64,8 +64,8 @@ impl Target {
     }
 }
 
-/// Possible first segments of a path in Flux storage: the kinds of sources. The namespace and the name of the source
-/// are the next segments.
+/// Possible first segments of a path in Flux storage: the kinds of sources. The next two segments are the namespace and
+/// the name of the source.
 const STORED_KINDS: [&str; 6] =
     ["bucket", "externalartifact", "gitrepository", "helmchart", "helmrepository", "ocirepository"];
 
@@ -75,8 +75,8 @@ fn is_flux_storage(url: &Url) -> bool {
     matches!(service, "source-controller" | "source-watcher")
 }
 
-/// Returns the namespace of the source of an artifact in Flux storage. Decodes and normalizes the path in the same way
-/// as the server.
+/// Returns the namespace of the source of an artifact in Flux storage. Decodes and normalizes the path of the URL in
+/// the same way as the artifact server.
 fn owner(url: &Url) -> Option<String> {
     let path = percent_decode_str(url.path()).decode_utf8_lossy();
     let mut parts = Vec::new();
@@ -94,13 +94,13 @@ fn owner(url: &Url) -> Option<String> {
 }
 
 fn parse(text: &str) -> Result<(Url, String), FetchError> {
-    // An invalid URL can still contain secrets before an "@" or after a "?".
+    // Removes the parts before an "@" and after a "?", because even an invalid URL can contain secrets there.
     let hidden = || {
         let host_and_more = text.rsplit('@').next().unwrap_or_default();
         quoted(host_and_more.split('?').next().unwrap_or_default())
     };
     if text.len() > MAX_URL {
-        let why = format!("must not exceed {MAX_URL} bytes, has {}", text.len());
+        let why = format!("must not exceed {MAX_URL} bytes, but has {}", text.len());
         return Err(FetchError::Url { url: hidden(), why });
     }
     let url = Url::parse(text).map_err(|cause| FetchError::Url { url: hidden(), why: cause.to_string() })?;

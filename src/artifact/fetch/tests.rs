@@ -12,7 +12,7 @@ mod server;
 
 use server::{Response, Server};
 
-/// A fetcher that has its own store and fetches only from loopback addresses.
+/// A fetcher with its own store. The fetcher accepts only URLs with loopback addresses.
 struct Fixture {
     fetcher: Fetcher,
     store: Store,

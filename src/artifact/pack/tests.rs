@@ -185,7 +185,7 @@ proptest! {
         let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         for (name, (content, executable)) in &files {
             let path = from.path().join(name);
-            // Skips a file if its name contains ".." or is also the name of a directory.
+            // Skips a file if its name contains ".." or if a directory has the same name.
             if name.contains("..") || fs::create_dir_all(path.parent().unwrap()).is_err() || path.is_dir() {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! An artifact that is being written to the store. Hashes the artifact during the write. Readers can open the artifact
-//! when it is complete and verified.
+//! Writes artifacts to the store and computes their digests during the write. Readers can open an artifact after it is
+//! complete and verified.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 use super::super::digest::{Algorithm, Digest, Hasher};
 use super::index::{Blob, Grants, Index, Pinned, State, StoreError, file_name};
 
-/// An artifact that is being written. Dropping this value without a commit removes the file.
+/// An incomplete artifact. Dropping this value without a commit removes the file of the artifact.
 #[derive(Debug)]
 pub struct Incoming {
     // The order of the fields determines the drop order: the file is removed before its reserved space is released.
@@ -43,8 +43,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// Returns the path of the file, so that a child process can write the file. The caller must then call
-    /// [`Incoming::hash_file`].
+    /// Returns the path of the file, so that a child process can write the file. After the child process has written
+    /// the file, the caller must call [`Incoming::hash_file`].
     pub fn path(&self) -> &Path {
         self.file.path()
     }
@@ -79,7 +79,7 @@ impl Incoming {
         self.size
     }
 
-    /// Completes the artifact. Adds it to the store if its digest is `expected`.
+    /// Completes the artifact, and adds the artifact to the store if its digest is `expected`.
     ///
     /// # Errors
     /// Fails if the digest is not `expected` or if writing to disk fails. Both errors discard the artifact.
@@ -91,7 +91,8 @@ impl Incoming {
         self.store(found)
     }
 
-    /// Completes an artifact that the controller built. Its digest is computed from its content.
+    /// Completes an artifact that the controller built, and adds the artifact to the store under the digest of its
+    /// content.
     ///
     /// # Errors
     /// Fails if writing to disk fails. The error discards the artifact.
@@ -111,8 +112,8 @@ impl Incoming {
         if let Some(entry) = state.entries.get(&digest).filter(|entry| entry.verified) {
             return Ok(Pinned { blob: Arc::clone(&entry.blob) });
         }
-        // Replaces an existing file of an earlier process, because the file is not verified. Also removes the grants of
-        // this file: if the file was corrupted, the grants do not apply to the new content.
+        // Replaces an existing file of an earlier process, because this process has not verified the file. Also removes
+        // the grants of the file: if the file was corrupted, the grants do not apply to the new content.
         state.remove(&digest)?;
         file.persist(&path).map_err(|error| failed(error.error))?;
         reservation.release(&mut state);
@@ -124,7 +125,7 @@ impl Incoming {
     }
 }
 
-/// Permits the caller to pack an archive directly into the store.
+/// With this implementation, a caller can pack an archive directly into the store.
 impl Write for Incoming {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.append(bytes).map_err(io::Error::other)?;

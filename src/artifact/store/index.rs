@@ -60,8 +60,8 @@ impl Pinned {
     }
 }
 
-/// State that all clones of a store share. Code holds the mutex while it updates the state or renames or removes a
-/// file, but never while it copies or hashes content.
+/// State that all clones of a store share. The mutex is locked while the store updates the state, renames a file or
+/// removes a file, but never while the store copies or hashes content.
 #[derive(Debug)]
 pub(super) struct Index {
     pub(super) complete: PathBuf,
@@ -82,8 +82,8 @@ pub(super) struct State {
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Each [`Pinned`] also holds a reference to the blob. The store can evict the artifact if this entry holds the
-    /// only reference.
+    /// The artifact. Each [`Pinned`] also holds a reference to it. The store can evict the artifact if this entry holds
+    /// the only reference.
     pub(super) blob: Arc<Blob>,
     last_used: u64,
     /// Whether this process has verified the digest. An artifact that an earlier process stored is initially not verified.
@@ -102,11 +102,11 @@ pub(super) struct Blob {
 
 impl Index {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Ignores the poisoning of the mutex. This is safe, because no code panics while the state is inconsistent.
+        // Ignores the poisoning of the mutex, because no code can panic while the state is inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pins an artifact and returns whether this process has verified it.
+    /// Pins an artifact. Also returns whether this process has verified the artifact.
     pub(super) fn pin(&self, digest: &Digest) -> Option<(Pinned, bool)> {
         let mut state = self.lock();
         state.clock += 1;
@@ -154,8 +154,8 @@ impl Index {
 
 impl Drop for Index {
     fn drop(&mut self) {
-        // Unlocks explicitly: a child process that is starting can hold a copy of the file descriptor, and then closing
-        // the file does not release the lock.
+        // Unlocks explicitly: a child process that is starting can hold a copy of the file descriptor, and closing the
+        // file would then not release the lock.
         if let Err(cause) = self.lock.unlock() {
             tracing::debug!(%cause, "failed to unlock the artifact store");
         }
@@ -175,7 +175,7 @@ impl State {
     pub(super) fn remove(&mut self, digest: &Digest) -> Result<(), StoreError> {
         let Some(entry) = self.entries.remove(digest) else { return Ok(()) };
         self.complete_bytes = self.complete_bytes.saturating_sub(entry.blob.size);
-        // Removes the grants before the file: after a crash between these steps, no namespace may read the file.
+        // Removes the grants before the file, so that no namespace may read the file after a crash between these steps.
         let failed = |cause| StoreError::Remove { path: entry.blob.path.clone(), cause };
         entry.grants.remove().map_err(failed)?;
         match fs::remove_file(&entry.blob.path) {
@@ -191,7 +191,7 @@ impl State {
 }
 
 impl Blob {
-    /// Returns whether the content of the file matches its digest. For a verified file, only the size is checked.
+    /// Returns whether the content of the file matches its digest. If `verified` is true, compares only the size.
     pub(super) fn is_intact(&self, verified: bool) -> io::Result<bool> {
         if verified {
             return Ok(fs::metadata(&self.path)?.len() == self.size);
@@ -201,18 +201,19 @@ impl Blob {
     }
 }
 
-/// Returns the file name of an artifact: its digest with `-` instead of `:`, which some volumes do not allow.
+/// Returns the file name of an artifact: its digest with `-` instead of `:`, because some file systems do not allow
+/// `:`.
 pub(super) fn file_name(digest: &Digest) -> String {
     format!("{}-{}", digest.algorithm(), digest.hex())
 }
 
-/// Maximum number of namespaces that may read one artifact. A further grant replaces the oldest grant, whose namespace
-/// must then download the artifact again.
+/// Maximum number of namespaces that may read one artifact. An additional grant replaces the oldest grant. The
+/// namespace of the oldest grant must then download the artifact again.
 const MAX_NAMESPACES: usize = 1024;
 
-/// The namespaces that may read one artifact, because a source in each of these namespaces produced it. A digest is not
-/// secret, so knowledge of the digest does not grant access. The grants survive restarts in a file with one namespace
-/// per line.
+/// The namespaces that may read one artifact. In each of these namespaces, a source has produced the artifact. A digest
+/// is not secret, so knowledge of the digest does not grant access. A file with one namespace per line preserves the
+/// grants across restarts.
 #[derive(Debug)]
 pub(super) struct Grants {
     path: PathBuf,
@@ -234,7 +235,7 @@ impl Grants {
         self.namespaces.iter().any(|granted| granted == namespace)
     }
 
-    /// Adds a namespace, first to the file and then in memory.
+    /// Adds a grant for a namespace, first to the file and then in memory.
     pub(super) fn add(&mut self, namespace: &str) -> io::Result<()> {
         if self.has(namespace) {
             return Ok(());

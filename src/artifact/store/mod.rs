@@ -42,9 +42,9 @@ pub struct Usage {
 }
 
 impl Store {
-    /// Opens the store in a directory. Creates the directory if it does not exist. The store never exceeds
-    /// `capacity_bytes`. Removes incomplete files of an earlier process. Keeps complete files, and verifies each of
-    /// them before its first use.
+    /// Opens the store in a directory. Creates the directory if it does not exist. Removes incomplete files of an
+    /// earlier process. Keeps complete files, and verifies each of them before its first use. The total size of the
+    /// artifacts never exceeds `capacity_bytes`.
     ///
     /// # Errors
     /// Fails if the directory cannot be prepared or if another process has the store open.
@@ -103,9 +103,9 @@ impl Store {
         Ok(Some(pinned))
     }
 
-    /// Permits the namespace to read the artifact while the store contains it, even after a restart. The caller must
-    /// first verify that a source in the namespace has produced the artifact. Returns `false` if the store does not
-    /// contain the artifact.
+    /// Permits the namespace to read the artifact as long as the store contains the artifact, even after a restart. The
+    /// caller must first verify that a source in the namespace has produced the artifact. Returns `false` if the store
+    /// does not contain the artifact.
     ///
     /// # Errors
     /// Fails if the grant cannot be written.
@@ -149,7 +149,7 @@ impl Store {
         state.entries.get(digest).is_some_and(|entry| entry.urls.iter().any(|known| known == url))
     }
 
-    /// Starts writing an artifact. `algorithm` is the algorithm of its digest.
+    /// Starts writing an artifact. `algorithm` is the hash algorithm of the digest of the artifact.
     ///
     /// # Errors
     /// Fails if the file cannot be created.
@@ -184,7 +184,7 @@ fn parse_file_name(name: &str) -> Option<Digest> {
     name.replacen('-', ":", 1).parse().ok()
 }
 
-/// Removes grants of artifacts that no longer exist.
+/// Removes the grants of artifacts that the store no longer contains.
 fn remove_orphans(grants: &Path, state: &State) -> io::Result<()> {
     for file in fs::read_dir(grants)? {
         let file = file?;
@@ -196,7 +196,7 @@ fn remove_orphans(grants: &Path, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the complete files of an earlier process, oldest first. Ignores files whose names are not digests.
+/// Returns the complete files of an earlier process, oldest first. Ignores a file whose name is not a digest.
 fn leftover_files(complete: &Path) -> io::Result<Vec<Blob>> {
     let mut found = Vec::new();
     for file in fs::read_dir(complete)? {

@@ -7,7 +7,7 @@ use tar::{Entry, EntryType};
 use super::super::quote::{quoted, quoted_bytes};
 use super::tree::UnpackError;
 
-/// Maximum size of an extension header, in bytes. Valid names are much shorter.
+/// Maximum size of an extension header, in bytes. A valid extension header is much smaller.
 const MAX_HEADER_SIZE: u64 = 256 * 1024;
 
 /// The extension headers that precede an entry.
@@ -43,7 +43,7 @@ pub(super) fn is_extension(kind: EntryType) -> bool {
 }
 
 impl Extended {
-    /// Reads `entry` if it is an extension header. Otherwise, returns `false` without reading it.
+    /// Reads `entry` if it is an extension header. Otherwise, returns `false` without reading `entry`.
     pub(super) fn absorb<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<bool, UnpackError> {
         let kind = entry.header().entry_type();
         match kind {
@@ -79,8 +79,8 @@ impl Extended {
         let own_name = || header.path_bytes().into_owned();
         let own_link = || header.link_name_bytes().map(|link| link.into_owned()).unwrap_or_default();
         let name = self.long_name.or(self.path).unwrap_or_else(own_name);
-        // Rejects two different sizes. Tar readers disagree about their precedence, so such an archive could hide
-        // entries from some readers.
+        // Rejects an entry with two different sizes. Tar readers disagree about the precedence of the sizes, so such an
+        // archive could hide entries from some readers.
         if self.size.is_some_and(|size| size != entry.size()) {
             let cause = format!("entry {} has two sizes in its headers", quoted_bytes(&name));
             return Err(UnpackError::Broken { cause });

@@ -1,8 +1,8 @@
-//! Unpacks archives. Every archive can be malicious, so the same rules apply to the archives of all sources.
+//! Unpacks archives. The same rules apply to the archives of all sources, because every archive can be malicious.
 //!
 //! An archive is a gzip-compressed tar stream. It can contain regular files, directories, and symbolic links whose
-//! targets are inside the tree. Any other kind of entry is an error. The limits apply to the bytes that are
-//! decompressed and written, not to the sizes in headers.
+//! targets are inside the tree. Any other kind of entry is an error. The limits apply to the number of decompressed and
+//! written bytes, not to the sizes in headers.
 
 mod extended;
 #[cfg(test)]
@@ -66,11 +66,12 @@ fn unpack_content(content: Content, reader: impl Read, into: &Path, limits: &Lim
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
 }
 
-/// Reads a complete archive without unpacking it. The caller can thus reject an archive with too many entries or bytes
-/// before it creates files: creating and removing so many files can take minutes.
+/// Reads a complete archive and checks its limits without creating files. Creating and removing the files of an archive
+/// with too many entries or bytes can take minutes, so callers survey an archive before they unpack it.
 ///
 /// # Errors
-/// Fails if a limit is exceeded. Ignores other errors in the archive, because [`unpack()`] reports them in more detail.
+/// Fails if the archive exceeds a limit. Ignores other errors in the archive, because [`unpack()`] reports them in more
+/// detail.
 pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
     let (mut archive, meter) = open(reader, limits);
     let mut place = String::new();
@@ -100,7 +101,7 @@ fn entry_place(name: &[u8]) -> String {
     format!("in entry {}", quoted_bytes(name))
 }
 
-/// Returns the error for an exceeded limit. `place` describes the current entry, and is empty before the first entry.
+/// Returns the error for an exceeded limit. `place` describes the current entry. It is empty before the first entry.
 fn limit_error(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
     let place = if place.is_empty() { "before the first entry" } else { place }.to_owned();
     match breach {
@@ -180,7 +181,7 @@ impl Unpacking<'_> {
     }
 
     fn unpack_directory(&mut self, name: &EntryName) -> Result<(), UnpackError> {
-        // The root of the archive is the destination itself.
+        // The root of the archive is the destination directory, which already exists.
         if name.is_root() { Ok(()) } else { self.tree.create_directory(name) }
     }
 
@@ -219,8 +220,8 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Determines the reason for a failed read. The library reports only the error of the outermost reader, which can
-    /// hide the original error.
+    /// Determines the reason for a failed read. The library reports only the error of the outermost reader, and this
+    /// error can hide the original error.
     fn explain(&self, cause: &io::Error) -> UnpackError {
         let error = if cause.kind() == io::ErrorKind::UnexpectedEof || self.meter.is_at_end() {
             UnpackError::Truncated
@@ -315,7 +316,7 @@ impl<R: Read> Read for LimitedReader<R> {
 }
 
 impl<R> LimitedReader<R> {
-    /// Records the exceeded limit in the meter, because the libraries that call this reader discard the error.
+    /// Records the exceeded limit in the meter, because the libraries that read from this reader discard the error.
     fn stop(&self, breach: Breach) -> io::Error {
         self.meter.breach.set(Some(breach));
         io::Error::other("archive exceeds a limit")

@@ -84,7 +84,7 @@ fn only_the_executable_bit_of_a_file_mode_is_kept() {
         .end();
     place.unpack(&archive, &Limits::default()).unwrap();
     for (name, of_owner) in [("closed", 0o700), ("closed/plain", 0o600), ("closed/run", 0o700)] {
-        // The permission bits for group and others depend on the umask.
+        // Ignores the permission bits for the group and others, which depend on the umask.
         assert_eq!(place.mode(name) & 0o7722, of_owner, "{name}");
     }
     assert_eq!(place.mode("closed/plain") & 0o111, 0);
@@ -255,10 +255,10 @@ fn the_number_depth_and_name_length_of_entries_are_limited() {
             Tar::default().file("a", b"").file("a", b"").file("a", b"").file("a", b"").file("a", b""),
             "limit of 4 entries",
         ),
-        (Tar::default().file("a/b/c/d", b""), "more than 3 levels deep, has 4"),
-        (Tar::default().file("abcdefghijk", b""), "more than 10 bytes, has a component of 11"),
-        (Tar::default().file("abcdefghij/abcdefghij", b""), "exceed 20 bytes, has 21"),
-        (Tar::default().link("a", &"b/".repeat(11)), "exceed 20 bytes, has 22"),
+        (Tar::default().file("a/b/c/d", b""), "more than 3 levels deep, but has 4"),
+        (Tar::default().file("abcdefghijk", b""), "more than 10 bytes, but has a component of 11"),
+        (Tar::default().file("abcdefghij/abcdefghij", b""), "exceed 20 bytes, but has 21"),
+        (Tar::default().link("a", &"b/".repeat(11)), "exceed 20 bytes, but has 22"),
     ];
     for (archive, message) in table {
         let error = refusal(&archive.end(), &limits);

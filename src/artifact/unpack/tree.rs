@@ -1,5 +1,5 @@
 //! Writes the entries of an archive to disk, and defines the errors of unpacking. Accesses all files through directory
-//! handles, which confine the access to the tree.
+//! handles, which prevent access to files outside the tree.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ use cap_std::fs::{Dir, DirBuilder, DirBuilderExt, File, FileType, OpenOptions, O
 use super::super::quote::quoted_bytes;
 use super::super::rules::{EntryName, Limits, LinkError, NameError};
 
-/// The reason why an archive was not unpacked completely. The caller removes the files that exist after the error.
+/// The reason why unpacking failed. The caller must remove the files that were created before the error.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     #[error("failed to unpack into {path}: {why}")]
@@ -68,7 +68,7 @@ pub(super) struct TreeWriter<'limits> {
     /// Paths that are directories and not links. They remain directories, because this module never replaces a
     /// directory.
     directories: HashSet<PathBuf>,
-    /// The last opened directory, as a cache: archives usually list files directory by directory.
+    /// Cache of the last opened directory. Archives usually list the files of one directory after another.
     current: Option<(PathBuf, Dir)>,
     buffer: Vec<u8>,
     pub(super) entries: u64,
@@ -147,7 +147,7 @@ impl<'limits> TreeWriter<'limits> {
                     return Err(occupied(name, there.file_type()));
                 }
                 // The later of two entries with the same name takes precedence. Unlinks the old file instead of
-                // overwriting it.
+                // overwriting its content.
                 parent.remove_file(&last).and_then(|()| parent.open_with(&last, &options))
             }
             made => {
@@ -158,8 +158,8 @@ impl<'limits> TreeWriter<'limits> {
         made.map_err(|cause| write_error(name, cause))
     }
 
-    /// Opens the parent directory of an entry. Creates the directory if it does not exist. Returns the directory and
-    /// the last component of the entry name.
+    /// Opens the parent directory of an entry, and creates the directory if necessary. Returns the directory and the
+    /// last component of the entry name.
     fn parent(&mut self, name: &EntryName) -> Result<(Dir, OsString), UnpackError> {
         let last = name.path().file_name().unwrap_or_default().to_owned();
         let path = name.path().parent().unwrap_or_else(|| Path::new(""));

@@ -1,5 +1,5 @@
-//! Tests for artifacts over HTTPS. The client verifies the certificate and does not require a process-wide crypto
-//! provider.
+//! Tests for artifact downloads over HTTPS. The client verifies the certificate and does not require a process-wide
+//! crypto provider.
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::PrivateKeyDer;

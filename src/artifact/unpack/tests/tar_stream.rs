@@ -4,7 +4,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{EntryType, Header};
 
-/// A tar stream that the tests build from single headers, because libraries do not write the necessary invalid entries.
+/// A tar stream that a test builds header by header. Tar libraries cannot write the invalid entries that the tests
+/// need.
 #[derive(Default)]
 pub(super) struct Tar(pub(super) Vec<u8>);
 
