@@ -1,5 +1,5 @@
-//! Reads sources that are Kubernetes objects: objects of any API group with `status.artifact`, and Programs, whose
-//! content the controller packs into artifacts.
+//! Reads sources that are Kubernetes objects. A source is an object of any API group with `status.artifact`, or a
+//! Program. The controller packs the content of a Program into an artifact.
 
 mod metadata;
 
@@ -25,10 +25,10 @@ use crate::source::{Origin, Resolved, Unavailable, program};
 pub const GROUP: &str = "source.toolkit.fluxcd.io";
 /// Kind of the Git repositories of [`GROUP`].
 const GIT: &str = "GitRepository";
-/// Kinds of [`GROUP`] that may be used without `apiVersion`.
+/// Kinds of [`GROUP`] to which a reference without `apiVersion` can refer.
 pub const KINDS: [&str; 4] = [GIT, "OCIRepository", "Bucket", "ExternalArtifact"];
-/// Label of ClusterRoles. If its value is `true`, the rules of the ClusterRole are aggregated into the ClusterRole of
-/// the controller. See `config/rbac`.
+/// Label that aggregates the rules of a ClusterRole into the ClusterRole of the controller if the value of the label is
+/// `true`. See `config/rbac`.
 pub const LABEL_SOURCE_READER: &str = "pulumi.com/aggregate-to-source-reader";
 /// Field in the status of a GitRepository that contains the artifacts of included repositories.
 const INCLUDED: &str = "includedArtifacts";
@@ -47,14 +47,14 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Validates the source reference of a Stack. Ignores the version in `apiVersion`, because the controller reads the
-    /// source in the preferred version of the API server.
+    /// Validates the source reference of a Stack. Ignores the version in `apiVersion`, because the controller reads
+    /// every source in the preferred version of the API server.
     pub fn parse(source: &FluxSource) -> Result<Self, Unavailable> {
         Self::of_field("spec.fluxSource", &source.source_ref, source.dir.as_deref())
     }
 
-    /// Validates a reference to a source and the directory in its artifact. `field` is the path of the field that
-    /// contains them, for error messages.
+    /// Validates a reference to a source and a directory in the artifact of the source. Error messages contain `field`,
+    /// the path of the field with the reference and the directory.
     pub fn of_field(field: &str, reference: &SourceReference, dir: Option<&str>) -> Result<Self, Unavailable> {
         let group = match reference.api_version.as_deref() {
             Some(api_version) => parse_group(field, api_version)?,
@@ -91,7 +91,7 @@ fn parse_group<'a>(field: &str, api_version: &'a str) -> Result<&'a str, Unavail
     }
 }
 
-/// Returns the kind of a reference without the version, or `None` if the reference is invalid.
+/// Returns the group and the kind of a reference, or `None` if the reference is invalid.
 pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
     let group = match reference.api_version.as_deref() {
         Some(api_version) => api_version.split_once('/').map(|(group, _)| group),
@@ -137,7 +137,7 @@ impl Sources {
         Sources { client, kinds }
     }
 
-    /// Reads a source. Succeeds even if the object does not exist; [`Found::artifact`] then returns the error.
+    /// Reads a source. Also succeeds if the object does not exist. In this case, [`Found::artifact`] returns an error.
     pub async fn find(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
         let resource = self.kinds.find(&reference.kind).await?;
         let name = reference.name.as_str();
@@ -161,7 +161,8 @@ impl Sources {
                 return Err(Unavailable::NotYet(message));
             }
             Ok(Err(Error::Api(status))) if status.code == 403 => {
-                // The API server also returns 403 if both the CRD and the permission to read its objects were removed.
+                // Invalidates the cache, because the API server also returns 403 if both the CRD and the permission to
+                // read its objects were removed.
                 self.kinds.invalidate().await;
                 return Err(missing_permission(&resource, &status.message));
             }
@@ -180,14 +181,14 @@ impl Sources {
     }
 }
 
-/// Returns whether the response means that the object does not exist. The API server also returns status 404 for a kind
+/// Returns whether a response reports that the object does not exist. The API server also returns status 404 for a kind
 /// that it does not serve, but such a response contains no object name.
 fn is_missing_object(status: &Status) -> bool {
     status.reason == "NotFound" && status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
 
 impl Found {
-    /// Returns the result without the managed fields of the source, which no lookup reads.
+    /// Returns the result without the managed fields of the source, because no caller reads these fields.
     #[must_use]
     pub fn without_managed_fields(&self) -> Self {
         let mut found = self.clone();
@@ -204,9 +205,9 @@ impl Found {
         Found { resource, what: "source".to_owned(), object: None }
     }
 
-    /// Returns the current artifact of the source. Ignores the Ready condition: if the upstream of a source is
-    /// unreachable, its last artifact is still valid. Rejects the artifact of an older generation, because the source
-    /// controller is about to replace it.
+    /// Returns the current artifact of the source. Ignores the Ready condition, because the last artifact remains valid
+    /// while the upstream of the source is unreachable. Rejects the artifact of an older generation, because the source
+    /// controller will soon replace this artifact.
     pub fn artifact(&self, directory: Directory) -> Result<Resolved, Unavailable> {
         let what = &self.what;
         let Some(object) = &self.object else { return Err(Unavailable::Stalled(format!("{what} does not exist"))) };
@@ -247,8 +248,8 @@ impl Found {
     }
 }
 
-/// Parses a kind in the format of command-line flags: `GitRepository` for a Flux source, or `Kind.group.example.com`
-/// for a kind of another group.
+/// Parses a kind in the format of command-line flags: `GitRepository` for a Flux kind, or `Kind.group.example.com` for
+/// a kind of another group.
 pub fn parse_kind(text: &str) -> GroupKind {
     match text.trim().split_once('.') {
         Some((kind, group)) => GroupKind::new(group, kind),
@@ -256,8 +257,9 @@ pub fn parse_kind(text: &str) -> GroupKind {
     }
 }
 
-/// Returns the checksum of the revision and a digest of the options that select files, such as `ignore` and included
-/// repositories. A change to these options changes the content of the artifact, but not its revision.
+/// Returns an identifier of the files in an artifact: the checksum of the revision, and a digest of the options that
+/// select files, such as `ignore` and included repositories. A change to these options changes the files, but not the
+/// revision.
 fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     let revision = Revision::parse(revision);
     let checksum = revision.checksum()?;
@@ -276,7 +278,7 @@ fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     Some(format!("{checksum}+{digest}"))
 }
 
-/// Returns the revisions of included artifacts. A revision, unlike a digest, does not change when Flux packs the
+/// Returns the revisions of included artifacts. In contrast to a digest, a revision does not change when Flux packs the
 /// artifact again.
 fn included_revisions(artifacts: &Value) -> Value {
     let revision = |artifact: &Value| artifact.get("revision").cloned().unwrap_or_default();
@@ -289,7 +291,7 @@ fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a serde_json
     conditions?.iter().find(|condition| condition.get("type").and_then(serde_json::Value::as_str) == Some(kind))
 }
 
-/// Returns whether the source is stalled: a user must change the source.
+/// Returns whether the source is stalled. The source then makes no progress until a user changes it.
 fn is_stalled(object: &DynamicObject) -> bool {
     let status = condition(object, STALLED).and_then(|stalled| stalled.get("status"));
     status.and_then(serde_json::Value::as_str) == Some("True")

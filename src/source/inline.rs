@@ -1,4 +1,5 @@
-//! Sources that are defined inline in a Workspace or in the `workspaceTemplate` of a Stack. This module performs no I/O.
+//! Inline sources: sources that are defined in a Workspace or in the `workspaceTemplate` of a Stack. This module
+//! performs no I/O.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -97,13 +98,13 @@ impl InlineSource {
     }
 }
 
-/// Returns the source that init containers provide.
+/// Returns the source whose files the init containers provide.
 pub fn from_init_containers() -> Resolved {
     resolve_in_pod(InPod::InitContainers, Directory::root())
 }
 
 fn resolve_in_pod(source: InPod, directory: Directory) -> Resolved {
-    // The source has no revision. As in the Pulumi Kubernetes Operator, the field is then empty.
+    // An in-pod source has no revision. As in the Pulumi Kubernetes Operator, the field is empty in this case.
     Resolved {
         origin: Origin::InPod,
         revision: String::new(),

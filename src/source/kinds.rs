@@ -1,6 +1,6 @@
 //! Discovers the kinds that the API server serves, and their versions. One discovery request returns all kinds. This
-//! module caches the response. If a caller asks for an unknown kind, the request is repeated, at most once per
-//! `DISCOVERY_INTERVAL` for all callers.
+//! module caches the response. If a kind is missing from the cache, this module repeats the request, but at most once
+//! per `DISCOVERY_INTERVAL` for all callers.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,15 +17,15 @@ use crate::source::Unavailable;
 
 /// Timeout for a discovery request.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(15);
-/// Minimum interval between two discovery requests. A Stack that waits for a kind has a longer requeue interval, so
-/// each requeue repeats the discovery.
+/// Minimum interval between two discovery requests. The interval is shorter than the requeue interval of a Stack that
+/// waits for a kind, so each requeue repeats the discovery.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 /// Verbs that a kind must support to be a source.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
-/// Maximum number of kinds of a group in a message.
+/// Maximum number of kinds that a message lists.
 const MAX_LISTED_KINDS: usize = 8;
-/// Maximum number of missing kinds in the log. Further missing kinds are visible only in the status of the Stacks that
-/// refer to them.
+/// Maximum number of missing kinds that this module logs. Other missing kinds appear only in the status of the Stacks
+/// that refer to them.
 const MAX_LOGGED_KINDS: usize = 256;
 
 /// A group and kind, without a version.
@@ -64,11 +64,11 @@ struct Table {
     is_stale: bool,
     /// The error of the last discovery request.
     failure: Option<String>,
-    /// Missing kinds that the log already contains.
+    /// Missing kinds that are already logged.
     missing: HashSet<GroupKind>,
 }
 
-/// A change in the served kinds. Each change is logged once.
+/// A change in the served kinds. The module logs each change once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KindChange {
     Missing,
@@ -111,8 +111,8 @@ impl Kinds {
         table.find(kind)
     }
 
-    /// Invalidates the cached kinds, so that the next lookup repeats the discovery request. Called when the API server
-    /// no longer serves a cached kind.
+    /// Invalidates the cached kinds, so that the next lookup repeats the discovery request. Callers use this function
+    /// when the API server no longer serves a cached kind.
     pub async fn invalidate(&self) {
         self.table.lock().await.is_stale = true;
     }
@@ -138,8 +138,8 @@ impl Kinds {
 }
 
 impl Table {
-    /// Returns whether a kind has become missing or served since its last lookup. Does not report a missing kind after
-    /// a failed discovery request.
+    /// Returns the change in the availability of a kind since its last lookup, if any. Does not report a missing kind
+    /// after a failed discovery request.
     fn change(&mut self, kind: &GroupKind) -> Option<KindChange> {
         if self.served.contains_key(kind) {
             return self.missing.remove(kind).then_some(KindChange::Served);

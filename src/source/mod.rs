@@ -14,7 +14,7 @@ use crate::source::kinds::GroupKind;
 
 pub use resolution::{Origin, Resolved, Unavailable};
 
-/// Returns a reference to the object that is the source of a Stack.
+/// Returns the reference to the source object of a Stack.
 pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
     match (&spec.flux_source, &spec.program_ref) {
         (Some(source), None) => Reference::parse(source),
@@ -31,9 +31,9 @@ pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
     }
 }
 
-/// Returns the source of a Stack that refers to neither an object nor a repository: the inline source in its
-/// `workspaceTemplate`, or otherwise the files of its init containers. Returns `None` if the Stack refers to an object
-/// or a repository.
+/// Returns the source of a Stack that refers to neither an object nor a repository: the inline source in the
+/// `workspaceTemplate`, or the files of the init containers if no inline source is set. Returns `None` if the Stack
+/// refers to an object or a repository.
 pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable> {
     let inline = template_source(spec)?;
     let object = [
@@ -71,8 +71,7 @@ fn in_template(error: inline::InlineSourceError) -> Unavailable {
 }
 
 /// Returns the kind, namespace and name of each source object of a Stack in the namespace `own`, including the sources
-/// of its policy packs. A spec with two sources of the program is invalid. The function then returns both objects, so
-/// that a change to either object reconciles the Stack.
+/// of its policy packs. For an invalid spec with two sources of the program, returns both objects.
 pub fn named_objects(spec: &StackSpec, own: &str) -> Vec<(GroupKind, (String, String))> {
     let flux = spec.flux_source.iter().map(|source| &source.source_ref);
     let flux = flux.chain(spec.policy_packs.iter().map(|pack| &pack.source_ref));

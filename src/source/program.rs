@@ -1,5 +1,5 @@
 //! Program sources: renders the content of a Program as a project file and packs the file into an artifact. The
-//! artifact depends only on the Program, so every replica can build it again at any time.
+//! artifact depends only on the Program, so every replica can build the same artifact at any time.
 
 pub mod check;
 mod config;
@@ -26,7 +26,7 @@ pub struct Made {
     pub digest: Digest,
     /// The generation of the Program.
     pub revision: String,
-    /// Requirements for the config of the stacks that run the Program.
+    /// Requirements for the config of every stack that runs the Program.
     pub needs: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ pub fn make(program: &Program) -> Result<Made, String> {
 /// Maximum number of problems in a message.
 const LISTED: usize = 10;
 
-/// Joins the first `LISTED` sentences into one line and appends the number of omitted sentences.
+/// Joins the first `LISTED` sentences to one line and appends the number of omitted sentences.
 pub fn listed(sentences: &[String]) -> String {
     let more = match sentences.len().saturating_sub(LISTED) {
         0 => String::new(),

@@ -12,17 +12,17 @@ pub struct Resolved {
     pub origin: Origin,
     /// The revision of the source, for example `main@sha1:…`.
     pub revision: String,
-    /// The revision from which the artifact was built, if the source reports it: for example, the Git commit of an
-    /// artifact in a registry.
+    /// The revision from which the artifact was built, for example the Git commit of an artifact in a registry. `None`
+    /// if the source does not report this revision.
     pub origin_revision: Option<String>,
-    /// The Git metadata of the source, if the source reports it.
+    /// The Git metadata of the source. `None` if the source does not report metadata.
     pub metadata: Option<SourceMetadata>,
     /// The digest of the archive.
     pub digest: Digest,
     /// The directory of the Pulumi project in the archive.
     pub directory: Directory,
-    /// An identifier that is equal for two archives of the same revision with the same files. `None` if only the digest
-    /// identifies the files.
+    /// An identifier of the revision and the files: equal for all archives of the same revision with the same files.
+    /// `None` if only the digest identifies the files.
     pub content_id: Option<String>,
 }
 
@@ -45,24 +45,24 @@ pub enum Origin {
     Made(Arc<[u8]>),
     /// A commit that the controller fetches from a repository and packs directly into the store.
     Git(Box<GitOrigin>),
-    /// No archive, because the files are already in the pod.
+    /// The files are already in the pod, so no archive exists.
     InPod,
 }
 
 /// The reason why no artifact of a source is available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// The source is not ready yet or temporarily unreadable. A retry can succeed.
+    /// The source is not ready yet, or the controller temporarily cannot read it. A retry can succeed.
     #[error("{0}")]
     NotYet(String),
-    /// The source does not exist, or its current state is unusable. A user must create or change an object or push
+    /// The source does not exist, or its current state is unusable. A user must create or change an object, or push
     /// another commit. The next retry detects the change.
     #[error("{0}")]
     Stalled(String),
-    /// The lookup is in progress. Its result triggers a reconciliation of the Stack.
+    /// The lookup is in progress. The result of the lookup triggers a reconciliation of the Stack.
     #[error("{0}")]
     Resolving(String),
-    /// The Stack or the source object is invalid. A user must change it.
+    /// The Stack or the source object is invalid. A user must change the object.
     #[error("{0}")]
     Invalid(String),
     /// The source is in another namespace, and the controller denies cross-namespace references.

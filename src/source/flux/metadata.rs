@@ -9,16 +9,16 @@ use crate::api::auto::SourceMetadata;
 use crate::artifact::Directory;
 use crate::source::git::{directory_name, full_name, name_and_commit, repository_url};
 
-/// Key in the metadata of an artifact. Its value is the revision from which the artifact was built. Flux copies the key
-/// from the OCI manifest.
+/// Key of the revision from which the artifact was built, in the metadata of an artifact. Flux copies the key from the
+/// OCI manifest.
 pub(super) const ORIGIN_REVISION: &str = "org.opencontainers.image.revision";
-/// Key in the metadata of an artifact. Its value is the URL of the repository from which the artifact was built.
+/// Key of the URL of the repository from which the artifact was built, in the metadata of an artifact.
 const ORIGIN: &str = "org.opencontainers.image.source";
 
 /// Returns the metadata of an artifact of a GitRepository.
 pub(super) fn of_repository(object: &DynamicObject, revision: &str, directory: &Directory) -> Option<SourceMetadata> {
     let field = |pointer: &str| object.data.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
-    // The commit takes precedence over the tag. The name in the revision is then the branch of the commit.
+    // In Flux, the commit takes precedence over the tag. If the commit is set, the name in the revision is a branch.
     let is_tag = field("/spec/ref/commit").is_none()
         && (field("/spec/ref/semver").is_some() || field("/spec/ref/tag").is_some());
     let (name, head) = name_and_commit(revision).unzip();
@@ -32,21 +32,21 @@ pub(super) fn of_repository(object: &DynamicObject, revision: &str, directory: &
     known(metadata)
 }
 
-/// Returns the metadata of an artifact that was built from a Git repository, for example in a registry. The directory in
-/// the repository is unknown.
+/// Returns the metadata of an artifact that was built from a Git repository and pushed, for example, to a registry. The
+/// metadata contains no directory, because the directory in the repository is unknown.
 pub(super) fn of_artifact(artifact: &BTreeMap<String, String>) -> Option<SourceMetadata> {
     let (name, head) = artifact.get(ORIGIN_REVISION).and_then(|revision| name_and_commit(revision)).unzip();
     let metadata = SourceMetadata {
         repository_url: artifact.get(ORIGIN).and_then(|url| repository_url(url)),
         head,
-        // The revision does not contain whether the name is a branch or a tag.
+        // The revision does not reveal whether the name is a branch or a tag.
         head_name: name.flatten(),
         ..SourceMetadata::default()
     };
     known(metadata)
 }
 
-/// Returns the metadata if it identifies a repository or a commit.
+/// Returns the metadata, or `None` if the metadata contains neither a repository nor a commit.
 fn known(metadata: SourceMetadata) -> Option<SourceMetadata> {
     let metadata = metadata.bounded();
     (metadata.repository_url.is_some() || metadata.head.is_some()).then_some(metadata)

@@ -1,6 +1,6 @@
 //! Blocks loopback, link-local and unspecified addresses, for example the address of the metadata service of a cloud
-//! provider. Otherwise, users who set repository URLs could reach services at these addresses through a URL, a DNS name
-//! or a redirect.
+//! provider. Without this restriction, a user who sets a repository URL could reach services at these addresses with a
+//! URL, a DNS name or a redirect.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-/// Returns the reason why the URL is not allowed, or `None` if its host is not a blocked address.
+/// Returns the reason why the URL is not allowed, or `None` if the host of the URL is not a blocked address.
 pub fn refusal(url: &Url) -> Option<String> {
     let address = match url.host()? {
         Host::Ipv4(address) => IpAddr::V4(address),
@@ -42,7 +42,8 @@ fn is_local(address: IpAddr) -> bool {
 /// A DNS resolver for the HTTP client that removes blocked addresses.
 #[derive(Debug)]
 pub struct Resolver {
-    /// Host names of proxies. A proxy may have any address, because the administrator of the controller configures it.
+    /// Host names of proxies. A proxy may have any address, because the administrator of the controller configures the
+    /// proxies.
     pub proxies: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Limits the duration, the idle time and the amount of data of a connection to a server. Records the first error,
-//! because the protocol library returns errors only as text.
+//! Limits the duration, the idle time and the amount of data of a connection to a server. Records the first error of
+//! the connection, because the protocol library returns errors only as text.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +11,12 @@ use tokio::runtime::Runtime;
 
 use crate::source::git::error::GitError;
 
-/// Maximum time without data from a server.
+/// Timeout for the next data from a server.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The minimum data rate of a server, as a number of bytes in each time window. The first window starts with the first
-/// byte. Without a minimum rate, a server that sends single bytes could occupy a slot until the connection times out.
+/// The minimum data rate of a server: a number of bytes in each time window. The first window starts with the first
+/// byte. Without a minimum data rate, a server that sends single bytes could occupy a slot until the connection times
+/// out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MinRate {
     pub bytes: u64,
@@ -40,9 +41,9 @@ pub struct Budget {
     deadline: Instant,
     allowance: Mutex<Allowance>,
     window: Mutex<Option<Window>>,
-    /// The first error. It causes all later errors.
+    /// The first error of the connection, which causes all later errors.
     failure: Mutex<Option<GitError>>,
-    /// Set after an error. Long computations then stop.
+    /// Flag that the budget sets after an error to stop long computations.
     pub interrupt: AtomicBool,
 }
 
@@ -53,7 +54,7 @@ struct Window {
     bytes: u64,
 }
 
-/// The limit for the data that the server currently sends.
+/// The size limit for the data that the server currently sends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Allowance {
     what: &'static str,
@@ -81,12 +82,12 @@ impl Budget {
         })
     }
 
-    /// Sets the description and the maximum size of the next data from the server.
+    /// Sets the description (`what`) and the maximum size (`limit`) of the next data from the server.
     pub fn allow(&self, what: &'static str, limit: u64) {
         *self.allowance.lock().unwrap_or_else(PoisonError::into_inner) = Allowance { what, limit, left: limit };
     }
 
-    /// Counts received bytes. Fails if the server exceeds a limit or is too slow.
+    /// Counts received bytes. Fails if the server exceeds the size limit or sends data too slowly.
     pub fn spend(&self, count: usize) -> io::Result<()> {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         self.check_rate(count, Instant::now())?;
@@ -116,7 +117,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Waits for `work`. Fails after `READ_TIMEOUT` or at the time limit of the connection, whichever is earlier.
+    /// Waits for `work`. Fails when either `READ_TIMEOUT` or the time limit of the connection is exceeded.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let timeout = left.min(READ_TIMEOUT);
@@ -131,7 +132,7 @@ impl Budget {
         })
     }
 
-    /// Records the error and returns an [`io::Error`] with the same message for the library.
+    /// Records an error, and returns an [`io::Error`] with the same message for the protocol library.
     pub fn fail(&self, error: GitError) -> io::Error {
         self.interrupt.store(true, Ordering::Relaxed);
         let text = error.to_string();
@@ -142,7 +143,7 @@ impl Budget {
         io::Error::other(text)
     }
 
-    /// Returns the recorded error, or the error of the library if no error is recorded.
+    /// Returns the recorded error, or the error of the protocol library if no error is recorded.
     pub fn reason(&self, error: &dyn std::fmt::Display) -> GitError {
         let recorded = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         recorded.unwrap_or_else(|| GitError::Protocol(one_line(&error.to_string())))
@@ -152,7 +153,7 @@ impl Budget {
 /// Maximum number of characters of external text in a message.
 const MAX_QUOTED: usize = 300;
 
-/// Converts external text to a single line of limited length, without control characters, for a message.
+/// Converts external text for a message: to a single line of limited length without control characters.
 pub fn one_line(text: &str) -> String {
     let clean: Vec<&str> =
         text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! Caches the state of the repositories that have followers. A follower is a Stack or a Workspace that uses a
+//! Caches the state of each repository that has followers. A follower is a Stack or a Workspace that uses the
 //! repository. This module performs no I/O and does not read the clock.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,15 +19,15 @@ use crate::source::{Origin as SourceOrigin, Resolved, Unavailable};
 /// The namespace and the name of a Stack or of a Workspace.
 pub type Follower = (String, String);
 
-/// The artifact of the last run of a Stack. The status of the Stack contains the digest, so the cache needs no fetch to
-/// determine it.
+/// The artifact of the last run of a Stack. The digest comes from the status of the Stack, so the cache needs no fetch
+/// to determine the digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownArtifact {
-    /// The revision of the artifact, or only the hash of its commit.
+    /// The revision of the artifact, or the hash of the commit.
     pub revision: String,
     pub digest: Digest,
     pub selection: Option<String>,
-    /// The Git metadata of the last run. It can belong to an earlier commit.
+    /// The Git metadata of the last run, which can belong to an earlier commit.
     pub metadata: Option<SourceMetadata>,
 }
 
@@ -53,18 +53,18 @@ pub struct Cache {
 #[derive(Debug, Default)]
 struct Repository {
     followers: HashMap<Follower, Following>,
-    /// Number of requests for a query before the next poll.
+    /// Total number of requests for an immediate query.
     requests: u64,
     /// Number of these requests that the last response covers.
     completed_requests: u64,
     tip: Option<Result<Tip, Unavailable>>,
     content: Option<Fetched>,
-    /// The commit of the last failed fetch, and the reason.
+    /// The commit of the last failed fetch, and the reason for the failure.
     failed: Option<(String, Unavailable)>,
     /// Whether a follower waits for the content of the tip.
     needs_content: bool,
     notify: Arc<Notify>,
-    /// Canceled when the last follower is removed.
+    /// Token that is canceled when the last follower is removed.
     abandoned: CancellationToken,
 }
 
@@ -76,7 +76,7 @@ pub struct Fetched {
     pub warnings: Vec<String>,
     /// The author, the committer and the message of the commit.
     pub metadata: SourceMetadata,
-    /// The digest of the matching files for each list of paths, or the reason why the digest is missing.
+    /// For each list of paths, the digest of the matching files or the reason why the digest is missing.
     pub selections: BTreeMap<Paths, Result<String, String>>,
 }
 
@@ -86,7 +86,7 @@ struct Following {
     interval: Duration,
     paths: Option<Paths>,
     request: Option<String>,
-    /// Minimum value of `completed_requests`. With a lower value, the cached response is too old for this follower.
+    /// Minimum value of `completed_requests`. With a lower value, the cached response is outdated for this follower.
     required_requests: u64,
 }
 
@@ -104,7 +104,7 @@ pub enum NextAction {
 }
 
 impl Cache {
-    /// Adds or updates a follower. Returns whether the caller must start a task for the repository.
+    /// Adds or updates a follower. Returns `true` if the repository is new and the caller must start a task for it.
     pub fn add_follower(&mut self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) -> bool {
         if self.followers.get(follower).is_some_and(|key| *key != spec.key) {
             self.forget(follower);
@@ -146,7 +146,8 @@ impl Cache {
         }
     }
 
-    /// Returns a token that is canceled when the last follower is removed. The cancellation ends the action in progress.
+    /// Returns a token that is canceled when the last follower of the repository is removed. The cancellation ends the
+    /// action in progress.
     pub fn abandoned(&self, key: &Key) -> CancellationToken {
         self.repositories.get(key).map(|repository| repository.abandoned.clone()).unwrap_or_default()
     }
@@ -182,8 +183,8 @@ impl Cache {
         }
     }
 
-    /// Returns whether no follower waits for the current query: the cached tip is valid and already covers the
-    /// `requests` requests that the query covers.
+    /// Returns whether no follower waits for the current query, because the cached tip is valid and already covers
+    /// `requests` requests, the number that the query covers.
     pub fn is_tip_sufficient(&self, key: &Key, requests: u64) -> bool {
         let repository = self.repositories.get(key).filter(|repository| matches!(repository.tip, Some(Ok(_))));
         repository.is_some_and(|repository| repository.completed_requests >= requests)
@@ -204,8 +205,8 @@ impl Cache {
         self.repositories.get(key)?.followers.values().map(|following| following.interval).min()
     }
 
-    /// Records a response that covers this number of requests. Returns the followers to reconcile. Returns no followers
-    /// if the tip is new, because they are reconciled after the fetch of the tip.
+    /// Records a response that covers `requests` requests. Returns the followers to reconcile. Returns no followers if
+    /// the tip is new, because the followers are reconciled after the fetch of the tip.
     pub fn record_tip(&mut self, key: &Key, requests: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         let before = repository.completed_requests;
@@ -240,7 +241,7 @@ impl Cache {
 impl Repository {
     fn new(key: &Key) -> Self {
         match &key.reference {
-            // Needs no query, because a commit hash always resolves to the same commit.
+            // A commit hash needs no query, because the hash always resolves to the same commit.
             Reference::Commit(_) => Repository {
                 tip: key.reference.select([]).map(Ok),
                 completed_requests: u64::MAX,
@@ -260,7 +261,7 @@ impl Repository {
             None => lookup.is_new,
         };
         match (is_new_request, self.completed_requests) {
-            // A commit hash needs no query, but a new reconcile request retries a failed fetch.
+            // For a commit hash, a new reconcile request only retries a failed fetch. A query is not necessary.
             (true, u64::MAX) => self.needs_content |= self.failed.take().is_some(),
             (true, _) => self.requests += 1,
             (false, _) => {}
@@ -309,8 +310,8 @@ impl Repository {
             let artifact = (content.digest.clone(), content.metadata.clone());
             return Ok(resolved(spec, tip, artifact, selection, content.warnings.clone()));
         }
-        // The error of a fetch takes precedence over a known digest: a fetch starts only if a follower needs the
-        // content.
+        // The error of a fetch takes precedence over the digest of the last run, because a fetch starts only if a
+        // follower needs the content.
         if let Some((_, why)) = self.failed.as_ref().filter(|(commit, _)| *commit == tip.commit) {
             return Err(why.clone());
         }
@@ -332,7 +333,7 @@ fn is_of(known: &KnownArtifact, tip: &Tip) -> bool {
     known.revision == tip.commit || revision.checksum() == Some(tip.commit.as_str())
 }
 
-/// Returns the metadata of the last run if it belongs to the commit of `tip`.
+/// Returns the metadata of the last run if the metadata belongs to the commit of `tip`.
 fn known_metadata(known: &KnownArtifact, tip: &Tip) -> SourceMetadata {
     let is_of_tip = |metadata: &&SourceMetadata| metadata.head.as_ref() == Some(&tip.commit);
     known.metadata.as_ref().filter(is_of_tip).cloned().unwrap_or_default()

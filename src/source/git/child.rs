@@ -1,6 +1,6 @@
-//! The child processes that parse all data from Git servers. This module contains the code that starts the child
-//! processes and the code that they run. The controller starts a child process with resource limits for each task. The
-//! child process reads its limits, its task and the credentials from stdin, and writes its response to stdout.
+//! The child processes that parse all data from Git servers. The controller starts a child process with resource limits
+//! for each task. The child process reads its limits, the task and the credentials from stdin, and writes its response
+//! to stdout. This module contains both the code that starts a child process and the code that runs in it.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -25,17 +25,18 @@ const QUERY_MEMORY_LIMIT: u64 = 64 * MEBIBYTE;
 /// Memory limit for packing a commit. The limit suffices for the list of all objects and for three objects with the
 /// maximum size of a file: a base object, a delta and the resulting object.
 const PACKING_MEMORY_LIMIT: u64 = 448 * MEBIBYTE;
-/// Address space in addition to the memory limit, for the binary and for the allocator, which reserves space for each
-/// thread.
+/// Size of the address space in addition to the memory limit. The binary needs this space, and the allocator reserves
+/// address space for each thread.
 const EXTRA_ADDRESS_SPACE: u64 = 2048 * MEBIBYTE;
-/// Time by which a child process may exceed its time limit before the controller kills it.
+/// Grace period after the time limit of a child process. The controller kills the child process at the end of the
+/// period.
 const GRACE: Duration = Duration::from_secs(10);
 /// Timeout for packing.
 const PACKING_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// Maximum size of a response, which contains a name or an error message.
+/// Maximum size of a response in bytes. A response contains only a name or an error message.
 const MAX_RESPONSE_SIZE: u64 = 64 << 10;
 
-/// Limits of a child process that communicates with a server. Each kind of task replaces some of these limits.
+/// Limits of a child process that communicates with a server. Each kind of task overrides some of these limits.
 const QUERY_LIMITS: Limits = Limits {
     memory: QUERY_MEMORY_LIMIT,
     address_space: QUERY_MEMORY_LIMIT + EXTRA_ADDRESS_SPACE,
@@ -50,7 +51,7 @@ const QUERY_LIMITS: Limits = Limits {
     response: MAX_RESPONSE_SIZE,
 };
 
-/// Returns the maximum memory of all concurrent child processes, in bytes.
+/// Returns the maximum total memory of all concurrent child processes, in bytes.
 pub fn max_memory() -> u64 {
     Slots::memory_bytes(QUERY_MEMORY_LIMIT, QUERY_MEMORY_LIMIT.max(PACKING_MEMORY_LIMIT))
 }
@@ -80,7 +81,7 @@ pub async fn download(subprocess: &Subprocess, download: Download) -> Result<(),
 pub async fn pack(subprocess: &Subprocess, pack: Pack) -> Result<Packed, GitError> {
     let limits = Limits {
         memory: PACKING_MEMORY_LIMIT,
-        // The library maps the pack into memory twice while it creates the index.
+        // While the library creates the index, it maps the pack into memory twice.
         address_space: PACKING_MEMORY_LIMIT
             + 2 * pack.limits.pack_bytes
             + pack.limits.index_bytes()
@@ -114,7 +115,7 @@ async fn run<T: DeserializeOwned>(
 /// Reads a task from stdin and runs it.
 ///
 /// # Errors
-/// Fails if the limits cannot be applied or the task cannot be read.
+/// Fails if the process cannot apply its limits or cannot read the task.
 pub fn run_child() -> io::Result<()> {
     let mut request = Vec::new();
     subprocess::confined_input()?.read_to_end(&mut request)?;

@@ -1,5 +1,5 @@
 //! Packs the files of a commit into an archive. Reads the Git objects directly, without a working copy. The same commit
-//! always produces the same archive. This code runs in a child process, because it parses data from the server.
+//! always produces the same archive. This module runs in a child process, because it parses data from the server.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -28,15 +28,15 @@ const MAX_IGNORE_FILE: usize = 256 << 10;
 const LFS_POINTER: (&[u8], usize) = (b"version https://git-lfs.github.com/spec/v1\n", 1024);
 /// Maximum number of names in a warning.
 const MAX_LISTED: usize = 5;
-/// Maximum nesting depth of directories. Equals the limit for names in an archive.
+/// Maximum nesting depth of directories: the limit for names in an archive.
 const MAX_DEPTH: usize = 64;
-/// Maximum number of matching steps for all `.sourceignore` files. The same maximum applies to the total of the path
-/// lists of all Stacks. This number of steps takes seconds.
+/// Maximum number of matching steps for all `.sourceignore` files of a commit. The same limit applies to the path lists
+/// of all Stacks together. This number of steps takes several seconds.
 const MAX_STEPS: u64 = 4_000_000_000;
-/// Maximum number of matching steps for one path list. Prevents a Stack from delaying the other Stacks that use the
-/// repository.
+/// Maximum number of matching steps for one path list. The limit prevents one Stack from delaying the other Stacks that
+/// use the repository.
 const MAX_STEPS_PER_CHOICE: u64 = 200_000_000;
-/// Cost of one step from a delta to its base, in decoded bytes. Added to the size of the object.
+/// Additional decoding work for each step in the delta chain of an object, in bytes.
 const DELTA_STEP_COST: u64 = 256;
 
 /// Packs the files of a commit into an archive.
@@ -68,7 +68,7 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
         warnings: Warnings::default(),
     };
     walk.commit(&id).and_then(|metadata| walk.finish(metadata)).map_err(|error| match error {
-        // The file has a maximum size, because a workspace rejects a larger archive.
+        // The archive exceeds the maximum size. A workspace would reject such an archive.
         Stopped::Archive(PackError::Write { cause, .. }) if cause.kind() == io::ErrorKind::FileTooLarge => {
             GitError::ArtifactTooLarge { limit: largest }
         }
@@ -136,8 +136,8 @@ impl Objects<'_> {
         let mut inflate = gix_zlib::Inflate::default();
         let found = pack.decode_entry(entry, into, &mut inflate, &base, &mut gix_pack::cache::Never);
         let found = found.map_err(unreadable)?;
-        // Each read counts toward the limit: many directories can contain the same object, and its delta chain can be
-        // long.
+        // Each read counts toward the limit, because many directories can contain the same object, and the delta chain
+        // of the object can be long.
         let steps = u64::from(found.num_deltas) + 1;
         self.work.take(steps.saturating_mul(found.object_size.saturating_add(DELTA_STEP_COST)))?;
         match found.kind {
@@ -156,8 +156,8 @@ struct Walk<'a> {
     objects: Objects<'a>,
     archive: Archive<BufWriter<LimitedFile>>,
     entries_left: u64,
-    /// Number of entries that the commit may still contain. Counts all entries except ignored entries, and includes
-    /// submodules and links that are not packed.
+    /// Number of additional entries that the commit may contain. Ignored entries do not count. Submodules and omitted
+    /// links count.
     kept_left: u64,
     entry_limit: u64,
     ignore: Rules,
@@ -226,7 +226,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Counts an entry. Unlike the counter of the archive, also counts submodules and omitted links.
+    /// Counts an entry. In contrast to the counter of the archive, this counter includes submodules and omitted links.
     fn count(&mut self, entry: &Entry) -> Result<(), PackError> {
         let limit = self.entry_limit;
         let left = self.kept_left.checked_sub(1);
@@ -246,7 +246,7 @@ impl Walk<'_> {
         Ok(decision.map_err(too_long)? == Some(true))
     }
 
-    /// Returns the entries of a directory. Counts all of them toward the limit, even entries that are not packed,
+    /// Returns the entries of a directory. All entries count toward the limit, including entries that are not packed,
     /// because a tree can contain millions of entries.
     fn entries(&mut self, id: &oid, path: &[u8]) -> Result<Vec<Entry>, GitError> {
         let mut data = Vec::new();
@@ -291,8 +291,8 @@ impl Walk<'_> {
         Ok(self.archive.append_file(&entry.path, entry.kind == EntryKind::BlobExecutable, &data)?)
     }
 
-    /// Packs a symbolic link. Omits a link whose target is outside the repository, because it could point to any file
-    /// in the workspace.
+    /// Packs a symbolic link. Omits a link whose target is outside the repository, because such a link could point to
+    /// any file in the workspace.
     fn link(&mut self, entry: &Entry) -> Result<(), Stopped> {
         let mut target = Vec::new();
         self.objects.read(&entry.id, Kind::Blob, &mut target)?;
@@ -315,7 +315,7 @@ fn shown(path: &[u8]) -> String {
     if path.is_empty() { "root".to_owned() } else { String::from_utf8_lossy(path).escape_debug().to_string() }
 }
 
-/// Names of files and directories whose content is not in the artifact, for warnings.
+/// Names of the files and directories whose content is not in the artifact. The warnings of a commit list these names.
 #[derive(Default)]
 struct Warnings {
     submodules: Names,
@@ -323,7 +323,7 @@ struct Warnings {
     links: Names,
 }
 
-/// The first names of a list, and the number of all names.
+/// The first names of a list, and the total number of names.
 #[derive(Default)]
 struct Names {
     first: Vec<String>,

@@ -1,5 +1,5 @@
 //! Reads the data that a connection to a repository requires: credentials from Secrets, and trusted host keys or
-//! certificates. Reads the data again for each connection. Caches only the tokens of GitHub Apps.
+//! certificates. Reads the Secrets again for each connection. Caches the tokens of GitHub Apps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,9 +22,10 @@ use crate::source::git::url::Location;
 
 /// Timeout for reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// User name for access tokens, as in the Pulumi Kubernetes Operator. Servers check only the token.
+/// User name for access tokens, as in the Pulumi Kubernetes Operator. Servers ignore the user name and check only the
+/// token.
 const TOKEN_USER: &str = "git";
-/// Maximum size in bytes of the file with the host keys or certificates for all Stacks.
+/// Maximum size of the file with the host keys or certificates for all Stacks, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
 /// Credentials, and the trusted host keys and certificates of the servers that may receive them.
@@ -37,7 +38,7 @@ struct Credentials {
     authorities: Vec<String>,
 }
 
-/// Credentials that are sent to the server.
+/// Credentials that the controller sends to the server.
 #[derive(Clone, Default)]
 enum Login {
     #[default]
@@ -114,7 +115,7 @@ impl Trust {
 
 impl AccessReader {
     /// Creates a reader. `trust` is the directory with the optional files `known_hosts` and `ca.crt` for all Stacks. If
-    /// `local_addresses` is true, servers may have loopback and link-local addresses.
+    /// `local_addresses` is true, a server may have a loopback or link-local address.
     pub fn new(client: Client, trust: PathBuf, local_addresses: bool) -> Self {
         let trust = Trust::new(trust);
         Self { client, clients: Clients::from_environment(), tokens: Tokens::default(), trust, local_addresses }
@@ -156,7 +157,7 @@ impl AccessReader {
         Ok(Access::Http { login, authorities, proxies: self.clients.proxies.clone() })
     }
 
-    /// Discards all cached tokens of GitHub Apps. Called after a server has rejected a token.
+    /// Discards all cached tokens of GitHub Apps. The poller calls this function after a server has rejected a token.
     pub fn discard_tokens(&self) {
         self.tokens.clear();
     }
@@ -189,7 +190,7 @@ async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
     make(&key.auth, &secrets, key.repository.host()).map_err(GitError::Credentials)
 }
 
-/// Reads a Secret. Returns `None` if the Secret does not exist and is not required.
+/// Reads a Secret. Returns `None` if the Secret does not exist and `is_needed` is false.
 async fn read_secret(client: &Client, namespace: &str, name: &str, is_needed: bool) -> Result<Option<Data>, GitError> {
     if !names::is_object_name(name) {
         return Err(GitError::Credentials(format!("invalid Secret name {name:?}: must be an RFC 1123 subdomain")));
@@ -255,9 +256,9 @@ fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<St
     }
 }
 
-/// Returns the credentials in a Secret. The keys of the Secret determine the type of the credentials, with the
-/// precedence of the Pulumi Kubernetes Operator. A Secret with only host keys or certificates is valid, but contains no
-/// credentials.
+/// Returns the credentials in a Secret. The keys of the Secret determine the type of the credentials, with the same
+/// precedence as in the Pulumi Kubernetes Operator. A Secret with only host keys or certificates is valid and results
+/// in no credentials.
 fn login_of(name: &str, data: &Data) -> Result<Login, String> {
     let get = |key: &str| match data.get(key) {
         Some(bytes) => text(bytes).map(Some).ok_or_else(|| format!("key {key} of Secret {name} is not valid UTF-8")),
@@ -286,7 +287,7 @@ fn text(bytes: &ByteString) -> Option<String> {
     String::from_utf8(bytes.0.clone()).ok()
 }
 
-/// Removes trailing line breaks, because a value from a file often ends with a line break.
+/// Removes trailing line breaks, because a value that was created from a file often ends with a line break.
 fn one_line(text: String) -> String {
     text.trim_end_matches(['\r', '\n']).to_owned()
 }

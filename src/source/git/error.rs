@@ -1,4 +1,4 @@
-//! Errors of reading a repository. The errors contain no credentials.
+//! Errors of repository reads. The errors contain no credentials.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -38,7 +38,7 @@ pub enum GitError {
     /// The server has a loopback, link-local or unspecified address.
     #[error("{0}")]
     Address(String),
-    /// A Secret is invalid or cannot be read.
+    /// A Secret is invalid, or the controller cannot read it.
     #[error("{0}")]
     Credentials(String),
     #[error("{0}")]
@@ -106,7 +106,8 @@ impl GitError {
         }
     }
 
-    /// Returns whether the error persists until a user changes an object, the repository or the settings of the server.
+    /// Returns whether the error persists until a user changes an object, the repository or the configuration of the
+    /// server.
     pub fn is_stalled(&self) -> bool {
         match self {
             GitError::CredentialsMissing(_)
@@ -136,7 +137,7 @@ impl GitError {
         }
     }
 
-    /// Returns the time to wait before a retry, if the server requires a wait.
+    /// Returns the wait time before a retry, if the server specifies a wait time.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             GitError::Busy { after, .. } => Some(*after),
@@ -145,7 +146,7 @@ impl GitError {
     }
 }
 
-/// Formats the average data rate of a task, if the number of received bytes is known.
+/// Formats the average data rate of a task. Returns an empty text if the number of received bytes is unknown.
 fn at_rate(bytes: Option<u64>, after: Duration) -> String {
     let kibibytes = |bytes: u64| bytes / 1024 / after.as_secs().max(1);
     bytes.map(|bytes| format!(" at {} KiB/s", kibibytes(bytes))).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Authentication as a GitHub App: exchanges a signed JWT for an installation token. The token permits reading the
+//! Authentication as a GitHub App: exchanges a signed JWT for an installation token, which grants read access to the
 //! repository for one hour.
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub const TOKEN_USER: &str = "x-access-token";
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 64 * 1024;
-/// Minimum remaining lifetime of a cached token. A token that expires earlier is replaced.
+/// Minimum remaining lifetime of a cached token. The controller replaces a token that expires earlier.
 const MIN_REMAINING_LIFETIME: SignedDuration = SignedDuration::from_mins(5);
 /// Maximum number of cached tokens.
 const MAX_TOKENS: usize = 1000;
@@ -47,8 +47,8 @@ impl fmt::Debug for App {
     }
 }
 
-/// Returns whether the controller may send a token to this API. The URL must use HTTPS, or HTTP if the host is the
-/// local host.
+/// Returns whether the controller may send a token to this API. The URL must use HTTPS, unless the host is the local
+/// host.
 fn is_safe(api: &Url) -> bool {
     let is_local_host = matches!(api.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
     api.scheme() == "https" || (api.scheme() == "http" && is_local_host)
@@ -101,7 +101,7 @@ impl App {
             _ => return Err(refused("must be an RSA key in PEM format (PKCS#1 or PKCS#8)")),
         };
         let key = key.map_err(|error| refused(&error.to_string()))?;
-        // Backdates the JWT by 60 s, because clocks differ and GitHub rejects a JWT from the future.
+        // Backdates the JWT by 60 s, because clocks can differ and GitHub rejects a JWT from the future.
         let issued = now.as_second() - 60;
         let header = json!({"alg": "RS256", "typ": "JWT"});
         let claims = json!({"iat": issued, "exp": issued + 600, "iss": self.id});
@@ -129,7 +129,7 @@ struct TokenResponse {
     expires_at: Timestamp,
 }
 
-/// A cache of unexpired tokens.
+/// A cache of tokens that have not expired.
 #[derive(Default)]
 pub struct Tokens {
     cached: Mutex<HashMap<[u8; 32], (String, Timestamp)>>,
@@ -159,7 +159,8 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Discards all cached tokens. Called after a server has rejected a token, because the token may be revoked.
+    /// Discards all cached tokens. This is necessary after a server has rejected a token, because a user may have
+    /// revoked the token.
     pub fn clear(&self) {
         self.lock().clear();
     }

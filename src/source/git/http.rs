@@ -1,5 +1,5 @@
 //! Git over HTTP: sends the requests of the protocol library with an HTTP client, and enforces the limits of the
-//! budget.
+//! connection.
 
 use std::any::Any;
 use std::io::{self, BufRead, Read, Write};
@@ -17,8 +17,8 @@ use crate::text::chain;
 
 /// User agent of the HTTP client. Some servers accept only clients whose user agent starts with `git/`.
 const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));
-/// Backoff after a response with status 429 or 503 and without a `Retry-After` header, and the maximum value of this
-/// header.
+/// Backoff after a response with status 429 or 503: the default for a response without a `Retry-After` header, and the
+/// maximum for a response with this header.
 const RETRY_AFTER_RANGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
 /// Maximum size of a request body, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
@@ -27,9 +27,9 @@ const MAX_REQUEST: usize = 1 << 20;
 pub struct Connection {
     client: reqwest::Client,
     budget: Arc<Budget>,
-    /// The credentials, and the only origin that receives them.
+    /// The only origin that receives the credentials, and the `Authorization` header with the credentials.
     authorization: Option<(url::Origin, HeaderValue)>,
-    /// The base URL after redirects, if it differs from the requested base URL.
+    /// The base URL after redirects. `None` if this URL equals the requested base URL.
     base: Option<String>,
 }
 
@@ -66,7 +66,7 @@ fn with_authorization(mut headers: HeaderMap, authorization: Option<HeaderValue>
     headers
 }
 
-/// Parses the header lines of the library.
+/// Parses the header lines that the protocol library passes.
 fn parse_headers(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
     let pairs = lines.into_iter().filter_map(|line| {
         let (name, value) = line.as_ref().split_once(':')?;
@@ -215,8 +215,8 @@ impl Write for RequestBody {
     }
 }
 
-/// A reader for the response headers. Returns only the `Content-Type` line, because the library reads no other header.
-/// The first read of the headers or of the body sends the request.
+/// A reader for the response headers. Returns only the `Content-Type` line, because the protocol library uses no other
+/// header. The first read of the headers or of the body sends the request.
 pub struct ResponseHeaders {
     exchange: Shared,
     line: Option<io::Cursor<Vec<u8>>>,

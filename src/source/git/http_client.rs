@@ -19,8 +19,8 @@ const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Maximum number of redirects.
 const MAX_REDIRECTS: usize = 5;
 
-/// The proxies in the environment variables of the controller. A proxy URL can contain a password, so a child process
-/// receives the proxies in its request and has no environment variables.
+/// The proxies in the environment variables of the controller. A child process receives the proxies in its request,
+/// because a proxy URL can contain a password and child processes have no environment variables.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Proxies {
     http: Option<String>,
@@ -69,8 +69,8 @@ impl Proxies {
     }
 }
 
-/// Returns a client that uses the proxies and trusts the system certificates and `authorities`. Requests to loopback
-/// and link-local addresses fail unless `local_addresses` is true.
+/// Returns a client that uses the proxies and trusts the system certificates and `authorities`. Requests to blocked
+/// addresses fail unless `local_addresses` is true.
 pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) -> Result<reqwest::Client, GitError> {
     let refused = |why: String| GitError::Credentials(format!("invalid certificate authorities: {why}"));
     let mut roots = rustls::RootCertStore::empty();
@@ -115,8 +115,8 @@ pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) 
         .map_err(|error| refused(chain(&error)))
 }
 
-/// HTTP clients for the APIs of GitHub Apps. Caches the client for repositories without additional certificates until
-/// the certificates for all Stacks change.
+/// HTTP clients for the APIs of GitHub Apps. Caches the client for repositories without additional certificates. The
+/// cached client is valid until the certificates for all Stacks change.
 #[derive(Debug, Default)]
 pub struct Clients {
     pub proxies: Proxies,

@@ -1,5 +1,5 @@
-//! Verifies SSH host keys against `known_hosts` lists. Uses only the first list that contains a key of the host. This
-//! module performs no I/O.
+//! Verifies SSH host keys with `known_hosts` lists. For each host, only the first list with a key of the host applies.
+//! This module performs no I/O.
 
 use russh::keys::ssh_key::known_hosts::{Entry, HostPatterns, Marker};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
@@ -20,19 +20,19 @@ pub struct KnownHosts {
 #[derive(Clone, Debug)]
 struct List {
     entries: Vec<Entry>,
-    /// Number of lines that cannot be parsed.
+    /// Number of invalid lines.
     unreadable: usize,
 }
 
 impl KnownHosts {
-    /// Creates an instance with these lists and, as the last list, the built-in host keys.
+    /// Creates an instance with these lists, followed by the list of built-in host keys.
     pub fn new(texts: impl IntoIterator<Item = String>) -> Self {
         let lists = texts.into_iter().map(|text| List::parse(&text));
         Self { lists: lists.chain(std::iter::once(List::parse(BUILT_IN))).collect() }
     }
 
-    /// Returns the signature algorithms of the known keys of a host. The client offers only these algorithms to the
-    /// server, unless the list is empty.
+    /// Returns the signature algorithms of the trusted keys of a host. If the result is not empty, the client offers
+    /// only these algorithms to the server.
     pub fn algorithms(&self, location: &SshLocation) -> Vec<Algorithm> {
         let mut algorithms = Vec::new();
         for key in self.keys(location) {
@@ -45,7 +45,7 @@ impl KnownHosts {
         algorithms
     }
 
-    /// Returns an error unless the key is a known key of the host.
+    /// Returns an error unless the key is a trusted key of the host.
     pub fn check(&self, location: &SshLocation, presented: &PublicKey) -> Result<(), GitError> {
         let known = self.keys(location);
         if known.iter().any(|key| key.key_data() == presented.key_data()) {

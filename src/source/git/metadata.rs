@@ -1,4 +1,4 @@
-//! Git metadata of a source, which the update history of a state backend can show. This module performs no I/O.
+//! Git metadata of a source. A state backend can show this metadata in the update history. This module performs no I/O.
 
 use gix_object::CommitRefIter;
 use url::Url;
@@ -9,14 +9,15 @@ use crate::source::git::reference::Tip;
 use crate::source::git::spec::RepositorySpec;
 use crate::source::git::url::RepositoryUrl;
 
-/// Maximum number of bytes of a text in a commit that are read. Exceeds the limits of the fields.
+/// Maximum number of bytes that are read from a text in a commit. This maximum exceeds the limits of all metadata
+/// fields.
 const MAX_READ: usize = 4096;
-/// Start of the full name of a Git reference.
+/// Prefix of the full name of a Git reference.
 const FULL_NAME: &str = "refs/";
-/// Name of the reference to the default branch. The server does not report the name of the branch.
+/// Name of the reference to the default branch. The name of the branch itself is unknown.
 const DEFAULT_BRANCH: &str = "HEAD";
 
-/// Returns the author, the committer and the message of a commit. Omits the texts that cannot be parsed.
+/// Returns the author, the committer and the message of a commit. Omits texts that are invalid.
 pub(super) fn of_commit(commit: &[u8], hash: gix_hash::Kind) -> SourceMetadata {
     let fields = || CommitRefIter::from_bytes(commit, hash);
     let (author, committer) = (fields().author().ok(), fields().committer().ok());
@@ -48,7 +49,7 @@ pub(super) fn of_tip(spec: &RepositorySpec, tip: &Tip, commit: SourceMetadata) -
     metadata.bounded()
 }
 
-/// Returns the full name of a branch or a tag. Returns `None` if the name of the branch is unknown.
+/// Returns the full name of a branch or tag. Returns `None` for the default branch, whose name is unknown.
 pub fn full_name(name: &str, is_tag: bool) -> Option<String> {
     match name {
         DEFAULT_BRANCH => None,

@@ -1,13 +1,14 @@
-//! Polls Git repositories. Followers are the Stacks and Workspaces that use a repository. Followers with the same
-//! reference and the same credentials share polls.
+//! Polls Git repositories. The followers of a repository are the Stacks and Workspaces that use it. Followers with the
+//! same reference and the same credentials share polls.
 //!
 //! [`RepositorySpec::of_stack`] parses the fields of a Stack, and [`Git::resolve`] returns the cached state of a repository. For
 //! each repository, a task (`Shared::follow`) polls the server at the shortest interval of the followers and fetches a commit
 //! when a follower needs it.
 //!
-//! The controller process never parses data from a server. For each query, fetch and packing, `child` starts a process
-//! with resource limits, which runs the code in `remote`, `http`, `ssh`, `pack_index` and `content`. The process
-//! returns a short response. The process that packs a commit also writes an archive.
+//! The controller process never parses data from a server. For each task (a query, a fetch or the packing of a commit),
+//! `child` starts a child process with resource limits. The child process runs the code in `remote`, `http`, `ssh`,
+//! `pack_index` and `content`, and returns a short response. A child process that packs a commit also writes an
+//! archive.
 
 mod addresses;
 mod budget;
@@ -57,7 +58,7 @@ pub use request::Limits;
 pub use slots::Slots;
 pub use spec::{Key, Origin, RepositorySpec, field, has_git_fields, interval};
 
-/// Capacity of the channel of followers to reconcile. If the channel is full, the sender waits.
+/// Capacity of the channel for followers to reconcile. If the channel is full, the sender waits.
 const CHANNEL_CAPACITY: usize = 1024;
 
 /// A poller for Git repositories. Clones are cheap and share the cache.
@@ -86,8 +87,8 @@ impl Git {
         (Git(Arc::new(shared)), requeued)
     }
 
-    /// Returns the cached artifact of a repository for a follower. The channel yields the follower after each change in
-    /// the result, and when a result is available after [`Unavailable::Resolving`].
+    /// Returns the cached artifact of a repository for a follower. The channel yields the follower whenever the result
+    /// changes, for example when an artifact is available after [`Unavailable::Resolving`].
     pub fn resolve(
         &self,
         follower: &Follower,
@@ -109,8 +110,8 @@ impl Git {
         Ok(resolved)
     }
 
-    /// Requests another fetch of a commit whose artifact is missing from the store. The followers are reconciled after
-    /// the fetch.
+    /// Requests another fetch of a commit whose artifact is missing from the store. After the fetch, the channel yields
+    /// the followers.
     pub fn fetch_again(&self, origin: &Origin) {
         self.0.lock().fetch_again(origin);
     }
@@ -121,10 +122,10 @@ impl Git {
     }
 }
 
-/// Creates the working directory. Removes the files of an earlier process.
+/// Creates an empty working directory. Removes the files of an earlier process.
 ///
 /// # Errors
-/// Fails if the directory cannot be removed or created.
+/// Fails if the function cannot remove or create the directory.
 pub fn prepare(directory: &std::path::Path) -> Result<(), GitError> {
     let failed = |cause: std::io::Error| GitError::disk(directory, &cause);
     match std::fs::remove_dir_all(directory) {

@@ -20,10 +20,10 @@ use crate::source::git::request::Limits;
 pub const PACK: &str = "fetched.pack";
 /// Name of the index file in the directory of a fetch.
 const INDEX: &str = "fetched.idx";
-/// Constant part of the limit for decoding work, in decoded bytes.
+/// Limit for the decoding work of an empty pack, in decoded bytes.
 const BASE_WORK_LIMIT: u64 = 1 << 30;
-/// Number of decoded bytes by which each byte of the pack increases the limit for decoding work. Source code compresses
-/// to about a fifth of its size, and deltas are smaller.
+/// Increase of the limit for decoding work per byte of the pack, in decoded bytes. Source code compresses to about a
+/// fifth of its size, and deltas are smaller.
 const WORK_LIMIT_RATIO: u64 = 100;
 /// Maximum size of the header of a delta, in bytes. The header contains two 64-bit numbers, encoded in groups of seven
 /// bits.
@@ -58,12 +58,12 @@ pub fn make(directory: &Path, hash: gix_hash::Kind, limits: &Limits) -> Result<B
     let (pack_path, index_path) = (directory.join(PACK), directory.join(INDEX));
     let largest = usize::try_from(limits.file_bytes).ok();
     let mut pack = data::File::at(&pack_path, hash).map_err(|error| broken(&error))?;
-    // A base object and the results of two deltas are in memory simultaneously.
+    // Up to three objects are in memory simultaneously: a base object and the results of two deltas.
     pack.alloc_limit_bytes = largest.and_then(|largest| largest.checked_mul(3));
     if pack.num_objects() > limits.objects {
         return Err(GitError::TooManyObjects { found: pack.num_objects(), limit: limits.objects });
     }
-    // Does not verify the checksum of the pack, because the hashes in the index are computed from the objects.
+    // Does not verify the checksum of the pack, because the library computes the hashes in the index from the objects.
     let reader = BufReader::with_capacity(64 << 10, File::open(&pack_path).map_err(failed)?);
     let entries = BytesToEntriesIter::new_from_header(reader, Mode::AsIs, EntryDataMode::Crc32, hash);
     let mut entries = Metered {
@@ -106,7 +106,7 @@ struct Metered<'a, Entries> {
     pack: &'a data::File<MMap>,
     largest: u64,
     work: WorkLimit,
-    /// The error that ended the iteration, recorded because the library returns errors only as text.
+    /// The error that ended the iteration. Recorded here, because the library returns errors only as text.
     failure: Option<GitError>,
 }
 
@@ -175,7 +175,8 @@ fn broken(error: &gix_error::Error) -> GitError {
     GitError::Protocol(one_line(&format!("failed to read the pack: {error:#}")))
 }
 
-/// Converts the error of the library for an object, or a list of all objects, that exceeds the memory limit.
+/// Converts an error of the library about an object or a list of objects that exceeds the memory limit. Returns `None`
+/// for other errors.
 fn too_large(error: &gix_error::Error, limits: &Limits) -> Option<GitError> {
     let text = format!("{error:#}");
     let limit = limits.file_bytes;

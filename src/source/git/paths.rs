@@ -1,5 +1,5 @@
-//! Selects the files of a repository that are relevant for a Stack, and computes a digest of these files. Patterns in
-//! the format of `.gitignore` define the selection. This module performs no I/O.
+//! Selects the files of a repository that are relevant for a Stack, and computes a digest of these files. The selection
+//! consists of patterns in the format of `.gitignore`. This module performs no I/O.
 
 use gix_ignore::glob::Pattern;
 use gix_ignore::glob::pattern::Mode;
@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::source::git::wildcards::{Exhausted, PathPattern, Steps};
 
-/// Maximum number of patterns in a Stack.
+/// Maximum number of patterns in a path list.
 const MAX_PATTERNS: usize = 100;
 /// Maximum length of a pattern, in bytes.
 const MAX_PATTERN_LENGTH: usize = 1024;
@@ -54,7 +54,7 @@ impl Paths {
 #[derive(Debug)]
 pub struct Selection {
     rules: Rules,
-    /// Whether the patterns match each open directory, from the root to the current directory.
+    /// For each directory from the root to the current directory, whether the patterns match the directory.
     matched: Vec<bool>,
     digest: Sha256,
     steps: Steps,
@@ -80,10 +80,10 @@ impl Selection {
         }
     }
 
-    /// Returns the digest of the selected files. The digest changes if a selected file changes.
+    /// Returns the digest of the paths, modes and object IDs of the selected files.
     ///
     /// # Errors
-    /// Fails if the matching of the patterns takes too many steps.
+    /// Fails if the patterns exceeded the maximum number of matching steps.
     pub fn digest(self) -> Result<String, Exhausted> {
         if self.is_exhausted {
             return Err(Exhausted);
@@ -112,14 +112,14 @@ pub(super) struct Rules(Vec<Rule>);
 
 #[derive(Debug)]
 struct Rule {
-    /// Directory to which the rule applies, with a trailing slash. Empty for the root.
+    /// Directory to which the rule applies, with a trailing slash. An empty text is the root.
     base: Vec<u8>,
     pattern: Pattern,
     parsed: PathPattern,
 }
 
 impl Rules {
-    /// Adds the rules in `file`, the content of a file in `directory`. `directory` is empty for the root.
+    /// Adds the rules of a file in `directory`, which is empty for the root. `file` is the content of the file.
     pub(super) fn add(&mut self, file: &[u8], directory: &[u8]) {
         let base = if directory.is_empty() { Vec::new() } else { [directory, b"/"].concat() };
         let rules = gix_ignore::parse(file, false).map(|(pattern, ..)| Rule {
@@ -130,8 +130,8 @@ impl Rules {
         self.0.extend(rules);
     }
 
-    /// Returns the result of the last matching rule: `Some(true)`, or `Some(false)` if the rule is negated. Returns `None` if no
-    /// rule matches.
+    /// Returns the result of the last matching rule: `Some(false)` if the rule is negated, and `Some(true)` otherwise.
+    /// Returns `None` if no rule matches.
     pub(super) fn decision(
         &self,
         path: &[u8],

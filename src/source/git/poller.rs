@@ -25,7 +25,7 @@ use crate::source::git::slots::{self, Slot, Slots, TaskSlots};
 use crate::source::git::spec::{Auth, Key};
 use crate::subprocess::Subprocess;
 
-/// Backoff after the first failure. The backoff doubles after each further failure.
+/// Backoff after the first failure. Each further failure doubles the backoff.
 const MIN_BACKOFF: Duration = Duration::from_secs(10);
 /// Backoff after the first fetch that ended because another namespace waited for a slot.
 const ENDED_BACKOFF: Duration = Duration::from_secs(1);
@@ -37,17 +37,17 @@ const MAX_PATTERNS: usize = 1 << 20;
 /// repositories.
 const JITTER: f64 = 0.1;
 
-/// Settings for polling Git repositories.
+/// Settings for the polls of Git repositories.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Directory for fetched files that are not yet packed. Must not contain other files.
+    /// Working directory for fetched files that are not yet packed. The directory must not contain other files.
     pub work: PathBuf,
     /// Directory with the optional files `known_hosts` and `ca.crt` for all Stacks.
     pub trust: PathBuf,
     pub limits: Limits,
-    /// Limits for an artifact that is built from a repository.
+    /// Limits for the artifact of a repository.
     pub artifact_limits: artifact::Limits,
-    /// Slots for queries and fetches, which all repositories share.
+    /// Slots for queries and fetches. All repositories share these slots.
     pub slots: Slots,
     /// Starts the child processes that parse data from servers.
     pub subprocess: Subprocess,
@@ -61,7 +61,7 @@ pub(super) struct Shared {
     pub(super) requeue: mpsc::Sender<Follower>,
     pub(super) tasks: TaskTracker,
     pub(super) end: CancellationToken,
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// The mutex is locked only for short critical sections and never across an `.await`.
     pub(super) cache: Mutex<Cache>,
 }
 
@@ -136,7 +136,7 @@ impl Shared {
             Err(error) => {
                 schedule.query_failed(interval, &error);
                 self.discard_refused_tokens(key, &error);
-                // Does not report a single transient error unless a follower waits for the response.
+                // Does not report the first transient error unless a follower waits for the response.
                 if error.is_transient() && schedule.failed_queries == 1 && self.lock().is_tip_sufficient(key, requests)
                 {
                     tracing::debug!(repository = %key.repository, %error, "query failed; retrying");
@@ -249,7 +249,7 @@ impl Shared {
         })
     }
 
-    /// Waits for a slot of a namespace that contains a follower of the repository.
+    /// Waits for a slot. Uses any namespace that contains a follower of the repository.
     async fn acquire_slot(&self, slots: &TaskSlots, key: &Key, ended: u32) -> Result<Slot, GitError> {
         let namespaces = self.lock().namespaces(key);
         slots::of_any(slots, &namespaces, ended).await
@@ -258,7 +258,7 @@ impl Shared {
     async fn requeue(&self, followers: Vec<Follower>) {
         let mut requeue = self.requeue.clone();
         for follower in followers {
-            // The receiver is dropped only when the controller shuts down.
+            // Sending fails only during the shutdown of the controller, after the receiver was dropped.
             if requeue.send(follower).await.is_err() {
                 return;
             }
@@ -266,8 +266,8 @@ impl Shared {
     }
 }
 
-/// Splits the path lists: the first result is within the limit for all patterns, and the second result contains the
-/// remaining lists. Shorter lists take precedence.
+/// Splits the path lists. The lists in the first result do not exceed the limit for the total size of the patterns. The
+/// second result contains the remaining lists. Shorter lists take precedence.
 fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
     choices.sort_by_key(Paths::size);
     let mut left = MAX_PATTERNS;
@@ -294,8 +294,8 @@ fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
 }
 
 impl Schedule {
-    /// Schedules the next poll after a successful query. If the last fetch failed, the cache retries it
-    /// after the same query.
+    /// Schedules the next poll after a successful query. If the last fetch failed, the cache retries the fetch after
+    /// the same query.
     fn query_succeeded(&mut self, interval: Duration, key: &Key) {
         self.failed_queries = 0;
         self.due = match key.reference {
@@ -315,8 +315,8 @@ impl Schedule {
     }
 }
 
-/// Returns the wait time that the server requires, or otherwise the backoff. `failures` is the number of earlier
-/// failures.
+/// Returns the wait time that the server specifies, or the backoff if the server specifies none. `failures` is the
+/// number of earlier failures.
 fn backoff(failures: u32, interval: Duration, error: &GitError) -> Duration {
     let first = if matches!(error, GitError::Ended { .. }) { ENDED_BACKOFF } else { MIN_BACKOFF };
     let backoff = first.saturating_mul(2_u32.saturating_pow(failures)).min(MAX_BACKOFF.max(interval));

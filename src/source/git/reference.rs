@@ -12,7 +12,7 @@ use crate::source::git::semver_range::SemverRange;
 const MAX_LISTED: usize = 10;
 /// Maximum length of the name of a branch or tag, in bytes.
 const MAX_NAME: usize = 1024;
-/// Start of the full name of a tag.
+/// Prefix of the full name of a tag.
 const TAGS: &str = "refs/tags/";
 
 /// A Git reference in the spec of a follower.
@@ -22,7 +22,7 @@ pub enum Reference {
     Name(String),
     /// The complete hash of a commit.
     Commit(String),
-    /// A version range. Resolves to the tag with the highest version in the range.
+    /// A version range, which resolves to the tag with the highest version in the range.
     Semver(SemverRange),
 }
 
@@ -30,22 +30,23 @@ pub enum Reference {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub name: String,
-    /// Hash of the commit. For an annotated tag, the commit to which the tag object points.
+    /// Hash of the commit. For an annotated tag, hash of the commit to which the tag points.
     pub commit: String,
 }
 
 /// The commit to which a reference resolves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tip {
-    /// The short name of a branch or tag, or the full name of another reference. `None` if the reference is a commit hash.
+    /// The short name of a branch or tag, or the full name of another reference. `None` for a commit hash.
     pub name: Option<String>,
     pub commit: String,
-    /// Whether the name is the name of a tag.
+    /// Whether `name` is the name of a tag.
     pub is_tag: bool,
 }
 
 impl Tip {
-    /// Returns whether the commit has the format of a hash and the name can be displayed safely.
+    /// Returns whether the commit has the format of a hash and the name contains only characters that are safe to
+    /// display.
     pub fn is_well_formed(&self) -> bool {
         let is_hash = matches!(self.commit.len(), 40 | 64) && self.commit.bytes().all(|b| b.is_ascii_hexdigit());
         let is_name = |name: &String| name.len() <= MAX_NAME && !name.contains(char::is_control);
@@ -81,7 +82,7 @@ impl Reference {
     }
 
     /// Returns the commit to which this reference resolves, or `None` if `listed` does not contain the reference.
-    /// Processes `listed` one entry at a time and keeps only the best match in memory.
+    /// Processes one entry of `listed` at a time and keeps only the best match in memory.
     pub fn select(&self, listed: impl IntoIterator<Item = Listed>) -> Option<Tip> {
         match self {
             Reference::Commit(hash) => Some(Tip { name: None, commit: hash.clone(), is_tag: false }),
@@ -104,7 +105,7 @@ impl Reference {
         }
     }
 
-    /// Returns the error for a missing reference. The message contains the names of existing references.
+    /// Returns the error for a missing reference. The message lists existing references.
     pub fn missing(&self, all: impl IntoIterator<Item = Listed>) -> GitError {
         let (what, prefix) = match self {
             Reference::Semver(_) => ("tags", TAGS),

@@ -1,5 +1,5 @@
-//! Communicates with a Git server: lists references and fetches a commit. Runs in a child process, because it blocks
-//! the thread and parses data from the server.
+//! Communicates with a Git server: lists references and fetches a commit. This module runs in a child process, because
+//! it blocks the thread and parses data from the server.
 
 use std::fmt;
 use std::fs::File;
@@ -29,7 +29,7 @@ use crate::source::git::request::{Access, Limits};
 use crate::source::git::url::{Location, RepositoryUrl};
 use crate::source::git::{addresses, http as own_http, http_client, ssh};
 
-/// Maximum size of the list of references, in bytes. Suffices for about 300,000 references.
+/// Maximum size of the list of references, in bytes. This size suffices for about 300,000 references.
 const MAX_LIST: u64 = 32 << 20;
 
 /// An open connection to a Git server.
@@ -59,8 +59,9 @@ impl Remote {
         Ok(Self { transport, handshake, budget, url: url.to_string() })
     }
 
-    /// Passes the references whose names start with one of the prefixes to `process`, one at a time. Passes all
-    /// references if `prefixes` is empty. May also pass other references, because a server can ignore the prefixes.
+    /// Calls `process` with an iterator over the references whose names start with one of the prefixes, or over all
+    /// references if `prefixes` is empty. The iterator can also return other references, because a server can ignore
+    /// the prefixes.
     pub fn list<T>(
         &mut self,
         prefixes: &[String],
@@ -175,7 +176,8 @@ fn chain(error: &gix_error::Error) -> String {
     text
 }
 
-/// Converts the error if it contains one of the messages by which servers report a missing or unavailable commit.
+/// Converts an error that contains one of the messages with which servers report a missing or unavailable commit.
+/// Returns other errors unchanged.
 fn explain_missing_commit(error: GitError, commit: &str) -> GitError {
     match &error {
         GitError::Protocol(message)
@@ -237,8 +239,8 @@ fn agent() -> gix_protocol::command::Feature {
     ("agent", Some(concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION")).to_owned()))
 }
 
-/// An iterator over the list of references in a response. Reads one line at a time, because the complete list can need
-/// much memory.
+/// An iterator over the list of references in a response. Reads one line at a time, because the complete list can
+/// require much memory.
 struct Lines<'a> {
     response: Box<dyn ExtendedBufRead<'a> + Unpin + 'a>,
     /// The error that ended the iteration.
@@ -282,7 +284,7 @@ fn parse_line(line: &[u8]) -> Option<Option<Listed>> {
     if object == "unborn" {
         return Some(None);
     }
-    // For an annotated tag, `peeled:` contains the commit to which the tag points.
+    // For an annotated tag, the word `peeled:HASH` contains the commit to which the tag points.
     let commit = words.find_map(|word| word.strip_prefix("peeled:")).unwrap_or(object);
     let is_hash = matches!(commit.len(), 40 | 64) && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hash.then(|| Some(Listed { name: name.to_owned(), commit: commit.to_owned() }))
@@ -299,7 +301,7 @@ fn listed(reference: &Ref) -> Option<Listed> {
     Some(Listed { name: name.to_string(), commit: object.to_string() })
 }
 
-/// A negotiation that requests one commit and declares that the client has no commits.
+/// A negotiation in which the client requests one commit and reports that it has no commits.
 struct OneCommit(ObjectId);
 
 impl Negotiate for OneCommit {

@@ -60,8 +60,8 @@ pub struct Pack {
 pub struct Packed {
     /// Warnings about content that is not in the archive.
     pub warnings: Vec<String>,
-    /// The digest of the matching files for each path list, or the reason why the digest is missing. The order is that
-    /// of the path lists in the request.
+    /// For each path list, the digest of the matching files or the reason why the digest is missing. In the order of
+    /// the path lists in the request.
     pub selections: Vec<Result<String, String>>,
     /// The author, the committer and the message of the commit.
     pub metadata: SourceMetadata,
@@ -70,7 +70,7 @@ pub struct Packed {
 /// The data that a connection to a server requires.
 #[derive(Serialize, Deserialize)]
 pub enum Access {
-    /// Credentials, trusted CA certificates in addition to the system certificates, and proxies.
+    /// Credentials, CA certificates that are trusted in addition to the system certificates, and proxies.
     Http { login: Option<(String, String)>, authorities: Vec<String>, proxies: Proxies },
     /// A private key, and lists of host keys in order of precedence.
     Ssh { key: String, passphrase: Option<String>, known_hosts: Vec<String> },
@@ -99,11 +99,11 @@ pub struct Limits {
     pub list_min_rate: MinRate,
     /// Timeout for a fetch, including the list of references.
     pub fetch_time: Duration,
-    /// Minimum data rate of a server that sends a pack. Does not apply while the server assembles the pack, which can
-    /// take a minute.
+    /// Minimum data rate of a server that sends a pack. The rate does not apply while the server assembles the pack,
+    /// which can take a minute.
     pub fetch_min_rate: MinRate,
-    /// Whether servers may have loopback and link-local addresses. Only tests may set this field, because such a server
-    /// runs in the pod of the controller or on its node.
+    /// Whether a server may have a loopback or link-local address. Only tests may set this field, because a server with
+    /// such an address runs in the pod or on the node of the controller.
     pub local_addresses: bool,
 }
 
@@ -116,14 +116,14 @@ impl Limits {
         Terms { time: self.fetch_time, min_rate: self.fetch_min_rate, local_addresses: self.local_addresses }
     }
 
-    /// Returns the maximum size of the index of a pack, in bytes. For each object, the index contains an ID, a checksum
-    /// and an offset. In addition, it contains a table and two hashes.
+    /// Returns the maximum size of the index of a pack, in bytes. The index contains a table, two hashes, and an ID, a
+    /// checksum and an offset for each object.
     pub(super) fn index_bytes(&self) -> u64 {
         u64::from(self.objects) * (32 + 4 + 4) + 4096
     }
 
-    /// Returns the maximum number of bytes that concurrent fetches use on the volume in addition to the store: for
-    /// packs, indexes and archives that are not yet in the store. `archive` is the maximum size of an archive in bytes.
+    /// Returns the maximum number of bytes that concurrent fetches use on the volume for packs, indexes and archives
+    /// that are not yet in the store. `archive` is the maximum size of an archive in bytes.
     pub fn volume_bytes(&self, archive: u64) -> u64 {
         Slots::volume_bytes(self.pack_bytes + self.index_bytes() + archive)
     }

@@ -14,7 +14,8 @@ const MAX_LENGTH: usize = 256;
 #[serde(try_from = "String", into = "String")]
 pub struct SemverRange {
     text: String,
-    /// The alternatives between `||`. A version is in the range if at least one alternative matches.
+    /// The alternatives, which `||` separates in the string. A version is in the range if at least one alternative
+    /// matches.
     alternatives: Vec<VersionReq>,
 }
 
@@ -53,7 +54,7 @@ impl fmt::Display for SemverRange {
 }
 
 impl SemverRange {
-    /// Parses a range. The error is the reason why the range is invalid.
+    /// Parses a range. The error contains the reason why the range is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.is_empty() || text.len() > MAX_LENGTH {
@@ -99,8 +100,8 @@ fn normalize(part: &str) -> String {
     let mut words = words.split_whitespace().peekable();
     while let Some(word) = words.next() {
         let operator = word.trim_end_matches(|c: char| !"<>=~^!".contains(c));
-        // Accepts a space after an operator, as in `>= 1.2`. Converts a hyphen range such as `1.2 - 2.3` to two
-        // comparators.
+        // Accepts a space after an operator, for example in `>= 1.2`. Converts a hyphen range such as `1.2 - 2.3` to
+        // two comparators.
         let mut value = word.get(operator.len()..).unwrap_or_default();
         if value.is_empty() {
             value = words.next().unwrap_or_default();
@@ -119,14 +120,14 @@ fn normalize(part: &str) -> String {
     comparators.join(", ")
 }
 
-/// Returns whether a version contains a wildcard. Checks only the numbers, because the pre-release part may contain any
-/// letters.
+/// Returns whether a version contains a wildcard. Checks only the numbers, because the pre-release part can also
+/// contain the letter `x`.
 fn has_wildcard(value: &str) -> bool {
     value.split(['-', '+']).next().is_some_and(|numbers| numbers.contains(['x', 'X', '*']))
 }
 
-/// Returns whether `version` is in `range`. As in Flux, pre-releases are in the range only if at least one bound of the
-/// range is a pre-release. The range then includes all pre-releases within the bounds.
+/// Returns whether `version` is in `range`. As in Flux, a range includes pre-releases only if at least one bound of the
+/// range is a pre-release. Such a range includes all pre-releases within the bounds.
 fn range_contains(range: &VersionReq, version: &Version) -> bool {
     if version.pre.is_empty() || range.comparators.iter().all(|comparator| comparator.pre.is_empty()) {
         return range.matches(version);
@@ -142,7 +143,7 @@ fn matches_pre_release(comparator: &Comparator, version: &Version) -> bool {
         Op::GreaterEq => *version >= from,
         Op::Less => *version < from,
         Op::LessEq => *version <= from,
-        // The upper bound for pre-releases equals the upper bound for releases.
+        // Uses the same upper bound for pre-releases as for releases.
         _ => {
             let release = Comparator { pre: semver::Prerelease::EMPTY, ..comparator.clone() };
             *version >= from && release.matches(&Version::new(version.major, version.minor, version.patch))

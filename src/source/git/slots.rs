@@ -1,20 +1,19 @@
-//! Limits the number of concurrent tasks with slots, which all repositories share. A task requires a slot of a
-//! namespace whose Stacks or Workspaces use the repository.
+//! Limits the number of concurrent tasks of all repositories. Each task requires a slot. The slot belongs to a
+//! namespace whose Stacks or Workspaces use the repository of the task.
 //!
-//! The slot time of a namespace is the time for which its tasks have held slots, added up over all tasks. The slot time
-//! of released slots halves in each [`HALF_LIFE`]. A namespace is light if its slot time is shorter than
-//! [`Limits::light`].
+//! The slot time of a namespace is the total time that its tasks have spent in slots. The slot time of released slots
+//! decays by half in each [`HALF_LIFE`]. A namespace is light if its slot time is shorter than [`Limits::light`].
 //!
-//! A task waits until its namespace is below the limit per namespace, and then waits for a common slot. The waiting
-//! namespace that holds the fewest slots receives a free slot. If several namespaces hold the same number of slots,
-//! light namespaces come first, in the order of their arrival. The other namespaces follow in ascending order of slot
-//! time.
+//! A task waits until its namespace is below the limit per namespace, and then waits for a common slot. A free slot
+//! goes to the waiting namespace that holds the fewest slots. Among namespaces with the same number of slots, light
+//! namespaces come first, in the order of their arrival. The other namespaces follow in ascending order of slot time.
 //!
 //! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`]
-//! ends a task. The namespace of this task was light when the task started, and its slot time exceeds the slot time of
-//! the waiting namespace by at least [`PREEMPTION`]. If several tasks qualify, the task that started last ends.
-//! Namespaces with slow servers or large repositories therefore compete for the other slots and cannot delay a light
-//! namespace for long. If a waiting namespace is not light and holds no slot, [`Slot::run`] ends a slow task.
+//! ends a task early. A task can end early for this reason only if its namespace was light at the start of the task and
+//! if the slot time of this namespace exceeds the slot time of the waiting namespace by at least [`PREEMPTION`]. Of
+//! several such tasks, the task that started last ends. Therefore, namespaces with slow servers or large repositories
+//! cannot delay a light namespace for long. If a namespace that is not light waits and holds no slot, [`Slot::run`]
+//! ends a slow task.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -32,16 +31,16 @@ use crate::source::git::error::GitError;
 /// The limits for one kind of task.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Number of common slots. One of them is reserved for light namespaces.
+    /// Number of common slots, including the slot that is reserved for light namespaces.
     total: usize,
     per_namespace: usize,
-    /// Slot time below which a namespace is light.
+    /// Upper bound for the slot time of a light namespace.
     light: Duration,
     slow_limits: SlowLimits,
 }
 
-/// The maximum time by which a task may lag behind [`MIN_RATE`]. Applies only while a waiting namespace is not light
-/// and holds no slot.
+/// The maximum delay of a task compared to a task with the data rate [`MIN_RATE`]. The limits apply only while a
+/// namespace waits that is not light and holds no slot.
 #[derive(Clone, Copy, Debug)]
 struct SlowLimits {
     /// Limit for a task of a namespace that holds several slots.
@@ -57,32 +56,33 @@ const QUERIES: Limits = Limits {
     light: Duration::from_secs(1),
     slow_limits: SlowLimits { several: Duration::from_secs(1), only: Duration::from_secs(10) },
 };
-/// Limits for commits that are fetched and packed. Each commit has a directory on the volume, and packing runs a child
-/// process with a high memory limit. A fetch receives the first bytes of a pack only after the handshake and after the
-/// server has assembled the pack. Packing receives no data, so it counts as slow from the start.
+/// Limits for the fetching and packing of commits. Each commit requires a directory on the volume, and packing runs a
+/// child process with a high memory limit. The slow limits include the handshake and the time in which the server
+/// assembles the pack. A packing task receives no data, so the task is slow from the start.
 const FETCHES: Limits = Limits {
     total: 3,
     per_namespace: 2,
     light: Duration::from_secs(3),
     slow_limits: SlowLimits { several: Duration::from_secs(3), only: Duration::from_secs(10) },
 };
-/// Time in which the slot time of released slots halves.
+/// Half-life of the slot time of released slots.
 const HALF_LIFE: Duration = Duration::from_secs(30);
-/// Minimum difference in slot time. A task ends for a waiting light namespace only if the slot time of the task's
-/// namespace exceeds the slot time of the waiting namespace by this difference.
+/// Minimum difference in slot time for a preemption. A task ends early for a waiting light namespace only if the slot
+/// time of its own namespace exceeds the slot time of the waiting namespace by this difference.
 const PREEMPTION: Duration = Duration::from_secs(1);
-/// Maximum number of ended attempts after which the same work may still use the reserved slot.
+/// Maximum number of attempts that ended early before the same work may no longer use the reserved slot.
 const MAX_ENDED_RESERVED: u32 = 1;
-/// Slot time in seconds below which the record of a namespace is deleted.
+/// Minimum slot time of a recorded namespace, in seconds. The record of a namespace with a shorter slot time is
+/// deleted.
 const NEGLIGIBLE: f64 = 0.01;
-/// Maximum number of tasks of one namespace that may wait for a slot simultaneously.
+/// Maximum number of waiting tasks per namespace.
 const MAX_WAITING_PER_NAMESPACE: usize = 10_000;
 
-/// Data rate below which a task counts as slow, in bytes per second.
+/// Minimum data rate of a task that is not slow, in bytes per second.
 const MIN_RATE: u64 = 128 << 10;
-/// Maximum number of times that the slow limits of a task are doubled.
+/// Maximum number of doublings of the slow limits of a task.
 const MAX_DOUBLINGS: u32 = 3;
-/// Interval at which a task checks whether it must end because it is slow.
+/// Interval between two checks whether a task must end early.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The slots for all kinds of tasks. Clones are cheap and share the slots.
@@ -100,12 +100,14 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Returns the maximum number of bytes that concurrent fetches use on the volume, if each fetch uses `each` bytes.
+    /// Returns the maximum number of bytes that concurrent fetches use on the volume. `each` is the maximum number of
+    /// bytes per fetch.
     pub(super) fn volume_bytes(each: u64) -> u64 {
         each.saturating_mul(u64::try_from(FETCHES.total).unwrap_or(u64::MAX))
     }
 
-    /// Returns the maximum memory of all concurrent child processes, in bytes. `fetch` is the memory for fetching or packing.
+    /// Returns the maximum total memory of all concurrent child processes, in bytes. `query` and `fetch` are the memory
+    /// limits of one child process for a query, and for a fetch or the packing of a commit.
     pub(super) fn memory_bytes(query: u64, fetch: u64) -> u64 {
         let all = [(QUERIES.total, query), (FETCHES.total, fetch)];
         all.iter().map(|(count, each)| u64::try_from(*count).unwrap_or(u64::MAX).saturating_mul(*each)).sum()
@@ -121,7 +123,7 @@ struct Shared {
     limits: Limits,
     /// Enforces the limit of each namespace.
     shares: FairSlots,
-    /// The common slots. The lock is held only for short critical sections and never across an `.await`.
+    /// The common slots. The mutex is locked only for short critical sections and never across an `.await`.
     common: Mutex<Common>,
 }
 
@@ -138,7 +140,7 @@ struct Common {
 #[derive(Debug)]
 struct Waiting {
     namespace: String,
-    /// Number of consecutive times that the same work was ended.
+    /// Number of consecutive attempts at the same work that ended early.
     ended: u32,
     granted: Arc<Notify>,
 }
@@ -146,16 +148,17 @@ struct Waiting {
 #[derive(Debug)]
 struct Held {
     namespace: String,
-    /// Whether the namespace was light when it received the slot. If so, the slot can be the reserved slot.
+    /// Whether the namespace was light when it received the slot. Only the slot of such a namespace can be the reserved
+    /// slot.
     may_be_reserved: bool,
     started: Instant,
-    /// The time until which the received bytes satisfy [`MIN_RATE`]. `None` while the task must not be ended.
+    /// The time until which the received bytes satisfy [`MIN_RATE`]. `None` while the task must not end early.
     covered_until: Option<Instant>,
     /// Multiplier for the slow limits.
     factor: u32,
 }
 
-/// Slot time of released slots, which halves in each [`HALF_LIFE`].
+/// Slot time of released slots, which decays by half in each [`HALF_LIFE`].
 #[derive(Clone, Copy, Debug)]
 struct Used {
     seconds: f64,
@@ -187,9 +190,9 @@ impl Drop for Slot {
     }
 }
 
-/// Waits for a slot of any of `namespaces`, which use the same repository, and returns the first granted slot. A
-/// namespace without free slots therefore does not delay the other namespaces. `ended` is the number of consecutive
-/// times that the same work was ended.
+/// Waits for a slot in the queues of all `namespaces` simultaneously, and returns the first granted slot. A namespace
+/// without free slots therefore does not delay the other namespaces that use the same repository. `ended` is the number
+/// of consecutive attempts at the same work that ended early.
 pub(super) async fn of_any(slots: &TaskSlots, namespaces: &[String], ended: u32) -> Result<Slot, GitError> {
     let waits = namespaces.iter().map(|namespace| slots.acquire(namespace, ended).boxed());
     let acquired = match namespaces {
@@ -225,10 +228,10 @@ impl TaskSlots {
 }
 
 impl Slot {
-    /// Runs the work. If the work must end because another namespace waits, drops the future `work`, which kills its
-    /// child process. `received` returns the number of received bytes, if known. `ended` is the number of consecutive
-    /// times that the same work was ended. Each ended attempt doubles the slow limits, up to [`MAX_DOUBLINGS`] times,
-    /// so that work with a slow server completes eventually.
+    /// Runs the work. If the work must end early because another namespace waits, drops the future `work` and thereby
+    /// kills its child process. `received` returns the number of received bytes, if known. `ended` is the number of
+    /// consecutive attempts at the same work that ended early. Each of these attempts doubles the slow limits, up to
+    /// [`MAX_DOUBLINGS`] times, so that work with a slow server completes eventually.
     pub(super) async fn run<T>(
         &self,
         what: &'static str,
@@ -263,7 +266,7 @@ impl Slot {
 
     fn must_end(&self, now: Instant) -> bool {
         let (mut common, limits) = (self.slots.lock(), &self.slots.limits);
-        // A waiting namespace can become light as time passes.
+        // Grants free slots here, because a waiting namespace can become light as time passes.
         common.grant(limits, now);
         common.task_to_end(limits, now) == Some(self.id)
     }
@@ -275,7 +278,7 @@ impl Slot {
     }
 }
 
-/// Returns the time in which a server with the data rate [`MIN_RATE`] sends this number of bytes.
+/// Returns the time that a server with the data rate [`MIN_RATE`] needs for this number of bytes.
 fn time_at_rate(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / MIN_RATE)
 }
@@ -287,7 +290,7 @@ impl Shared {
 }
 
 impl Common {
-    /// Adds a waiter. The grant of the slot notifies the returned `Notify`.
+    /// Adds a waiter. Returns its ID and the `Notify` that reports the grant of the slot.
     fn enqueue(&mut self, namespace: &str, ended: u32) -> (u64, Arc<Notify>) {
         let (id, granted) = (self.next, Arc::new(Notify::new()));
         self.next += 1;
@@ -316,7 +319,7 @@ impl Common {
         }
     }
 
-    /// Releases a slot and records its time.
+    /// Releases a slot and records its slot time.
     fn release(&mut self, id: u64) {
         let now = Instant::now();
         if let Some(Held { namespace, started, .. }) = self.held.remove(&id) {
@@ -331,7 +334,7 @@ impl Common {
         self.held.values().filter(|held| held.namespace == namespace).count()
     }
 
-    /// Returns the slot time of a namespace in seconds, including the slots that the namespace holds.
+    /// Returns the slot time of a namespace in seconds, including the time of the slots that the namespace holds.
     fn slot_time(&self, namespace: &str, now: Instant) -> f64 {
         let released = self.used.get(namespace).map_or(0.0, |used| used.seconds_at(now));
         let held = self.held.values().filter(|held| held.namespace == namespace);
@@ -353,21 +356,21 @@ impl Common {
         self.held.len() - self.held.values().filter(is_light).count()
     }
 
-    /// Returns the task that must end because a namespace without a slot waits, if any.
+    /// Returns the task that must end early because a namespace without a slot waits, if any.
     fn task_to_end(&self, limits: &Limits, now: Instant) -> Option<u64> {
         let without_slot = self.waiting.values().filter(|waiting| self.holds(&waiting.namespace) == 0);
         let (light, others): (Vec<_>, Vec<_>) =
             without_slot.partition(|waiting| self.may_have_reserved(waiting, limits, now));
-        // If many namespaces start tasks simultaneously, for example after a restart, ending tasks early only wastes
-        // work.
+        // Requires a larger difference if many namespaces start tasks simultaneously, for example after a restart: in
+        // this case, ending tasks early would only waste work.
         let excess = if light.len() > limits.total { limits.light } else { PREEMPTION };
         let preempted = light.iter().find_map(|waiting| self.task_to_preempt(&waiting.namespace, limits, excess, now));
         preempted.or_else(|| if others.is_empty() { None } else { self.slow_task_to_end(limits.slow_limits, now) })
     }
 
-    /// Returns the task that must end for a waiting light namespace if all slots are in use. Of the tasks whose
-    /// namespace has a slot time that exceeds the slot time of the waiting namespace by at least `excess`, this is the
-    /// task that started last.
+    /// Returns the task that must end early for a waiting light namespace, if all slots are in use. The slot time of
+    /// the task's namespace exceeds the slot time of the waiting namespace by at least `excess`. Of several such tasks,
+    /// returns the task that started last.
     fn task_to_preempt(&self, waiting: &str, limits: &Limits, excess: Duration, now: Instant) -> Option<u64> {
         let limit = self.slot_time(waiting, now) + excess.as_secs_f64();
         let exceeds = |(_, held): &(&u64, &Held)| {
@@ -377,7 +380,8 @@ impl Common {
         last.filter(|_| self.held.len() >= limits.total)
     }
 
-    /// Returns the slow task that must end: the longest running slow task of the namespace that holds the most slots.
+    /// Returns the slow task that must end early: the longest running slow task of the namespace that holds the most
+    /// slots.
     fn slow_task_to_end(&self, limits: SlowLimits, now: Instant) -> Option<u64> {
         let slow = self.held.iter().filter_map(|(id, held)| {
             let holds = self.holds(&held.namespace);

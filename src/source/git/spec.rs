@@ -15,13 +15,13 @@ use crate::source::git::url::{Location, RepositoryUrl};
 /// Minimum poll interval of a repository.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The repository of a follower, and the settings for its use.
+/// The repository of a follower, and the settings of the follower for this repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepositorySpec {
     pub key: Key,
     /// Directory of the Pulumi project in the repository.
     pub directory: Directory,
-    /// Patterns for the files whose changes start a run. `None` if every new commit starts a run.
+    /// Patterns for the files whose changes trigger a run. `None` if every new commit triggers a run.
     pub paths: Option<Paths>,
     /// Poll interval of the repository.
     pub interval: Duration,
@@ -55,7 +55,7 @@ pub struct Origin {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Auth {
     Nothing,
-    /// The name of a Secret. Its keys determine the type of the credentials.
+    /// The name of a Secret. The keys of the Secret determine the type of the credentials.
     Secret(String),
     Token(Value),
     Basic {
@@ -81,12 +81,12 @@ pub enum Value {
     Key {
         secret: String,
         key: String,
-        /// Whether the Secret or the key may be missing. The value is then not set.
+        /// Whether the Secret or the key may be missing. Without the Secret or the key, the value is not set.
         optional: bool,
     },
 }
 
-/// Omits literal values, because they can be secret.
+/// The output omits literal values, because they can be secret.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -148,7 +148,7 @@ fn repository_spec(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, 
     Ok(RepositorySpec { key, directory, paths, interval: interval(spec) })
 }
 
-/// Returns the poll interval of a Stack, which is at least [`MIN_INTERVAL`].
+/// Returns the poll interval of a Stack: the interval in the spec, but at least [`MIN_INTERVAL`].
 pub fn interval(spec: &StackSpec) -> Duration {
     let seconds = spec.resync_frequency_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
     Duration::from_secs(seconds).max(MIN_INTERVAL)
@@ -295,8 +295,8 @@ fn workspace_value(selector: &SecretKeySelector) -> Value {
     Value::Key { secret, key, optional: selector.optional.unwrap_or_default() }
 }
 
-/// Returns an error if the type of the credentials does not match the protocol of the URL. `ssh_fields` are the names
-/// of the SSH key fields in the error message.
+/// Returns an error if the type of the credentials does not match the protocol of the URL. `ssh_fields` contains the
+/// names of the SSH key fields for the error message.
 pub fn check_fit(repository: &RepositoryUrl, auth: &Auth, ssh_fields: &str) -> Result<(), String> {
     match (repository.location(), auth) {
         (Location::Http(_), Auth::Ssh { .. }) => Err(format!("{ssh_fields} requires an SSH URL, not {repository}")),

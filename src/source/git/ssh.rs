@@ -17,9 +17,9 @@ use crate::source::git::known_hosts::KnownHosts;
 use crate::source::git::url::SshLocation;
 use crate::text::chain;
 
-/// Timeout for establishing a connection.
+/// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum size in bytes of the stored error output of the server.
+/// Maximum size of the stored error output of the server, in bytes.
 const MAX_ERROR_OUTPUT: usize = 4 * 1024;
 
 /// An SSH private key and its passphrase.
@@ -79,8 +79,7 @@ async fn connect(
     let unreachable = |error: russh::Error| GitError::Unreachable(chain(&error));
     let algorithms = known.algorithms(location);
     let mut preferred = Preferred::default();
-    // Requests only the types of known keys, because a server can have several host keys and presents a key of a
-    // requested type.
+    // Requests only the types of trusted keys. A server with several host keys presents a key of a requested type.
     if !algorithms.is_empty() {
         preferred.key = Cow::Owned(algorithms);
     }
@@ -104,7 +103,7 @@ async fn connect(
         }
     }
     let channel = session.channel_open_session().await.map_err(unreachable)?;
-    // If the server ignores this variable, it uses protocol version 0.
+    // Requests protocol version 2. A server that ignores this variable uses protocol version 0.
     channel.set_env(false, "GIT_PROTOCOL", "version=2").await.map_err(unreachable)?;
     channel.exec(true, format!("git-upload-pack {}", quoted(&location.path))).await.map_err(unreachable)?;
     let (read, write) = channel.split();

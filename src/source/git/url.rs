@@ -47,7 +47,7 @@ impl From<RepositoryUrl> for String {
 }
 
 impl RepositoryUrl {
-    /// Parses a URL. The error does not contain `text`, because it could contain a password.
+    /// Parses a URL. The error does not contain `text`, because the text can contain a password.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if !text.contains("://") {
@@ -69,7 +69,7 @@ impl RepositoryUrl {
         }
         match url.scheme() {
             "https" | "http" => {
-                // Removes the user name, because the credentials contain it.
+                // Removes the user name, because the user name is part of the credentials.
                 if url.set_username("").is_err() {
                     return Err(FORMS.to_owned());
                 }

@@ -1,12 +1,12 @@
 //! Matches the wildcards in `.gitignore` and `known_hosts` patterns. The matching time is at most proportional to the
-//! length of the pattern times the length of the text. This bound is necessary, because users control the patterns, and
-//! simple backtracking takes exponential time for some patterns. This module performs no I/O.
+//! product of the lengths of the pattern and the text. Simple backtracking would take exponential time for some
+//! patterns, and users control the patterns. This module performs no I/O.
 
 /// The number of remaining matching steps for a set of patterns.
 #[derive(Debug)]
 pub struct Steps(u64);
 
-/// The error for patterns that exceed their limit of matching steps.
+/// The error for patterns that exceed the maximum number of matching steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted;
 
@@ -60,8 +60,8 @@ impl PathPattern {
     pub fn matches(&self, path: &[u8], steps: &mut Steps) -> Result<bool, Exhausted> {
         let Some(parts) = &self.parts else { return Ok(false) };
         steps.take(1)?;
-        // Compares the last bytes first: the comparison is cheap, and most paths differ from the pattern in their last
-        // bytes.
+        // Compares the last bytes first, because most paths differ from the pattern in the last bytes and this
+        // comparison is fast.
         let mut ends = parts.iter().rev().zip(path.iter().rev());
         if ends.find_map(|(part, byte)| part.ending(*byte)) == Some(false) {
             return Ok(false);
@@ -110,8 +110,8 @@ fn follow(parts: &[Part], states: &mut [bool]) {
 }
 
 impl Part {
-    /// Returns whether a path with this last byte can match a pattern with this last part. Returns `None` if the caller
-    /// must also compare the preceding byte and part.
+    /// Returns whether a path that ends with `byte` can match a pattern that ends with this part. Returns `None` if the
+    /// caller must also compare the preceding byte and part.
     fn ending(&self, byte: u8) -> Option<bool> {
         match self {
             Part::Literal(literal) if *literal == byte => None,
@@ -120,7 +120,8 @@ impl Part {
         }
     }
 
-    /// Returns whether the current state remains active after a byte, and whether the byte leads to the next state.
+    /// Returns whether the state of this part remains active after a byte, and whether the byte leads to the next
+    /// state.
     fn transition(&self, byte: u8) -> (bool, bool) {
         let is_slash = byte == b'/';
         match self {
@@ -188,7 +189,7 @@ fn class(after_bracket: &[u8]) -> Option<(Class, &[u8])> {
     let negated = matches!(after_bracket.first(), Some(b'!' | b'^'));
     let mut rest = after_bracket.get(usize::from(negated)..).unwrap_or_default();
     let mut ranges = Vec::new();
-    // The previous byte, if it can be the start of a range.
+    // The previous byte, if a range can start with it.
     let mut begin = None;
     let mut is_first = true;
     loop {
@@ -241,8 +242,8 @@ fn unescaped(rest: &[u8]) -> Option<(u8, &[u8])> {
 type Ranges = &'static [(u8, u8)];
 
 /// Parses a named class such as `[:alpha:]`, starting at the first colon. Returns the ranges of the class and the bytes
-/// after its closing bracket. The ranges are `None` if `rest` is not a named class. Returns `None` if the class is
-/// unknown or the closing bracket is missing.
+/// after the closing bracket. The ranges are `None` if `rest` does not start with a named class. Returns `None` if the
+/// class is unknown or if its closing bracket is missing.
 fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
     let end = rest.iter().position(|byte| *byte == b']')?;
     let Some(name) = rest.get(1..end).and_then(|name| name.strip_suffix(b":")) else { return Some((None, rest)) };
@@ -267,8 +268,7 @@ fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
 /// Returns whether a text matches a pattern with the wildcards `*` and `?`, as in the `known_hosts` file of OpenSSH.
 pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
-    // The position after the last star in the pattern, and the position in the text after the bytes that this star
-    // matches.
+    // The position after the last star in the pattern, and the end of the bytes in the text that this star matches.
     let mut star: Option<(usize, usize)> = None;
     loop {
         match (pattern.get(at), text.get(from)) {
@@ -279,8 +279,7 @@ pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
             }
             (Some(b'?'), Some(_)) => (at, from) = (at + 1, from + 1),
             (Some(one), Some(other)) if one == other => (at, from) = (at + 1, from + 1),
-            // Backtracks only to the last star, because the last star can match all bytes that an earlier star can
-            // match.
+            // Backtracks only to the last star, because this star can match every byte that an earlier star can match.
             _ => match star.as_mut() {
                 Some((behind, taken)) if *taken < text.len() => {
                     *taken += 1;

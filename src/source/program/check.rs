@@ -1,7 +1,7 @@
-//! Validates a Program as far as this is possible without providers. This module performs no I/O.
+//! Validates the parts of a Program that can be validated without providers. This module performs no I/O.
 //!
-//! A problem is an error that makes the Program invalid for every stack. A need is a requirement for the stack config,
-//! which can define names and values that the Program does not declare.
+//! A problem is an error that makes the Program invalid for every stack. A need is a requirement for the stack config:
+//! the config can define names and values that the Program does not declare.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::source::program::names::{Declarations, Declared, RESERVED, ReferenceT
 pub struct Findings {
     /// Errors that make the Program invalid for every stack.
     pub problems: Vec<String>,
-    /// Requirements for the config of the stacks that run the Program.
+    /// Requirements for the config of every stack that runs the Program.
     pub needs: Vec<String>,
 }
 
@@ -197,7 +197,7 @@ impl Checker {
                 .enumerate()
                 .flat_map(|(number, element)| self.check_resource_reference(&format!("{path}[{number}]"), element))
                 .collect(),
-            // A variable can contain a list, and a function can return a list.
+            // Accepts a variable and a function call, because both can result in a list.
             Value::String(text) if self.is_variable(text) => self.check_expression(path, value),
             Value::Object(fields) if is_function(fields) => self.check_expression(path, value),
             other => {
@@ -243,7 +243,7 @@ impl Checker {
         BTreeSet::new()
     }
 
-    /// Checks a string in which references are not allowed.
+    /// Reports a problem if the text contains a reference.
     fn check_literal(&mut self, path: &str, text: Option<&str>) {
         match text.map(parse_references) {
             None => {}

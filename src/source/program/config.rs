@@ -150,7 +150,7 @@ pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) ->
     }
 }
 
-/// Returns whether the value is an expression. Only a run can determine its result.
+/// Returns whether the value is an expression. Only a run can determine the result of an expression.
 fn is_expression(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains("${"),

@@ -1,5 +1,5 @@
-//! Names in a Program: the declared names, dependency cycles between them, and references to them. A reference has a form such as
-//! `${name}`, `${name.property}` or `${name["key"][0]}`. `$$` is an escaped dollar sign.
+//! Names in a Program: the declared names, their dependency cycles, and the references to names. A reference has a form
+//! such as `${name}`, `${name.property}` or `${name["key"][0]}`. `$$` is an escaped dollar sign.
 
 use crate::api::pulumi::Program;
 use kube::ResourceExt;
@@ -19,7 +19,7 @@ pub enum Declared {
 /// The names that a Program declares.
 #[derive(Debug)]
 pub struct Declarations {
-    /// The optional prefix of a config key, in the form `<project>:`.
+    /// The optional prefix `<project>:` of a config key.
     prefix: String,
     names: BTreeMap<String, Declared>,
 }
@@ -52,7 +52,7 @@ pub fn cycle(dependencies: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<St
     dependencies.keys().find_map(|name| walk.from(name))
 }
 
-/// A depth-first search for a cycle. Iterative, because a Program can contain a long dependency chain.
+/// A depth-first search for a cycle. The search is iterative, because a Program can contain a long dependency chain.
 struct Walk<'a> {
     dependencies: &'a BTreeMap<String, BTreeSet<String>>,
     /// The path from the start to the current name. Each element contains a name and an iterator over its remaining dependencies.
@@ -96,7 +96,7 @@ impl<'a> Walk<'a> {
 pub struct ReferenceText {
     /// The first name in each reference.
     pub roots: Vec<String>,
-    /// Whether the string contains other text in addition to references.
+    /// Whether the string also contains text outside references.
     has_more: bool,
 }
 

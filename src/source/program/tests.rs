@@ -34,7 +34,7 @@ fn every_field_is_rendered_into_the_project_file() {
     assert_eq!(found, check::Findings::default());
 }
 
-/// Adds each field of the schema that is missing in the samples to `into`.
+/// Adds each field of the schema that is missing from the samples to `into`.
 fn missing(schema: &Value, sample: &[&Value], path: &str, into: &mut Vec<String>) {
     for (name, below) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = format!("{path}.{name}");
@@ -95,7 +95,7 @@ fn a_program_of_pko_is_accepted_unchanged() {
     assert_eq!((&written["apiVersion"], &written["kind"]), (&json!("pulumi.com/v1"), &json!("Program")));
 }
 
-/// A new version of the controller must not change the content of the artifact, because the change triggers a run of
+/// A new version of the controller must not change the bytes of the artifact, because such a change triggers a run of
 /// every Stack with a Program.
 #[test]
 fn the_artifact_bytes_depend_only_on_the_program_content() {

@@ -1,4 +1,4 @@
-//! Tests for slots under load, with simulated time. The documentation of the parent module defines light namespaces.
+//! Tests for slots under load, with simulated time. The parent module defines light namespaces.
 
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -11,8 +11,8 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Starts `each` tasks per namespace. Each task receives `rate` bytes per second for up to `duration`. Returns the
-/// results of the tasks.
+/// Starts `each` tasks per namespace. Each task receives `rate` bytes per second for up to `duration`. Returns a set
+/// that yields the results of the tasks.
 fn tasks(
     slots: &TaskSlots,
     namespaces: &[&str],
@@ -37,8 +37,8 @@ fn tasks(
     tasks
 }
 
-/// Repeats a task that runs for `duration` and receives no data, until the task completes. Waits for `backoff` after
-/// each ended attempt, in the same way as the task of a repository.
+/// Repeats a task until an attempt completes. The task runs for `duration` and receives no data. Waits for `backoff`
+/// after each attempt that ended early, in the same way as the task of a repository.
 async fn complete(slots: TaskSlots, namespace: &str, duration: Duration, backoff: Duration) {
     for ended in 0.. {
         let slot = of_any(&slots, &names(&[namespace]), ended).await.unwrap();
@@ -54,13 +54,13 @@ async fn complete(slots: TaskSlots, namespace: &str, duration: Duration, backoff
     }
 }
 
-/// Returns the time for which a namespace waits for a slot.
+/// Returns the wait time of a namespace until it receives a slot.
 async fn wait(slots: &TaskSlots, namespace: &str) -> Duration {
     wait_after(slots, namespace, 0).await
 }
 
-/// Returns the same time as [`wait`], for a task that was ended `ended` times. Such a task cannot use the reserved
-/// slot.
+/// Like [`wait`], for a task with `ended` attempts that ended early. A task with more than [`MAX_ENDED_RESERVED`] such
+/// attempts cannot use the reserved slot.
 async fn wait_after(slots: &TaskSlots, namespace: &str, ended: u32) -> Duration {
     let started = Instant::now();
     let slot = timeout(Duration::from_secs(3600), of_any(slots, &names(&[namespace]), ended)).await;
@@ -123,7 +123,7 @@ async fn repeated_long_tasks_of_many_namespaces_rarely_delay_a_light_namespace()
     let mut hostile = JoinSet::new();
     for namespace in ["a", "b", "c", "d"] {
         let slots = slots.clone();
-        // A new commit resets the number of times that the task was ended.
+        // Simulates new commits: each new commit resets the number of attempts that ended early.
         hostile.spawn(async move {
             loop {
                 let slot = of_any(&slots, &names(&[namespace]), 0).await.unwrap();
@@ -154,7 +154,7 @@ async fn many_new_namespaces_do_not_delay_a_namespace_with_few_tasks() {
         let slots = slots.clone();
         stream.spawn(async move {
             sleep(second * SECOND).await;
-            // The Stack is deleted after this time.
+            // Simulates the deletion of the Stack after 4.5 s.
             let namespace = format!("new-{second}");
             let stack = complete(slots, &namespace, 60 * SECOND, 10 * SECOND);
             drop(timeout(Duration::from_millis(4500), stack).await);
@@ -215,7 +215,7 @@ async fn a_waiting_namespace_gets_the_reserved_slot_when_it_becomes_light() {
     let _fast = tasks(&slots, &["a", "b"], 1, 256 << 10, 3600 * SECOND);
     sleep(4 * SECOND).await;
     let waited = wait(&slots, "once").await;
-    // The recorded 6 s decrease to 3 s in 30 s.
+    // The recorded slot time of 6 s decays to 3 s in 30 s.
     assert!((25 * SECOND..=27 * SECOND).contains(&waited), "{waited:?}");
 }
 
@@ -278,8 +278,8 @@ async fn previously_ended_tasks_get_more_time() {
     }
 }
 
-/// Returns the task that must end 20 s after the start of the test while the namespace `waits` waits. Each row of
-/// `held` contains a namespace, the start of its task, and the time until which the received bytes satisfy the data
+/// Returns the task that must end early 20 s after the start of the test, while the namespace `waits` waits. Each row
+/// of `held` contains a namespace, the start of its task, and the time until which the received bytes satisfy the data
 /// rate.
 fn task_to_end(held: &[(&str, u64, Option<u64>)], waits: &str, ended: u32) -> Option<u64> {
     let began = Instant::now();
