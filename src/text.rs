@@ -1,7 +1,7 @@
-//! Texts for users: error messages with their causes, and characters that can mislead a reader.
+//! Texts for users: error messages with their causes, and replacements for characters that can mislead a reader.
 
-/// Returns whether a character is invisible and changes the direction or the lines of a text. Such characters can
-/// make a text look like another text.
+/// Returns whether a character is invisible and changes the direction or the lines of a text. Such a character can make
+/// a text look like another text.
 pub fn is_format(character: char) -> bool {
     matches!(
         character,
@@ -35,7 +35,8 @@ pub fn is_unprintable(character: char) -> bool {
     (character.is_control() && character != '\n' && character != '\t') || is_format(character)
 }
 
-/// Returns a text like [`printable`] in a single line, so that a value from the cluster cannot look like another line.
+/// Like [`printable`], but also replaces line breaks and tabs, so that a value from the cluster cannot look like
+/// another line.
 pub fn printable_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], "\u{fffd}")
 }

@@ -9,8 +9,8 @@ use super::quote::quoted;
 /// Maximum length of a directory path in bytes: the default limit for names in an archive.
 const MAX_LENGTH: usize = 1024;
 
-/// A normalized relative path of a directory: `./a/./b/` becomes `a/b`, and the root of the artifact is the empty string. The
-/// path cannot point outside the artifact.
+/// A normalized relative path of a directory: `./a/./b/` becomes `a/b`, and the root of the artifact is the empty
+/// string. The path cannot point outside the artifact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Directory(String);
 

@@ -59,7 +59,8 @@ pub(super) enum Content {
     Dependencies,
 }
 
-/// The normalized name of an archive entry: a relative path without `.` and `..`. The root of the archive is the empty path.
+/// The normalized name of an archive entry: a relative path without `.` and `..`. The root of the archive is the empty
+/// path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryName(PathBuf);
 

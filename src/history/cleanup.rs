@@ -1,4 +1,4 @@
-//! Deletes expired runs, also those of deleted Stacks.
+//! Deletes expired runs, including the runs of deleted Stacks.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::error::HistoryError;
 use super::retention;
 use super::store::HistoryStore;
 
-/// Time from the start of the leader to the first cleanup. The start is the busiest time of the controller.
+/// Delay of the first cleanup after the start of the leader, because the controller is busiest at the start.
 const FIRST: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// Number of objects in a batch.
+/// Maximum number of objects in a batch of deletions.
 const BATCH: usize = 1000;
 
 impl HistoryStore {
-    /// Deletes expired runs every hour until shutdown. Only the leader calls this function.
+    /// Deletes expired runs every hour until the shutdown. Only the leader may call this function.
     pub async fn clean_up(self, end: CancellationToken) {
         let mut wait = FIRST;
         loop {
@@ -39,7 +39,7 @@ impl HistoryStore {
             true => Ok(()),
             false => self.delete_where(BATCH, |object| retention::is_expired(object, self.retention(), now)).await,
         };
-        // The total size is limited even if an expired object cannot be deleted.
+        // Enforces the maximum size even if the deletion of an expired object fails.
         self.enforce_size().await.and(expired)
     }
 }

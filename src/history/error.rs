@@ -1,8 +1,8 @@
-//! Errors of requests to the storage of the history.
+//! Errors of the requests to the storage of the history.
 
 use std::time::Duration;
 
-/// Error of a request to the storage of the history.
+/// The error of a request to the storage of the history.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     #[error("failed to write {name} to the history of runs: {source}")]

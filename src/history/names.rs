@@ -1,25 +1,26 @@
 //! Names of the objects in the history. All functions are pure.
 //!
-//! The name of an object is `NAMESPACE/STACK/UID/TIME-TYPE-UID/FILE`. It depends only on metadata that never changes, so
-//! a repeated write replaces the same objects. The names of the runs of a Stack sort by time.
+//! The name of an object is `NAMESPACE/STACK/UID/TIME-TYPE-UID/FILE`. The name depends only on immutable metadata, so a
+//! repeated write replaces the same object. The lexical order of the runs of a Stack is their order in time.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 /// Maximum length of a part of a name in bytes.
 const MAX_PART: usize = 253;
-/// Types of runs in the names.
+/// Types of runs in the names of objects.
 const KINDS: [&str; 5] = ["up", "preview", "destroy", "refresh", UNKNOWN];
-/// Number of digits of the date, and of the time, in a name.
+/// Number of digits of the date in a name.
 const DATE_DIGITS: usize = 8;
+/// Number of digits of the time in a name.
 const TIME_DIGITS: usize = 6;
-/// Part of a name whose value is unknown.
+/// Placeholder in a name for an unknown value.
 const UNKNOWN: &str = "unknown";
 
-/// File of a run.
+/// A file of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
-    /// Cause, inputs and result. Written last, so a run with this file is complete.
+    /// Cause, inputs and result of the run. The controller writes this file last, so a run with this file is complete.
     Summary,
     Output,
     Events,
@@ -48,7 +49,7 @@ pub struct RunName {
     pub namespace: String,
     /// Name of the Stack, or of the Workspace of a run without a Stack.
     pub stack: String,
-    /// UID of this Stack or Workspace.
+    /// UID of the Stack, or of the Workspace of a run without a Stack.
     pub stack_uid: String,
     /// Creation time of the Update.
     pub created: Timestamp,
@@ -59,7 +60,7 @@ pub struct RunName {
 }
 
 impl RunName {
-    /// Returns the directory of all runs of all Stacks with this name, also of deleted Stacks.
+    /// Returns the directory of the runs of all Stacks with this name, including deleted Stacks.
     pub fn stack_directory(&self) -> String {
         [&self.namespace, &self.stack].map(|part| safe(part)).join("/")
     }
@@ -82,13 +83,13 @@ pub(super) struct ObjectName<'a> {
     pub(super) namespace: &'a str,
     /// Directory of the run.
     pub(super) run: &'a str,
-    /// Name of the directory of the run, which starts with the time.
+    /// Name of the directory of the run. The name starts with the time.
     pub(super) time: &'a str,
     pub(super) kind: &'a str,
 }
 
-/// Returns the parts of a name. Returns `None` if the object does not belong to the history. The check is strict, because
-/// the retention deletes objects by their names, and other programs may use the same storage.
+/// Returns the parts of the name of an object, or `None` if the object does not belong to the history. The check is
+/// strict, because the retention deletes objects by name and other programs may use the same storage.
 pub(super) fn parse(name: &str) -> Option<ObjectName<'_>> {
     let (run, file) = name.rsplit_once('/')?;
     let parts: Vec<&str> = run.split('/').collect();
@@ -107,7 +108,7 @@ pub fn is_since(name: &str, since: Timestamp) -> bool {
     created.is_some_and(|created| created >= since.as_str())
 }
 
-/// Returns a time in the format of the names. The texts sort by time.
+/// Returns a time in the format of the names. The lexical order of the results is the order in time.
 fn time(time: Timestamp) -> String {
     time.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ").to_string()
 }
@@ -119,8 +120,8 @@ fn is_time(text: &str) -> bool {
     parts.is_some_and(|(date, time)| are_digits(date, DATE_DIGITS) && are_digits(time, TIME_DIGITS))
 }
 
-/// Returns a text as a part of a name. Users can set some of these texts, so the result contains only characters that are
-/// safe in file names and URLs.
+/// Converts a text to a part of a name. The result contains only characters that are safe in file names and URLs,
+/// because users can set some of the texts.
 fn safe(text: &str) -> String {
     let is_safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     let part: String = text.chars().take(MAX_PART).map(|c| if is_safe(c) { c } else { '_' }).collect();

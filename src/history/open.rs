@@ -15,25 +15,29 @@ use super::retention::Retention;
 use super::store::{HistoryStore, Place};
 use crate::telemetry::metrics::Metrics;
 
-/// Time in which the storage client retries a request. The writer of the history has its own, longer timeout.
+/// Period after the first attempt in which the storage client retries a request. The writer of the history has a longer
+/// timeout.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(8);
+/// Maximum number of retries of a request.
 const MAX_RETRIES: usize = 2;
-/// Timeouts of the storage client, in its format.
+/// Timeout of a request, in the format of the storage client.
 const REQUEST_TIMEOUT: &str = "10 seconds";
+/// Timeout for opening a connection, in the format of the storage client.
 const CONNECT_TIMEOUT: &str = "3 seconds";
-/// Parameters that a URL may contain. Credentials are not permitted, because flags and the status of objects contain
-/// the URL.
+/// Parameters that an S3 URL may contain. Credentials are not permitted, because flags and the status of objects
+/// contain the URL.
 const S3_PARAMETERS: [&str; 4] = ["region", "endpoint", "allow_http", "virtual_hosted_style_request"];
+/// Parameters that an Azure URL may contain, without credentials.
 const AZURE_PARAMETERS: [&str; 3] = ["account_name", "endpoint", "allow_http"];
 
-/// Invalid URL of the history.
+/// The reason why the URL of the history is invalid. The message completes the sentence "the URL must be …".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryUrlError {
     #[error("s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY")]
     Format,
-    #[error("without a user and a password: use environment variables or workload identity")]
+    #[error("a URL without a user name and password: use environment variables or workload identity")]
     Credentials,
-    #[error("without the parameter {0:?}: the parameters of this storage are {1}")]
+    #[error("a URL without the parameter {0:?}: supported parameters: {1}")]
     Parameter(String, String),
 }
 
@@ -53,7 +57,7 @@ enum Kind {
     File,
 }
 
-/// Validated URL of the history.
+/// A validated URL of the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryUrl {
     kind: Kind,
@@ -108,8 +112,8 @@ impl HistoryUrl {
         url.as_str().trim_end_matches('/').to_owned()
     }
 
-    /// Returns the prefix of the names of all objects. The prefix of a volume is empty, because the storage starts at the
-    /// directory.
+    /// Returns the prefix of the names of all objects. For a volume, the prefix is empty, because the directory in the
+    /// URL is the root of the storage.
     fn prefix(&self) -> String {
         match self.kind {
             Kind::File => String::new(),
@@ -122,8 +126,8 @@ impl HistoryUrl {
     }
 }
 
-/// Opens the storage. Sends no request to the object storage. The credentials come from the environment, as in the SDKs
-/// of the providers.
+/// Opens the storage without sending a request to the object storage. The credentials come from the environment, as in
+/// the SDKs of the cloud providers.
 pub fn open(url: &HistoryUrl, retention: Retention, metrics: Metrics) -> Result<HistoryStore, OpenError> {
     let failed = |source| OpenError::Storage { url: url.base(), source };
     let storage = match url.kind {
@@ -211,6 +215,6 @@ mod tests {
         let error = "s3://runs?secret_access_key=x".parse::<HistoryUrl>().unwrap_err().to_string();
         assert!(error.contains("\"secret_access_key\"") && error.contains("region, endpoint"), "{error}");
         let error = "gs://runs?region=x".parse::<HistoryUrl>().unwrap_err().to_string();
-        assert!(error.ends_with("the parameters of this storage are none"), "{error}");
+        assert!(error.ends_with("supported parameters: none"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Limits the time of the requests to the storage, and the number of threads that a volume can block.
+//! Limits the duration of the requests to the storage, and the number of threads that a volume can block.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use super::error::HistoryError;
 
 /// Timeout of each request, including its retries.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent operations on a volume. The value exceeds the number of runs and files that the
+/// Maximum number of concurrent operations on a volume. The maximum exceeds the number of runs and files that the
 /// controller transfers at the same time.
 const MAX_OPERATIONS: usize = 16;
 
 /// Sends requests to the storage.
 #[derive(Default)]
 pub(super) struct Requests {
-    /// Free operations on a volume. `None` for object storage.
+    /// Permits for operations on a volume. `None` for object storage.
     operations: Option<Arc<Semaphore>>,
 }
 
 impl Requests {
-    /// Returns the requests to a volume. An operation of the file system cannot be canceled: if the volume does not
+    /// Creates an instance for a volume. An operation of the file system cannot be canceled: if the volume does not
     /// respond, the operation blocks its thread even after the timeout.
     pub(super) fn of_volume() -> Self {
         Requests { operations: Some(Arc::new(Semaphore::new(MAX_OPERATIONS))) }
     }
 
-    /// Sends a request. An operation on a volume counts until it really ends. If too many operations have not ended, this
-    /// function returns the timeout at once.
+    /// Sends a request. On a volume, the request needs a permit until its operation ends, even after the timeout. If no
+    /// permit is free, returns the timeout error immediately.
     pub(super) async fn send<T: Send + 'static>(
         &self,
         request: impl Future<Output = T> + Send + 'static,
@@ -43,14 +43,14 @@ impl Requests {
             let _permit = permit;
             request.await
         });
-        // Without the timeout, the operation ends without a result only if it panics or the process exits.
+        // An operation ends before the timeout without a result only if the operation panics or the process exits.
         match tokio::time::timeout(TIMEOUT, operation).await {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(_)) | Err(_) => Err(timeout()),
         }
     }
 
-    /// Returns the next item of a stream and the rest of the stream, or `None` at its end.
+    /// Returns the next item of a stream and the rest of the stream, or `None` at the end of the stream.
     pub(super) async fn next<S>(&self, mut stream: S) -> Result<Option<(S::Item, S)>, HistoryError>
     where
         S: Stream<Item: Send + 'static> + Send + Unpin + 'static,

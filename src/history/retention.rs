@@ -1,4 +1,4 @@
-//! Decides which runs the history keeps. All functions are pure.
+//! Selects the runs that exceed the limits of the history. All functions are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,31 +10,32 @@ use super::names;
 /// Limits of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Maximum number of runs of each type per name of a Stack.
+    /// Maximum number of runs of each type for all Stacks with the same name in a namespace.
     pub max_runs: usize,
     /// Maximum age of a run. Zero disables the limit.
     pub max_age: Duration,
-    /// Maximum total size in bytes. `None` if the size is not limited.
+    /// Maximum total size in bytes. `None` disables the limit.
     pub max_size: Option<u64>,
 }
 
-/// Object in the storage.
+/// An object in the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StoredObject {
-    /// Name, relative to the prefix of the history.
+    /// Name of the object, relative to the prefix of the history.
     pub(super) name: String,
     pub(super) size: u64,
     pub(super) modified: Timestamp,
 }
 
-/// Returns whether an object is older than the maximum age. Objects that do not belong to the history never expire.
+/// Returns whether an object exceeds the maximum age. Objects that do not belong to the history never expire.
 pub(super) fn is_expired(object: &StoredObject, retention: &Retention, now: Timestamp) -> bool {
     let limit = SignedDuration::try_from(retention.max_age).unwrap_or(SignedDuration::MAX);
     !retention.max_age.is_zero() && names::parse(&object.name).is_some() && now.duration_since(object.modified) > limit
 }
 
-/// Returns the objects of the Stacks with one name that exceed the maximum number of runs. Each type of run has its own limit, so that
-/// frequent previews, such as drift checks, do not displace the updates.
+/// Returns the names of the objects that exceed the maximum number of runs. `objects` contains the objects of all
+/// Stacks with the same name. Each type of run has a separate limit, so that frequent previews, such as drift checks,
+/// do not displace updates.
 pub(super) fn surplus(objects: &[StoredObject], retention: &Retention) -> Vec<String> {
     let mut runs: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for object in objects {
@@ -54,7 +55,7 @@ mod tests {
 
     const RETENTION: Retention = Retention { max_runs: 2, max_age: Duration::from_secs(3600), max_size: None };
 
-    /// Returns the directory of a run. For example, `7-up-a` is a run in the seventh second of a day.
+    /// Returns the directory of a run. For example, `7-up-a` is a run at second 7 of a day.
     fn directory(run: &str) -> String {
         let (second, rest) = run.split_once('-').unwrap();
         format!("20261126T{second:0>6}Z-{rest}")
@@ -65,7 +66,7 @@ mod tests {
         StoredObject { name, size, modified: Timestamp::from_second(10_000).unwrap() }
     }
 
-    /// Returns the runs of objects in the format of the argument of `directory`.
+    /// Returns the runs of objects in the format that `directory` accepts.
     fn times(names: &[String]) -> Vec<String> {
         let time = |name: &String| {
             let (second, rest) = name.rsplit('/').nth(1)?.strip_prefix("20261126T")?.split_once('Z')?;

@@ -18,10 +18,11 @@ use super::retention::{self, Retention, StoredObject};
 use super::volume_size::{self, OldestRuns, Usage};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of objects that the retention of one name of a Stack reads. A larger history is deleted in several steps.
+/// Maximum number of objects that [`HistoryStore::names`] and [`HistoryStore::enforce_limits`] read. The retention
+/// deletes a larger history in several steps.
 const MAX_LISTED: usize = 4096;
 
-/// Storage of the history. Cheap to clone.
+/// The store of the history. Clones are cheap and share the storage.
 #[derive(Clone)]
 pub struct HistoryStore(Arc<Shared>);
 
@@ -32,8 +33,8 @@ struct Shared {
     base: String,
     retention: Retention,
     metrics: Metrics,
-    /// Size of all objects in bytes, if the size is limited. The value can be too large after a repeated write, until the
-    /// next cleanup.
+    /// Total size of all objects in bytes, if the size is limited. After a repeated write of an object, the value is
+    /// too large until the next cleanup.
     size: AtomicU64,
 }
 
@@ -43,13 +44,14 @@ impl Debug for HistoryStore {
     }
 }
 
-/// Location of a history, and its limits.
+/// The location and the limits of a history.
 #[derive(Debug)]
 pub struct Place {
     pub storage: Box<dyn ObjectStore>,
-    /// Prefix of the names of all objects. Empty on a volume, because the storage starts at the directory.
+    /// Prefix of the names of all objects. Empty on a volume, because the directory in the URL is the root of the
+    /// storage.
     pub prefix: String,
-    /// URL of the prefix, without parameters.
+    /// URL of the history, without parameters.
     pub base: String,
     pub retention: Retention,
 }
@@ -112,8 +114,8 @@ impl HistoryStore {
         }
     }
 
-    /// Deletes the runs of the Stack that exceed the maximum number of runs or the maximum age. The runs of deleted Stacks
-    /// with the same name count too.
+    /// Deletes the runs of a Stack that exceed the maximum number of runs or the maximum age. The runs of deleted
+    /// Stacks with the same name also count.
     pub async fn enforce_limits(&self, run: &RunName, now: Timestamp) -> Result<(), HistoryError> {
         let objects = self.list(&run.stack_directory(), MAX_LISTED).await?;
         let retention = &self.0.retention;
@@ -128,7 +130,7 @@ impl HistoryStore {
         deleted
     }
 
-    /// Deletes the oldest runs of the largest namespaces if the total size exceeds the maximum.
+    /// Deletes the oldest runs of the largest namespaces if the total size exceeds the maximum size.
     pub(super) async fn enforce_size(&self) -> Result<(), HistoryError> {
         if self.0.retention.max_size.is_none() {
             return Ok(());
@@ -146,7 +148,7 @@ impl HistoryStore {
         Ok(())
     }
 
-    /// Calls a function with each object in a directory. Keeps only one object in memory.
+    /// Calls `visit` with each object in a directory. Keeps only one object in memory.
     async fn for_each(&self, directory: &str, mut visit: impl FnMut(StoredObject) + Send) -> Result<(), HistoryError> {
         let mut listing = self.listing(directory);
         while let Some((object, rest)) = self.0.requests.next(listing).await? {
@@ -158,7 +160,7 @@ impl HistoryStore {
         Ok(())
     }
 
-    /// Returns the names of the objects in a directory. The number of names is limited.
+    /// Returns the names of at most [`MAX_LISTED`] objects in a directory.
     pub async fn names(&self, directory: &str) -> Result<Vec<String>, HistoryError> {
         Ok(self.list(directory, MAX_LISTED).await?.into_iter().map(|object| object.name).collect())
     }
@@ -167,7 +169,7 @@ impl HistoryStore {
         &self.0.retention
     }
 
-    /// Returns the objects in a directory, at most `limit`.
+    /// Returns at most `limit` objects in a directory.
     pub(super) async fn list(&self, directory: &str, limit: usize) -> Result<Vec<StoredObject>, HistoryError> {
         let mut listing = self.listing(directory);
         let mut objects = Vec::new();
@@ -180,7 +182,7 @@ impl HistoryStore {
         Ok(objects)
     }
 
-    /// Deletes all objects for which `is_old` returns true. Keeps only a batch of them in memory.
+    /// Deletes each object for which `is_old` returns true. Keeps only one batch of objects in memory.
     pub(super) async fn delete_where(
         &self,
         batch_size: usize,
@@ -199,8 +201,8 @@ impl HistoryStore {
         self.delete(batch).await.and(deleted)
     }
 
-    /// Deletes objects. An object that no longer exists is not an error. If an object cannot be deleted, this function
-    /// deletes the other objects and then returns the last error.
+    /// Deletes objects. Ignores objects that no longer exist. If the deletion of an object fails, this function deletes
+    /// the other objects and then returns the last error.
     pub(super) async fn delete(&self, names: Vec<String>) -> Result<(), HistoryError> {
         if names.is_empty() {
             return Ok(());
@@ -212,7 +214,7 @@ impl HistoryStore {
             let (result, rest) = match self.0.requests.next(deleting).await {
                 Ok(Some(next)) => next,
                 Ok(None) => break,
-                // The other deletions would time out too.
+                // Stops after a timeout, because the other deletions would also time out.
                 Err(timeout) => {
                     failed = Some(timeout);
                     break;

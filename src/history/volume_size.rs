@@ -1,20 +1,21 @@
-//! Decides which runs are deleted from a volume that exceeds its maximum size. All functions are pure. Each object is added
-//! separately, because a volume can contain more objects than the controller keeps in memory.
+//! Selects the runs to delete from a volume that exceeds its maximum size. All functions are pure. Callers add each
+//! object separately, because a volume can contain more objects than the controller can keep in memory.
 
 use std::collections::BTreeMap;
 
 use super::names;
 use super::retention::{Retention, StoredObject};
 
-/// Minimum size that counts for an object, in bytes. The value is the usual block size of a file system. It limits the
-/// number of objects on a volume.
+/// Minimum size of an object in the calculation of the total size, in bytes. The value is the usual block size of a
+/// file system. The minimum also limits the number of objects on a volume.
 const MIN_SIZE: u64 = 4096;
-/// Percentage of the maximum size that remains in use after a cleanup, so that the next runs need no cleanup.
+/// Percentage of the maximum size that remains in use after a cleanup. The free space prevents a cleanup after each of
+/// the next runs.
 const KEPT_PERCENT: u64 = 90;
-/// Maximum number of objects that one cleanup deletes in a namespace. A larger history is deleted in several steps.
+/// Maximum number of objects that one cleanup deletes in a namespace. A larger surplus requires several cleanups.
 const MAX_DELETED: usize = 50_000;
 
-/// Returns the size that counts for an object.
+/// Returns the size of an object for the calculation of the total size.
 pub(super) fn counted(size: u64) -> u64 {
     size.max(MIN_SIZE)
 }
@@ -23,7 +24,7 @@ pub(super) fn counted(size: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     total: u64,
-    /// Space of the runs of each namespace. Objects that do not belong to the history are not included.
+    /// Space of the runs of each namespace, without objects that do not belong to the history.
     namespaces: BTreeMap<String, u64>,
 }
 
@@ -43,7 +44,7 @@ impl Usage {
         self.total
     }
 
-    /// Returns the number of bytes to delete in each namespace so that the total size is below the maximum. The largest
+    /// Returns the number of bytes to delete in each namespace, if the total size exceeds the maximum size. The largest
     /// histories shrink to the same size, so that one namespace cannot displace the history of another namespace.
     pub(super) fn excess(&self, retention: &Retention) -> Vec<(String, u64)> {
         let Some(most) = retention.max_size.filter(|most| self.total > *most) else { return Vec::new() };
@@ -53,7 +54,7 @@ impl Usage {
         self.namespaces.iter().filter_map(surplus).filter(|(_, surplus)| *surplus > 0).collect()
     }
 
-    /// Returns the size to which the largest namespaces shrink so that `excess` bytes are deleted.
+    /// Returns the size to which the histories of the largest namespaces must shrink to free `excess` bytes.
     fn kept_by_each(&self, excess: u64) -> u64 {
         let mut sizes: Vec<u64> = self.namespaces.values().copied().collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -72,7 +73,7 @@ impl Usage {
 /// Time and directory of a run.
 type RunKey = (String, String);
 
-/// Oldest runs of a namespace with a total size of at least `excess` bytes.
+/// Collects the oldest runs of a namespace with a total size of at least `excess` bytes.
 #[derive(Debug)]
 pub(super) struct OldestRuns {
     excess: u64,
@@ -81,7 +82,8 @@ pub(super) struct OldestRuns {
     objects: usize,
     /// Size and objects of each run.
     runs: BTreeMap<RunKey, (u64, Vec<String>)>,
-    /// First run that is too new. Its other objects are ignored, so that no run is deleted in part.
+    /// Oldest run that must not be deleted. The collector ignores further objects of this run and of newer runs, so
+    /// that every deleted run is complete.
     first_kept: Option<RunKey>,
 }
 
@@ -115,7 +117,8 @@ impl OldestRuns {
         }
     }
 
-    /// Returns whether the runs without the newest run are large enough, or too many.
+    /// Returns whether the newest collected run is not needed, because the older runs are large enough, or because the
+    /// number of objects exceeds the maximum.
     fn is_newest_surplus(&self) -> bool {
         let newest = self.runs.last_key_value().map_or(0, |(_, (size, _))| *size);
         self.size.saturating_sub(newest) >= self.excess || self.objects > self.max_objects
@@ -142,7 +145,7 @@ mod tests {
 
     const RETENTION: Retention = Retention { max_runs: 2, max_age: Duration::ZERO, max_size: Some(10 * MIN_SIZE) };
 
-    /// Returns an object of a run in this second of an hour.
+    /// Returns an object of a run that was created at this second.
     fn object(namespace: &str, second: usize, file: &str, size: u64) -> StoredObject {
         let name = format!("{namespace}/web/uid/20261126T{second:0>6}Z-up-x/{file}");
         StoredObject { name, size, modified: Timestamp::UNIX_EPOCH }
@@ -158,7 +161,7 @@ mod tests {
         usage
     }
 
-    /// Returns the numbers of blocks to delete in each namespace.
+    /// Returns the number of blocks to delete in each namespace.
     fn excess(sizes: &[(&str, usize)], max_size: Option<u64>) -> Vec<(String, u64)> {
         let objects = sizes.iter().flat_map(|(namespace, count)| (0..*count).map(|time| summary(namespace, time)));
         let excess = usage(&objects.collect::<Vec<_>>()).excess(&Retention { max_size, ..RETENTION });

@@ -1,5 +1,6 @@
-//! Checks who sends a request and whether this user may read the history of a Stack. The API server makes both decisions.
-//! A user may read only the runs of the current namespace, and not those of a deleted namespace with the same name.
+//! Authenticates the user who sends a request, and checks whether this user may read the history of a Stack. The API
+//! server makes both decisions. A user may read only the runs of the current namespace, not the runs of a deleted
+//! namespace with the same name.
 
 use std::time::Duration;
 
@@ -14,13 +15,14 @@ use tokio::sync::Semaphore;
 
 use crate::runtime::reads::{ReadError, Reader};
 
-/// Timeout of all requests of a check together.
+/// Timeout of a check, including all its requests to the API server.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent checks, so that clients without a valid token cannot flood the API server.
+/// Maximum number of concurrent checks. The limit prevents clients without a valid token from flooding the API server.
 const MAX_CONCURRENT: usize = 8;
+/// Maximum length of a token in bytes.
 const MAX_TOKEN: usize = 16 * 1024;
 
-/// Rejected request, or failed check.
+/// The reason why a request was rejected or a check failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AccessError {
     #[error("the request contains no token: set the header `Authorization: Bearer TOKEN`")]
@@ -65,8 +67,8 @@ impl Access {
         Access { client, reader, slots: Semaphore::new(MAX_CONCURRENT) }
     }
 
-    /// Returns the creation time of the namespace if the user in the headers may read the history of the Stack, or an
-    /// error otherwise. The answer for a missing namespace is the same as for a missing permission.
+    /// Authenticates the user by the token in `headers`. Returns the creation time of the namespace if the user may
+    /// read the history of the Stack. The error for a missing namespace is the same as for a missing permission.
     pub(super) async fn check(
         &self,
         headers: &HeaderMap,
@@ -89,7 +91,7 @@ impl Access {
         tokio::time::timeout(TIMEOUT, review).await.unwrap_or(Err(AccessError::Timeout))
     }
 
-    /// Returns the creation time of a namespace, or `None` if it does not exist.
+    /// Returns the creation time of a namespace, or `None` if the namespace does not exist.
     async fn created(&self, namespace: &str) -> Result<Option<Timestamp>, AccessError> {
         let found = self.reader.get_cluster_metadata_opt::<Namespace>(namespace).await?;
         Ok(found.and_then(|found| found.metadata.creation_timestamp).map(|created| created.0))
@@ -129,7 +131,7 @@ impl Access {
     }
 }
 
-/// Returns the bearer token.
+/// Returns the bearer token in the headers, if any.
 fn token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;

@@ -1,10 +1,10 @@
-//! Endpoint for reading the history of runs. A client authenticates with a token of the Kubernetes API, and needs the
-//! permission to `get` the subresource `history` of the Stack.
+//! HTTP endpoint of the history of runs. A client authenticates with a token for the Kubernetes API. The user of the
+//! token needs the permission to `get` the subresource `history` of the Stack.
 //!
 //! - `GET /history/NAMESPACE/STACK` returns the names of all files of the Stack as a JSON list.
 //! - `GET /history/NAMESPACE/STACK/UID/RUN/FILE` returns a file.
 //!
-//! Both omit the runs that are older than the namespace.
+//! Both paths omit runs that are older than the namespace.
 
 mod access;
 mod path;
@@ -25,19 +25,19 @@ use self::access::{Access, AccessError};
 use self::path::RequestedPath;
 use crate::history::{self, HistoryError, HistoryStore};
 
-/// Maximum number of files that are in memory at the same time.
+/// Maximum number of files in memory.
 const MAX_FILES: usize = 4;
-/// Maximum time for which a request waits until the clients of other requests have received their files.
+/// Timeout of a request that waits for other clients to receive their files.
 const FILE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Components of the endpoint.
+/// The dependencies and limits of the endpoint.
 struct Api {
     access: Access,
     store: HistoryStore,
     files: Arc<Semaphore>,
 }
 
-/// Content of a file that counts until it is sent.
+/// The content of a file. Holds a permit for a file in memory until the content is sent or dropped.
 struct CountedFile {
     content: Bytes,
     _permit: OwnedSemaphorePermit,
@@ -49,7 +49,7 @@ impl AsRef<[u8]> for CountedFile {
     }
 }
 
-/// Rejected or failed request, with a message for the client.
+/// The reason why a request was rejected or failed, as a message for the client.
 #[derive(Debug, thiserror::Error)]
 enum ApiError {
     #[error(transparent)]
@@ -95,7 +95,7 @@ async fn serve(State(api): State<Arc<Api>>, Path(path): Path<String>, headers: H
 impl Api {
     async fn answer(&self, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
         let requested = RequestedPath::parse(path).ok_or(ApiError::Path)?;
-        // The client learns only after this check whether a file exists.
+        // Checks the permission first, so that a client without permission cannot find out whether a file exists.
         let created = self.access.check(headers, requested.namespace, requested.stack).await?;
         let Some(file) = requested.file else {
             let mut names = self.store.names(requested.path).await?;
@@ -111,7 +111,7 @@ impl Api {
         Ok(text(StatusCode::OK, media_type, file.name().ends_with(".gz"), content))
     }
 
-    /// Returns the content of a file. The file counts until the content is sent or dropped.
+    /// Returns the content of a file. The content holds a permit until it is sent or dropped.
     async fn read(&self, name: &str) -> Result<Bytes, ApiError> {
         let permit = tokio::time::timeout(FILE_TIMEOUT, self.files.clone().acquire_owned()).await;
         let Ok(Ok(permit)) = permit else { return Err(AccessError::Busy.into()) };
@@ -120,7 +120,8 @@ impl Api {
     }
 }
 
-/// Returns a response. Programs of tenants wrote the content, so a browser must neither guess its type nor execute it.
+/// Returns a response. Programs of tenants wrote the content, so a browser must neither guess the type of the content
+/// nor execute it.
 fn text(status: StatusCode, media_type: &'static str, is_compressed: bool, content: Bytes) -> Response<Body> {
     let mut response = Response::new(Body::from(content));
     *response.status_mut() = status;

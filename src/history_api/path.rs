@@ -1,23 +1,24 @@
-//! Path of a request. All functions are pure.
+//! The path of a request. All functions are pure.
 
 use crate::history::{FILES, File};
 
-/// Number of parts of the path of a Stack, and of a file.
+/// Number of parts in the path of a Stack.
 const STACK_PARTS: usize = 2;
+/// Number of parts in the path of a file.
 const FILE_PARTS: usize = 5;
 
-/// Valid path of a request, which is also the name of an object or a directory in the history.
+/// A valid path of a request. The path is also the name of an object or a directory in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestedPath<'a> {
     pub(super) path: &'a str,
     pub(super) namespace: &'a str,
     pub(super) stack: &'a str,
-    /// Requested file, or `None` for the list of all files of the Stack.
+    /// Requested file. `None` for the list of all files of the Stack.
     pub(super) file: Option<File>,
 }
 
 impl<'a> RequestedPath<'a> {
-    /// Returns `None` if the path is not valid. A valid path cannot leave the directory of its Stack.
+    /// Parses a path. Returns `None` if the path is not valid. A valid path cannot leave the directory of its Stack.
     pub(super) fn parse(path: &'a str) -> Option<Self> {
         let path = path.trim_end_matches('/');
         let parts: Vec<&str> = path.split('/').collect();

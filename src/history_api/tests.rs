@@ -1,4 +1,4 @@
-//! Tests of the endpoint with a fake API server.
+//! Tests for the endpoint with a fake API server.
 
 use axum::body::to_bytes;
 use axum::http::Request;
@@ -22,11 +22,11 @@ fn run() -> RunName {
     }
 }
 
-/// Creation time of the namespace `apps`, which is not after the run.
+/// Creation time of the namespace `apps`. The run is not older than the namespace.
 const CREATED: &str = "1970-01-01T00:00:00Z";
 
-/// Returns the endpoint with one run. Only alice may read the Stack `web` in the namespace `apps`. Without a creation
-/// time, the namespace does not exist.
+/// Returns the endpoint with one run. Only the user `alice` may read the history of the Stack `web` in the namespace
+/// `apps`. If `created` is `None`, the namespace does not exist.
 async fn endpoint(created: Option<&'static str>) -> Router {
     let (client, _) = client(move |request: &RecordedRequest| {
         if request.path == "/api/v1/namespaces/apps" {

@@ -1,5 +1,5 @@
-//! The update in progress of a stack in Pulumi Cloud. Pulumi Cloud rejects an update while another update of the stack
-//! is in progress, and its error does not identify the other update.
+//! Identifies the update in progress of a stack in Pulumi Cloud. Pulumi Cloud rejects an update while another update of
+//! the stack is in progress, but the error does not identify the other update.
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -9,14 +9,14 @@ use super::failure::lock::ExitedProcess;
 
 /// Maximum length of a text from Pulumi Cloud in a message, in bytes.
 const MAX_TEXT: usize = 256;
-/// Maximum difference between the clocks of Pulumi Cloud and of the node, in milliseconds. If the difference is larger, an
-/// interrupted update is not canceled, and ends when its lease expires.
+/// Maximum difference between the clocks of Pulumi Cloud and the node, in milliseconds. If the difference is larger,
+/// the agent does not cancel an interrupted update, and Pulumi Cloud ends the update when its lease expires.
 const MAX_CLOCK_DIFFERENCE: i64 = 60_000;
-/// Result of an update in progress in the history of a stack.
+/// Result that the history of a stack contains for an update in progress.
 const IN_PROGRESS: &str = "in-progress";
-/// Label of the login name in the description of a stack.
+/// Label before the login name in the output of `pulumi stack`.
 const AUTHOR_LABEL: &str = "Requested By: ";
-/// Label of the URL in the description of a stack.
+/// Label before the URL in the output of `pulumi stack`.
 const URL_LABEL: &str = "More information at: ";
 
 /// Update in progress.
@@ -59,7 +59,7 @@ pub fn parse_history(json: &[u8]) -> Result<Option<ActiveUpdate>, serde_json::Er
 /// Parses the output of `pulumi stack`, and adds the user and the URL to the update.
 pub fn parse_stack(update: ActiveUpdate, description: &str) -> ActiveUpdate {
     let author = description.lines().find_map(|line| line.trim().strip_prefix(AUTHOR_LABEL)).map(for_message);
-    // The URL is at the end, after the outputs of the stack, which can contain any text.
+    // Searches the URL from the end, because the outputs of the stack, which precede the URL, can contain any text.
     let stack = description.lines().rev().find_map(|line| line.strip_prefix(URL_LABEL)).map(for_message);
     let url = stack.map(|stack| format!("{}/updates/{}", stack.trim_end_matches('/'), update.version));
     ActiveUpdate { author: author.filter(|author| !author.is_empty()), url, ..update }
@@ -67,15 +67,15 @@ pub fn parse_stack(update: ActiveUpdate, description: &str) -> ActiveUpdate {
 
 impl ActiveUpdate {
     /// Returns whether a process has started this update: the process printed the URL of the update, and the update
-    /// started during the lifetime of the process. The URL alone is not sufficient, because the numbers of the updates
-    /// start again at 1 if the stack is deleted and created again.
+    /// started during the lifetime of the process. The URL alone is not sufficient, because the numbers of updates
+    /// restart at 1 after a user has deleted and recreated the stack.
     pub fn is_of(&self, process: &ExitedProcess) -> bool {
         let has_url = self.url.is_some() && self.url == process.permalink;
         let lifetime = process.started - MAX_CLOCK_DIFFERENCE..=process.ended + MAX_CLOCK_DIFFERENCE;
         has_url && self.started.parse::<Timestamp>().is_ok_and(|time| lifetime.contains(&time.as_millisecond()))
     }
 
-    /// Returns the message for an update that was rejected because this update is in progress.
+    /// Returns the message for another update that Pulumi Cloud rejected because this update is in progress.
     pub fn conflict_message(&self) -> String {
         format!(
             "another update of the stack is in progress: {}; if no process runs this update anymore, cancel it with \
@@ -93,7 +93,7 @@ impl ActiveUpdate {
     }
 }
 
-/// Returns a text on one line and with limited length.
+/// Converts a text to one line with limited length.
 fn for_message(text: &str) -> String {
     let line = console::for_display(text).replace(['\n', '\t'], " ");
     console::shorten(line.trim(), MAX_TEXT)

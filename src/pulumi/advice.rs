@@ -1,5 +1,5 @@
-//! Advice for users about common failures. The messages of the CLI, its language hosts and providers select the advice.
-//! No decision of the controller depends on the advice, and unknown messages have no advice.
+//! Advice for users about common failures. The messages of the CLI, the language hosts and the providers select the
+//! advice. The controller makes no decision based on the advice, and an unknown message has no advice.
 
 /// Advice for a container that ran out of memory.
 pub const MORE_MEMORY: &str = "increase resources.limits.memory of the container `pulumi` in spec.workspaceTemplate";
@@ -37,8 +37,8 @@ const DISK: &str = "a volume is full: for a volume of the pod, increase the pod'
 const OLD_CLI: &str =
     "the Pulumi CLI in the image may be too old: use an image with a newer version (spec.workspaceTemplate.spec.image)";
 
-/// Lists of patterns, each with the advice for a line that contains one of them. Patterns are in lower case, and `*`
-/// matches any text. The first match takes precedence.
+/// Lists of patterns with the advice for a line that matches one of the patterns. Patterns are in lower case, and `*`
+/// matches any text. The first matching list takes precedence.
 const KNOWN: &[(&[&str], &str)] = &[
     (&["get stack secrets manager: *passphrase", "failed to decrypt: incorrect passphrase"], PASSPHRASE),
     (&["failed to decrypt", "cipher: message authentication failed"], OTHER_KEY),
@@ -79,7 +79,7 @@ pub fn about(failure: &str) -> Option<String> {
     })
 }
 
-/// Returns the failure message with its advice, if any. A message that already contains the advice is unchanged.
+/// Returns the failure message with its advice, if any. Returns a message that already contains the advice unchanged.
 pub fn with(failure: &str) -> String {
     match about(failure) {
         Some(advice) if !failure.contains(&advice) => format!("{failure}\n({advice})"),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use OperationKind::{Destroy, DriftCheck, Preview, PreviewDestroy, PreviewRefresh, Refresh, Up};
 
-/// Kind of operation that a run performs on a stack.
+/// The operation that a run performs on a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
     /// Creates, updates and deletes resources to match the program.
@@ -48,14 +48,14 @@ pub struct Operation<'a> {
     pub kind: OperationKind,
     /// Name of the stack in a form that the CLI accepts: `dev`, `organization/dev` or `organization/project/dev`.
     pub stack: &'a str,
-    /// File to which the CLI writes its events, one JSON object per line. The CLI truncates an existing file. If the CLI cannot
-    /// open the file, it runs without an event log and reports no error.
+    /// File to which the CLI writes its events, one JSON object per line. The CLI truncates an existing file. If the
+    /// CLI cannot open the file, the CLI runs without an event log and reports no error.
     pub event_log: &'a Path,
-    /// Whether the run first refreshes the state from the providers.
+    /// Whether the run refreshes the state before the operation.
     pub refresh: bool,
     /// Message for the update history of the stack.
     pub message: Option<&'a str>,
-    /// File with the plan of a preview. An `up` fails if it deviates from the plan. Other operations ignore the plan.
+    /// File with the plan of a preview. An `up` that deviates from the plan fails. Other operations ignore the plan.
     pub plan: Option<&'a Path>,
     /// File to which a preview of an `up` writes its plan. Other operations write no plan.
     pub save_plan: Option<&'a Path>,
@@ -65,7 +65,7 @@ pub struct Operation<'a> {
 /// Additional options of the CLI. [`arguments`] omits options that the command does not support.
 #[derive(Clone, Debug, Default)]
 pub struct Options<'a> {
-    /// URNs of the resources that the operation affects. Empty for all resources.
+    /// URNs of the resources that the operation affects. If empty, the operation affects all resources.
     pub targets: &'a [String],
     /// Whether to include the resources that depend on the targets.
     pub target_dependents: bool,
@@ -81,14 +81,14 @@ pub struct Options<'a> {
     pub remove: bool,
     /// Whether a destroy or refresh runs the program.
     pub run_program: bool,
-    /// Verbosity of the logs that the CLI and its plugins write to standard error. 0 disables the logs.
+    /// Verbosity of the logs that the CLI and its plugins write to stderr. 0 disables the logs.
     pub log_level: u32,
     /// Policy packs that the operation enforces.
     pub policy_packs: &'a [PolicyPack],
 }
 
-/// Policy pack on the command line. The paths must not contain commas or quotation marks, because the CLI parses them as
-/// comma-separated lists.
+/// Policy pack on the command line. The paths must not contain commas or quotation marks, because the CLI parses the
+/// values of the flags as comma-separated lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyPack {
     /// Directory that contains `PulumiPolicy.yaml`.
@@ -153,14 +153,15 @@ impl Options<'_> {
 
 /// Returns the CLI arguments of a run, without the program name.
 ///
-/// The output is human-readable, with diagnostics and stack outputs, because the agent copies it to the log of the pod.
-/// The CLI accepts `--event-log` only if `PULUMI_DEBUG_COMMANDS` is set (see [`super::cli::engine_environment`]).
+/// The output of the CLI is human-readable and contains diagnostics and stack outputs, because the agent copies the
+/// output to the log of the pod. The CLI accepts `--event-log` only if `PULUMI_DEBUG_COMMANDS` is set (see
+/// [`super::cli::engine_environment`]).
 pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
     let words: &[&str] = match operation.kind {
         Up => &["up", "--yes", "--skip-preview"],
         Destroy => &["destroy", "--yes", "--skip-preview"],
         Refresh => &["refresh", "--yes", "--skip-preview"],
-        // Shows the differences of each resource, because users read the output of a preview.
+        // `--diff` shows the differences of each resource, because users read the output of a preview.
         Preview => &["preview", "--diff"],
         PreviewDestroy => &["destroy", "--preview-only", "--diff"],
         PreviewRefresh => &["refresh", "--preview-only", "--diff"],
@@ -186,19 +187,19 @@ pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
     arguments
 }
 
-/// Returns the arguments that create a stack without selecting it. The command fails if the stack exists: see
+/// Returns the arguments that create a stack without selecting the stack. The command fails if the stack exists: see
 /// [`super::failure::stack_exists`]. Without `secrets_provider`, the CLI uses the default secrets provider of the state
 /// backend.
 pub fn stack_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> {
     with_provider(on_stack(&["stack", "init", "--no-select"], stack), secrets_provider)
 }
 
-/// Returns the arguments that select a stack, so that the commands of users in the pod apply to it.
+/// Returns the arguments that select a stack, so that commands of users in the pod apply to this stack.
 pub fn stack_select(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "select"], stack)
 }
 
-/// Returns the arguments that create a stack if it does not exist in the state backend, and select it.
+/// Returns the arguments that select a stack, and create the stack first if it does not exist in the state backend.
 pub fn stack_select_or_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> {
     with_provider(on_stack(&["stack", "select", "--create"], stack), secrets_provider)
 }
@@ -208,9 +209,9 @@ fn with_provider(mut arguments: Vec<OsString>, secrets_provider: Option<&str>) -
     arguments
 }
 
-/// Returns the arguments that encrypt a value and write it to the settings file. The CLI reads the value from its
-/// standard input and strips one trailing line feed. The value is not an argument, because every user of the node can
-/// read the arguments of a process.
+/// Returns the arguments that encrypt a value and write the value to the settings file. The CLI reads the value from
+/// stdin and strips one trailing line feed. The value is not an argument, because every user of the node can read the
+/// arguments of a process.
 pub fn set_secret(stack: &str, is_path: bool, key: &str) -> Vec<OsString> {
     let mut arguments = on_stack(&["config", "set", "--secret"], stack);
     arguments.extend(is_path.then(|| OsString::from("--path")));

@@ -4,7 +4,7 @@
 pub const URL_VARIABLE: &str = "PULUMI_BACKEND_URL";
 /// Variable that selects the state backend if neither the project file nor a login selects it.
 pub const API_VARIABLE: &str = "PULUMI_API";
-/// Variable with the access token for Pulumi Cloud.
+/// Variable that contains the access token for Pulumi Cloud.
 pub const TOKEN_VARIABLE: &str = "PULUMI_ACCESS_TOKEN";
 /// URL of the default state backend.
 pub const PULUMI_CLOUD: &str = "https://api.pulumi.com";
@@ -15,7 +15,7 @@ const LOCATION_PARAMETERS: [&str; 5] = ["region", "endpoint", "storage_account",
 /// URL schemes of the state backends that the CLI supports.
 const SCHEMES: [&str; 7] = ["https", "http", "s3", "gs", "azblob", "postgres", "file"];
 
-/// Returns an error if the CLI does not support the scheme of a backend URL. The error is a message for users.
+/// Returns an error with a message for users if the CLI does not support the scheme of a backend URL.
 pub fn check(url: &str) -> Result<(), String> {
     let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     if scheme.is_some_and(|scheme| SCHEMES.contains(&scheme.as_str())) {
@@ -28,19 +28,20 @@ pub fn check(url: &str) -> Result<(), String> {
     ))
 }
 
-/// Returns whether a backend URL is a URL of Pulumi Cloud, including its self-hosted edition.
+/// Returns whether a backend URL is a URL of Pulumi Cloud or of a self-hosted Pulumi Cloud.
 pub fn is_pulumi_cloud(url: &str) -> bool {
     let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     scheme.is_some_and(|scheme| matches!(scheme.as_str(), "http" | "https"))
 }
 
-/// Returns whether a URL is the URL of a state backend other than Pulumi Cloud. Returns `false` if the text is not a URL.
+/// Returns whether a URL is the URL of a state backend other than Pulumi Cloud. Returns `false` if the text is not a
+/// URL.
 pub fn is_self_managed(url: &str) -> bool {
     url.contains("://") && !is_pulumi_cloud(url)
 }
 
-/// Returns a URL for display: without user name, password, fragment, and query parameters that do not locate the state.
-/// Sorts the query parameters. Returns `None` if the text is not a URL.
+/// Returns a URL for display: without the user name, the password, the fragment, and the query parameters that do not
+/// locate the state. Sorts the query parameters. Returns `None` if the text is not a URL.
 pub fn without_credentials(url: &str) -> Option<String> {
     let (scheme, rest) = url.trim().split_once("://")?;
     let rest = rest.split('#').next().unwrap_or_default();
@@ -59,8 +60,8 @@ pub fn without_credentials(url: &str) -> Option<String> {
     Some(format!("{scheme}://{location}{query}"))
 }
 
-/// Returns the URL with sorted query parameters, and a URL of Pulumi Cloud in its shortest form, so that equal locations
-/// have equal URLs.
+/// Returns a normalized URL, so that equal locations have equal URLs. Sorts the query parameters, and converts a URL of
+/// Pulumi Cloud to its shortest form.
 pub fn normalized(url: &str) -> String {
     if is_pulumi_cloud(url) {
         return without_default_port(url.trim());

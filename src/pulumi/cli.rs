@@ -1,29 +1,28 @@
-//! Properties of the CLI that are the same for all runs: its environment variables, its commands and its supported
-//! versions.
+//! Properties of the CLI that do not depend on the run: environment variables, commands and supported versions.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Enables `--event-log` in the CLI.
+/// Variable that enables `--event-log` in the CLI.
 pub const DEBUG_COMMANDS: &str = "PULUMI_DEBUG_COMMANDS";
-/// Informs language runtimes that a program controls the CLI.
+/// Variable that informs language runtimes that a program controls the CLI.
 pub const AUTOMATION_API: &str = "PULUMI_AUTOMATION_API";
-/// Disables the check for a newer version of the CLI.
+/// Variable that disables the check for a newer version of the CLI.
 pub const SKIP_UPDATE_CHECK: &str = "PULUMI_SKIP_UPDATE_CHECK";
-/// Makes the CLI read the secrets provider of the stack from the state if the settings file does not specify it.
-/// Without this variable, the CLI would replace the secrets provider with the default.
+/// Variable that makes the CLI read the secrets provider of the stack from the state if the settings file specifies no
+/// secrets provider. Without this variable, the CLI would replace the secrets provider with the default.
 pub const FALLBACK_TO_STATE_SECRETS_MANAGER: &str = "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER";
-/// Parent directory of `.pulumi`, in which the CLI stores plugins and credentials.
+/// Variable with the parent directory of `.pulumi`. The CLI stores plugins and credentials in `.pulumi`.
 pub const HOME: &str = "HOME";
-/// User name that the CLI writes to a lock. If the variable is missing and the user ID has no name in the image, the
-/// CLI cannot lock a stack.
+/// Variable with the user name that the CLI writes to a lock. If the variable is missing and the user ID has no name in
+/// the image, the CLI cannot lock a stack.
 pub const USER: &str = "USER";
 
-/// Prefix of environment variables, each of which sets a flag of the CLI.
+/// Prefix of the environment variables that set flags of the CLI.
 const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
-/// Variable with which users select policy packs in their source, as a comma-separated list of directories.
+/// Variable with which users select policy packs in their source. The value is a comma-separated list of directories.
 pub const POLICY_PACK: &str = "PULUMI_OPTION_POLICY_PACK";
-/// Variable with the configuration files of the policy packs in [`POLICY_PACK`], as a comma-separated list.
+/// Variable with a comma-separated list of the configuration files of the policy packs in [`POLICY_PACK`].
 pub const POLICY_PACK_CONFIG: &str = "PULUMI_OPTION_POLICY_PACK_CONFIG";
 /// Variable with the endpoint to which the CLI exports its spans. A CLI without the flag `--otel-traces` ignores the
 /// variable.
@@ -33,8 +32,8 @@ pub const TRACEPARENT: &str = "TRACEPARENT";
 /// Variables with this prefix that users may set.
 const KEPT_OPTIONS: [&str; 3] = [POLICY_PACK, POLICY_PACK_CONFIG, OTEL_TRACES];
 
-/// Returns the environment variables for every CLI call. Callers set these variables last, so that they override the
-/// variables of the user.
+/// Returns the environment variables for every CLI call. Callers set these variables last, so that these variables
+/// override the variables of the user.
 pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> {
     let switches = [DEBUG_COMMANDS, AUTOMATION_API, SKIP_UPDATE_CHECK, FALLBACK_TO_STATE_SECRETS_MANAGER];
     let mut environment: Vec<_> = switches.iter().map(|name| (name.into(), "true".into())).collect();
@@ -43,8 +42,8 @@ pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> 
     environment
 }
 
-/// Returns whether the caller must remove a variable from the environment of the CLI. A variable `PULUMI_OPTION_<FLAG>`
-/// would set a flag that the controller does not expect.
+/// Returns whether the caller must remove a variable from the environment of the CLI. Most variables
+/// `PULUMI_OPTION_<FLAG>` must be removed, because they would set flags that the controller does not expect.
 pub fn must_be_removed(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(OPTION_PREFIX) && KEPT_OPTIONS.iter().all(|kept| name != *kept)
 }
@@ -74,16 +73,16 @@ const INFORMATIONAL_COMMANDS: [&str; 3] = ["completion", "help", "version"];
 const CLI: &str = "pulumi";
 
 /// Returns the command in an argument list, such as `pulumi config set`. Returns `None` if the command only prints
-/// information about the CLI itself. The result never contains other arguments, because they can be secret.
+/// information about the CLI itself. The result never contains other arguments, because other arguments can be secret.
 pub fn command_in_words<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut arguments = arguments.into_iter().peekable();
-    // Recognizes these commands only as the first argument, because a word after an option can be a value, such as the
-    // name of a stack.
+    // Recognizes an informational command only as the first argument, because a word after an option can be the value
+    // of the option, such as the name of a stack.
     if arguments.peek().is_some_and(|first| INFORMATIONAL_COMMANDS.contains(first)) {
         return None;
     }
-    // If the value of an option is equal to a command name, the result contains this value. A command name is not
-    // secret.
+    // If the value of an option equals a command name, the result contains this value. This is safe, because a command
+    // name is not secret.
     let Some(first) = arguments.find(|word| group(word).is_some() || is_among(COMMANDS, word)) else {
         return Some(CLI.to_owned());
     };

@@ -1,4 +1,4 @@
-//! Paths into the configuration of a stack, in the syntax of `pulumi config set --path`: `names[0]`,
+//! Paths into the configuration of a stack in the syntax of `pulumi config set --path`, for example `names[0]` or
 //! `web.ports["http"]`.
 
 use super::document::{Mapping, Node, Scalar};
@@ -10,7 +10,7 @@ pub enum Segment {
     Index(usize),
 }
 
-/// Parses a path. The first segment is the name of the config key. The error is a message for users.
+/// Parses a path, whose first segment is the name of a config key. The error is a message for users.
 pub fn parse(text: &str) -> Result<Vec<Segment>, String> {
     let mut segments = Vec::new();
     let mut rest = text;
@@ -61,8 +61,8 @@ fn in_brackets(text: &str) -> Result<(Segment, &str), String> {
     Err("unclosed quote".to_owned())
 }
 
-/// Sets the value at `path` below the entry `root` of a mapping. Creates missing parents. The error is a message for
-/// users.
+/// Sets the value at `path` below the entry `root` of a mapping, and creates missing parents. The error is a message
+/// for users.
 pub fn set(within: &mut Mapping, root: &str, path: &[Segment], value: Node) -> Result<(), String> {
     set_in(entry(within, root), path, value)
 }

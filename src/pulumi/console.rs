@@ -8,8 +8,8 @@ const PERMALINK_LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View i
 /// Maximum length of the URL of an update in bytes.
 const MAX_ADDRESS: usize = 2048;
 
-/// Returns the URL of an update or a preview of a stack in Pulumi Cloud, if the CLI printed it to stdout. The CLI
-/// indents the messages of programs, and does not indent the URL.
+/// Returns the URL of an update or a preview of a stack in Pulumi Cloud, if the CLI printed the URL to stdout. The CLI
+/// indents the messages of programs, but not the URL.
 pub fn permalink(stdout: &str, stack: &str) -> Option<String> {
     stdout.lines().find_map(|line| {
         let address = PERMALINK_LABELS.iter().find_map(|label| line.strip_prefix(label))?.trim();
@@ -19,8 +19,8 @@ pub fn permalink(stdout: &str, stack: &str) -> Option<String> {
     })
 }
 
-/// Returns whether a line of the CLI describes where it has saved a plan. The line is of no use to users, because the
-/// file exists only during the run.
+/// Returns whether a line in the output of the CLI contains the path of a saved plan. Such a line does not help users,
+/// because the file exists only during the run.
 pub fn is_about_plan_file(line: &str) -> bool {
     ["Update plan written to '", "Run `pulumi up --plan='"].iter().any(|beginning| line.starts_with(beginning))
 }
@@ -33,7 +33,7 @@ pub fn without_colors(text: &str) -> String {
         let (before, from) = rest.split_at(start);
         out.push_str(before);
         let length = color_length(from);
-        // Without a color tag at this position, keeps one character and continues the search after it.
+        // Without a color tag at this position, keeps one character and continues the search after the character.
         let (color, after) = from.split_at(if length == 0 { 1 } else { length });
         if length == 0 {
             out.push_str(color);
@@ -77,12 +77,12 @@ pub fn shorten(text: &str, limit: usize) -> String {
     if half == 0 { String::new() } else { format!("{beginning}{gap}{end}") }
 }
 
-/// Labels that the AWS SDKs write before a request identifier, in lower case.
+/// Labels of request identifiers in the errors of the AWS SDKs, in lower case.
 const REQUEST_ID_LABELS: [&str; 4] = ["requestid: ", "hostid: ", "request id: ", "host id: "];
 const ID_SEPARATOR: &str = ", ";
 
-/// Returns the text without the request identifiers of cloud providers. The identifiers do not help users, and they
-/// differ each time the same error occurs.
+/// Returns the text without the request identifiers of cloud providers. The identifiers do not help users, and differ
+/// between occurrences of the same error.
 pub fn remove_request_ids(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
@@ -101,7 +101,7 @@ pub fn remove_request_ids(text: &str) -> String {
 
 /// Returns the start and the end of the first identifier, including its label.
 fn find_request_id(text: &str) -> Option<(usize, usize)> {
-    // Converts only ASCII letters, so that byte positions are equal in both texts.
+    // Converts only ASCII letters, so that byte positions are the same in both texts.
     let small = text.to_ascii_lowercase();
     let (start, length) = REQUEST_ID_LABELS.iter().filter_map(|label| Some((small.find(label)?, label.len()))).min()?;
     let value = text.get(start + length..)?;

@@ -1,8 +1,8 @@
-//! YAML documents as trees that preserve the text of plain scalars, so that a rewritten document has the same meaning for the
-//! CLI.
+//! YAML documents as trees. The trees preserve the text of plain scalars, so that a rewritten document has the same
+//! meaning for the CLI.
 //!
-//! The CLI parses YAML by the rules of the Go YAML library (`yes` is a string, `007` is 7, `2020-01-01` is a time). Converting
-//! scalars to Rust types and back would change some values.
+//! The CLI parses YAML by the rules of the Go YAML library: for example, `yes` is a string, `007` is 7, and
+//! `2020-01-01` is a time. A conversion of scalars to Rust types and back would change some values.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,14 +12,14 @@ use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag
 
 /// Maximum length of a document in bytes.
 const MAXIMUM_LENGTH: usize = 1024 * 1024;
-/// Maximum number of nodes in a document. An alias counts as all nodes to which it expands.
+/// Maximum number of nodes in a document after the expansion of aliases.
 const MAXIMUM_NODES: usize = 100_000;
 /// Maximum nesting depth of a document.
 const MAXIMUM_DEPTH: usize = 100;
 /// Maximum length in bytes of a key without a preceding `?`. YAML permits 1024 characters.
 const MAX_SIMPLE_KEY: usize = 500;
 
-/// A scalar: plain text, whose type depends on the parser that reads it, or a quoted string.
+/// A scalar: a quoted string, or plain text whose type depends on the parser.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scalar {
     pub text: String,
@@ -34,7 +34,7 @@ pub enum Node {
     Mapping(Mapping),
 }
 
-/// Keys with their values, in document order.
+/// Keys and values in document order.
 pub type Mapping = Vec<(Scalar, Node)>;
 
 impl Scalar {
@@ -67,7 +67,7 @@ impl From<&Value> for Node {
     }
 }
 
-/// A collection whose end the parser has not reached.
+/// A collection that the parser has not read completely.
 enum Open {
     Sequence(Vec<Node>),
     Mapping(Mapping, Option<Scalar>),
@@ -81,7 +81,7 @@ struct Reader {
     root: Option<Node>,
 }
 
-/// Parses the first document of a text. Returns `None` for an empty text. The error is a message for users and contains
+/// Parses the first document in a text. Returns `None` for an empty text. The error is a message for users and contains
 /// the line number.
 pub fn parse(text: &str) -> Result<Option<Node>, String> {
     if text.len() > MAXIMUM_LENGTH {
@@ -263,8 +263,8 @@ fn yaml_scalar(scalar: &Scalar) -> String {
     quoted(&scalar.text)
 }
 
-/// Returns whether a YAML parser can resolve the text, as a plain scalar, to a type other than string. Plain scalars of
-/// other types consist only of ASCII letters, digits, spaces and some punctuation characters.
+/// Returns whether a YAML parser may parse this plain scalar as a type other than string. Plain scalars of other types
+/// consist only of ASCII letters, digits, spaces and some punctuation characters.
 fn may_have_a_type(text: &str) -> bool {
     !text.is_empty()
         && text.chars().all(|character| character.is_ascii_alphanumeric() || "+-._:~< ".contains(character))

@@ -1,4 +1,4 @@
-//! Splits the event log of the engine into lines and parses them. Each line contains one JSON object.
+//! Splits the event log of the engine into lines and parses the lines. Each line contains one JSON object.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,11 +15,12 @@ use crate::pulumi::outputs::{self, Output};
 const STACK_TYPE: &str = "pulumi:pulumi:Stack";
 /// Maximum length of a message in bytes.
 const MAX_MESSAGE: usize = 16 * 1024;
-/// Maximum number of property paths of a step, and the maximum length of each path in bytes.
+/// Maximum number of property paths of a step.
 pub const MAX_PATHS: usize = 20;
+/// Maximum length of a property path in bytes.
 const MAX_PATH: usize = 256;
 
-/// Error from parsing a line of the event log. Callers continue with the next line.
+/// The reason why a line of the event log is invalid. Callers continue with the next line.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EventError {
     #[error("event log line exceeds {limit} bytes")]
@@ -31,7 +32,7 @@ pub enum EventError {
 /// One event of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineEvent {
-    /// Sequence number, which increases with each event of a run.
+    /// Sequence number of the event, which increases during a run.
     pub sequence: u64,
     /// Time of the event in seconds since 1970.
     pub timestamp: i64,
@@ -51,8 +52,8 @@ pub enum EventKind {
     ResourceFailed(ResourceStep),
     /// Message of the engine, a provider or the program.
     Diagnostic(Diagnostic),
-    /// Violation of a policy. The engine reports a violation only in this event, even if the violation makes the run
-    /// fail.
+    /// Violation of a policy. The engine reports a violation only in this event, even if the run fails because of the
+    /// violation.
     PolicyViolation(PolicyViolation),
     /// Result of the run, which the engine reports.
     Summary(Summary),
@@ -70,11 +71,12 @@ pub enum EventKind {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResourceStep {
     pub urn: String,
-    /// Name of the engine's operation: `create`, `update`, `delete`, `same`, ...
+    /// Name of the operation in the engine, for example `create`, `update`, `delete` or `same`.
     pub operation: String,
     /// Type token of the resource.
     pub resource_type: String,
-    /// Paths of the properties that differ, at most [`MAX_PATHS`]. `None` if the engine has not compared the resource.
+    /// Paths of the properties that differ. The list has at most [`MAX_PATHS`] paths. `None` if the engine has not
+    /// compared the resource.
     pub properties: Option<Vec<String>>,
     /// Outputs of the stack. Present only in the `ResourceOutputs` event of the resource that represents the stack.
     pub stack_outputs: Option<Vec<Output>>,
@@ -83,20 +85,20 @@ pub struct ResourceStep {
 /// A diagnostic message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Severity: `debug`, `info`, `info#err` (standard error of the program), `warning` or `error`.
+    /// Severity: `debug`, `info`, `info#err` (stderr of the program), `warning` or `error`.
     pub severity: String,
     /// URN of the resource. Empty if the message does not concern a resource.
     pub urn: String,
-    /// Text of the message, without colors, at most 16 KiB.
+    /// Text of the message without colors. Maximum length: 16 KiB.
     pub message: String,
-    /// Whether the CLI shows the message only during the run.
+    /// Whether the CLI shows the message only while the run is in progress.
     pub ephemeral: bool,
 }
 
 /// Violation of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PolicyViolation {
-    /// Name of the policy pack, as set by its program.
+    /// Name of the policy pack, which the program of the policy pack sets.
     pub pack: String,
     /// Version of the policy pack. Can be empty.
     pub version: String,
@@ -106,7 +108,7 @@ pub struct PolicyViolation {
     pub is_mandatory: bool,
     /// URN of the resource. Empty if the violation does not concern a resource.
     pub urn: String,
-    /// Text of the violation, without colors, at most 16 KiB.
+    /// Text of the violation without colors. Maximum length: 16 KiB.
     pub message: String,
 }
 
@@ -136,13 +138,13 @@ pub struct Summary {
     pub duration_seconds: u64,
     /// Number of resources by operation name.
     pub resource_changes: BTreeMap<String, u64>,
-    /// `succeeded`, `failed` or `canceled`. Absent before CLI 3.237. The value of a gracefully canceled run is
-    /// `failed`.
+    /// `succeeded`, `failed` or `canceled`. CLI versions before 3.237 do not report this value. The value of a
+    /// gracefully canceled run is `failed`.
     pub result: Option<String>,
 }
 
-/// Fields of a line of the event log, except the outputs of the stack. Deserialization skips unknown fields without allocating
-/// memory for them.
+/// Fields of a line of the event log, except the outputs of the stack. Deserialization skips unknown fields without
+/// allocating memory.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
@@ -216,7 +218,7 @@ struct Metadata {
     detailed_diff: Option<Paths>,
 }
 
-/// The first [`MAX_PATHS`] paths of a list of paths, or of an object whose keys are paths.
+/// The first [`MAX_PATHS`] paths in a list of paths, or in an object whose keys are paths.
 #[derive(Default)]
 struct Paths(Vec<String>);
 
@@ -289,8 +291,8 @@ impl EngineEvent {
         EngineEvent::parse_without(line, &str::to_owned)
     }
 
-    /// Parses one line and redacts its messages with `redact`. Redacts before it truncates a message, because `redact`
-    /// cannot recognize a truncated secret.
+    /// Parses one line and redacts its messages with `redact`. Redacts a message before its truncation, because
+    /// `redact` cannot recognize a truncated secret.
     pub fn parse_without(line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
         let read: Line = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
         Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line, redact)? })
@@ -298,7 +300,7 @@ impl EngineEvent {
 }
 
 fn malformed(error: &serde_json::Error) -> EventError {
-    // Does not use the error message of `serde_json`, because it can contain a value.
+    // Does not use the error message of `serde_json`, because the message can contain a value.
     let what = if error.is_data() { "unexpected type" } else { "invalid JSON" };
     EventError::Malformed { reason: format!("{what} at column {}", error.column()) }
 }
@@ -359,7 +361,8 @@ fn policy_violation(violation: Violation, redact: &dyn Fn(&str) -> String) -> Po
 fn resource_step(step: Step) -> ResourceStep {
     let Metadata { op, urn, r#type, diffs, detailed_diff } = step.metadata;
     let is_empty = |paths: &Paths| paths.0.is_empty();
-    // An empty detailed difference can also mean that the provider reports only the names of the properties.
+    // Uses the names of the properties if the detailed difference is empty, because some providers report only the
+    // names.
     let paths = match detailed_diff {
         Some(paths) if is_empty(&paths) => diffs.or(Some(paths)),
         Some(paths) => Some(paths),
@@ -375,24 +378,26 @@ fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {
     Ok(outputs::from_events(outputs.unwrap_or_default()))
 }
 
-/// Cleans a message: redacts it, removes colors and trailing whitespace, and limits its length. Shortens a very long
-/// message before it removes the colors.
+/// Cleans a message: redacts secrets, removes colors and trailing whitespace, and limits the length. Shortens a very
+/// long message before the removal of the colors.
 fn clean(message: &str, redact: &dyn Fn(&str) -> String) -> String {
     let cut = console::shorten(&redact(message.trim_end()), 4 * MAX_MESSAGE);
     // Redacts the text again, because color tags can split a secret.
     console::shorten(redact(&console::without_colors(&cut)).trim_end(), MAX_MESSAGE)
 }
 
-/// Maximum length in bytes of a line in the event log. Parsing a line requires several times its length in memory.
+/// Maximum length of a line in the event log, in bytes. The memory for parsing a line is several times the length of
+/// the line.
 pub const MAXIMUM_LINE: usize = 16 * 1024 * 1024;
 
-/// Splits the bytes of a growing file into complete lines. Buffers at most one line, up to its maximum length.
+/// Splits the bytes of a growing file into complete lines. Buffers at most one line, up to the maximum length of a
+/// line.
 #[derive(Debug)]
 pub struct LineSplitter {
     limit: usize,
-    /// The last line, which is incomplete.
+    /// The beginning of the last line, which is still incomplete.
     partial_line: Vec<u8>,
-    /// Whether the current line is too long. The splitter skips the rest of the line.
+    /// Whether the current line is too long. The splitter skips the rest of such a line.
     skipping: bool,
 }
 
@@ -408,8 +413,8 @@ impl LineSplitter {
         LineSplitter { limit, partial_line: Vec::new(), skipping: false }
     }
 
-    /// Adds bytes of the file. Returns the lines that are complete after this call, without newlines and without empty
-    /// lines. Returns one error for each line that exceeds the limit.
+    /// Adds bytes of the file. Returns the lines that these bytes complete, without newlines and without empty lines.
+    /// Returns an error for each line that exceeds the limit.
     pub fn push(&mut self, chunk: &[u8]) -> Vec<Result<Vec<u8>, EventError>> {
         let mut lines = Vec::new();
         let mut pieces = chunk.split(|byte| *byte == b'\n').peekable();

@@ -1,4 +1,4 @@
-//! Classifies failed CLI calls by the necessary reaction, and formats the messages for users.
+//! Classifies failed CLI calls by the necessary reaction of the controller, and formats the messages for users.
 
 mod cause;
 mod cli_error;
@@ -24,18 +24,17 @@ const EXIT_NO_STACK: i32 = 6;
 /// Exit code of the CLI after a forced cancellation by a second signal (since CLI 3.227).
 pub const EXIT_CANCELED: i32 = 8;
 
-/// Beginning of the message of a canceled run.
+/// Beginning of the message about a canceled run.
 pub const CANCELED: &str = "the run was canceled";
 
-/// Kind of a failure. Determines the reaction of the controller.
+/// Kind of a failure, which determines the reaction of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Another update, which is running or has not removed its lock, has locked the stack. The errors of Pulumi Cloud
-    /// contain no holders.
+    /// Another update is running or has left a lock. The errors of Pulumi Cloud contain no holders of the lock.
     Conflict { holders: Vec<Lock> },
     /// The state backend rejected the access token, or the access token is missing.
     InvalidAccessToken,
-    /// The state backend is unavailable or limits the rate of requests. The engine has not started.
+    /// The state backend is unavailable or limits the rate of requests, and the engine has not started.
     BackendUnavailable,
     /// The stack does not exist in the state backend.
     StackMissing,
@@ -55,12 +54,12 @@ pub enum FailureKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub kind: FailureKind,
-    /// Message for users, at most 8 KiB.
+    /// Message for users. Maximum length: 8 KiB.
     pub message: String,
 }
 
-/// Classifies a failed CLI call. `stdout_tail` and `stderr_tail` are the last parts of its output. `run` is the summary
-/// of its event log, or empty for a call without an event log.
+/// Classifies a failed CLI call. `stdout_tail` and `stderr_tail` are the last parts of the output of the call. `run` is
+/// the summary of its event log, and is empty for a call without an event log.
 pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSummary) -> Failure {
     let stderr = error_text(stderr_tail);
     let kind = kind(exit, &stderr, run);
@@ -77,8 +76,7 @@ pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSumma
     Failure { kind, message: console::shorten(&console::for_display(&message), MAX_MESSAGE) }
 }
 
-/// Classifies a failed `up` that had to follow a plan. `unnamed` describes the resources whose URN the engine omits from
-/// its errors.
+/// Classifies a failed `up` with a plan. `unnamed` describes the resources whose URN the engine omits from its errors.
 pub fn classify_with_plan(
     exit: Exit,
     stdout_tail: &str,
@@ -127,7 +125,7 @@ fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
     FailureKind::Failed
 }
 
-/// Returns whether the CLI rejected a flag or a command as unknown. The CLI is then too old.
+/// Returns whether the CLI rejected a flag or a command as unknown, because the CLI is too old.
 pub fn is_unknown_flag(stderr: &str) -> bool {
     let unknown = ["unknown flag: --", "unknown command "];
     stderr.lines().any(|line| unknown.iter().any(|words| line.contains(words)))
@@ -145,8 +143,8 @@ fn rejects_token(stderr: &str) -> bool {
     rejections.iter().any(|rejection| stderr.contains(rejection))
 }
 
-/// Returns whether Pulumi Cloud rejected the call because another update of the stack is in progress. The error does
-/// not identify the other update: see [`super::active_update`].
+/// Returns whether Pulumi Cloud rejected the call because another update of the stack is in progress. For the
+/// identification of the other update, see [`super::active_update`].
 pub fn conflicts_with_update(stderr: &str) -> bool {
     stderr.contains("Another update is currently in progress")
 }
@@ -162,8 +160,8 @@ fn reports_missing_stack(stderr: &str) -> bool {
     stderr.lines().any(|line| line.split_once("no stack named ").is_some_and(|(_, rest)| rest.contains(" found")))
 }
 
-/// Returns whether the engine reports a cancellation in an error message. If a run is canceled before its first step,
-/// this message is the only indication.
+/// Returns whether the engine reports a cancellation in an error message. After a cancellation before the first step of
+/// the run, this message is the only indication of the cancellation.
 fn reports_cancellation(run: &RunSummary) -> bool {
     let is_cancellation = |word: &str| {
         ["update", "destroy", "refresh"]

@@ -1,6 +1,6 @@
-//! Interface to the Pulumi CLI: its inputs (arguments, environment, settings files, project files) and its results
-//! (event log, outputs, failures, locks, states). This module does not start processes, does not read the clock and
-//! imports no other module of the crate.
+//! Interface to the Pulumi CLI: its inputs (arguments, environment, settings files and project files) and its results
+//! (event logs, outputs, failures, locks and states). This module does not start processes, does not read the clock,
+//! and imports no other module of the crate.
 
 pub mod active_update;
 pub mod advice;

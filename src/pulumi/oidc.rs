@@ -1,13 +1,13 @@
-//! Exchange of an OIDC token for an access token of Pulumi Cloud, which the CLI performs in a login.
+//! Exchange of an OIDC token for an access token of Pulumi Cloud. The CLI performs the exchange during a login.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Beginning of the error with which the CLI reports the response of Pulumi Cloud.
+/// Prefix of the error in which the CLI reports the response of Pulumi Cloud.
 const EXCHANGE_FAILED: &str = "OIDC token exchange failed: ";
-/// Status code of a response that limits the rate of requests.
+/// Status code of a response to a request that exceeds the rate limit.
 const TOO_MANY_REQUESTS: u64 = 429;
 /// Lowest status code of an error of the server.
 const SERVER_ERRORS: u64 = 500;
@@ -24,8 +24,8 @@ struct Claims {
     aud: Value,
 }
 
-/// Describes the issuer, the subject and the audience of an OIDC token for a message. Does not verify the token. Returns
-/// `None` if the text is not a JSON Web Token.
+/// Describes the issuer, the subject and the audience of an OIDC token for a message. Does not verify the token.
+/// Returns `None` if the text is not a JSON Web Token.
 pub fn describe_claims(token: &str) -> Option<String> {
     let payload = URL_SAFE_NO_PAD.decode(token.trim().split('.').nth(1)?).ok()?;
     let Claims { iss, sub, aud } = serde_json::from_slice(&payload).ok()?;
@@ -46,8 +46,8 @@ struct Response {
     error_description: String,
 }
 
-/// Returns the reason why Pulumi Cloud rejected the exchange. Returns `None` if the login failed for another reason, for
-/// example because the server is unavailable. `stderr` is the standard error of the login.
+/// Returns the reason why Pulumi Cloud rejected the exchange. Returns `None` if the login failed for another reason,
+/// for example because the server is unavailable. `stderr` is the error output of the login.
 pub fn rejection(stderr: &str) -> Option<String> {
     let (_, body) = stderr.split_once(EXCHANGE_FAILED)?;
     let mut responses = serde_json::Deserializer::from_str(body.trim_start()).into_iter::<Response>();

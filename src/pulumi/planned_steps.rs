@@ -1,4 +1,4 @@
-//! The resources that a run changes, with a limited size: a stack can have 100,000 resources.
+//! The resources that a run changes. The list has a limited size, because a stack can have 100,000 resources.
 
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -7,22 +7,22 @@ use super::events::ResourceStep;
 
 /// Maximum number of steps in the list.
 pub const MAX_STEPS: usize = 200;
-/// Maximum size of all steps in the list in bytes.
+/// Maximum total size of the steps in the list, in bytes.
 const MAX_SIZE: usize = 256 * 1024;
 /// Maximum length of a URN in bytes.
 const MAX_URN: usize = 4 * 1024;
-/// Maximum length of the name of an operation in bytes. A longer name is not an operation of the engine.
+/// Maximum length of the name of an operation in bytes. All operations of the engine have shorter names.
 const MAX_OPERATION: usize = 64;
-/// Assumed size of a field in addition to its text in bytes.
+/// Assumed overhead of a field in addition to its text, in bytes.
 const OVERHEAD: usize = 8;
-/// Maximum number of values in a [`HashedSet`].
+/// Maximum number of hashes in a [`HashedSet`].
 const MAX_HASHES: usize = 500_000;
-/// Maximum total size of the URNs of all deletions in bytes.
+/// Maximum total size of the URNs of all deletions, in bytes.
 const MAX_DELETIONS: usize = 32 * 1024 * 1024;
 const STACK_TYPE: &str = "pulumi:pulumi:Stack";
 /// Type prefix of providers.
 const PROVIDER_TYPE: &str = "pulumi:providers:";
-/// Beginning of the names of the providers that the engine creates if a program specifies no provider.
+/// Name prefix of the providers that the engine creates if a program specifies no provider.
 const DEFAULT_PROVIDER: &str = "default";
 const CREATE: &str = "create";
 const DELETE: &str = "delete";
@@ -40,14 +40,15 @@ const UNCHANGED: [&str; 9] = [
     "diff",
     "extend-parameterize",
 ];
-/// Operations that together replace a resource.
+/// Operations that are part of the replacement of a resource.
 const REPLACEMENT: [&str; 4] = [REPLACE, "create-replacement", "import-replacement", "delete-replaced"];
 
 /// The planned change to a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedStep {
     pub urn: String,
-    /// Name of the engine's operation. All operations that replace a resource are one step, `replace`.
+    /// Name of the operation in the engine. All operations that are part of the replacement of a resource are one step,
+    /// `replace`.
     pub operation: String,
     /// Paths of the properties that differ.
     pub properties: Vec<String>,
@@ -61,7 +62,8 @@ pub(super) struct HashedSet {
 }
 
 impl HashedSet {
-    /// Adds a value. Returns `false` if the set contains it. Returns `true` if the set is full.
+    /// Adds a value, unless the set is full. Returns `false` if the set already contains the value, and `true`
+    /// otherwise.
     pub(super) fn insert(&mut self, value: impl Hash) -> bool {
         let hash = self.hasher.hash_one(value);
         match self.is_full() {
@@ -82,18 +84,19 @@ impl HashedSet {
 /// Collects the resources that a run changes.
 #[derive(Clone, Debug, Default)]
 pub struct PlannedSteps {
-    /// Whether the run compares the actual resources with the state.
+    /// Whether the run is a refresh, which compares the actual resources with the state.
     is_refresh: bool,
     /// Deletions, replacements and other steps, in this order.
     groups: [Vec<PlannedStep>; 3],
-    /// Index of the first group to which the list adds no more steps, because it is full.
+    /// Index of the first group that accepts no more steps, because the list is full.
     full_from: Option<usize>,
-    /// Size of all steps in the list in bytes.
+    /// Total size of the steps in the list, in bytes.
     size: usize,
-    /// All changed resources and their operations. The engine can report the same change repeatedly.
+    /// All changed resources and their operations. The set is necessary because the engine can report the same change
+    /// repeatedly.
     known: HashedSet,
     count: usize,
-    /// The URNs of all deletions. `None` if the run does not need them.
+    /// The URNs of all deletions. `None` if the run needs no list of deletions.
     deletions: Option<Deletions>,
 }
 
@@ -129,7 +132,8 @@ impl PlannedSteps {
 
     fn is_change(&self, step: &ResourceStep) -> bool {
         let is_operation = !UNCHANGED.contains(&step.operation.as_str()) && step.operation.len() <= MAX_OPERATION;
-        // A refresh that runs the program reports the stack, providers and components as updated, without a comparison.
+        // A refresh that runs the program reports the stack, providers and components as updated, although the engine
+        // has not compared them.
         let is_compared = !self.is_refresh || step.operation != UPDATE || step.properties.is_some();
         is_operation && is_compared && step.resource_type != STACK_TYPE && !is_default_provider(step)
     }
@@ -159,7 +163,7 @@ impl PlannedSteps {
         self.truncate();
     }
 
-    /// Adds the properties to a step that the list already contains without properties: the deletion of a replaced
+    /// Adds the properties to a step that is already in the list without properties. The deletion of a replaced
     /// resource has no properties, and can be the first operation of the replacement.
     fn add_properties(&mut self, urn: &str, operation: &str, group: usize, properties: &[String]) {
         let is_same = |step: &&mut PlannedStep| step.urn == urn && step.operation == operation;
@@ -171,7 +175,7 @@ impl PlannedSteps {
         }
     }
 
-    /// Removes the last steps until the list complies with its limits.
+    /// Removes steps from the end until the list complies with its limits.
     fn truncate(&mut self) {
         while self.groups.iter().map(Vec::len).sum::<usize>() > MAX_STEPS || self.size > MAX_SIZE {
             let Some((group, steps)) = self.groups.iter_mut().enumerate().rfind(|(_, steps)| !steps.is_empty()) else {
@@ -189,13 +193,14 @@ impl PlannedSteps {
         self.count
     }
 
-    /// Returns the changed resources: first deletions, then replacements, then other changes. The list is truncated.
+    /// Returns the changed resources: first deletions, then replacements, then other changes. Omits resources that
+    /// exceed the limits of the list.
     pub fn steps(&self) -> impl Iterator<Item = &PlannedStep> {
         self.groups.iter().flatten()
     }
 
     /// Returns the sorted URNs of all deletions. Returns `None` if their total size exceeds the limit, or if the
-    /// collector does not collect them.
+    /// collector does not collect deletions.
     pub fn deletions(&self) -> Option<&BTreeSet<String>> {
         self.deletions.as_ref().filter(|deletions| deletions.size <= MAX_DELETIONS).map(|deletions| &deletions.urns)
     }
@@ -209,14 +214,14 @@ impl Deletions {
     }
 }
 
-/// Returns whether the engine has created this provider, because the program specifies none. The engine does not count
-/// such a provider as a resource.
+/// Returns whether the engine has created or deleted this provider because the program specifies no provider. The
+/// engine does not count such a provider as a resource.
 fn is_default_provider(step: &ResourceStep) -> bool {
     let name = step.urn.splitn(4, "::").nth(3).unwrap_or_default();
     let version = name.strip_prefix(DEFAULT_PROVIDER).unwrap_or("no");
     let is_default =
         version.strip_prefix('_').map_or(version.is_empty(), |rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    // A changed configuration of a provider, such as its region, is a change.
+    // An update of a default provider, for example of its region, is a change to a resource.
     let is_by_use = step.operation == CREATE || step.operation == DELETE;
     step.resource_type.starts_with(PROVIDER_TYPE) && is_default && is_by_use
 }

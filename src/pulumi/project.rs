@@ -12,15 +12,16 @@ use super::settings::{self, Format};
 /// File name of generated project files.
 pub const PROJECT_FILE: &str = "Pulumi.yaml";
 
-/// Names of project files, in the order in which the CLI searches for them.
+/// Names and formats of project files, in the search order of the CLI.
 const FILES: [(&str, Format); 3] =
     [("Pulumi.json", Format::Json), (PROJECT_FILE, Format::Yaml), ("Pulumi.yml", Format::Yml)];
 /// Names of the file that describes a policy pack.
 pub const POLICY_PACK_FILES: [&str; 3] = ["PulumiPolicy.yaml", "PulumiPolicy.yml", "PulumiPolicy.json"];
-/// Maximum size of a project file in bytes. The project file of a YAML project contains the whole program.
+/// Maximum size of a project file in bytes. The maximum is large, because the project file of a YAML project contains
+/// the whole program.
 const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 
-/// Error from reading a project.
+/// The reason why reading a project failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectError {
     #[error("no Pulumi.yaml, Pulumi.yml or Pulumi.json in {}", directory.display())]
@@ -38,7 +39,7 @@ pub enum ProjectError {
 }
 
 impl ProjectError {
-    /// Returns the error with a path relative to `root`, if the project is in this directory.
+    /// Returns the error with a path relative to `root`, if the project is in the directory `root`.
     pub fn relative_to(mut self, root: &Path) -> Self {
         let path = match &mut self {
             ProjectError::Missing { directory } => directory,
@@ -55,7 +56,7 @@ impl ProjectError {
     }
 }
 
-/// Returns the location of an error in the format of the locations in programs, such as `Pulumi.yaml line 2`.
+/// Returns the location of an error in the same format as the locations in programs, such as `Pulumi.yaml line 2`.
 fn place(file: &Path, line: Option<u64>) -> String {
     let file = file.display();
     line.map_or_else(|| file.to_string(), |line| format!("{file} line {line}"))
@@ -79,21 +80,21 @@ pub struct Project {
     /// Path of the project file.
     pub file: PathBuf,
     pub name: String,
-    /// Name of the language runtime: `yaml`, `nodejs`, `python`, `go`, ...
+    /// Name of the language runtime, for example `yaml`, `nodejs`, `python` or `go`.
     pub runtime: String,
-    /// Options of the runtime in the project file. Null if absent.
+    /// Options of the runtime in the project file, or null.
     pub runtime_options: Value,
     /// Directory or file of the program, relative to the project.
     pub main: Option<String>,
     /// Directory of the stack settings files, relative to the project.
     pub stack_config_directory: Option<String>,
-    /// Packages in the project file. Null if absent.
+    /// Packages in the project file, or null.
     pub packages: Value,
-    /// Plugins in the project file. Null if absent.
+    /// Plugins in the project file, or null.
     pub plugins: Value,
     /// URL of the state backend in the project file, if any.
     pub backend_url: Option<String>,
-    /// Tags of all stacks in the project file. Null if absent.
+    /// Tags of all stacks in the project file, or null.
     pub tags: Value,
 }
 
@@ -105,7 +106,7 @@ struct Document {
     runtime: Value,
     main: Value,
     stack_config_dir: Value,
-    /// Directory of the settings files in older projects, and schema of the configuration in newer projects.
+    /// Directory of the settings files in old projects, and schema of the configuration in new projects.
     config: Value,
     packages: Value,
     plugins: Value,
@@ -133,8 +134,8 @@ impl Project {
         Project::parse(&file, &text)
     }
 
-    /// Reads the file of the policy pack in a directory. A policy pack has the same runtime and options as a project, but
-    /// its file contains no name.
+    /// Reads the file of the policy pack in a directory. The file has the same fields as a project file, except for the
+    /// name.
     pub fn read_policy_pack(directory: &Path) -> Result<Project, ProjectError> {
         let file = POLICY_PACK_FILES.iter().map(|name| directory.join(name)).find(|file| file.exists());
         let file = file.ok_or_else(|| ProjectError::Missing { directory: directory.to_owned() })?;
@@ -174,7 +175,7 @@ impl Project {
         self.runtime != "yaml" || self.has_packages() || has_entries(&self.plugins)
     }
 
-    /// Returns whether the directory contains only a project file without a program or dependencies, for example for a
+    /// Returns whether the directory contains a project file but no program and no dependencies, for example for a
     /// stack whose program no longer exists. `pulumi install` has no effect in such a directory.
     pub fn is_without_program(&self, directory: &Path) -> bool {
         let is_empty = self.main.is_none() && !self.has_packages() && !has_entries(&self.plugins);
@@ -187,7 +188,7 @@ impl Project {
         has_entries(&self.packages)
     }
 
-    /// Returns the format of the stack settings files. The CLI reads only settings files with the extension of the
+    /// Returns the format of the stack settings files. The CLI reads only settings files with the same extension as the
     /// project file.
     pub fn settings_format(&self) -> Format {
         let written = FILES.iter().find(|(name, _)| self.file.ends_with(name));
@@ -201,8 +202,8 @@ impl Project {
     }
 }
 
-/// Returns the project file of a YAML program: its name, its runtime, and its sections in the given order. The keys in each
-/// section are sorted.
+/// Returns the project file of a YAML program: the name, the runtime, and the sections in the given order. The keys in
+/// each section are sorted.
 pub fn yaml_program(name: &str, sections: &[(&str, Value)]) -> String {
     project_file(name, "yaml", sections)
 }
@@ -219,8 +220,8 @@ fn project_file(name: &str, runtime: &str, sections: &[(&str, Value)]) -> String
     document::to_yaml(&mapping)
 }
 
-/// Returns the value with sorted keys in all objects, because the features of `serde_json` determine the original
-/// order.
+/// Returns the value with sorted keys in all objects. Without this function, the enabled features of `serde_json` would
+/// determine the order of the keys.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -8,24 +8,25 @@ use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
 use crate::pulumi::violations::Violations;
 
-/// Maximum total size of the stored errors in bytes: one half for the first errors, the other half for the last errors.
+/// Maximum total size of the stored errors, in bytes. One half is for the first errors, and the other half is for the
+/// last errors.
 const MAX_ERRORS: usize = 16 * 1024;
-/// Maximum size of the stored program output in bytes. The summary stores the last messages.
+/// Maximum size of the stored program output, in bytes. The summary stores the last messages of the program.
 const MAX_STDERR: usize = 8 * 1024;
 /// Maximum length of a single stored message in bytes.
 const MAX_KEPT: usize = 4 * 1024;
 /// Assumed memory usage of a message in addition to its text, in bytes.
 const OVERHEAD: usize = 64;
-/// Maximum number of distinct operation names that the summary counts. The engine has about twenty names.
+/// Maximum number of distinct operation names that the summary counts. The engine has about twenty operations.
 const MAXIMUM_OPERATIONS: usize = 64;
-/// Maximum number of operations in flight that the summary tracks. `--parallel` limits the number of operations in the
-/// engine.
+/// Maximum number of operations in flight that the summary tracks. The number of operations in flight depends on
+/// `--parallel`.
 const MAX_IN_FLIGHT: usize = 4096;
 /// Type prefix of providers. The engine does not count providers as resources.
 const PROVIDER_TYPE: &str = "pulumi:providers:";
-/// Operation of a refresh before an update. The engine does not count it as a change.
+/// Operation of a refresh before an update. The engine does not count this operation as a change.
 const REFRESH: &str = "refresh";
-/// Parts of the messages of the engine after a signal.
+/// Parts of the messages that the engine writes after a signal.
 const STOPPING: [&str; 2] = ["received; cancelling", "received; terminating"];
 
 /// Summary of the events of one run, with a limited size.
@@ -35,15 +36,15 @@ pub struct RunSummary {
     cancel_requested: bool,
     summary: Option<Summary>,
     steps: BTreeMap<String, u64>,
-    /// Number of operations in flight, by URN and operation name. The number can exceed 1, because the engine can
-    /// delete several old copies of a resource simultaneously.
+    /// Number of operations in flight by URN and operation name. A number can exceed 1, because the engine can delete
+    /// several old copies of a resource simultaneously.
     in_flight: BTreeMap<(String, String), u64>,
     /// Whether the engine had more than [`MAX_IN_FLIGHT`] operations in flight.
     in_flight_exceeded: bool,
     outputs: Option<Vec<Output>>,
-    /// The resources that a preview would change.
+    /// The resources that the run changes, or that a preview would change.
     planned: PlannedSteps,
-    /// The URNs of all resources for which the engine has reported a step.
+    /// The URNs of all resources with a step that the engine has reported.
     seen: HashedSet,
     violations: Violations,
     first_errors: Vec<Diagnostic>,
@@ -53,7 +54,7 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
-    /// Creates the summary of a run. `planned` collects the resources that the run changes.
+    /// Creates the empty summary of a run. `planned` collects the resources that the run changes.
     pub fn new(planned: PlannedSteps) -> Self {
         RunSummary { planned, ..RunSummary::default() }
     }
@@ -155,13 +156,13 @@ impl RunSummary {
         self.summary.as_ref().map_or_else(|| self.steps.clone(), |summary| summary.resource_changes.clone())
     }
 
-    /// Returns the first and the last error diagnostics, at most 16 KiB in total.
+    /// Returns the first and the last error diagnostics. The maximum total size is 16 KiB.
     pub fn errors(&self) -> Vec<Diagnostic> {
         self.first_errors.iter().chain(&self.last_errors.kept).cloned().collect()
     }
 
     /// Returns whether the engine could not save a change in the state, for example because the access token has
-    /// expired. Version 3.259 of the CLI nevertheless exits successfully.
+    /// expired. In this case, version 3.259 of the CLI nevertheless reports success.
     pub fn lost_state(&self) -> bool {
         let of_state = |error: &Diagnostic| {
             error.message.contains(" event returned an error: ") && !error.message.contains(" violates plan: ")
@@ -174,8 +175,8 @@ impl RunSummary {
         self.last_errors.omitted
     }
 
-    /// Returns the last messages that the program wrote to stderr, at most 8 KiB in total. Some language runtimes
-    /// report errors only on stderr.
+    /// Returns the last messages that the program wrote to stderr. The maximum total size is 8 KiB. Some language
+    /// runtimes report errors only on stderr.
     pub fn program_stderr(&self) -> Vec<&str> {
         self.stderr.kept.iter().map(|diagnostic| diagnostic.message.as_str()).collect()
     }
@@ -196,12 +197,13 @@ impl RunSummary {
         &self.violations
     }
 
-    /// Returns whether the engine may have reported a step of a resource.
+    /// Returns whether the engine may have reported a step of a resource. Returns `true` for every URN if the set of
+    /// URNs is full.
     pub fn may_have_seen(&self, urn: &str) -> bool {
         self.seen.is_full() || self.seen.contains(urn)
     }
 
-    /// Returns whether the run has emitted an event. If a run without events fails, the engine has not started.
+    /// Returns whether the run has emitted an event. The engine of a failed run without events has not started.
     pub fn began(&self) -> bool {
         self.began
     }
@@ -244,7 +246,7 @@ impl Tail {
     }
 }
 
-/// Returns the summary of a run with the given event log.
+/// Returns the summary of a run with this event log.
 #[cfg(test)]
 pub(crate) fn summary_of(log: &str) -> RunSummary {
     let mut run = RunSummary::default();

@@ -1,10 +1,10 @@
 //! Settings file of a stack, `Pulumi.<stack>.yaml`. [`rebuild`] builds the complete file from the desired
 //! configuration.
 //!
-//! The engine treats every top-level config value as text: `5` and `"5"` are equal. The YAML runtime converts both to a
-//! number. Other runtimes convert a value to the type that the program requests. Values inside arrays and objects keep
-//! their JSON type. Like `pulumi config set-all --json`, [`rebuild`] writes numbers and booleans without quotes, and
-//! strings in quotes. Numbers beyond 64 bits have the precision of a double, as in Kubernetes.
+//! The engine treats every top-level config value as text, so `5` and `"5"` are equal. The YAML runtime converts both
+//! values to a number. Other runtimes convert a value to the type that the program requests. Values inside arrays and
+//! objects keep their JSON type. Like `pulumi config set-all --json`, [`rebuild`] writes numbers and booleans without
+//! quotes, and strings in quotes. Numbers that do not fit in 64 bits have the precision of a double, as in Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,11 @@ const CONFIG: &str = "config";
 const ENVIRONMENT: &str = "environment";
 /// Key of an encrypted value: an object with only this key.
 const SECURE: &str = "secure";
-/// Config key with the tags of the stack: an object of strings. The CLI adds the tags to the stack in Pulumi Cloud.
+/// Config key of the tags of the stack. The value is an object of strings. The CLI adds the tags to the stack in Pulumi
+/// Cloud.
 pub const TAGS: &str = "pulumi:tags";
 
-/// Error from rebuilding a settings file.
+/// The reason why rebuilding a settings file failed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
     #[error("invalid settings file of the stack in the source: {reason}")]
@@ -42,7 +43,7 @@ pub enum SettingsError {
 /// One configuration value of a stack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// `<name>` or `<namespace>:<name>`. A path has further segments after the name.
+    /// Key in the form `<name>` or `<namespace>:<name>`. A path has further segments after the name.
     pub key: String,
     pub value: Value,
     /// Whether the key is a path into a structure, such as `names[0]`.
@@ -55,13 +56,13 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Desired<'a> {
     pub config: &'a [Entry],
-    /// Pulumi ESC environments to import, after the environments in the settings file of the source.
+    /// Pulumi ESC environments to import after the environments in the settings file of the source.
     pub environments: &'a [String],
     /// Keys of secrets in `config` whose encrypted values in the current file are still valid.
     pub kept_secrets: &'a [String],
     /// Names and values of tags of the stack. Tags in the configuration take precedence.
     pub tags: &'a [(String, String)],
-    /// Tags in the project file. The CLI ignores them if the settings file contains tags.
+    /// Tags in the project file. The CLI ignores these tags if the settings file contains tags.
     pub project_tags: Option<&'a Value>,
 }
 
@@ -69,12 +70,12 @@ pub struct Desired<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rebuilt {
     pub text: String,
-    /// Keys of secrets that the caller must set with the CLI, which is the only program that can encrypt them: see
+    /// Keys of secrets that the caller must set with the CLI, because only the CLI can encrypt values: see
     /// [`super::arguments::set_secret`].
     pub missing_secrets: Vec<String>,
 }
 
-/// Format of the settings file. Equals the format of the project file.
+/// Format of the settings file, which is the same as the format of the project file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `Pulumi.<stack>.yaml`
@@ -85,7 +86,8 @@ pub enum Format {
     Json,
 }
 
-/// Returns the name of the settings file of a stack. The file name contains only the last segment of the stack name.
+/// Returns the name of the settings file of a stack. The file name contains only the last segment of the name of the
+/// stack.
 pub fn file_name(stack: &str, format: Format) -> String {
     let name = stack.rsplit('/').next().unwrap_or(stack);
     let extension = match format {
@@ -97,9 +99,9 @@ pub fn file_name(stack: &str, format: Format) -> String {
 }
 
 /// Builds the settings file from `original` (the settings file in the source) and the desired content. The desired
-/// content takes precedence. `current` is the file that the CLI wrote last. If `original` has no encryption header,
-/// uses the header of `current`. If `current` is invalid, the file has no header, and the CLI reads the secrets
-/// provider from the state of the stack. The result is deterministic.
+/// content takes precedence. `current` is the settings file that the CLI wrote last. If `original` has no encryption
+/// header, uses the header of `current`. If neither file has a header, the result has no header, and the CLI reads the
+/// secrets provider from the state of the stack. The result is deterministic.
 pub fn rebuild(
     original: Option<&str>,
     current: Option<&str>,
@@ -223,8 +225,8 @@ fn desired_config(
     Ok(desired)
 }
 
-/// Sets the entries whose keys are paths. The caller must set all other entries first. Sorts the paths, so that items
-/// are appended to lists in the order of their indexes.
+/// Sets the entries whose keys are paths. The caller must set all other entries first. Sorts the paths, so that the
+/// items of a list are appended in the order of their indexes.
 fn set_paths(
     document: &mut Mapping,
     project: &str,
@@ -287,8 +289,8 @@ fn full_path(project: &str, key: &str) -> Result<(String, Vec<Segment>), String>
     }
 }
 
-/// Returns the key with its namespace. `key` is a short form of `<project>:key`, and `<namespace>:config:<key>` is an
-/// old form of `<namespace>:<key>`.
+/// Returns the key with its namespace. A key without a namespace is a short form of `<project>:<key>`, and
+/// `<namespace>:config:<key>` is an old form of `<namespace>:<key>`.
 fn full_name(project: &str, key: &str) -> Result<String, String> {
     let (namespace, name) = match key.split_once(':') {
         None => (project, key),
@@ -323,7 +325,7 @@ fn merge_config(
     Ok(())
 }
 
-/// Returns the configuration in a document. Creates it if it is missing.
+/// Returns the configuration in a document. Creates an empty configuration if the document contains none.
 fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
     let position = document.iter().position(|(key, _)| key.text == CONFIG).unwrap_or(document.len());
     if position == document.len() {
@@ -341,8 +343,8 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
     Err(SettingsError::Original { reason: "`config` is not a mapping".to_owned() })
 }
 
-/// Adds tags to the configuration in a document, or to the tags of the project if the document contains no tags. Keeps a
-/// value that is not an object of strings, such as an encrypted value: the CLI reports invalid values.
+/// Adds tags to the tags in a document, or to the tags of the project if the document contains no tags. Keeps existing
+/// tags unchanged if they are not an object of strings, for example an encrypted value. The CLI reports invalid tags.
 fn add_tags(document: &mut Mapping, project: &str, desired: &Desired<'_>) -> Result<(), SettingsError> {
     if desired.tags.is_empty() {
         return Ok(());
@@ -379,8 +381,8 @@ fn is_object_of_strings(entries: &Mapping) -> bool {
     !is_secret && entries.iter().all(|(_, value)| matches!(value, Node::Scalar(scalar) if is_string(scalar)))
 }
 
-/// Adds environments to the field `environment` of a document. The field is a list of names, or an inline definition
-/// with the list `imports`.
+/// Adds environments to the field `environment` of a document. The field contains a list of names, or an inline
+/// definition with the list `imports`.
 fn add_environments(document: &mut Mapping, environments: &[String]) -> Result<(), SettingsError> {
     if environments.is_empty() {
         return Ok(());

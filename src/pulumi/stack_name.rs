@@ -1,11 +1,11 @@
-//! Names of stacks, as the CLI accepts them.
+//! Names of stacks in the forms that the CLI accepts.
 
 use crate::pulumi::backend;
 
 /// Number of parts in the longest form of a name: organization, project and stack.
 const MAX_PARTS: usize = 3;
 
-/// Returns an error if the CLI does not accept the form of a name. The error is a message for users.
+/// Returns an error with a message for users if the CLI does not accept the form of a name.
 pub fn check(name: &str) -> Result<(), String> {
     let parts: Vec<&str> = name.split('/').collect();
     // The CLI parses an argument that begins with a hyphen as an option.
@@ -47,7 +47,7 @@ pub fn in_permalink(url: &str) -> Option<Parts<'_>> {
     is_complete.then_some(Parts { organization: Some(organization), project: Some(project), stack })
 }
 
-/// A stack, identified by its name, its project and the URL of its state backend, without credentials.
+/// The identity of a stack: its name, its project, and the URL of its state backend without credentials.
 #[derive(Clone, Copy, Debug)]
 pub struct Qualified<'a> {
     pub name: &'a str,
@@ -61,9 +61,10 @@ impl Qualified<'_> {
         Some(format!("{}/{}", self.organization_of(applied)?, self.name))
     }
 
-    /// Returns the organization of `applied` in Pulumi Cloud, if `applied` is the same stack. Without an organization,
-    /// Pulumi Cloud selects the default organization of the current user, which can change. Returns `None` if the name
-    /// of this stack contains an organization, or if the organization of `applied` is unknown.
+    /// Returns the organization of `applied` in Pulumi Cloud, if `applied` is the same stack. Callers need this
+    /// organization for a name without an organization: Pulumi Cloud would select the default organization of the
+    /// current user, which can change. Returns `None` if the name of this stack contains an organization, or if the
+    /// organization of `applied` is unknown.
     pub fn organization_of<'a>(&self, applied: &Qualified<'a>) -> Option<&'a str> {
         let is_in_cloud = applied.backend.is_some_and(backend::is_pulumi_cloud);
         let is_needed = is_in_cloud && parts(self.name).organization.is_none() && !self.differs_from(applied);

@@ -1,8 +1,8 @@
-//! Finds and removes the pending creates that an interrupted run left in the state of a stack, and lists the resources
-//! in the state. The state has the format of `pulumi stack export`.
+//! Finds and removes the pending create operations of an interrupted run in the state of a stack, and lists the
+//! resources in the state. The state has the format of `pulumi stack export`.
 //!
-//! A state can be large. The search parses the state as a stream and keeps only the pending operations in memory. The
-//! removal replaces only the part of the text that contains the pending operations.
+//! A state can be large. Therefore, the search parses the state as a stream and keeps only the pending operations in
+//! memory. The removal replaces only the part of the text that contains the pending operations.
 
 use std::io::Read;
 
@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 /// Type of a pending operation that creates a resource.
 const CREATING: &str = "creating";
 
-/// Error from reading a state. The message never contains parts of the state, which can be secret.
+/// The reason why reading a state failed. The message never contains parts of the state, because they can be secret.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StateError {
     #[error("failed to parse the exported state at line {line}, column {column}")]
@@ -75,7 +75,7 @@ struct RawDeployment<'a> {
     pending_operations: Option<&'a RawValue>,
 }
 
-/// Returns the URNs of the resources with a pending create.
+/// Returns the URNs of the resources with a pending create operation.
 pub fn pending_creates(state: impl Read) -> Result<Vec<String>, StateError> {
     let exported: Exported = serde_json::from_reader(state)?;
     let pending = exported.deployment.and_then(|deployment| deployment.pending_operations).unwrap_or_default();
@@ -83,16 +83,16 @@ pub fn pending_creates(state: impl Read) -> Result<Vec<String>, StateError> {
     Ok(creating.map(|operation| operation.resource.map(|resource| resource.urn).unwrap_or_default()).collect())
 }
 
-/// Returns the URNs of all resources. The list contains the URN of a resource repeatedly if the state contains old copies
-/// of the resource.
+/// Returns the URNs of all resources in a state. If the state contains old copies of a resource, the list contains the
+/// URN of the resource repeatedly.
 pub fn resources(state: impl Read) -> Result<Vec<String>, StateError> {
     let exported: ExportedResources = serde_json::from_reader(state)?;
     let resources = exported.deployment.and_then(|deployment| deployment.resources).unwrap_or_default();
     Ok(resources.into_iter().map(|resource| resource.urn).collect())
 }
 
-/// Returns the state without the pending creates. All other parts are unchanged. Returns `None` if the state contains
-/// no pending creates.
+/// Returns the state without the pending create operations. All other parts are unchanged. Returns `None` if the state
+/// contains no pending create operations.
 pub fn without_pending_creates(state: &str) -> Result<Option<String>, StateError> {
     let exported: RawExported<'_> = serde_json::from_str(state)?;
     let Some(pending) = exported.deployment.and_then(|deployment| deployment.pending_operations) else {
@@ -110,7 +110,7 @@ pub fn without_pending_creates(state: &str) -> Result<Option<String>, StateError
     if kept.len() == operations.len() {
         return Ok(None);
     }
-    // The text of `pending` is part of `state`, so its offset is the difference of the addresses.
+    // The text of `pending` is part of `state`, so the difference of the addresses is the offset of the text.
     let start = pending.get().as_ptr().addr() - state.as_ptr().addr();
     let mut changed = state.to_owned();
     changed.replace_range(start..start + pending.get().len(), &format!("[{}]", kept.join(",")));
@@ -123,8 +123,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a state with parts that parsing and serialization would change: large numbers, key order, spaces and
-    /// escapes. An input of a resource has the same name as the list of pending operations.
+    /// Returns a state with parts that parsing and serialization would change: large numbers, the order of keys, spaces
+    /// and escapes. An input of a resource has the same name as the list of pending operations.
     fn state(pending: &str) -> String {
         format!(
             "{{\n  \"version\": 3,\n  \"deployment\": {{\"zeta\": 123456789012345678901234567890.10,  \"alpha\":\"\\u00e9\",\n\

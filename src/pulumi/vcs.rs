@@ -1,13 +1,14 @@
-//! Owner, name and kind of a repository, which Pulumi Cloud uses to link stacks to their repositories. The CLI derives
-//! them from the URL of the Git remote, but a workspace contains no `.git` directory.
+//! Derives the owner, the name and the kind of a repository from its URL. Pulumi Cloud uses these properties to link
+//! stacks to their repositories. The CLI derives them from the URL of the Git remote, but a workspace contains no
+//! `.git` directory.
 
 /// Host of Azure DevOps.
 const AZURE_DEVOPS: &str = "dev.azure.com";
 /// SSH hosts of Azure DevOps.
 const AZURE_DEVOPS_SSH: [&str; 2] = ["ssh.dev.azure.com", "vs-ssh.visualstudio.com"];
-/// End of the earlier hosts of Azure DevOps, which begin with the owner.
+/// Suffix of the earlier hosts of Azure DevOps. These hosts begin with the owner.
 const VISUAL_STUDIO: &str = ".visualstudio.com";
-/// Directory of the repositories in the path of a project of Azure DevOps.
+/// Name of the path component before the name of a repository in Azure DevOps.
 const AZURE_REPOSITORIES: &str = "_git";
 
 /// A repository on the server of a version control system.
@@ -15,14 +16,14 @@ const AZURE_REPOSITORIES: &str = "_git";
 pub struct Repository {
     /// Organization or user that owns the repository.
     pub owner: String,
-    /// Name of the repository. With subgroups, such as in GitLab, the path below the owner.
+    /// Name of the repository. For a repository in subgroups, for example in GitLab, the path below the owner.
     pub name: String,
     /// Host of the server, such as `github.com`.
     pub kind: String,
 }
 
-/// Returns the repository of the URL of a Git remote, or `None` if the URL has no owner and name. Follows the CLI, but
-/// also supports `ssh://` URLs, because a GitRepository requires this form.
+/// Returns the repository of the URL of a Git remote, or `None` if the URL has no owner and name. Parses the URL in the
+/// same way as the CLI, but also supports `ssh://` URLs, because a GitRepository requires this form.
 pub fn repository(url: &str) -> Option<Repository> {
     let (host, path) = host_and_path(url.trim())?;
     let path = path.trim_matches('/');
@@ -41,7 +42,7 @@ pub fn repository(url: &str) -> Option<Repository> {
     of(owner, name, &host)
 }
 
-/// Returns the repository of a path `owner/project/_git/repository`, in which the CLI adds a missing `_git`.
+/// Returns the repository of a path `owner/project/_git/repository`. Adds a missing `_git`, in the same way as the CLI.
 fn of_azure_devops(path: &str) -> Option<Repository> {
     let (owner, path) = path.split_once('/')?;
     if path.split('/').any(|part| part == AZURE_REPOSITORIES) {

@@ -1,4 +1,4 @@
-//! The policy violations of a run, with a limited size: a policy can be violated by each of 100,000 resources.
+//! The policy violations of a run. The list has a limited size, because each of 100,000 resources can violate a policy.
 
 use super::events::PolicyViolation;
 use super::planned_steps::HashedSet;
@@ -13,14 +13,15 @@ const MAX_WORD: usize = 256;
 /// Maximum length of a URN in bytes.
 const MAX_URN: usize = 4 * 1024;
 
-/// Collects the violations of policies. The engine can report the same violation repeatedly.
+/// Collects the violations of policies. Counts a violation once, although the engine can report the same violation
+/// repeatedly.
 #[derive(Clone, Debug, Default)]
 pub struct Violations {
     mandatory: Vec<PolicyViolation>,
     advisory: Vec<PolicyViolation>,
     mandatory_count: usize,
     advisory_count: usize,
-    /// All violations that were reported.
+    /// All violations that the engine has reported.
     known: HashedSet,
 }
 
@@ -51,7 +52,7 @@ impl Violations {
         self.advisory_count
     }
 
-    /// Returns the first violations, mandatory ones first.
+    /// Returns the first violations. Mandatory violations precede advisory violations.
     pub fn list(&self) -> impl Iterator<Item = &PolicyViolation> {
         self.mandatory.iter().chain(&self.advisory)
     }

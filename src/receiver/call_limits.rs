@@ -1,4 +1,4 @@
-//! Limits for webhook calls: the rates of calls, events and Secret reads for each receiver, and the number of delayed
+//! Limits for webhook calls: the rates of calls, events and Secret reads of each receiver, and the number of delayed
 //! responses.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,12 @@ use tokio::time::Instant;
 
 use crate::api::pulumi::{NoToken, ReceiverToken};
 
-/// Minimum interval between the events of a receiver. Prevents callers from flooding the API with events.
+/// Minimum interval between the events of a receiver. The interval prevents callers from flooding the API server with
+/// events.
 pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Limits and state of the calls to a receiver. The state survives a change to the StackReceiver. The locks are held
-/// only for short critical sections and never across an `.await`.
+/// Limits and state of the calls to a receiver. A change to the StackReceiver does not reset the state. The mutexes are
+/// locked only for short critical sections and never across an `.await`.
 #[derive(Debug)]
 pub struct CallLimits {
     rate_limit: Mutex<RateLimit>,
@@ -37,7 +38,7 @@ impl CallLimits {
         self.rate_limit.lock().unwrap_or_else(PoisonError::into_inner).take(now)
     }
 
-    /// Returns whether the handler may publish an event now. If so, the next event is permitted after
+    /// Returns whether the handler may publish an event now. After a permitted event, the next event is permitted after
     /// [`EVENT_INTERVAL`].
     pub fn may_publish(&self, now: Instant) -> bool {
         let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,9 +50,9 @@ impl CallLimits {
     }
 }
 
-/// Maximum number of calls in a burst, such as pushes to several branches.
+/// Maximum number of calls in a burst, for example after pushes to several branches.
 const BURST: u32 = 20;
-/// Interval after which the rate limit permits a further call.
+/// Interval at which the rate limit permits an additional call.
 const CALL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Rate limit for the calls of a receiver, with a burst and a constant rate.
@@ -70,7 +71,7 @@ impl RateLimit {
     fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.refilled).as_secs() / CALL_INTERVAL.as_secs();
         let more = u32::try_from(passed).unwrap_or(BURST).min(BURST);
-        // Keeps the elapsed part of the current interval for the next call.
+        // Keeps the elapsed part of the current interval, so that it counts for the next call.
         self.refilled += CALL_INTERVAL * u32::try_from(passed).unwrap_or_default();
         self.remaining = (self.remaining + more).min(BURST);
         let allowed = self.remaining > 0;
@@ -79,14 +80,14 @@ impl RateLimit {
     }
 }
 
-/// Minimum time between the starts of two reads of the Secret.
+/// Minimum interval between the starts of two reads of the Secret.
 const READ_INTERVAL: Duration = Duration::from_millis(50);
 
 type TokenResult = Result<ReceiverToken, NoToken>;
 
-/// Reads the Secret of a receiver. Any client that knows the path can cause a read, so concurrent calls share a read,
-/// and reads start at least `READ_INTERVAL` apart. A read starts after the arrival of all calls that share it, so no
-/// call uses an outdated token. Cheap to clone.
+/// Limits the reads of the Secret of a receiver, because any client that knows the path can cause reads. Concurrent
+/// calls share a read, and the interval between the starts of two reads is at least `READ_INTERVAL`. A shared read
+/// starts after the arrival of all its calls, so no call uses an outdated token. Clones are cheap and share the state.
 #[derive(Clone, Debug, Default)]
 pub struct TokenReads(Arc<Mutex<PendingReads>>);
 
@@ -98,7 +99,7 @@ struct PendingReads {
 }
 
 impl TokenReads {
-    /// Reads the token. Waiting calls share one read. Calls `read` at most once.
+    /// Returns the token of the receiver. Joins the next read, or calls `read` after the minimum interval.
     pub async fn read<F>(&self, read: impl FnOnce() -> F + Send + 'static) -> TokenResult
     where
         F: Future<Output = TokenResult> + Send + 'static,
@@ -129,12 +130,12 @@ impl TokenReads {
     }
 }
 
-/// Maximum number of rejected calls whose responses are delayed at the same time. The listener accepts twice as many
-/// connections, so rejected calls cannot occupy all connections.
+/// Maximum number of delayed responses. The listener accepts twice as many connections, so rejected calls cannot occupy
+/// all connections.
 const MAX_DELAYED_REFUSALS: usize = 64;
 
-/// Delays the responses to rejected calls. While the maximum number of responses is delayed, the handler responds to
-/// further rejected calls immediately.
+/// Delays the responses to rejected calls. While the maximum number of responses is delayed, the handler sends further
+/// responses immediately.
 #[derive(Debug)]
 pub struct DelayedRefusals(Semaphore);
 
@@ -145,7 +146,7 @@ impl Default for DelayedRefusals {
 }
 
 impl DelayedRefusals {
-    /// Waits until this time, or returns immediately if the maximum number of responses is already delayed.
+    /// Waits until the time `response`. Returns immediately if the maximum number of responses is already delayed.
     pub async fn wait_until(&self, response: Instant) {
         if let Ok(_permit) = self.0.try_acquire() {
             tokio::time::sleep_until(response).await;
@@ -193,7 +194,8 @@ mod tests {
         assert!(shared.iter().all(|result| *result == token(2)), "{}", count.load(Ordering::Relaxed));
         let first = tokio::spawn(read());
         tokio::time::sleep(Duration::from_millis(55)).await;
-        // This call does not share the third read, which is in progress and can have an older result.
+        // This call does not share the third read, because this read is already in progress and can return an outdated
+        // token.
         assert_eq!(read().await, token(4));
         assert_eq!(first.await.unwrap(), token(3));
         assert_eq!(begin.elapsed(), Duration::from_millis(3 * 50 + 10));

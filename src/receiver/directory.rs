@@ -1,4 +1,4 @@
-//! Index of StackReceivers by path. A watch maintains the index.
+//! Index of StackReceivers by path. A watch keeps the index up to date.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -19,21 +19,24 @@ pub struct Entry {
 
 type Key = (String, String);
 
-/// All receivers that this process watches. Cheap to clone.
+/// All receivers that this process watches. Clones are cheap and share the index.
 #[derive(Clone, Debug, Default)]
 pub struct Directory(Arc<RwLock<Index>>);
 
-/// Receivers by path. The hash map uses a random hash key, so that response times reveal nothing about the paths.
+/// Receivers by path. The hash map uses a random hash key, so that response times reveal no information about the
+/// paths.
 #[derive(Debug, Default)]
 struct Index {
     paths: HashMap<String, Key>,
     entries: HashMap<Key, Entry>,
-    /// Receivers in the list of a restarted watch. A receiver that is missing from the list no longer exists.
+    /// Receivers that a restarted watch has listed so far. After the complete list, a receiver that is missing from the
+    /// list no longer exists.
     listed: HashSet<Key>,
 }
 
 impl Directory {
-    /// Returns the receiver of a path. Returns `None` for a receiver that is suspended or being deleted.
+    /// Returns the receiver with this path. Returns `None` if no receiver has this path, or if the receiver is
+    /// suspended or being deleted.
     pub fn find(&self, path: &str) -> Option<Entry> {
         let index = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let entry = index.entries.get(index.paths.get(path)?)?;
@@ -134,7 +137,7 @@ mod tests {
         directory.apply(Event::Apply(receiver("b", Some("/hook/3"), json!({}))));
         directory.apply(Event::Delete(receiver("a", Some("/hook/2"), json!({}))));
         assert_eq!([found(&directory, "/hook/2"), found(&directory, "/hook/3")], [None, some("b")]);
-        // The watch restarts. Receiver b was deleted during the interruption, without an event.
+        // Restarts the watch. A user deleted receiver b during the interruption, so the watch reports no deletion.
         directory.apply(Event::Init);
         assert_eq!(found(&directory, "/hook/3"), some("b"), "existing receivers are kept until the list is complete");
         directory.apply(Event::InitDone);

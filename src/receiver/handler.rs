@@ -1,7 +1,7 @@
 //! Handles webhook calls.
 //!
-//! The response to a rejected call contains no reason. The handler sends the same response, with the same delay after
-//! the body, for an unknown path, a suspended receiver, a wrong signature and an exceeded rate limit.
+//! The response to a rejected call contains no reason. The handler sends the same response with the same delay for an
+//! unknown path, a suspended receiver, a wrong signature and an exceeded rate limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Handler {
     pub writer: Writer,
     pub events: Events,
     pub metrics: Metrics,
-    /// Delay of the response to a rejected call. Must exceed the duration of all checks.
+    /// Delay of the response to a rejected call. The delay must exceed the duration of all checks.
     pub refusal_delay: Duration,
     pub delayed_refusals: DelayedRefusals,
 }
@@ -60,8 +60,8 @@ pub fn router(handler: Arc<Handler>) -> Router {
 impl Handler {
     /// Handles a call and returns the response.
     pub async fn handle(&self, request: Request<Body>) -> Response<Body> {
-        // The checks before the body take longer for existing paths than for unknown paths. The fixed delay hides this
-        // difference.
+        // The checks before the body take longer for an existing path than for an unknown path. The fixed delay hides
+        // this difference.
         let half = self.refusal_delay / 2;
         let head_checked = Instant::now() + half;
         let (parts, body) = request.into_parts();
@@ -116,7 +116,8 @@ impl Handler {
             self.refuse(&entry, &fault.to_string());
             return WebhookResult::Refused;
         }
-        // Checks the rate limit after the authentication, because callers without the token must not exhaust it.
+        // Checks the rate limit after the authentication, because callers without the token must not exhaust the rate
+        // limit.
         if !entry.limits.may_call(Instant::now()) {
             self.refuse(&entry, "rate limit exceeded: 1 call per second with a burst of 20");
             return WebhookResult::Refused;
@@ -151,12 +152,12 @@ impl Handler {
         }
     }
 
-    /// Publishes the reason for a rejection as an event for the owner of the receiver. The caller does not receive the
-    /// reason.
+    /// Publishes an event with the reason for a rejection, so that the owner of the receiver can read the reason. The
+    /// caller does not receive the reason.
     fn refuse(&self, entry: &Entry, reason: &str) {
         let (namespace, name) = (entry.receiver.namespace().unwrap_or_default(), entry.receiver.name_any());
-        // Logs a rejection only at debug level, because any client can cause rejections. The metric counts rejections,
-        // and the event contains the reason.
+        // Logs rejections at debug level, because any client can cause them. A metric counts the rejections, and the
+        // event contains the reason.
         tracing::debug!(namespace, name, reason, "webhook call rejected");
         self.publish(entry, receiver_reason::VALIDATION_FAILED, &format!("webhook call rejected: {reason}"));
     }
@@ -175,7 +176,8 @@ async fn token(reader: Reader, receiver: Arc<StackReceiver>) -> Result<ReceiverT
     receiver.token(secret.map_err(|error| NoToken::Unreadable(chain(&error)))?)
 }
 
-/// Reads a complete body and passes it to the proof. Returns `false` if the body is incomplete or too large.
+/// Reads a complete body and passes the pieces of the body to the proof. Returns `false` if the body is incomplete or
+/// too large.
 async fn drain(body: Body, mut proof: Option<&mut Proof>) -> bool {
     let mut pieces = body.into_data_stream();
     let mut length = 0_usize;
@@ -198,12 +200,12 @@ fn plain(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// Maximum number of Stacks that are annotated at the same time for one call.
+/// Maximum number of Stacks that the handler annotates concurrently for one call.
 const MAX_CONCURRENT_ANNOTATIONS: usize = 8;
-/// Maximum number of errors in a message. The message contains the number of further errors.
+/// Maximum number of errors that a message lists. The message also contains the number of omitted errors.
 const MAX_LISTED_ERRORS: usize = 3;
 
-/// Reason why the request for a run failed.
+/// The reason why the request for a run failed.
 #[derive(Debug, Error)]
 enum RequestError {
     #[error(transparent)]
@@ -223,7 +225,8 @@ struct RunRequests {
     problem: Option<String>,
 }
 
-/// Requests runs of all Stacks that a receiver references. A failure for one Stack does not affect the other Stacks.
+/// Requests runs of all Stacks that a receiver references. A failure for one Stack does not affect the requests for
+/// other Stacks.
 async fn request_runs(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> RunRequests {
     let namespace = receiver.namespace().unwrap_or_default();
     let mut stacks = BTreeMap::new();

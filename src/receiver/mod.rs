@@ -1,7 +1,7 @@
-//! Receives webhooks: finds the StackReceiver of the path, authenticates the call, and requests runs of the Stacks.
+//! Receives webhooks: finds the StackReceiver by the path, authenticates the call, and requests runs of the Stacks.
 //!
-//! Every replica receives webhooks, because a Service distributes calls to all replicas. A replica requests a run with
-//! an annotation, in the same way as a user. The leader processes the annotation.
+//! Every replica receives webhooks, because the Service distributes calls to all replicas. A replica requests a run
+//! with an annotation, in the same way as a user, and the leader processes the annotation.
 
 mod call_limits;
 mod directory;
@@ -34,12 +34,13 @@ use crate::runtime::writes::{Leadership, Writer};
 use crate::server;
 use crate::telemetry::metrics::Metrics;
 
-/// Timeout of a request to the API server. Shorter than the timeouts of callers: for example, GitHub waits ten seconds.
+/// Timeout of a request to the API server. The timeout is shorter than the timeouts of callers. For example, GitHub
+/// waits ten seconds.
 const API_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay of the response to a rejected call. The handler reads the Secret in the first half of the delay, and compares
 /// the signature in the second half.
 const REFUSAL_DELAY: Duration = Duration::from_millis(250);
-/// Maximum time that a replica waits for the first list of receivers before it becomes ready.
+/// Timeout for the first list of receivers. After the timeout, a replica becomes ready without the list.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Dependencies and settings of the webhook server.
@@ -48,17 +49,19 @@ pub struct Settings {
     pub scope: Scope,
     pub metrics: Metrics,
     pub tasks: TaskTracker,
-    /// Name of the controller in events. `instance` is the name of the pod.
+    /// Name of the controller in events.
     pub component: &'static str,
+    /// Name of the pod in events.
     pub instance: String,
     pub limits: server::Limits,
 }
 
 /// Starts the webhook server, which runs until `end` is canceled. The returned future completes when the first list of
-/// receivers is available, or after `FIRST_LIST_TIMEOUT`. A replica rejects all calls until the list is available.
+/// receivers is available, or after `FIRST_LIST_TIMEOUT`. The server rejects calls to a receiver until the watch has
+/// listed the receiver.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> impl Future<Output = ()> + use<> {
     let Settings { client, scope, metrics, tasks, component, instance, limits } = settings;
-    // A request for a run does not require leadership, because users can also request runs.
+    // Requesting a run does not require leadership, because the replica sets the annotation in the same way as a user.
     let writer = Writer::new(client.clone(), API_TIMEOUT, Leadership::sole(), metrics.clone());
     let (events, event_task) = Events::new(writer.clone(), component, &instance, metrics.clone());
     let directory = Directory::default();
@@ -110,8 +113,8 @@ async fn follow(
     }
 }
 
-/// Waits for the first list of receivers. The time is limited, because the other tasks of the controller do not need
-/// the list.
+/// Waits for the first list of receivers, but not longer than the timeout, because the other tasks of the controller do
+/// not need the list.
 async fn wait_until_listed(mut listed: watch::Receiver<bool>, end: CancellationToken) {
     tokio::select! {
         _ = listed.wait_for(|listed| *listed) => {}

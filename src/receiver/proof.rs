@@ -1,7 +1,7 @@
 //! Authentication of webhook calls, and selection of the events that trigger runs. This module performs no I/O.
 //!
-//! The pieces of a body are processed as they arrive, so that many concurrent calls with large bodies need little
-//! memory.
+//! The handler passes each piece of a body as soon as the piece arrives, so that many concurrent calls with large
+//! bodies need little memory.
 
 use axum::http::HeaderMap;
 use hmac::{Hmac, KeyInit, Mac};
@@ -15,10 +15,11 @@ const GITHUB_EVENT: &str = "X-GitHub-Event";
 const GITLAB_TOKEN: &str = "X-Gitlab-Token";
 const GITLAB_EVENT: &str = "X-Gitlab-Event";
 const SIGNATURE: &str = "X-Signature";
-/// Event that GitHub and Gitea send when a user creates a webhook, to test the path and the token.
+/// Test event that GitHub and Gitea send when a user creates a webhook.
 const PING: &str = "ping";
 
-/// Reason why a call is rejected. The owner of the receiver can read the reason, but the caller never receives it.
+/// The reason why the handler rejects a call. The owner of the receiver can read the reason, but the caller never
+/// receives it.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Fault {
     #[error("header {0} is missing")]
@@ -42,7 +43,7 @@ pub enum Proof {
 }
 
 impl Proof {
-    /// Performs the checks that do not require the body. `is_current` must be true if the path is derived from the
+    /// Performs the checks that do not require the body. `is_current` states whether the path is derived from the
     /// current token.
     pub fn begin(
         kind: ReceiverType,
@@ -58,7 +59,8 @@ impl Proof {
                 let is_equal = same(token, given.as_bytes());
                 if is_equal { Ok(Proof::Given) } else { Err(Fault::Wrong(GITLAB_TOKEN)) }
             }
-            // For this type, the path itself is the secret, so the path of a revoked token is not valid.
+            // For this type, the path itself is the secret, so a path that is derived from a revoked token is not
+            // valid.
             ReceiverType::Generic if is_current => Ok(Proof::Given),
             ReceiverType::Generic => Err(Fault::OldPath),
         }
@@ -103,15 +105,15 @@ fn begin_hmac(
     Ok(Proof::Sha256(header, Box::new(hmac), signature))
 }
 
-/// Compares the HMACs of both texts, so that the duration reveals neither the length of the token nor a matching
-/// prefix.
+/// Compares the HMACs of both texts, so that the duration of the comparison reveals neither the length of the token nor
+/// a matching prefix.
 fn same(token: &ReceiverToken, given: &[u8]) -> bool {
     let hash = |text: &[u8]| Hmac::<Sha256>::new_from_slice(token.bytes()).map(|hmac| hmac.chain_update(text));
     let (Ok(desired), Ok(given)) = (hash(token.bytes()), hash(given)) else { return false };
     given.verify(&desired.finalize().into_bytes()).is_ok()
 }
 
-/// Returns whether the event of a call triggers runs. `desired` contains the events that the receiver selects.
+/// Returns whether the event of a call triggers runs. `desired` contains the events in the spec of the receiver.
 pub fn triggers_run(kind: ReceiverType, desired: &[String], headers: &HeaderMap) -> bool {
     let header = match kind {
         ReceiverType::Github => GITHUB_EVENT,

@@ -1,4 +1,4 @@
-//! Tests that call the real server on the loopback interface, with a fake API server.
+//! Tests that send calls to a real server on the loopback interface. The API server is fake.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use crate::server::Limits;
 use crate::telemetry::metrics::Metrics;
 
 const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
-/// Timeout of every wait in these tests.
+/// Timeout of each wait in these tests.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const RECEIVERS: &str = "/apis/pulumi.com/v1alpha1/stackreceivers";
 const STACKS: &str = "/apis/pulumi.com/v1/namespaces/apps/stacks";
@@ -35,7 +35,7 @@ struct World {
     token: Option<String>,
     /// Names and labels of the Stacks in `apps`.
     stacks: Vec<(&'static str, Value)>,
-    /// Stack for which the API server rejects writes.
+    /// Name of a Stack. The API server rejects all writes to this Stack.
     read_only: Option<&'static str>,
 }
 
@@ -75,7 +75,7 @@ impl Server {
         Server { address, world, log, metrics, _end: end.drop_guard() }
     }
 
-    /// Sends bytes and returns the response. Reads until the server closes the connection.
+    /// Sends bytes and returns the response, which ends when the server closes the connection.
     async fn send(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         // The server can respond and close the connection before it receives all bytes.
@@ -115,7 +115,7 @@ impl Server {
         names
     }
 
-    /// Waits until `number` events are published, and returns their reasons and messages.
+    /// Waits until the server has published `number` events, and returns their reasons and messages.
     async fn wait_for_events(&self, number: usize) -> Vec<String> {
         let mut events = Vec::new();
         for _ in 0..200 {
@@ -284,8 +284,8 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     }
     assert_eq!(server.requested(), Vec::<String>::new());
     assert_eq!(server.counted("refused"), 8);
-    // A receiver has only one event, although several calls to `push` were rejected, because callers must not control
-    // the number of events.
+    // A receiver has only one event, although the server rejected several calls to `push`: callers must not control the
+    // number of events.
     let mut events = server.wait_for_events(2).await;
     events.sort();
     assert_eq!(
@@ -380,7 +380,7 @@ async fn slow_clients_are_disconnected_and_do_not_block_other_clients() {
     let (header, all) = (Duration::from_millis(300), Duration::from_millis(1500));
     let limits = Limits { connections: 1, waiting_per_peer: 1, header, all };
     let server = Server::start_with(world(vec![receiver("plain", json!({"type": "generic"}))]), limits).await;
-    // The server permits only one connection, so each unfinished request occupies it.
+    // The server permits only one connection, so each unfinished request occupies this connection.
     let unfinished = format!("POST {} HTTP/1.1\r\nHost: hooks\r\nContent-Length: 10\r\n\r\nabc", path("plain"));
     for bytes in ["", "POST /hook", &unfinished] {
         let mut slow = TcpStream::connect(server.address).await.unwrap();

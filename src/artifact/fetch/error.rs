@@ -35,8 +35,8 @@ pub enum FetchError {
     /// The controller sent no request, because the `Retry-After` time in an earlier response has not passed yet.
     #[error("{error}")]
     Postponed { error: Box<FetchError>, left: Duration },
-    /// The message omits the digest of the received bytes: a caller without permission to read an artifact must not learn the
-    /// digest of the artifact.
+    /// The message omits the digest of the received bytes: a caller without permission to read an artifact must not
+    /// learn the digest of the artifact.
     #[error("failed to verify the artifact at {url}: its {bytes} bytes do not match the digest {expected}")]
     DigestMismatch { url: String, expected: Digest, bytes: u64 },
     #[error("failed to fetch {url}: artifact exceeds the limit of {limit} bytes (--artifact-max-size)")]

@@ -1,5 +1,5 @@
-//! State that all clones of a [`Fetcher`](super::Fetcher) share. Concurrent calls with the same digest and URL share one
-//! download.
+//! State that all clones of a [`Fetcher`](super::Fetcher) share. Concurrent calls with the same digest and URL share
+//! one download.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;

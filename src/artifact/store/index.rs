@@ -86,7 +86,8 @@ pub(super) struct Entry {
     /// the only reference.
     pub(super) blob: Arc<Blob>,
     last_used: u64,
-    /// Whether this process has verified the digest. An artifact that an earlier process stored is initially not verified.
+    /// Whether this process has verified the digest. An artifact that an earlier process stored is initially not
+    /// verified.
     pub(super) verified: bool,
     pub(super) grants: Grants,
     /// URLs from which this process downloaded the artifact, oldest first.

@@ -41,8 +41,8 @@ pub struct Unpacked {
 /// executable bit. The mode of a file is 0644 or 0755, and the mode of a directory is 0755, minus the umask.
 ///
 /// # Errors
-/// Fails if the archive is malformed, violates a rule or exceeds a limit, or if writing fails. After a failure, the directory may
-/// contain part of the archive.
+/// Fails if the archive is malformed, violates a rule or exceeds a limit, or if writing fails. After a failure, the
+/// directory may contain part of the archive.
 pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
     unpack_content(Content::Source, reader, into, limits)
 }
@@ -159,7 +159,8 @@ impl Unpacking<'_> {
         let name = EntryName::parse(&member.name, self.limits)
             .map_err(|why| UnpackError::Name { name: quoted_name.clone(), why })?;
         let kind = if member.sparse { EntryType::GNUSparse } else { member.kind };
-        // Early tar formats have no entry type for directories: an empty file whose name ends with a slash denotes a directory.
+        // Early tar formats have no entry type for directories: an empty file whose name ends with a slash denotes a
+        // directory.
         let slash = member.size == 0 && member.name.ends_with(b"/");
         match kind {
             EntryType::Directory => self.unpack_directory(&name),

@@ -99,8 +99,8 @@ fn a_long_message_is_truncated() {
 #[test]
 fn secrets_are_redacted_before_truncation() {
     let secret = "s3cr3t-".repeat(20);
-    // Places the secret across each position at which a message is truncated, with and without color tags inside the
-    // secret.
+    // Places the secret across each position at which `clean` truncates a message, with and without color tags inside
+    // the secret.
     for (length, output) in [
         (MAX_MESSAGE / 2, secret.clone()),
         (2 * MAX_MESSAGE, secret.clone()),

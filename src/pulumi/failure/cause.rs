@@ -7,14 +7,14 @@ use super::program_error;
 
 /// Maximum number of output lines in a message if the CLI reported no error.
 const LAST_LINES: usize = 20;
-/// Prefix that the gRPC server of a Python program adds to the message of an exception.
+/// Prefix that the gRPC server of a Python program writes before the message of an exception.
 const SERVER_EXCEPTION: &str = "Exception calling application: ";
 /// Beginning and end of an error about a planned operation that did not take place.
 const UNSEEN: (&str, &str) = ("expected resource operations for ", " but none were seen");
 
-/// Returns the causes of a failure from the first non-empty source. In order of precedence, the sources are: errors of
-/// the engine, errors of the CLI, standard error of the program, exit code of the program, generic errors of the
-/// engine, last lines of the output.
+/// Returns the causes of a failure from the first non-empty source. The sources in order of precedence: the errors of
+/// the engine, the errors of the CLI, stderr of the program, the exit code of the program, the generic errors of the
+/// engine, and the last lines of the output.
 pub(super) fn cause_lines(
     exit: Exit,
     stdout: &str,
@@ -52,8 +52,8 @@ pub(super) fn is_verdict(error: &Diagnostic) -> bool {
         || error.message.ends_with(" canceled") && error.urn.is_empty()
 }
 
-/// Returns whether an error of the engine is about a planned operation that did not take place. If an operation has
-/// failed, the engine also reports this error for each planned operation that depends on it.
+/// Returns whether an error of the engine is about a planned operation that did not take place. After an operation has
+/// failed, the engine also reports this error for each planned operation that depends on the failed operation.
 pub(super) fn is_unseen(error: &Diagnostic) -> bool {
     error.message.starts_with(UNSEEN.0) && error.message.trim_end().ends_with(UNSEEN.1)
 }
@@ -88,7 +88,7 @@ pub(super) fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
     type_and_name(&error.urn).filter(|(resource_type, _)| *resource_type != "pulumi:pulumi:Stack")
 }
 
-/// Returns the type and name in a URN. The type is the last type in the URN.
+/// Returns the type and the name in a URN. For a resource with parents, returns the type of the resource itself.
 pub(super) fn type_and_name(urn: &str) -> Option<(&str, &str)> {
     let mut parts = urn.splitn(4, "::").skip(2);
     let (types, name) = (parts.next()?, parts.next()?);

@@ -1,7 +1,6 @@
 //! Errors of the CLI itself.
 
-/// Returns the errors of the CLI itself in the standard error, without the prefix `error: `. Omits other output, such
-/// as warnings.
+/// Returns the errors of the CLI itself in stderr, without the prefix `error: `. Omits other output, such as warnings.
 pub(super) fn error_text(stderr: &str) -> String {
     let mut lines = Vec::new();
     let mut in_error = false;

@@ -1,4 +1,4 @@
-//! Compares the messages with the corpus of recorded failures in `tests/failure_corpus`.
+//! Tests the failure messages with the corpus of recorded failures in `tests/failure_corpus`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns all recordings and their expected first lines, by `LANGUAGE/NAME`.
+/// Returns all recordings and the expected first lines of their messages by `LANGUAGE/NAME`.
 fn recordings() -> BTreeMap<String, (Recording, String)> {
     let directories = |path: &Path| {
         let entries = std::fs::read_dir(path).expect("a directory").map(|entry| entry.expect("an entry").path());
@@ -62,7 +62,7 @@ impl Recording {
     }
 }
 
-/// Splits `FILE line N: CAUSE`. Without a location, the first part is empty.
+/// Splits `FILE line N: CAUSE` into the location and the cause. The location is empty if the text contains none.
 fn split(expected: &str) -> (&str, &str) {
     let is_location = |location: &str| {
         location

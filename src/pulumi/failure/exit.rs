@@ -1,6 +1,6 @@
 //! Exit status of the CLI.
 
-/// Exit status of the CLI process: a code or a signal.
+/// Exit status of the CLI process: an exit code or a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
     pub code: Option<i32>,

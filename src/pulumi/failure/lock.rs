@@ -1,12 +1,12 @@
-//! Locks of stacks in DIY backends. The agent may remove a lock only if it is the only lock of the stack and the
-//! process of the run that created it has provably exited.
+//! Locks of stacks in DIY backends. The agent may remove a lock only if the lock is the only lock of the stack and the
+//! process that created the lock has provably exited.
 
 use jiff::Timestamp;
 
 /// Maximum number of locks that a message lists.
 const MAX_LISTED_LOCKS: usize = 5;
 
-/// Lock of a stack in a DIY backend (bucket, database or file system), which the CLI reports.
+/// A lock of a stack in a DIY backend (bucket, database or file system). The CLI reports the lock in an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// URL of the lock in the backend.
@@ -21,19 +21,20 @@ pub struct Lock {
 /// A CLI process that has provably exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitedProcess {
-    /// Host name, which is equal to the host name in a lock of the process. Empty if other processes have the same host
-    /// name.
+    /// Host name of the process, which is also the host name in its locks. Empty if other processes can have the same
+    /// host name, for example in a pod with `hostNetwork`.
     pub host: String,
     pub pid: u32,
     /// Start of the run, in milliseconds since 1970.
     pub started: i64,
-    /// Time by which the process has certainly exited, in milliseconds since 1970.
+    /// A time at which the process had already exited, in milliseconds since 1970.
     pub ended: i64,
     /// URL of the update of the process in Pulumi Cloud, if known.
     pub permalink: Option<String>,
 }
 
-/// Parses the locks in an error of the CLI, one per line: `<url>: created by USER@HOST (pid P) at TIME`.
+/// Parses the locks in an error of the CLI. Each lock is on a line of the form `<url>: created by USER@HOST (pid P) at
+/// TIME`.
 pub fn parse_locks(text: &str) -> Vec<Lock> {
     text.lines().filter_map(parse_lock).collect()
 }
@@ -52,8 +53,8 @@ fn parse_lock(line: &str) -> Option<Lock> {
     })
 }
 
-/// Returns the lock that blocked a CLI call if the CLI reports exactly one lock with its details. Returns `None` for
-/// several locks or without details. Pulumi Cloud does not report details.
+/// Returns the lock that blocked a CLI call, if the CLI reports exactly one lock and its details. Returns `None` for an
+/// update in progress in Pulumi Cloud, because Pulumi Cloud does not report details.
 pub fn only_lock(stderr: &str) -> Option<Lock> {
     let mut locks = parse_locks(stderr);
     let lock = locks.pop()?;
@@ -66,8 +67,8 @@ fn reported_lock_count(stderr: &str) -> Option<u32> {
     rest.split_once(" lock(s)")?.0.parse().ok()
 }
 
-/// Returns the exited process that provably created the lock. The host and the process ID in the lock are those of the
-/// process, and the lock was created during the lifetime of the process.
+/// Returns the exited process that provably created the lock. The lock contains the host and the process ID of this
+/// process, and a creation time during the lifetime of the process.
 pub fn exited_holder<'a>(lock: &Lock, exited: &'a [ExitedProcess]) -> Option<&'a ExitedProcess> {
     let time = lock.time.parse::<Timestamp>().ok()?.as_millisecond();
     exited.iter().find(|process| {

@@ -1,4 +1,4 @@
-//! Deviations of an `up` from its plan, in the errors of the engine.
+//! Detects the deviations of an `up` from its plan in the errors of the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -10,26 +10,26 @@ use super::super::run_summary::RunSummary;
 use super::cause::{is_unseen, is_verdict, resource, type_and_name};
 use super::cli_error::error_text;
 
-/// Part of an error, followed by the properties that deviate. The engine also prints the values of these properties,
+/// Part of an error before the properties that deviate. The engine also prints the values of these properties,
 /// including secret values.
 const PROPERTIES: &str = "violates plan: properties changed: ";
 /// Part of an error about the definition of a resource.
 const VIOLATION: &str = "violates plan: ";
 /// Part of an error about the operation on a resource.
 const FORBIDDEN: &str = " is not allowed by the plan: ";
-/// Part of an error about an operation other than the planned operation.
+/// Part of an error about an operation that differs from the planned operation.
 const CONSTRAINED: &str = "this resource is constrained to ";
-/// Errors of the CLI if the secret values in the plan are encrypted with another key.
+/// Prefix of the error of the CLI if the secret values in the plan are encrypted with another key.
 const OTHER_KEY: &str = "decrypting secret value: ";
-/// Maximum number of resources to which an error without a URN can refer, in a message.
+/// Maximum number of resources that a message lists for an error without a URN.
 const MAX_CANDIDATES: usize = 5;
 /// Beginning of the message about a deviation.
 const DEVIATION: &str = "the run deviated from its plan";
 /// End of each message about a deviation.
 const NEXT: &str = "the controller makes a new plan";
 
-/// Returns the message for users if a failed `up` has deviated from its plan. `stderr_tail` is the last part of its
-/// standard error. `unnamed` describes the resources whose URN the engine omits from its error.
+/// Returns the message for users if a failed `up` has deviated from its plan. `stderr_tail` is the last part of stderr
+/// of the `up`. `unnamed` describes the resources whose URN the engine omits from its errors.
 pub fn violation(stderr_tail: &str, run: &RunSummary, unnamed: Option<&str>) -> Option<String> {
     let stderr = error_text(stderr_tail);
     if !run.began() {
@@ -39,7 +39,8 @@ pub fn violation(stderr_tail: &str, run: &RunSummary, unnamed: Option<&str>) -> 
         });
     }
     let errors: Vec<Diagnostic> = run.errors().into_iter().filter(|error| !is_verdict(error)).collect();
-    // If an operation has failed, the engine also reports the operations that depend on it as unseen.
+    // After an operation has failed, the engine also reports as unseen all operations that depend on the failed
+    // operation.
     let (unseen, others): (Vec<_>, Vec<_>) = errors.iter().partition(|error| is_unseen(error));
     let deviations: Vec<String> = match others.is_empty() {
         true => unseen.into_iter().filter_map(|error| deviation(error, unnamed)).collect(),
@@ -49,14 +50,14 @@ pub fn violation(stderr_tail: &str, run: &RunSummary, unnamed: Option<&str>) -> 
         return Some(format!("{DEVIATION}: {}\n({NEXT})", deviations.join("\n")));
     }
     let is_silent = errors.is_empty() && stderr.is_empty() && run.result() == Some("failed");
-    // Version 3.259 of the engine reports no error if an output of the stack deviates. If the program has failed, at
-    // least its language host reports an error.
+    // Version 3.259 of the engine reports no error if an output of the stack deviates. After a failure of the program,
+    // the language host always reports an error.
     (is_silent && !reports_error(run)).then(|| {
         format!("{DEVIATION}: the outputs of the stack differ from the outputs in the plan (the CLI does not report which outputs)\n({NEXT})")
     })
 }
 
-/// Describes the resources to which an error without a URN can refer. `urns` are their URNs.
+/// Describes the resources to which an error without a URN can refer. `urns` contains the URNs of these resources.
 pub fn describe_candidates(urns: &[String]) -> Option<String> {
     let named = urns.iter().take(MAX_CANDIDATES).filter_map(|urn| type_and_name(urn));
     let named = named.map(|(resource_type, name)| format!("{resource_type} {name}")).collect::<Vec<_>>().join(", ");
@@ -131,7 +132,7 @@ fn deviation(error: &Diagnostic, unnamed: Option<&str>) -> Option<String> {
     })
 }
 
-/// Describes a property of a deviation. It starts with two characters: the planned change and the actual change.
+/// Describes a property that deviates. `text` starts with two characters: the planned change and the actual change.
 fn property(text: &str) -> Option<String> {
     let mut characters = text.chars();
     let (planned, actual) = (characters.next()?, characters.next()?);
@@ -150,8 +151,8 @@ fn property(text: &str) -> Option<String> {
     })
 }
 
-/// Returns the text of an engine error without the values of the properties that deviate, and whether the text contains
-/// the ends of all values. A value can be secret.
+/// Removes the values of the deviating properties from the text of an engine error, because a value can be secret. Also
+/// returns whether the text contains the ends of all values.
 pub fn without_values(text: &str) -> (String, bool) {
     let Some((before, list)) = text.split_once(PROPERTIES) else { return (text.to_owned(), true) };
     let mut names = Vec::new();
@@ -178,8 +179,8 @@ fn is_change(text: &str) -> bool {
     changes == 2 && text.chars().count() > 2
 }
 
-/// Returns the rest of a text after the value in brackets at its start, if any. Returns `None` if the value does not
-/// end in the text.
+/// Skips a value in brackets at the start of a text, if any, and returns the rest of the text. Returns `None` if the
+/// text does not contain the end of the value.
 fn skip_value(text: &str) -> Option<&str> {
     if !text.starts_with('[') {
         return Some(text);

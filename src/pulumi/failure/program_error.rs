@@ -1,13 +1,13 @@
-//! Formats the error output of programs. The first line states the location in the files of the program, and the cause.
-//! Removes the stack frames of libraries and runtimes. The log of the pod contains the complete output.
+//! Formats the error output of programs. The first line contains the location in the files of the program, and the
+//! cause. Removes the stack frames of libraries and runtimes. The log of the pod contains the complete output.
 
 use super::program_location::{compiler_message, is_program_line, program_location};
 
 /// First line of a Python traceback.
 const TRACEBACK: &str = "Traceback (most recent call last):";
-/// First line of the memory statistics that Node.js writes when it runs out of memory.
+/// First line of the memory statistics that Node.js writes when the process runs out of memory.
 const MEMORY_STATISTICS: &str = "<--- Last few GCs --->";
-/// Prefixes of messages that contain no information about the failure.
+/// Prefixes without information about the failure. `format` removes these prefixes from messages.
 const PREFIXES: [&str; 6] = [
     "an unhandled error occurred: ",
     "program failed:",
@@ -16,7 +16,7 @@ const PREFIXES: [&str; 6] = [
     "Exception calling application: ",
     "\t* ",
 ];
-/// Maximum number of lines in the program excerpt that Node.js prints before a syntax error.
+/// Maximum number of lines in the source excerpt that Node.js prints before a syntax error.
 const MAX_EXCERPT: usize = 6;
 
 /// Formats the error output of a program. Returns an empty text if the output contains no message.
@@ -61,7 +61,7 @@ fn is_heading(line: &str) -> bool {
         || is_go_package
 }
 
-/// Removes the program excerpt that Node.js prints before some errors: the location, the source line and carets.
+/// Removes the source excerpt that Node.js prints before some errors: the location, the source line and carets.
 fn without_excerpt<'a, 'b>(lines: &'b [&'a str]) -> &'b [&'a str] {
     let is_location = |line: &&str| {
         line.rsplit_once(':').is_some_and(|(file, number)| {
@@ -103,7 +103,7 @@ pub(super) fn without_library_frames<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     kept.iter().enumerate().filter(|(position, line)| !without_frames(*position, line)).map(|(_, line)| *line).collect()
 }
 
-/// Language of a stack frame. The frames of Java and .NET have the format of Node.js.
+/// Language of a stack frame. The frames of Java and .NET have the same format as the frames of Node.js.
 enum Language {
     Node,
     Python,
@@ -125,7 +125,7 @@ fn frame(line: &str) -> Option<Language> {
     }
 }
 
-/// Skips the properties of the error after the last stack frame of Node.js.
+/// Skips the properties of the error, which Node.js prints after the last stack frame.
 fn without_properties<'a, 'b>(frame: &str, after: &'b [&'a str]) -> &'b [&'a str] {
     let end = after.iter().position(|line| *line == "}").filter(|_| frame.ends_with(" {"));
     end.and_then(|end| after.get(end + 1..)).unwrap_or(after)
@@ -141,7 +141,8 @@ fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Returns whether a line is the first line of a Go frame, which contains the function. The file is in the next line.
+/// Returns whether a line is the first line of a Go frame. The first line contains the function, and the next line
+/// contains the file.
 fn is_go_function(line: &str) -> bool {
     let has_form = line.ends_with(')') || line.starts_with("created by ");
     has_form && indentation(line) == 0 && !line.starts_with("panic: ")
@@ -152,7 +153,7 @@ fn without_memory_statistics(lines: Vec<&str>) -> Vec<&str> {
     lines.into_iter().take(end).collect()
 }
 
-/// Cause of a failure, from one line of the output.
+/// Cause of a failure, which one line of the output contains.
 struct Cause<'a> {
     /// Location in the program, if the same line contains it.
     location: Option<String>,
@@ -170,7 +171,7 @@ fn find_cause<'a>(lines: &[&'a str]) -> Option<Cause<'a>> {
     Some(Cause { location: Some(location), text })
 }
 
-/// Returns the line of a Python traceback that states the exception. Uses the last of several tracebacks, which
+/// Returns the line of a Python traceback with the exception. Uses the last traceback, because the last traceback
 /// contains the exception that the program did not handle.
 fn exception<'a, 'b>(lines: &'b [&'a str]) -> Option<&'b &'a str> {
     let traceback = lines.iter().rposition(|line| line.trim() == TRACEBACK)?;

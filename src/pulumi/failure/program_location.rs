@@ -18,8 +18,8 @@ const FOREIGN: &[&str] = &[
 /// Paths of the source in a workspace.
 const ROOTS: &[&str] = &["/share/source/", "/share/workspace/"];
 
-/// Returns the innermost location of an error output that is in a file of the program, such as `index.ts line 5`. Most
-/// languages print the innermost stack frame first, but Python prints it last.
+/// Returns the innermost location in a file of the program, such as `index.ts line 5`. Most languages print the
+/// innermost stack frame first. Python prints the innermost stack frame last.
 pub(super) fn program_location(error: &str) -> Option<String> {
     let found: Vec<(&str, u32)> =
         error.lines().filter_map(location_in).filter(|(file, _)| is_program_file(file)).collect();
@@ -54,9 +54,9 @@ fn is_program_file(file: &str) -> bool {
     !FOREIGN.iter().any(|part| file.contains(part)) && !is_trimmed_go_dependency(file)
 }
 
-/// Returns whether a file is part of a Go dependency or of the standard library, for a program that was built with
-/// `-trimpath`. The path of a dependency contains its version, and the paths of standard library packages in a stack
-/// trace have no prefix.
+/// Returns whether a file is part of a Go dependency or of the standard library. Applies to programs that were built
+/// with `-trimpath`. The path of a dependency contains its version, and the path of a standard library package has no
+/// prefix.
 fn is_trimmed_go_dependency(file: &str) -> bool {
     let has_version = |part: &str| {
         part.split_once("@v").is_some_and(|(_, version)| version.starts_with(|c: char| c.is_ascii_digit()))
@@ -72,7 +72,7 @@ fn relative_path(file: &str) -> &str {
     below.or_else(|| file.strip_prefix("./")).unwrap_or(file)
 }
 
-/// Returns the first file in a line that has a line number.
+/// Returns the first file with a line number in a line of output, and the line number.
 fn location_in(line: &str) -> Option<(&str, u32)> {
     line.match_indices('.').find_map(|(dot, _)| {
         let (before, after) = (line.get(..dot)?, line.get(dot + 1..)?);

@@ -15,7 +15,7 @@ pub(super) fn properties(files: &Files) -> ManagerProperties {
     } else {
         None
     };
-    // The module cache is outside the source, so a new source needs no copy of it.
+    // The module cache is outside the source, so a new source needs no copy of the cache.
     ManagerProperties {
         name: "go".to_owned(),
         reinstall_reason,
@@ -24,8 +24,8 @@ pub(super) fn properties(files: &Files) -> ManagerProperties {
     }
 }
 
-/// Returns whether `go.mod` replaces a module with a directory, whose dependencies can change. In the go command, the
-/// path of a directory must start with `./`, `../` or `/`.
+/// Returns whether `go.mod` replaces a module with a directory. The dependencies of such a directory can change without
+/// a change to `go.mod`. The path of a directory must start with `./`, `../` or `/`.
 fn replaces_with_path(module: &str) -> bool {
     let targets = module.lines().filter_map(|line| line.split_once("=>")).map(|(_, target)| target);
     targets.map(|target| target.trim_start_matches([' ', '\t', '"', '`'])).any(|target| target.starts_with(['.', '/']))
@@ -59,7 +59,7 @@ fn path(specification: &str) -> Option<&str> {
     rest.split_once(['"', '`']).map(|(path, _)| path).filter(|path| is_name && !path.is_empty())
 }
 
-/// Returns whether the go command ignores a directory with this name. Does not check the parents of the directory.
+/// Returns whether the go command ignores a directory because of its name. Does not check the parents of the directory.
 pub fn is_ignored_directory(name: &str) -> bool {
     name.starts_with(['.', '_']) || ["vendor", "testdata", "node_modules"].contains(&name)
 }

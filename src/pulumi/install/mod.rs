@@ -2,7 +2,7 @@
 //! dependencies.
 //!
 //! A new source reuses the dependencies of the previous source without an installation only if all inputs of the
-//! installation are known and unchanged: see [`InstallPlan::carry`]. Otherwise, the installation runs, because a
+//! installation are known and unchanged: see [`InstallPlan::carry`]. Otherwise, `pulumi install` runs, because a
 //! dependency could be outdated.
 
 pub mod go;
@@ -25,32 +25,33 @@ pub use package_manager::{Carry, Files, ProjectInSource};
 /// An installation and the conditions for skipping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstallPlan {
-    /// Record to store after the installation.
+    /// The record that the caller stores after the installation.
     pub installed: Installed,
     /// Reason why the installation must run even if the key is unchanged. `None` if an unchanged key permits skipping
     /// the installation.
     pub reinstall_reason: Option<String>,
-    /// Directories of the dependencies, relative to the root of the source. Excludes directories outside the source.
+    /// Directories of the dependencies, relative to the root of the source. The list contains no directories outside
+    /// the source.
     pub trees: Vec<PathBuf>,
     /// How to reuse the dependencies of the previous source if the inputs of the installation have changed.
     pub carry_after_change: Carry,
     pub works_without_trees: bool,
 }
 
-/// Record of the dependencies that are installed for a source.
+/// Record of the dependencies of a source that are installed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installed {
     /// Digest of all inputs of the installation.
     pub key: String,
-    /// Name of the package manager, such as `npm` or `uv`. Name of the runtime if the package manager is unknown.
+    /// Name of the package manager, such as `npm` or `uv`. If the package manager is unknown, name of the runtime.
     pub manager: String,
 }
 
 impl InstallPlan {
     /// Returns how to reuse the dependencies of the previous source.
     ///
-    /// Copies installed packages only if the package manager removes unneeded packages, or if the inputs of the
-    /// installation are unchanged.
+    /// Installed packages are copied only if the package manager removes packages that are no longer needed, or if the
+    /// inputs of the installation are unchanged.
     pub fn carry(&self, before: Option<&Installed>) -> Carry {
         let Some(before) = before else { return Carry::Nothing };
         let is_equal = before.key == self.installed.key;
@@ -63,7 +64,7 @@ impl InstallPlan {
     }
 }
 
-/// Returns the paths in the source of all files that can affect the installation.
+/// Returns the paths of all files in the source that can affect the installation.
 pub fn files(project_in_source: ProjectInSource<'_>) -> Vec<PathBuf> {
     let names: &[&str] = match project_in_source.project.runtime.as_str() {
         "nodejs" | "bun" => &nodejs::FILES,
@@ -75,8 +76,8 @@ pub fn files(project_in_source: ProjectInSource<'_>) -> Vec<PathBuf> {
     directories.iter().flat_map(|directory| names.iter().map(|name| directory.join(name))).collect()
 }
 
-/// Plans an installation. `imports` are the packages that the files of a Go module import. `cli` is the version of the
-/// CLI, or empty if the version is unknown.
+/// Plans an installation. `imports` contains the packages that the files of a Go module import. `cli` is the version of
+/// the CLI. It is empty if the version is unknown.
 pub fn plan(
     project_in_source: ProjectInSource<'_>,
     files: &Files,

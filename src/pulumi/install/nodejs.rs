@@ -33,7 +33,7 @@ const LOCKS: [(&str, &[&str]); 4] = [
     ("bun", &["bun.lock", "bun.lockb"]),
 ];
 
-/// Project scripts that an installation runs. These scripts can generate files from the source.
+/// Scripts of a project that an installation runs. These scripts can generate files from the source.
 const SCRIPTS: [&str; 9] = [
     "preinstall",
     "install",
@@ -58,8 +58,8 @@ pub(super) fn properties(project_in_source: ProjectInSource<'_>, files: &Files) 
     };
     let locked: Vec<&str> =
         LOCKS.iter().filter(|(_, names)| named(files, names).next().is_some()).map(|(manager, _)| *manager).collect();
-    // With `auto`, the lock files and the package managers in the image determine which package manager the CLI
-    // selects. The image of a pod does not change, so the name contains only the lock files.
+    // With `auto`, the CLI selects the package manager by the lock files and by the package managers in the image. The
+    // image of a pod does not change, so the name contains only the package managers of the lock files.
     let name = if desired == "auto" { format!("auto {}", locked.join(" ")) } else { desired.to_owned() };
     ManagerProperties {
         name,
@@ -115,7 +115,7 @@ fn manifest_reinstall_reason(path: &Path, content: &[u8]) -> Option<String> {
     dependencies.any(contains_local_path).then(|| LOCAL_DEPENDENCY.to_owned())
 }
 
-/// Returns whether any string in a value is a path.
+/// Returns whether any string in a value is a local path.
 fn contains_local_path(value: &Value) -> bool {
     match value {
         Value::String(text) => is_path(text),

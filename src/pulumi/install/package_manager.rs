@@ -1,5 +1,6 @@
-//! Types and functions for all package managers: the project and its files, the properties of an installation, and the
-//! detection of local dependencies. The files of a local dependency can change without a change to the lock file.
+//! Common types and functions for all package managers: the project and its files, the properties of an installation,
+//! and the detection of local dependencies. The files of a local dependency can change without a change to the lock
+//! file.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -14,12 +15,13 @@ pub(super) const NO_LOCK: &str = "no lock file";
 /// How a new source reuses the dependencies of the previous source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carry {
-    /// Moves the dependencies to the new source without an installation, because their inputs are unchanged.
+    /// Moves the dependencies to the new source without an installation, because the inputs of the installation are
+    /// unchanged.
     Move,
     /// Copies the dependencies to the new source and runs the installation.
     Copy,
-    /// Copies the virtual environment without the packages of the project, and runs the installation. The files of the
-    /// copy are those with [`is_in_empty_environment`](super::python::is_in_empty_environment).
+    /// Copies the virtual environment without the packages of the project, and runs the installation.
+    /// [`is_in_empty_environment`](super::python::is_in_empty_environment) selects the files of the copy.
     CopyEnvironment,
     #[default]
     Nothing,
@@ -36,8 +38,8 @@ pub(super) struct ManagerProperties {
     pub(super) works_without_trees: bool,
 }
 
-/// Existing files that affect the installation, by their paths in the source: manifests, lock files and settings of
-/// package managers.
+/// Content of the existing files that affect the installation, by path in the source: manifests, lock files and
+/// settings of package managers.
 pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A project in a source.
@@ -100,7 +102,7 @@ pub(super) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Prefixes of local paths in manifests and lock files.
+/// Schemes of local paths in manifests and lock files.
 const SCHEMES: [&str; 6] = ["file:", "link:", "portal:", "workspace:", "patch:", "exec:"];
 
 /// TOML keys that precede a path or mark a dependency as local.
@@ -120,7 +122,7 @@ pub(super) fn contains_local_path(text: &str) -> bool {
 pub(super) fn toml_contains_local_path(text: &str) -> bool {
     let text: String = text.chars().filter(|c| !matches!(c, ' ' | '\t')).collect();
     let others = text.match_indices("virtual=\"").any(|(at, word)| {
-        // `virtual = "."` is the project itself, which is not installed.
+        // `virtual = "."` is the project itself, which the package manager does not install.
         !text.get(at + word.len()..).is_some_and(|rest| rest.starts_with(".\""))
     });
     others
@@ -129,7 +131,7 @@ pub(super) fn toml_contains_local_path(text: &str) -> bool {
         || ["type=\"directory\"", "type=\"file\"", "[tool.uv.workspace]"].iter().any(|words| text.contains(words))
 }
 
-/// Returns whether a text contains `word` without a letter, a digit, `_` or `-` directly before it.
+/// Returns whether a text contains `word` at a position that does not directly follow a letter, a digit, `_` or `-`.
 fn has_word(text: &str, word: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     text.match_indices(word).any(|(at, _)| !text.get(..at).is_some_and(|before| before.ends_with(continues)))

@@ -19,7 +19,7 @@ pub(super) const FILES: [&str; 9] = [
     "setup.cfg",
 ];
 
-/// Options in `requirements.txt` that select the origin of packages, but not the packages themselves.
+/// Options in `requirements.txt` that affect only the origin of packages, not the selection of packages.
 const ORIGIN_OPTIONS: [&str; 9] = [
     "-i",
     "--index-url",
@@ -32,7 +32,7 @@ const ORIGIN_OPTIONS: [&str; 9] = [
     "--trusted-host",
 ];
 
-/// Kind of a line in `requirements.txt`, in descending order of strictness.
+/// The kinds of lines in `requirements.txt`, in descending order of strictness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Requirements {
     /// Pins the version of a package.
@@ -80,8 +80,9 @@ pub(super) fn properties(project_in_source: ProjectInSource<'_>, files: &Files) 
 /// Returns whether a file is part of a new virtual environment, before pip has installed the packages of a project.
 /// `path` is relative to the environment.
 ///
-/// `pulumi install` creates the environment and upgrades pip, setuptools and wheel, which takes several seconds. pip does
-/// not remove packages, but with a copy of these files, it installs exactly the packages of the project.
+/// A copy of these files saves several seconds, because `pulumi install` does not need to create the environment and
+/// upgrade pip, setuptools and wheel. The copy excludes all other files, because pip does not remove packages that are
+/// no longer needed.
 pub fn is_in_empty_environment(path: &Path) -> bool {
     let parts: Vec<_> = path.components().map(|component| component.as_os_str().to_string_lossy()).collect();
     let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
@@ -94,7 +95,7 @@ pub fn is_in_empty_environment(path: &Path) -> bool {
     }
 }
 
-/// Returns whether `program` is the name or the name with a version, such as `pip`, `pip3` or `pip3.12`.
+/// Returns whether `program` is `name` with an optional version, such as `pip`, `pip3` or `pip3.12`.
 fn is_with_version(name: &str, program: &str) -> bool {
     program.strip_prefix(name).is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
 }

@@ -1,9 +1,9 @@
 //! Polls Git repositories. The followers of a repository are the Stacks and Workspaces that use it. Followers with the
 //! same reference and the same credentials share polls.
 //!
-//! [`RepositorySpec::of_stack`] parses the fields of a Stack, and [`Git::resolve`] returns the cached state of a repository. For
-//! each repository, a task (`Shared::follow`) polls the server at the shortest interval of the followers and fetches a commit
-//! when a follower needs it.
+//! [`RepositorySpec::of_stack`] parses the fields of a Stack, and [`Git::resolve`] returns the cached state of a
+//! repository. For each repository, a task (`Shared::follow`) polls the server at the shortest interval of the
+//! followers and fetches a commit when a follower needs it.
 //!
 //! The controller process never parses data from a server. For each task (a query, a fetch or the packing of a commit),
 //! `child` starts a child process with resource limits. The child process runs the code in `remote`, `http`, `ssh`,
@@ -72,8 +72,8 @@ impl fmt::Debug for Git {
 }
 
 impl Git {
-    /// Creates an instance without repositories. The returned channel yields the followers to reconcile. The working directory in
-    /// `settings` must exist.
+    /// Creates an instance without repositories. The returned channel yields the followers to reconcile. The working
+    /// directory in `settings` must exist.
     pub fn new(
         client: Client,
         store: Store,

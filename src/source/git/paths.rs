@@ -49,8 +49,8 @@ impl Paths {
     }
 }
 
-/// A selection in progress. The caller traverses the directories and calls [`Selection::enter`] and [`Selection::leave`] for each
-/// directory.
+/// A selection in progress. The caller traverses the directories and calls [`Selection::enter`] and
+/// [`Selection::leave`] for each directory.
 #[derive(Debug)]
 pub struct Selection {
     rules: Rules,

@@ -71,7 +71,8 @@ impl Reference {
         if is_hash { Reference::Commit(text.to_ascii_lowercase()) } else { Reference::Name(text.to_owned()) }
     }
 
-    /// Returns the prefixes of the references to request from the server. The response may also contain other references.
+    /// Returns the prefixes of the references to request from the server. The response may also contain other
+    /// references.
     pub fn prefixes(&self) -> Vec<String> {
         match self {
             Reference::Name(name) if name.starts_with("refs/") || name == "HEAD" => vec![name.clone()],

@@ -275,8 +275,8 @@ impl Iterator for Lines<'_> {
     }
 }
 
-/// Parses a line such as `HASH refs/tags/v1 peeled:HASH`. Returns `Some(None)` for a reference without a commit, and `None` for an
-/// invalid line.
+/// Parses a line such as `HASH refs/tags/v1 peeled:HASH`. Returns `Some(None)` for a reference without a commit, and
+/// `None` for an invalid line.
 fn parse_line(line: &[u8]) -> Option<Option<Listed>> {
     let line = String::from_utf8_lossy(line);
     let mut words = line.trim_end().split(' ');

@@ -1,5 +1,5 @@
-//! Tasks for the child processes that parse data from Git servers. The response to a task is a `Result` whose error type is
-//! [`GitError`](crate::source::git::error::GitError).
+//! Tasks for the child processes that parse data from Git servers. The response to a task is a `Result` whose error
+//! type is [`GitError`](crate::source::git::error::GitError).
 
 use std::fmt;
 use std::path::PathBuf;

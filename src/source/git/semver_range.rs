@@ -1,5 +1,5 @@
-//! Semantic version ranges in the syntax of Flux, for example `>=1.2.0 <2.0.0`, `1.x`, `~1.2` or `^1 || 3.0.1`. This module
-//! performs no I/O.
+//! Semantic version ranges in the syntax of Flux, for example `>=1.2.0 <2.0.0`, `1.x`, `~1.2` or `^1 || 3.0.1`. This
+//! module performs no I/O.
 
 use std::fmt;
 

@@ -68,8 +68,8 @@ fn own_problems(path: &str, kind: Option<&str>, items: Option<&Value>, default: 
     }
 }
 
-/// Returns whether the CLI accepts a value for this type. The CLI also accepts a string that it can parse as an integer or a
-/// boolean.
+/// Returns whether the CLI accepts a value for this type. The CLI also accepts a string that it can parse as an integer
+/// or a boolean.
 fn fits_project_type(kind: &str, items: Option<&Value>, value: &Value) -> bool {
     let text = value.as_str();
     match kind {
@@ -130,8 +130,8 @@ impl Kind {
     }
 }
 
-/// Returns the requirements of an entry in `configuration` for the stack config. Each requirement starts with the path of the
-/// field.
+/// Returns the requirements of an entry in `configuration` for the stack config. Each requirement starts with the path
+/// of the field.
 pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) -> Vec<String> {
     let path = below("program.configuration", key);
     let needs = "or set the key in the config of the stack";

@@ -55,7 +55,8 @@ pub fn cycle(dependencies: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<St
 /// A depth-first search for a cycle. The search is iterative, because a Program can contain a long dependency chain.
 struct Walk<'a> {
     dependencies: &'a BTreeMap<String, BTreeSet<String>>,
-    /// The path from the start to the current name. Each element contains a name and an iterator over its remaining dependencies.
+    /// The path from the start to the current name. Each element contains a name and an iterator over its remaining
+    /// dependencies.
     path: Vec<(&'a str, btree_set::Iter<'a, String>)>,
     on_path: BTreeSet<&'a str>,
     done: BTreeSet<&'a str>,

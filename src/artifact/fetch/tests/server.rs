@@ -1,4 +1,5 @@
-//! An HTTP server that counts requests and simulates faults: wrong lengths, broken connections, slow and hanging responses.
+//! An HTTP server that counts requests and simulates faults: wrong lengths, broken connections, slow and hanging
+//! responses.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

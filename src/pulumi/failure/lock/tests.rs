@@ -74,7 +74,7 @@ fn a_lock_belongs_to_an_exited_process_only_if_every_field_matches() {
         (error(1, &[(host, 43, during)]), false),
         // A lock with another process ID, at the time of this run.
         (error(1, &[(host, 41, during)]), false),
-        // Several locks of any holders, and locks that the message does not list.
+        // Several locks, with equal or different holders. The message can list fewer locks than it counts.
         (error(2, &[(host, 42, during), (host, 42, during)]), false),
         (error(2, &[(host, 42, during), ("laptop", 7, during)]), false),
         (error(2, &[(host, 42, during)]), false),
