@@ -33,7 +33,7 @@ pub struct Packed {
 pub enum PackError {
     #[error("failed to pack {path}: {cause}")]
     Read { path: PathBuf, cause: io::Error },
-    #[error("failed to pack {path}: file changed while it was read")]
+    #[error("failed to pack {path}: the file changed during packing")]
     Changed { path: PathBuf },
     #[error("failed to pack {name}: name {why}")]
     Name { name: String, why: NameError },

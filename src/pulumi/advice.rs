@@ -11,9 +11,9 @@ const OTHER_KEY: &str = "a secret in the stack's settings file is encrypted with
                          and set it in spec.secretsRef";
 const NO_LOGIN: &str = "set the state backend in spec.backend; for Pulumi Cloud, set spec.pulumiCloudOIDC, or store an \
                         access token in a Secret and refer to it in spec.accessTokenSecret or spec.envRefs";
-const REJECTED_IDENTITY: &str = "in the organization, register the issuer, allow the audience in it, and add a policy for the subject and \
-                                 for the organization, team or user of spec.pulumiCloudOIDC";
-const INVALID_TOKEN: &str = "store a valid access token in the Secret that spec.envRefs or spec.accessTokenSecret refers to; a run then starts within two minutes";
+const REJECTED_IDENTITY: &str = "register the issuer in the organization, allow the audience for this issuer, and add a policy for the \
+                                 subject and for the organization, team or user in spec.pulumiCloudOIDC";
+const INVALID_TOKEN: &str = "store a valid access token in the Secret to which spec.envRefs or spec.accessTokenSecret refers; a run then starts within two minutes";
 const MISSING_PERMISSION: &str = "the access token is valid but lacks a permission: use a token with the permission, or correct \
                                   the organization in spec.stack";
 const UPDATE_IN_PROGRESS: &str =
@@ -32,8 +32,8 @@ const SILENT_EXIT: &str = "the program ended without an error message: return or
                            the log of the pod contains all output";
 const EMPTY_INDEX: &str = "the package index has no version of this package, or pip cannot connect to the index: check the name \
                            of the package and the address of the index";
-const DISK: &str = "a volume is full: for a volume of the pod, increase the pod's ephemeral storage or write less data; for the \
-                    state backend, free space there";
+const DISK: &str = "a volume is full: increase the ephemeral storage of the pod or write less data; if the volume of the state \
+                    backend is full, free space on this volume";
 const OLD_CLI: &str =
     "the Pulumi CLI in the image may be too old: use an image with a newer version (spec.workspaceTemplate.spec.image)";
 

@@ -111,7 +111,7 @@ fn set_in(node: &mut Node, path: &[Segment], value: Node) -> Result<(), String> 
             let length = list.len();
             let next = list
                 .get_mut(*index)
-                .ok_or_else(|| format!("index {index} is out of range: the list has {length} items"))?;
+                .ok_or_else(|| format!("index {index} is out of range: the length of the list is {length}"))?;
             set_in(next, rest, value)
         }
         (_, Segment::Key(key)) => Err(format!("cannot set {key:?} in a value that is not an object")),
@@ -187,7 +187,7 @@ mod tests {
         for (before, path, why) in [
             ("root: text", "root.a", "not an object"),
             ("root: {a: 1}", "root[0]", "not a list"),
-            ("root: [1]", "root[2]", "index 2 is out of range: the list has 1 items"),
+            ("root: [1]", "root[2]", "index 2 is out of range: the length of the list is 1"),
         ] {
             assert!(after(before, path, json!(1)).unwrap_err().contains(why), "{path} in {before}");
         }

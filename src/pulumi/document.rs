@@ -123,7 +123,8 @@ impl Reader {
             }
             Event::SequenceEnd | Event::MappingEnd => self.ascend(),
             Event::Alias(anchor) => {
-                let node = self.anchors.get(&anchor).cloned().ok_or("an alias refers to a node that contains it")?;
+                let node =
+                    self.anchors.get(&anchor).cloned().ok_or("an alias refers to a node that contains the alias")?;
                 self.nodes = self.nodes.saturating_add(count(&node));
                 self.place(node, 0)
             }

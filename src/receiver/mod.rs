@@ -120,7 +120,7 @@ async fn wait_until_listed(mut listed: watch::Receiver<bool>, end: CancellationT
         _ = listed.wait_for(|listed| *listed) => {}
         () = end.cancelled() => {}
         () = tokio::time::sleep(FIRST_LIST_TIMEOUT) => {
-            tracing::warn!("the list of StackReceivers is not available yet; rejecting webhook calls until it is available");
+            tracing::warn!("the list of StackReceivers is not available yet; rejecting webhook calls to StackReceivers that are not listed");
         }
     }
 }

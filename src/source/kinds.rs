@@ -103,7 +103,7 @@ impl Kinds {
         }
         match table.change(kind) {
             Some(KindChange::Missing) => {
-                tracing::info!(kind = %kind, "API server does not serve the kind; Stacks that refer to it wait");
+                tracing::info!(kind = %kind, "API server does not serve the kind; Stacks with a source of this kind wait");
             }
             Some(KindChange::Served) => tracing::info!(kind = %kind, "API server serves the kind again"),
             None => {}

@@ -27,7 +27,7 @@ pub enum FetchError {
     )]
     ForeignArtifact { url: String, namespace: String },
     #[error(
-        "failed to fetch {url}: not found (HTTP 404): the source no longer serves the artifact, or does not serve it yet"
+        "failed to fetch {url}: not found (HTTP 404): the server has deleted the artifact, or does not serve it yet"
     )]
     NotFound { url: String },
     #[error("failed to fetch {url}: HTTP status {status}{}", explain(*status, *retry_after))]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::pulumi::project::Project;
 
-pub(super) const LOCAL_DEPENDENCY: &str = "a dependency is a local path, whose content may have changed";
+pub(super) const LOCAL_DEPENDENCY: &str = "a dependency has a local path, so its content may have changed";
 pub(super) const NO_LOCK: &str = "no lock file";
 
 /// How a new source reuses the dependencies of the previous source.

@@ -148,7 +148,10 @@ fn path_values_are_merged_into_existing_structures() {
     assert_eq!(text, expected);
     let table = [
         (path("a.", json!(1)), "invalid config key \"a.\": empty name"),
-        (path("list[2]", json!(1)), "invalid config key \"list[2]\": index 2 is out of range: the list has 0 items"),
+        (
+            path("list[2]", json!(1)),
+            "invalid config key \"list[2]\": index 2 is out of range: the length of the list is 0",
+        ),
         (
             Entry { is_secret: true, ..path("a.b", json!({"c": 1})) },
             "invalid config key \"a.b\": a secret at a path must be a string, not an object or a list",

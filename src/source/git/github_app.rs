@@ -187,7 +187,10 @@ async fn exchange(app: &App, client: &reqwest::Client, now: Timestamp) -> Result
         return Err(about(match status.as_u16() {
             401 => "the private key does not match the appID, or the clock of the controller is wrong (HTTP 401)"
                 .to_owned(),
-            403 => "access denied (HTTP 403): the installation may be suspended or exceed the rate limit".to_owned(),
+            403 => {
+                "access denied (HTTP 403): the installation may be suspended, or it may have exceeded the rate limit"
+                    .to_owned()
+            }
             404 => format!("installation {} of the App not found (HTTP 404)", app.installation),
             other => format!("HTTP status {other}"),
         }));

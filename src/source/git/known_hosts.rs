@@ -59,7 +59,7 @@ impl KnownHosts {
             if unreadable == 0 { String::new() } else { format!(" (invalid lines in known_hosts: {unreadable})") };
         Err(GitError::HostKey(match known.is_empty() {
             true => format!(
-                "unknown host key of {host} ({key}){hint}: verify it, then add the output of `ssh-keyscan {port}{host}` to the key \
+                "unknown host key of {host} ({key}){hint}: verify the key, then add the output of `ssh-keyscan {port}{host}` to the key \
                  `known_hosts` of the Secret with the SSH key, or for all Stacks to the ConfigMap pulumi-controller-git in the \
                  controller's namespace"
             ),

@@ -64,7 +64,7 @@ async fn wait(slots: &TaskSlots, namespace: &str) -> Duration {
 async fn wait_after(slots: &TaskSlots, namespace: &str, ended: u32) -> Duration {
     let started = Instant::now();
     let slot = timeout(Duration::from_secs(3600), of_any(slots, &names(&[namespace]), ended)).await;
-    drop(slot.expect("there is a slot within an hour").expect("acquired slot"));
+    drop(slot.expect("should get a slot within an hour").expect("acquired slot"));
     started.elapsed()
 }
 
