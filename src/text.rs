@@ -24,8 +24,8 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Replaces the control characters in a text, except line breaks and tabs, and the invisible format characters, so that
-/// a message from the cluster cannot change the state of the terminal or look like another message.
+/// Replaces control characters and invisible format characters in a text, but keeps line breaks and tabs. A message
+/// from the cluster therefore cannot change the state of the terminal or look like another message.
 pub fn printable(text: &str) -> String {
     text.chars().map(|character| if is_unprintable(character) { '\u{fffd}' } else { character }).collect()
 }

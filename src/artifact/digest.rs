@@ -194,7 +194,8 @@ enum Running {
     Sha256(Sha256),
     Sha384(Sha384),
     Sha512(Sha512),
-    /// The hasher is in a box, because its state is much larger than the states of the other algorithms.
+    /// The box keeps the enum small, because the state of BLAKE3 is much larger than the states of the other
+    /// algorithms.
     Blake3(Box<blake3::Hasher>),
 }
 

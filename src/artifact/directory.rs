@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::quote::quoted;
 
-/// Maximum length of a directory path in bytes: the default limit for names in an archive.
+/// Maximum length of a directory path in bytes, which equals the default limit for names in an archive.
 const MAX_LENGTH: usize = 1024;
 
 /// A normalized relative path of a directory: `./a/./b/` becomes `a/b`, and the root of the artifact is the empty

@@ -1,8 +1,8 @@
 //! Packs artifacts from a directory or from single entries. The same content always results in the same archive, and
 //! [`super::unpack()`] accepts every archive that this module creates.
 //!
-//! The entries of an archive are sorted by name. Their times, owner IDs and group IDs are zero. Their modes are the
-//! same as in Flux archives: 0600 for files, 0700 for executable files and 0750 for directories.
+//! The entries of an archive are sorted by name. The times, owner IDs and group IDs of all entries are zero. The modes
+//! are the same as in Flux archives: 0600 for files, 0700 for executable files and 0750 for directories.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;

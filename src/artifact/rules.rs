@@ -13,8 +13,8 @@ const MEBIBYTE: u64 = 1 << 20;
 pub struct Limits {
     /// Maximum size of a downloaded, compressed archive, in bytes. Default: 256 MiB.
     pub download_bytes: u64,
-    /// Maximum size of the decompressed archive including headers, in bytes. Enforced during the decompression.
-    /// Default: 1 GiB.
+    /// Maximum size of the decompressed archive including headers, in bytes. Unpacking enforces the limit during the
+    /// decompression. Default: 1 GiB.
     pub unpacked_bytes: u64,
     /// Maximum number of files, directories and links, including parent directories that have no entry. Default:
     /// 200,000.
@@ -28,8 +28,8 @@ pub struct Limits {
     /// Maximum ratio of decompressed to compressed bytes. Default: 200. The ratio of text is usually about 10. The
     /// maximum ratio of DEFLATE is 1,032.
     pub ratio: u64,
-    /// Maximum decompressed size, in bytes, of an archive that may exceed `ratio`. Small archives of zeros are
-    /// harmless. Default: 10 MiB.
+    /// Maximum decompressed size of an archive that may exceed `ratio`, in bytes. Such archives are permitted, because
+    /// small archives of zeros are harmless. Default: 10 MiB.
     pub ratio_free_bytes: u64,
 }
 
@@ -161,8 +161,8 @@ impl EntryName {
 
     /// Returns an error unless the target of a symbolic link with this name is inside the tree.
     ///
-    /// All `..` components must be at the beginning of the target, and the target must not have more of them than the
-    /// link has parent directories. The parent directories of a link are never links themselves, so these components
+    /// All `..` components must be at the beginning of the target, and their number must not exceed the number of
+    /// parent directories of the link. The parent directories of a link are never links themselves, so these components
     /// lead to a directory inside the tree. The remaining components lead through directories or through links that
     /// satisfy the same rule. Therefore, no chain of links leaves the tree.
     pub(super) fn check_link(&self, target: &[u8], limits: &Limits) -> Result<(), LinkError> {

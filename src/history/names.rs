@@ -1,7 +1,8 @@
 //! Names of the objects in the history. All functions are pure.
 //!
 //! The name of an object is `NAMESPACE/STACK/UID/TIME-TYPE-UID/FILE`. The name depends only on immutable metadata, so a
-//! repeated write replaces the same object. The lexical order of the runs of a Stack is their order in time.
+//! repeated write replaces the same object. The lexical order of the names of a Stack's runs is their chronological
+//! order.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -47,9 +48,9 @@ impl File {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunName {
     pub namespace: String,
-    /// Name of the Stack, or of the Workspace of a run without a Stack.
+    /// Name of the Stack. For a run without a Stack, name of the Workspace.
     pub stack: String,
-    /// UID of the Stack, or of the Workspace of a run without a Stack.
+    /// UID of the Stack. For a run without a Stack, UID of the Workspace.
     pub stack_uid: String,
     /// Creation time of the Update.
     pub created: Timestamp,
@@ -108,7 +109,7 @@ pub fn is_since(name: &str, since: Timestamp) -> bool {
     created.is_some_and(|created| created >= since.as_str())
 }
 
-/// Returns a time in the format of the names. The lexical order of the results is the order in time.
+/// Returns a time in the format of the names. The lexical order of the results is their chronological order.
 fn time(time: Timestamp) -> String {
     time.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ").to_string()
 }

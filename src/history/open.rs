@@ -15,8 +15,8 @@ use super::retention::Retention;
 use super::store::{HistoryStore, Place};
 use crate::telemetry::metrics::Metrics;
 
-/// Period after the first attempt in which the storage client retries a request. The writer of the history has a longer
-/// timeout.
+/// Maximum time between the first attempt and the last retry of a request in the storage client. The writer of the
+/// history has a longer timeout.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(8);
 /// Maximum number of retries of a request.
 const MAX_RETRIES: usize = 2;

@@ -59,7 +59,7 @@ pub fn parse_history(json: &[u8]) -> Result<Option<ActiveUpdate>, serde_json::Er
 /// Parses the output of `pulumi stack`, and adds the user and the URL to the update.
 pub fn parse_stack(update: ActiveUpdate, description: &str) -> ActiveUpdate {
     let author = description.lines().find_map(|line| line.trim().strip_prefix(AUTHOR_LABEL)).map(for_message);
-    // Searches the URL from the end, because the outputs of the stack, which precede the URL, can contain any text.
+    // Searches backwards for the URL, because the outputs of the stack precede the URL and can contain any text.
     let stack = description.lines().rev().find_map(|line| line.strip_prefix(URL_LABEL)).map(for_message);
     let url = stack.map(|stack| format!("{}/updates/{}", stack.trim_end_matches('/'), update.version));
     ActiveUpdate { author: author.filter(|author| !author.is_empty()), url, ..update }

@@ -258,8 +258,10 @@ pub struct OidcLogin<'a> {
     /// arguments of a process.
     pub token_file: &'a str,
     pub organization: &'a str,
-    /// Team or user of the access token. If both are empty, the access token is issued for the organization.
+    /// Team of the access token. If the team and the user are empty, Pulumi Cloud issues the access token for the
+    /// organization.
     pub team: &'a str,
+    /// User of the access token.
     pub user: &'a str,
     /// Validity of the access token.
     pub expiration_seconds: u64,

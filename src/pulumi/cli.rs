@@ -29,7 +29,7 @@ pub const POLICY_PACK_CONFIG: &str = "PULUMI_OPTION_POLICY_PACK_CONFIG";
 pub const OTEL_TRACES: &str = "PULUMI_OPTION_OTEL_TRACES";
 /// Variable from which the CLI reads the parent of its spans, in the format of W3C Trace Context.
 pub const TRACEPARENT: &str = "TRACEPARENT";
-/// Variables with this prefix that users may set.
+/// Variables with the prefix [`OPTION_PREFIX`] that users may set.
 const KEPT_OPTIONS: [&str; 3] = [POLICY_PACK, POLICY_PACK_CONFIG, OTEL_TRACES];
 
 /// Returns the environment variables for every CLI call. Callers set these variables last, so that these variables

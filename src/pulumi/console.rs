@@ -1,4 +1,4 @@
-//! Cleans the console output of the CLI, and finds links in it.
+//! Cleans the console output of the CLI, and finds the URL of the update in the output.
 
 use super::stack_name;
 use crate::text::is_format;

@@ -100,7 +100,7 @@ pub struct Diagnostic {
 pub struct PolicyViolation {
     /// Name of the policy pack, which the program of the policy pack sets.
     pub pack: String,
-    /// Version of the policy pack. Can be empty.
+    /// Version of the policy pack, which can be empty.
     pub version: String,
     /// Name of the policy.
     pub policy: String,

@@ -343,8 +343,9 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
     Err(SettingsError::Original { reason: "`config` is not a mapping".to_owned() })
 }
 
-/// Adds tags to the tags in a document, or to the tags of the project if the document contains no tags. Keeps existing
-/// tags unchanged if they are not an object of strings, for example an encrypted value. The CLI reports invalid tags.
+/// Adds tags to the existing tags: the tags in the document, or the tags of the project if the document contains no
+/// tags. Keeps the existing tags unchanged if they are not an object of strings, for example an encrypted value. The
+/// CLI reports invalid tags.
 fn add_tags(document: &mut Mapping, project: &str, desired: &Desired<'_>) -> Result<(), SettingsError> {
     if desired.tags.is_empty() {
         return Ok(());

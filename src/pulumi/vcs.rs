@@ -1,6 +1,6 @@
 //! Derives the owner, the name and the kind of a repository from its URL. Pulumi Cloud uses these properties to link
-//! stacks to their repositories. The CLI derives them from the URL of the Git remote, but a workspace contains no
-//! `.git` directory.
+//! stacks to their repositories. The CLI cannot derive the properties, because a workspace contains no `.git` directory
+//! with the URL of the Git remote.
 
 /// Host of Azure DevOps.
 const AZURE_DEVOPS: &str = "dev.azure.com";

@@ -1,4 +1,4 @@
-//! Tests that send calls to a real server on the loopback interface. The API server is fake.
+//! Tests that send calls to a real server on the loopback interface. The server reads objects from a fake API server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};

@@ -291,7 +291,7 @@ fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a serde_json
     conditions?.iter().find(|condition| condition.get("type").and_then(serde_json::Value::as_str) == Some(kind))
 }
 
-/// Returns whether the source is stalled. The source then makes no progress until a user changes it.
+/// Returns whether the source is stalled. A stalled source makes no progress until a user changes the source.
 fn is_stalled(object: &DynamicObject) -> bool {
     let status = condition(object, STALLED).and_then(|stalled| stalled.get("status"));
     status.and_then(serde_json::Value::as_str) == Some("True")

@@ -64,7 +64,7 @@ struct Table {
     is_stale: bool,
     /// The error of the last discovery request.
     failure: Option<String>,
-    /// Missing kinds that are already logged.
+    /// Missing kinds that this module has already logged.
     missing: HashSet<GroupKind>,
 }
 

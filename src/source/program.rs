@@ -50,7 +50,7 @@ pub fn make(program: &Program) -> Result<Made, String> {
 /// Maximum number of problems in a message.
 const LISTED: usize = 10;
 
-/// Joins the first `LISTED` sentences to one line and appends the number of omitted sentences.
+/// Joins the first `LISTED` sentences into one line and appends the number of omitted sentences.
 pub fn listed(sentences: &[String]) -> String {
     let more = match sentences.len().saturating_sub(LISTED) {
         0 => String::new(),

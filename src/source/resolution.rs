@@ -62,7 +62,7 @@ pub enum Unavailable {
     /// The lookup is in progress. The result of the lookup triggers a reconciliation of the Stack.
     #[error("{0}")]
     Resolving(String),
-    /// The Stack or the source object is invalid. A user must change the object.
+    /// The Stack or the source object is invalid. A user must change the invalid object.
     #[error("{0}")]
     Invalid(String),
     /// The source is in another namespace, and the controller denies cross-namespace references.

@@ -117,8 +117,8 @@ impl Shared {
     }
 }
 
-/// Writes chunks until the channel closes. Must be called on a blocking thread, because hashing and disk writes would
-/// block the async runtime.
+/// Writes chunks until the channel closes. Callers must call this function on a blocking thread, because hashing and
+/// disk writes would block the async runtime.
 fn write<Bytes: AsRef<[u8]>>(
     mut incoming: Incoming,
     mut chunks: mpsc::Receiver<Bytes>,
@@ -185,7 +185,7 @@ fn cause_of(error: reqwest::Error) -> String {
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// Builds an HTTP client. The client does not follow redirects, because a redirect could lead to a host that is not
-/// allowed. It uses no proxy, because artifact servers are inside the cluster.
+/// allowed. The client uses no proxy, because artifact servers are inside the cluster.
 pub(super) fn client(settings: &FetchSettings) -> Result<reqwest::Client, FetchError> {
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls(settings)?)

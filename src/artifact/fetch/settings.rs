@@ -10,7 +10,7 @@ use super::super::rules::Limits;
 /// Settings for fetching artifacts.
 #[derive(Clone, Debug)]
 pub struct FetchSettings {
-    /// Hosts from which artifacts may be fetched.
+    /// Hosts from which the controller may fetch artifacts.
     pub allowed_hosts: AllowedHosts,
     /// Host and port that replace the host and port of all URLs except those of source-watcher. This setting is
     /// necessary for a controller outside the cluster. The Flux controllers read this setting from the environment

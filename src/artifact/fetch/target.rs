@@ -15,7 +15,7 @@ const MAX_URL: usize = 4096;
 pub(super) struct Target {
     /// URL of the request.
     pub(super) url: Url,
-    /// Value of the `Host` header. Has no trailing dot, because only the DNS resolver needs the dot.
+    /// Value of the `Host` header. The value has no trailing dot, because only the DNS resolver needs the dot.
     pub(super) host: String,
     /// URL for messages: the URL in the source without the user name, the password and the query, because these parts
     /// can be secret.

@@ -43,8 +43,8 @@ impl Fixture {
         error
     }
 
-    /// Asserts that a failed fetch leaves no artifact, no download and no file. Polls, because the writer of a canceled
-    /// download ends shortly after the cancellation.
+    /// Asserts that a failed fetch leaves no artifact, no download and no file. Polls the store, because the writer of
+    /// a canceled download ends shortly after the cancellation.
     async fn assert_nothing_left(&self) {
         let until = Instant::now() + Duration::from_secs(5);
         let empty = Usage { artifacts: 0, complete_bytes: 0, incoming_bytes: 0 };

@@ -82,8 +82,8 @@ pub(super) struct State {
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// The artifact. Each [`Pinned`] also holds a reference to it. The store can evict the artifact if this entry holds
-    /// the only reference.
+    /// Reference to the artifact. Each [`Pinned`] holds another reference. The store can evict the artifact if this
+    /// entry holds the only reference.
     pub(super) blob: Arc<Blob>,
     last_used: u64,
     /// Whether this process has verified the digest. An artifact that an earlier process stored is initially not
@@ -124,7 +124,7 @@ impl Index {
         }
     }
 
-    /// Removes this artifact unless a newer artifact with the same digest has replaced it.
+    /// Removes the artifact `blob`, unless a newer artifact with the same digest has replaced it.
     pub(super) fn forget(&self, blob: &Arc<Blob>) -> Result<(), StoreError> {
         let mut state = self.lock();
         match state.entries.get(&blob.digest) {

@@ -2,7 +2,7 @@
 //!
 //! The store writes a file to `incoming/` and moves it to `complete/` after verification. The name of a file in
 //! `complete/` is its digest. To make space, the store evicts the least recently used artifacts that no reader has
-//! pinned. `grants/` records for each artifact the namespaces that may read it.
+//! pinned. For each artifact, a file in `grants/` lists the namespaces that may read the artifact.
 
 mod incoming;
 mod index;

@@ -1,8 +1,8 @@
 //! Unpacks archives. The same rules apply to the archives of all sources, because every archive can be malicious.
 //!
-//! An archive is a gzip-compressed tar stream. It can contain regular files, directories, and symbolic links whose
-//! targets are inside the tree. Any other kind of entry is an error. The limits apply to the number of decompressed and
-//! written bytes, not to the sizes in headers.
+//! An archive is a gzip-compressed tar stream of regular files, directories, and symbolic links whose targets are
+//! inside the tree. Any other kind of entry is an error. The limits apply to the number of decompressed and written
+//! bytes, not to the sizes in headers.
 
 mod extended;
 #[cfg(test)]
@@ -101,7 +101,7 @@ fn entry_place(name: &[u8]) -> String {
     format!("in entry {}", quoted_bytes(name))
 }
 
-/// Returns the error for an exceeded limit. `place` describes the current entry. It is empty before the first entry.
+/// Returns the error for an exceeded limit. `place` describes the current entry, and is empty before the first entry.
 fn limit_error(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
     let place = if place.is_empty() { "before the first entry" } else { place }.to_owned();
     match breach {

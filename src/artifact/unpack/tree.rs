@@ -65,8 +65,8 @@ pub(super) struct FileProperties {
 pub(super) struct TreeWriter<'limits> {
     limits: &'limits Limits,
     root: Dir,
-    /// Paths that are directories and not links. They remain directories, because this module never replaces a
-    /// directory.
+    /// Paths of directories, excluding links. A path in this set remains a directory, because this module never
+    /// replaces a directory.
     directories: HashSet<PathBuf>,
     /// Cache of the last opened directory. Archives usually list the files of one directory after another.
     current: Option<(PathBuf, Dir)>,
@@ -123,7 +123,7 @@ impl<'limits> TreeWriter<'limits> {
         }
     }
 
-    /// Creates a symbolic link. The caller must have checked its target.
+    /// Creates a symbolic link. The caller must check the target first.
     pub(super) fn create_link(&mut self, name: &EntryName, target: &[u8]) -> Result<(), UnpackError> {
         self.count()?;
         let (parent, last) = self.parent(name)?;

@@ -38,7 +38,7 @@ pub struct InstallPlan {
     pub works_without_trees: bool,
 }
 
-/// Record of the dependencies of a source that are installed.
+/// Record of the installed dependencies of a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installed {
     /// Digest of all inputs of the installation.
@@ -77,7 +77,7 @@ pub fn files(project_in_source: ProjectInSource<'_>) -> Vec<PathBuf> {
 }
 
 /// Plans an installation. `imports` contains the packages that the files of a Go module import. `cli` is the version of
-/// the CLI. It is empty if the version is unknown.
+/// the CLI, or empty if the version is unknown.
 pub fn plan(
     project_in_source: ProjectInSource<'_>,
     files: &Files,

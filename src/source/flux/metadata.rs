@@ -9,10 +9,9 @@ use crate::api::auto::SourceMetadata;
 use crate::artifact::Directory;
 use crate::source::git::{directory_name, full_name, name_and_commit, repository_url};
 
-/// Key of the revision from which the artifact was built, in the metadata of an artifact. Flux copies the key from the
-/// OCI manifest.
+/// Metadata key of the revision from which an artifact was built. Flux copies the metadata from the OCI manifest.
 pub(super) const ORIGIN_REVISION: &str = "org.opencontainers.image.revision";
-/// Key of the URL of the repository from which the artifact was built, in the metadata of an artifact.
+/// Metadata key of the URL of the repository from which an artifact was built.
 const ORIGIN: &str = "org.opencontainers.image.source";
 
 /// Returns the metadata of an artifact of a GitRepository.
@@ -32,8 +31,8 @@ pub(super) fn of_repository(object: &DynamicObject, revision: &str, directory: &
     known(metadata)
 }
 
-/// Returns the metadata of an artifact that was built from a Git repository and pushed, for example, to a registry. The
-/// metadata contains no directory, because the directory in the repository is unknown.
+/// Returns the metadata of an artifact that was built from a Git repository, for example of an OCI artifact in a
+/// registry. The metadata contains no directory, because the directory in the repository is unknown.
 pub(super) fn of_artifact(artifact: &BTreeMap<String, String>) -> Option<SourceMetadata> {
     let (name, head) = artifact.get(ORIGIN_REVISION).and_then(|revision| name_and_commit(revision)).unzip();
     let metadata = SourceMetadata {

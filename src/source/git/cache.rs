@@ -183,8 +183,8 @@ impl Cache {
         }
     }
 
-    /// Returns whether no follower waits for the current query, because the cached tip is valid and already covers
-    /// `requests` requests, the number that the query covers.
+    /// Returns whether no follower waits for the current query. This is the case if the cached tip is valid and already
+    /// covers `requests`, the number of requests that the query covers.
     pub fn is_tip_sufficient(&self, key: &Key, requests: u64) -> bool {
         let repository = self.repositories.get(key).filter(|repository| matches!(repository.tip, Some(Ok(_))));
         repository.is_some_and(|repository| repository.completed_requests >= requests)
@@ -206,7 +206,7 @@ impl Cache {
     }
 
     /// Records a response that covers `requests` requests. Returns the followers to reconcile. Returns no followers if
-    /// the tip is new, because the followers are reconciled after the fetch of the tip.
+    /// the tip is new, because the caller reconciles the followers after the fetch of the tip.
     pub fn record_tip(&mut self, key: &Key, requests: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         let before = repository.completed_requests;

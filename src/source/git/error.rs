@@ -65,7 +65,7 @@ pub enum GitError {
         "queue for fetch slots is full: {waiting} other repositories of the same namespace are waiting; retrying with backoff"
     )]
     NoSlot { waiting: usize },
-    /// The controller ended a slow task because another namespace without a slot was waiting.
+    /// The controller ended the task early, because another namespace was waiting for a slot.
     #[error(
         "{what} was stopped after {} s{} because other namespaces wait for a slot; retrying with backoff",
         after.as_secs(), at_rate(*bytes, *after)

@@ -159,8 +159,8 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Discards all cached tokens. This is necessary after a server has rejected a token, because a user may have
-    /// revoked the token.
+    /// Discards all cached tokens. Callers use this function after a server has rejected a token, because a user may
+    /// have revoked the token.
     pub fn clear(&self) {
         self.lock().clear();
     }

@@ -106,7 +106,8 @@ struct Metered<'a, Entries> {
     pack: &'a data::File<MMap>,
     largest: u64,
     work: WorkLimit,
-    /// The error that ended the iteration. Recorded here, because the library returns errors only as text.
+    /// The error that ended the iteration. This field keeps the original error, because the library returns errors only
+    /// as text.
     failure: Option<GitError>,
 }
 

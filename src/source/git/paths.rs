@@ -112,7 +112,7 @@ pub(super) struct Rules(Vec<Rule>);
 
 #[derive(Debug)]
 struct Rule {
-    /// Directory to which the rule applies, with a trailing slash. An empty text is the root.
+    /// Directory to which the rule applies, with a trailing slash. Empty for the root.
     base: Vec<u8>,
     pattern: Pattern,
     parsed: PathPattern,

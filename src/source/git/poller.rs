@@ -27,7 +27,7 @@ use crate::subprocess::Subprocess;
 
 /// Backoff after the first failure. Each further failure doubles the backoff.
 const MIN_BACKOFF: Duration = Duration::from_secs(10);
-/// Backoff after the first fetch that ended because another namespace waited for a slot.
+/// Backoff after the first fetch that ended early because another namespace waited for a slot.
 const ENDED_BACKOFF: Duration = Duration::from_secs(1);
 /// Maximum backoff, unless the poll interval is longer.
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
@@ -73,7 +73,7 @@ struct Schedule {
     failed_queries: u32,
     /// Number of consecutive failed fetches.
     failed_fetches: u32,
-    /// Number of consecutive fetches that ended because other namespaces were waiting for a slot.
+    /// Number of consecutive fetches that ended early because other namespaces were waiting for a slot.
     ended_fetches: u32,
 }
 
@@ -249,7 +249,7 @@ impl Shared {
         })
     }
 
-    /// Waits for a slot. Uses any namespace that contains a follower of the repository.
+    /// Waits for a slot of any namespace that contains a follower of the repository.
     async fn acquire_slot(&self, slots: &TaskSlots, key: &Key, ended: u32) -> Result<Slot, GitError> {
         let namespaces = self.lock().namespaces(key);
         slots::of_any(slots, &namespaces, ended).await
@@ -284,7 +284,7 @@ fn unavailable(key: &Key, error: &GitError) -> Unavailable {
     if error.is_stalled() { Unavailable::Stalled(message) } else { Unavailable::NotYet(message) }
 }
 
-/// Updates the number of consecutive fetches that ended because other namespaces were waiting for a slot.
+/// Updates the number of consecutive fetches that ended early because other namespaces were waiting for a slot.
 fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
     match done {
         Ok(_) => *count = 0,

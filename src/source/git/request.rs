@@ -48,7 +48,7 @@ pub struct Download {
 pub struct Pack {
     pub commit: String,
     pub directory: PathBuf,
-    /// The file for the archive. Must exist and be empty.
+    /// The file for the archive. The file must exist and be empty.
     pub archive: PathBuf,
     pub limits: Limits,
     pub archive_limits: crate::artifact::Limits,
@@ -60,8 +60,8 @@ pub struct Pack {
 pub struct Packed {
     /// Warnings about content that is not in the archive.
     pub warnings: Vec<String>,
-    /// For each path list, the digest of the matching files or the reason why the digest is missing. In the order of
-    /// the path lists in the request.
+    /// For each path list, the digest of the matching files or the reason why the digest is missing. The entries have
+    /// the order of the path lists in the request.
     pub selections: Vec<Result<String, String>>,
     /// The author, the committer and the message of the commit.
     pub metadata: SourceMetadata,

@@ -9,11 +9,10 @@
 //! namespaces come first, in the order of their arrival. The other namespaces follow in ascending order of slot time.
 //!
 //! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`]
-//! ends a task early. A task can end early for this reason only if its namespace was light at the start of the task and
-//! if the slot time of this namespace exceeds the slot time of the waiting namespace by at least [`PREEMPTION`]. Of
-//! several such tasks, the task that started last ends. Therefore, namespaces with slow servers or large repositories
-//! cannot delay a light namespace for long. If a namespace that is not light waits and holds no slot, [`Slot::run`]
-//! ends a slow task.
+//! ends a task early. The namespace of this task was light at the start of the task, and now has a slot time that
+//! exceeds the slot time of the waiting namespace by at least [`PREEMPTION`]. Of several such tasks, the task that
+//! started last ends. Therefore, namespaces with slow servers or large repositories cannot delay a light namespace for
+//! long. If a namespace that is not light waits and holds no slot, [`Slot::run`] ends a slow task.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -39,8 +38,8 @@ struct Limits {
     slow_limits: SlowLimits,
 }
 
-/// The maximum delay of a task compared to a task with the data rate [`MIN_RATE`]. The limits apply only while a
-/// namespace waits that is not light and holds no slot.
+/// The maximum delay of a task compared to a task with the data rate [`MIN_RATE`]. The limits apply only while another
+/// namespace waits, is not light, and holds no slot.
 #[derive(Clone, Copy, Debug)]
 struct SlowLimits {
     /// Limit for a task of a namespace that holds several slots.
@@ -70,15 +69,15 @@ const HALF_LIFE: Duration = Duration::from_secs(30);
 /// Minimum difference in slot time for a preemption. A task ends early for a waiting light namespace only if the slot
 /// time of its own namespace exceeds the slot time of the waiting namespace by this difference.
 const PREEMPTION: Duration = Duration::from_secs(1);
-/// Maximum number of attempts that ended early before the same work may no longer use the reserved slot.
+/// Maximum number of attempts that ended early for work that may use the reserved slot.
 const MAX_ENDED_RESERVED: u32 = 1;
-/// Minimum slot time of a recorded namespace, in seconds. The record of a namespace with a shorter slot time is
-/// deleted.
+/// Minimum slot time of a recorded namespace, in seconds. The release of a slot deletes the records of namespaces with
+/// a shorter slot time.
 const NEGLIGIBLE: f64 = 0.01;
 /// Maximum number of waiting tasks per namespace.
 const MAX_WAITING_PER_NAMESPACE: usize = 10_000;
 
-/// Minimum data rate of a task that is not slow, in bytes per second.
+/// Minimum data rate of a task, in bytes per second. A task with a lower data rate is slow.
 const MIN_RATE: u64 = 128 << 10;
 /// Maximum number of doublings of the slow limits of a task.
 const MAX_DOUBLINGS: u32 = 3;
