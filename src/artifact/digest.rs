@@ -250,8 +250,8 @@ impl InPod {
         Self::ALL.into_iter().find(|source| source.digest() == *digest)
     }
 
-    /// Returns the fixed digest of this source. The digest is computed from a fixed text that is not an archive, so no
-    /// archive has the same digest.
+    /// Returns the fixed digest of this source. The digest is the hash of a text that is not an archive, so no archive
+    /// has the same digest.
     pub fn digest(self) -> Digest {
         Digest::of(match self {
             InPod::Image => b"pulumi-controller: the source is in the image",

@@ -28,8 +28,8 @@ pub struct Limits {
     /// Maximum ratio of decompressed to compressed bytes. Default: 200. The ratio of text is usually about 10. The
     /// maximum ratio of DEFLATE is 1,032.
     pub ratio: u64,
-    /// Maximum decompressed size of an archive that may exceed `ratio`, in bytes. Such archives are permitted, because
-    /// small archives of zeros are harmless. Default: 10 MiB.
+    /// Number of decompressed bytes above which `ratio` applies. Smaller archives may have any ratio, because a small
+    /// archive of zeros is harmless. Default: 10 MiB.
     pub ratio_free_bytes: u64,
 }
 
@@ -148,10 +148,11 @@ impl EntryName {
         &self.0
     }
 
-    /// Returns an error unless the target of a symbolic link with this name is allowed in an archive with this content.
+    /// Returns an error unless an archive with this kind of content may contain a symbolic link with this name and
+    /// `target`.
     ///
-    /// For dependencies, every target is allowed. Such links add no risk: unpacking never writes a file through a link,
-    /// and the program in the pod can create the same links.
+    /// An archive of dependencies may contain links with any target. Such links add no risk: unpacking never writes a
+    /// file through a link, and the program in the pod can create the same links.
     pub(super) fn check_link_in(&self, content: Content, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
         match content {
             Content::Source => self.check_link(target, limits),

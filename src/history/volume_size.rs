@@ -117,8 +117,8 @@ impl OldestRuns {
         }
     }
 
-    /// Returns whether the newest collected run is not needed, because the older runs are large enough, or because the
-    /// number of objects exceeds the maximum.
+    /// Returns whether the collector must drop the newest collected run: the older runs are large enough, or the number
+    /// of objects exceeds the maximum.
     fn is_newest_surplus(&self) -> bool {
         let newest = self.runs.last_key_value().map_or(0, |(_, (size, _))| *size);
         self.size.saturating_sub(newest) >= self.excess || self.objects > self.max_objects
@@ -145,7 +145,7 @@ mod tests {
 
     const RETENTION: Retention = Retention { max_runs: 2, max_age: Duration::ZERO, max_size: Some(10 * MIN_SIZE) };
 
-    /// Returns an object of a run that was created at this second.
+    /// Returns an object of a run. `second` is the creation time of the run.
     fn object(namespace: &str, second: usize, file: &str, size: u64) -> StoredObject {
         let name = format!("{namespace}/web/uid/20261126T{second:0>6}Z-up-x/{file}");
         StoredObject { name, size, modified: Timestamp::UNIX_EPOCH }

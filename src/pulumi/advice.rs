@@ -79,7 +79,7 @@ pub fn about(failure: &str) -> Option<String> {
     })
 }
 
-/// Returns the failure message with its advice, if any. Returns a message that already contains the advice unchanged.
+/// Returns the failure message with its advice, if any. Does not repeat advice that the message already contains.
 pub fn with(failure: &str) -> String {
     match about(failure) {
         Some(advice) if !failure.contains(&advice) => format!("{failure}\n({advice})"),

@@ -65,7 +65,7 @@ pub struct Operation<'a> {
 /// Additional options of the CLI. [`arguments`] omits options that the command does not support.
 #[derive(Clone, Debug, Default)]
 pub struct Options<'a> {
-    /// URNs of the resources that the operation affects. If empty, the operation affects all resources.
+    /// URNs of the resources that the operation affects. An empty list selects all resources.
     pub targets: &'a [String],
     /// Whether to include the resources that depend on the targets.
     pub target_dependents: bool,
@@ -244,8 +244,8 @@ pub fn stack_description(stack: &str) -> Vec<OsString> {
     on_stack(&["stack"], stack)
 }
 
-/// Returns the arguments that remove all locks of a stack in a DIY backend (bucket, database or file system), or cancel
-/// the update in progress in Pulumi Cloud.
+/// Returns the arguments that cancel the update in progress in Pulumi Cloud. In a DIY backend (bucket, database or file
+/// system), the command removes all locks of the stack.
 pub fn cancel(stack: &str) -> Vec<OsString> {
     on_stack(&["cancel", "--yes"], stack)
 }

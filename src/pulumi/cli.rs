@@ -42,8 +42,8 @@ pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> 
     environment
 }
 
-/// Returns whether the caller must remove a variable from the environment of the CLI. Most variables
-/// `PULUMI_OPTION_<FLAG>` must be removed, because they would set flags that the controller does not expect.
+/// Returns whether the caller must remove a variable from the environment of the CLI. Most variables with the name
+/// `PULUMI_OPTION_<FLAG>` would set flags that the controller does not expect.
 pub fn must_be_removed(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(OPTION_PREFIX) && KEPT_OPTIONS.iter().all(|kept| name != *kept)
 }
@@ -81,8 +81,8 @@ pub fn command_in_words<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Opt
     if arguments.peek().is_some_and(|first| INFORMATIONAL_COMMANDS.contains(first)) {
         return None;
     }
-    // If the value of an option equals a command name, the result contains this value. This is safe, because a command
-    // name is not secret.
+    // If the value of an option equals a command name, the result contains this value. The result still contains no
+    // secret, because a command name is not secret.
     let Some(first) = arguments.find(|word| group(word).is_some() || is_among(COMMANDS, word)) else {
         return Some(CLI.to_owned());
     };

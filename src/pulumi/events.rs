@@ -143,7 +143,7 @@ pub struct Summary {
     pub result: Option<String>,
 }
 
-/// Fields of a line of the event log, except the outputs of the stack. Deserialization skips unknown fields without
+/// Fields in a line of the event log, except the outputs of the stack. Deserialization skips unknown fields without
 /// allocating memory.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -225,8 +225,8 @@ fn desired_config(
     Ok(desired)
 }
 
-/// Sets the entries whose keys are paths. The caller must set all other entries first. Sorts the paths, so that the
-/// items of a list are appended in the order of their indexes.
+/// Sets the entries whose keys are paths. The caller must set all other entries first. Sorts the paths to append the
+/// items of a list in the order of their indexes.
 fn set_paths(
     document: &mut Mapping,
     project: &str,

@@ -36,7 +36,7 @@ pub enum Fault {
 
 /// State of the authentication of a call.
 pub enum Proof {
-    /// The call is authenticated without the body.
+    /// The authentication of the call has succeeded without the body.
     Given,
     Sha256(&'static str, Box<Hmac<Sha256>>, Vec<u8>),
     Sha512(&'static str, Box<Hmac<Sha512>>, Vec<u8>),

@@ -23,7 +23,7 @@ use crate::source::{Origin, Resolved, Unavailable, program};
 
 /// The API group of the Flux sources.
 pub const GROUP: &str = "source.toolkit.fluxcd.io";
-/// Kind of the Git repositories of [`GROUP`].
+/// Kind of Git repositories in [`GROUP`].
 const GIT: &str = "GitRepository";
 /// Kinds of [`GROUP`] to which a reference without `apiVersion` can refer.
 pub const KINDS: [&str; 4] = [GIT, "OCIRepository", "Bucket", "ExternalArtifact"];
@@ -161,8 +161,8 @@ impl Sources {
                 return Err(Unavailable::NotYet(message));
             }
             Ok(Err(Error::Api(status))) if status.code == 403 => {
-                // Invalidates the cache, because the API server also returns 403 if both the CRD and the permission to
-                // read its objects were removed.
+                // Invalidates the cache, because the API server also returns 403 if an administrator has removed the
+                // CRD together with the permission to read its objects.
                 self.kinds.invalidate().await;
                 return Err(missing_permission(&resource, &status.message));
             }
@@ -257,9 +257,9 @@ pub fn parse_kind(text: &str) -> GroupKind {
     }
 }
 
-/// Returns an identifier of the files in an artifact: the checksum of the revision, and a digest of the options that
-/// select files, such as `ignore` and included repositories. A change to these options changes the files, but not the
-/// revision.
+/// Returns an identifier of the files in an artifact. The identifier consists of the checksum of the revision and a
+/// digest of the options that select files, such as `ignore` and included repositories. A change to these options
+/// changes the files, but not the revision.
 fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     let revision = Revision::parse(revision);
     let checksum = revision.checksum()?;

@@ -1,5 +1,4 @@
-//! Inline sources: sources that are defined in a Workspace or in the `workspaceTemplate` of a Stack. This module
-//! performs no I/O.
+//! Inline sources, which a Workspace or the `workspaceTemplate` of a Stack defines. This module performs no I/O.
 
 use serde::Deserialize;
 use serde_json::Value;

@@ -60,7 +60,7 @@ struct Table {
     served: HashMap<GroupKind, Served>,
     /// Time of the last discovery request.
     discovered: Option<Instant>,
-    /// Whether the cached kinds were invalidated.
+    /// Whether the next lookup must repeat the discovery request.
     is_stale: bool,
     /// The error of the last discovery request.
     failure: Option<String>,

@@ -31,9 +31,9 @@ pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
     }
 }
 
-/// Returns the source of a Stack that refers to neither an object nor a repository: the inline source in the
-/// `workspaceTemplate`, or the files of the init containers if no inline source is set. Returns `None` if the Stack
-/// refers to an object or a repository.
+/// Returns the source of a Stack that refers to neither an object nor a repository. This source is the inline source in
+/// the `workspaceTemplate`, if any, or otherwise the files of the init containers. Returns `None` if the Stack refers
+/// to an object or a repository.
 pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable> {
     let inline = template_source(spec)?;
     let object = [

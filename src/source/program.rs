@@ -60,7 +60,7 @@ pub fn listed(sentences: &[String]) -> String {
     format!("{}{more}", shown.join("; "))
 }
 
-/// The reason why a Program cannot be rendered as an artifact.
+/// The reason why rendering a Program as an artifact failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     #[error("failed to render the project file: {0}")]

@@ -52,13 +52,14 @@ impl Fetcher {
     }
 
     /// Returns the artifact with this digest and grants the namespace access to it. Uses the stored artifact if the
-    /// namespace already has access or if the artifact was downloaded from the same URL before. Otherwise, downloads
-    /// the artifact from the URL. Concurrent calls with the same digest and URL share one download and its result.
+    /// namespace already has access or if this process has downloaded the artifact from the same URL. Otherwise,
+    /// downloads the artifact from the URL. Concurrent calls with the same digest and URL share one download and its
+    /// result.
     ///
     /// # Errors
     /// Fails if the URL is not allowed, if the server does not serve the artifact, or if the download times out. Also
-    /// fails if the response has a wrong digest or exceeds the size limit, or if the artifact cannot be stored. Retries
-    /// once if the connection breaks. The caller is responsible for all other retries. After a response with a
+    /// fails if the response has a wrong digest or exceeds the size limit, or if the store cannot store the artifact.
+    /// Retries once if the connection breaks. The caller is responsible for all other retries. After a response with a
     /// `Retry-After` header, calls for the same URL fail without a request until the time in the header.
     pub async fn fetch(&self, url: &str, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
         let store = &self.shared.store;
@@ -92,7 +93,7 @@ impl Fetcher {
     /// Stores an artifact that the controller built from objects of the namespace.
     ///
     /// # Errors
-    /// Fails if the artifact cannot be stored.
+    /// Fails if the store cannot store the artifact.
     pub async fn keep(&self, bytes: &Arc<[u8]>, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
         let matches = Digest::of_reader(digest.algorithm(), &bytes[..]).is_ok_and(|found| digest.verify(&found));
         if matches && let Some(artifact) = self.shared.stored(digest).await? {

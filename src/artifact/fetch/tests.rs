@@ -97,7 +97,7 @@ async fn a_namespace_is_granted_a_stored_artifact_only_if_its_url_serves_it() {
     let other = Server::start(|_| Response::ok(b"artifact")).await;
     assert!(fixture.fetcher.fetch(&other.url("/b"), &digest, "team-b").await.unwrap().downloaded);
     assert!(fixture.store.is_granted(&digest, "team-b"));
-    // An artifact is downloaded once even if several namespaces refer to its source.
+    // The fetcher downloads an artifact once even if several namespaces refer to the source of the artifact.
     let third = fixture.fetcher.fetch(&url, &digest, "team-c").await.unwrap();
     assert!(!third.downloaded && fixture.store.is_granted(&digest, "team-c"));
     assert_eq!((server.count(), other.count(), fixture.store.usage().artifacts), (1, 1, 1));

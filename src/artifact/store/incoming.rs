@@ -14,7 +14,8 @@ use super::index::{Blob, Grants, Index, Pinned, State, StoreError, file_name};
 /// An incomplete artifact. Dropping this value without a commit removes the file of the artifact.
 #[derive(Debug)]
 pub struct Incoming {
-    // The order of the fields determines the drop order: the file is removed before its reserved space is released.
+    // The order of the fields is the drop order. The file must be dropped first, so that its removal precedes the
+    // release of the reserved space.
     file: NamedTempFile,
     reservation: Reservation,
     hasher: Hasher,

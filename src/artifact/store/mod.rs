@@ -47,7 +47,7 @@ impl Store {
     /// artifacts never exceeds `capacity_bytes`.
     ///
     /// # Errors
-    /// Fails if the directory cannot be prepared or if another process has the store open.
+    /// Fails if the preparation of the directory fails or if another process has opened the store.
     pub fn open(directory: &Path, capacity_bytes: u64) -> Result<Self, StoreError> {
         let failed = |cause| StoreError::Prepare { path: directory.to_owned(), cause };
         let complete = directory.join("complete");
@@ -130,7 +130,7 @@ impl Store {
         if self.is_granted(digest, namespace) { self.open_artifact(digest) } else { Ok(None) }
     }
 
-    /// Records that the artifact was downloaded from this URL.
+    /// Records that this process has downloaded the artifact from this URL.
     pub(super) fn record_url(&self, digest: &Digest, url: &str) {
         let mut state = self.index.lock();
         let Some(entry) = state.entries.get_mut(digest).filter(|entry| !entry.urls.iter().any(|known| known == url))

@@ -419,7 +419,7 @@ proptest! {
         entries in prop::collection::vec((0..3_u8, names(), names()), 1..12)
     ) {
         let place = Place::new();
-        // Skips rejected entries, so that the remaining entries are unpacked.
+        // Keeps only the entries that `unpack` accepts, so that the archive with these entries is unpacked.
         let mut kept = Tar::default();
         for (kind, name, target) in entries {
             let next = Tar(kept.0.clone());

@@ -13,7 +13,7 @@ use cap_std::fs::{Dir, DirBuilder, DirBuilderExt, File, FileType, OpenOptions, O
 use super::super::quote::quoted_bytes;
 use super::super::rules::{EntryName, Limits, LinkError, NameError};
 
-/// The reason why unpacking failed. The caller must remove the files that were created before the error.
+/// The reason why unpacking failed. The caller must remove the files that already exist in the destination.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     #[error("failed to unpack into {path}: {why}")]
@@ -223,7 +223,7 @@ impl<'limits> TreeWriter<'limits> {
     }
 }
 
-/// The reason why a file could not be unpacked.
+/// The reason why unpacking a file failed.
 pub(super) enum FileError {
     /// Reading the archive failed. The caller determines the reason.
     Archive(io::Error),

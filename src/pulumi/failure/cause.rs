@@ -12,9 +12,9 @@ const SERVER_EXCEPTION: &str = "Exception calling application: ";
 /// Beginning and end of an error about a planned operation that did not take place.
 const UNSEEN: (&str, &str) = ("expected resource operations for ", " but none were seen");
 
-/// Returns the causes of a failure from the first non-empty source. The sources in order of precedence: the errors of
-/// the engine, the errors of the CLI, stderr of the program, the exit code of the program, the generic errors of the
-/// engine, and the last lines of the output.
+/// Returns the causes of a failure from the first non-empty source. The sources in order of precedence are the errors
+/// of the engine, the errors of the CLI, stderr and the exit code of the program, the generic errors of the engine, and
+/// the last lines of the output.
 pub(super) fn cause_lines(
     exit: Exit,
     stdout: &str,

@@ -104,8 +104,8 @@ fn npm_error(line: &str) -> Option<&str> {
 }
 
 /// Returns the error of pip with details from other lines: the location in the requirements file, or the exception of a
-/// failed build. If the package index rejected the credentials, returns the warning about the credentials, because in
-/// this case, the error of pip only states that pip found no package.
+/// failed build. If the package index rejected the credentials, returns the warning about the credentials: the error of
+/// pip only states that pip found no package.
 fn of_pip(lines: &[&str]) -> Option<String> {
     let refusal = lines.iter().filter_map(|line| line.strip_prefix("WARNING: ")).find(|line| line.contains(REFUSAL));
     if let Some(refusal) = refusal {

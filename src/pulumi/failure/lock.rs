@@ -27,7 +27,7 @@ pub struct ExitedProcess {
     pub pid: u32,
     /// Start of the run, in milliseconds since 1970.
     pub started: i64,
-    /// A time at which the process had already exited, in milliseconds since 1970.
+    /// A time after the exit of the process, in milliseconds since 1970.
     pub ended: i64,
     /// URL of the update of the process in Pulumi Cloud, if known.
     pub permalink: Option<String>,

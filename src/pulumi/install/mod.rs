@@ -50,8 +50,8 @@ pub struct Installed {
 impl InstallPlan {
     /// Returns how to reuse the dependencies of the previous source.
     ///
-    /// Installed packages are copied only if the package manager removes packages that are no longer needed, or if the
-    /// inputs of the installation are unchanged.
+    /// A copy of the installed packages requires a package manager that removes unneeded packages, or unchanged inputs
+    /// of the installation.
     pub fn carry(&self, before: Option<&Installed>) -> Carry {
         let Some(before) = before else { return Carry::Nothing };
         let is_equal = before.key == self.installed.key;

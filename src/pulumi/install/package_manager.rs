@@ -56,8 +56,8 @@ impl ProjectInSource<'_> {
         text(&self.project.runtime_options, name)
     }
 
-    /// Returns the directories in which package managers search for their files. These are the directories of the
-    /// program and of the project, and all their parents up to the root of the source.
+    /// Returns the directories in which package managers search for their files: the directories of the program and of
+    /// the project, and all their parents up to the root of the source.
     pub fn directories(&self) -> Vec<PathBuf> {
         // `main` is a directory or a file.
         let main = inside(&self.directory.join(self.project.main.as_deref().unwrap_or_default()));

@@ -66,7 +66,7 @@ impl Budget {
     /// Creates the budget of a connection. `what` describes the purpose of the connection in error messages.
     ///
     /// # Errors
-    /// Fails if the async runtime cannot be started.
+    /// Fails if the start of the async runtime fails.
     pub fn new(what: &'static str, terms: Terms) -> Result<Self, GitError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let failed = |error: io::Error| GitError::Protocol(format!("failed to start the async runtime: {error}"));
@@ -117,7 +117,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Waits for `work`. Fails when either `READ_TIMEOUT` or the time limit of the connection is exceeded.
+    /// Waits for `work`. Fails after `READ_TIMEOUT` or when the time limit of the connection expires.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let timeout = left.min(READ_TIMEOUT);
@@ -153,7 +153,7 @@ impl Budget {
 /// Maximum number of characters of external text in a message.
 const MAX_QUOTED: usize = 300;
 
-/// Converts external text for a message: to a single line of limited length without control characters.
+/// Converts external text to a single line for a message. Removes control characters and limits the length.
 pub fn one_line(text: &str) -> String {
     let clean: Vec<&str> =
         text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty()).collect();

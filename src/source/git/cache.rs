@@ -64,7 +64,7 @@ struct Repository {
     /// Whether a follower waits for the content of the tip.
     needs_content: bool,
     notify: Arc<Notify>,
-    /// Token that is canceled when the last follower is removed.
+    /// Token that the cache cancels with the removal of the last follower.
     abandoned: CancellationToken,
 }
 
@@ -116,7 +116,7 @@ impl Cache {
         is_new
     }
 
-    /// Returns the current result for a follower that was added with [`Cache::add_follower`].
+    /// Returns the current result for a follower. The caller must first add the follower with [`Cache::add_follower`].
     pub fn resolve(
         &mut self,
         follower: &Follower,
@@ -146,8 +146,8 @@ impl Cache {
         }
     }
 
-    /// Returns a token that is canceled when the last follower of the repository is removed. The cancellation ends the
-    /// action in progress.
+    /// Returns a token that the cache cancels with the removal of the last follower of the repository. The cancellation
+    /// ends the action in progress.
     pub fn abandoned(&self, key: &Key) -> CancellationToken {
         self.repositories.get(key).map(|repository| repository.abandoned.clone()).unwrap_or_default()
     }
@@ -183,8 +183,8 @@ impl Cache {
         }
     }
 
-    /// Returns whether no follower waits for the current query. This is the case if the cached tip is valid and already
-    /// covers `requests`, the number of requests that the query covers.
+    /// Returns whether no follower waits for the current query: the cached tip is valid, and the last response already
+    /// covers the `requests` requests of the query.
     pub fn is_tip_sufficient(&self, key: &Key, requests: u64) -> bool {
         let repository = self.repositories.get(key).filter(|repository| matches!(repository.tip, Some(Ok(_))));
         repository.is_some_and(|repository| repository.completed_requests >= requests)

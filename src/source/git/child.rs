@@ -1,6 +1,7 @@
 //! The child processes that parse all data from Git servers. The controller starts a child process with resource limits
 //! for each task. The child process reads its limits, the task and the credentials from stdin, and writes its response
-//! to stdout. This module contains both the code that starts a child process and the code that runs in it.
+//! to stdout. This module contains both the code that starts a child process and the code that runs in the child
+//! process.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;

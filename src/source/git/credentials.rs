@@ -121,7 +121,7 @@ impl AccessReader {
         Self { client, clients: Clients::from_environment(), tokens: Tokens::default(), trust, local_addresses }
     }
 
-    /// Reads the Secrets to which `key` refers, and the host keys or certificates that are trusted for all Stacks.
+    /// Reads the Secrets to which `key` refers, and the trusted host keys or certificates for all Stacks.
     pub async fn read(&self, key: &Key) -> Result<Access, GitError> {
         let Credentials { login, known_hosts, authorities } = read(&self.client, key).await?;
         match (login, key.repository.location()) {

@@ -105,8 +105,8 @@ impl Selection {
     }
 }
 
-/// Rules in the format of `.gitignore`. Later rules take precedence, so the rules of a subdirectory are added after the
-/// rules of its parent.
+/// Rules in the format of `.gitignore`. Later rules take precedence, so the caller must add the rules of a subdirectory
+/// after the rules of its parent.
 #[derive(Debug, Default)]
 pub(super) struct Rules(Vec<Rule>);
 

@@ -14,8 +14,8 @@ const MAX_LENGTH: usize = 256;
 #[serde(try_from = "String", into = "String")]
 pub struct SemverRange {
     text: String,
-    /// The alternatives, which `||` separates in the string. A version is in the range if at least one alternative
-    /// matches.
+    /// The alternatives that `||` separates in the text of the range. A version is in the range if at least one
+    /// alternative matches.
     alternatives: Vec<VersionReq>,
 }
 

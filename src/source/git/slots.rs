@@ -38,8 +38,8 @@ struct Limits {
     slow_limits: SlowLimits,
 }
 
-/// The maximum delay of a task compared to a task with the data rate [`MIN_RATE`]. The limits apply only while another
-/// namespace waits, is not light, and holds no slot.
+/// The maximum lag of a task behind the data rate [`MIN_RATE`]. The limits apply only while another namespace waits, is
+/// not light, and holds no slot.
 #[derive(Clone, Copy, Debug)]
 struct SlowLimits {
     /// Limit for a task of a namespace that holds several slots.
@@ -67,7 +67,7 @@ const FETCHES: Limits = Limits {
 /// Half-life of the slot time of released slots.
 const HALF_LIFE: Duration = Duration::from_secs(30);
 /// Minimum difference in slot time for a preemption. A task ends early for a waiting light namespace only if the slot
-/// time of its own namespace exceeds the slot time of the waiting namespace by this difference.
+/// time of its own namespace exceeds the slot time of the waiting namespace by at least this difference.
 const PREEMPTION: Duration = Duration::from_secs(1);
 /// Maximum number of attempts that ended early for work that may use the reserved slot.
 const MAX_ENDED_RESERVED: u32 = 1;
@@ -360,8 +360,8 @@ impl Common {
         let without_slot = self.waiting.values().filter(|waiting| self.holds(&waiting.namespace) == 0);
         let (light, others): (Vec<_>, Vec<_>) =
             without_slot.partition(|waiting| self.may_have_reserved(waiting, limits, now));
-        // Requires a larger difference if many namespaces start tasks simultaneously, for example after a restart: in
-        // this case, ending tasks early would only waste work.
+        // Requires a larger difference if many namespaces start tasks simultaneously, for example after a restart. With
+        // the usual difference, tasks would end early and their work would be lost.
         let excess = if light.len() > limits.total { limits.light } else { PREEMPTION };
         let preempted = light.iter().find_map(|waiting| self.task_to_preempt(&waiting.namespace, limits, excess, now));
         preempted.or_else(|| if others.is_empty() { None } else { self.slow_task_to_end(limits.slow_limits, now) })

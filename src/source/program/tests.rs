@@ -115,7 +115,7 @@ fn the_artifact_bytes_depend_only_on_the_program_content() {
     assert_ne!(made.digest, other.digest);
 }
 
-/// Returns a program with one bucket. The fields in `more` are added to the bucket.
+/// Returns a program with one bucket. Adds the fields in `more` to the bucket.
 fn bucket(more: Value) -> Value {
     let mut resource = json!({"type": "aws:s3:Bucket"});
     for (key, value) in more.as_object().expect("JSON object") {
