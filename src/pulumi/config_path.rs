@@ -87,7 +87,7 @@ fn entry<'a>(within: &'a mut Mapping, name: &str) -> &'a mut Node {
         within.push((Scalar { text: name.to_owned(), plain: true }, null()));
         within.len() - 1
     });
-    #[expect(clippy::indexing_slicing, reason = "the index is from `position` or of the pushed entry")]
+    #[expect(clippy::indexing_slicing, reason = "the index comes from `position` or belongs to the pushed entry")]
     &mut within[position].1
 }
 

@@ -264,8 +264,8 @@ fn yaml_scalar(scalar: &Scalar) -> String {
     quoted(&scalar.text)
 }
 
-/// Returns whether a YAML parser may parse this plain scalar as a type other than string. Plain scalars of other types
-/// consist only of ASCII letters, digits, spaces and some punctuation characters.
+/// Returns whether a YAML parser could parse this text, as a plain scalar, as a type other than string. Plain scalars
+/// of other types consist only of ASCII letters, digits, spaces and some punctuation characters.
 fn may_have_a_type(text: &str) -> bool {
     !text.is_empty()
         && text.chars().all(|character| character.is_ascii_alphanumeric() || "+-._:~< ".contains(character))

@@ -142,7 +142,7 @@ mod tests {
     fn outputs_without_secrets_need_no_cli_call() {
         let outputs = events(json!({"port": 8080, "hosts": ["a"]}));
         assert!(!need_values(&outputs));
-        assert_eq!(combine(&outputs, &BTreeMap::new()).expect("none is hidden"), outputs);
+        assert_eq!(combine(&outputs, &BTreeMap::new()).expect("no output is hidden"), outputs);
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
         let outputs = events(json!({"token": masked()}));
         let error = combine(&outputs, &BTreeMap::new()).expect_err("should report the missing output");
         assert_eq!(error.to_string(), "`pulumi stack output` printed no value for output \"token\"");
-        let error = parse(b"\"hunter2\"").expect_err("should reject a value that is no object");
+        let error = parse(b"\"hunter2\"").expect_err("should reject a value that is not an object");
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 

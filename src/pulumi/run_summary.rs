@@ -203,7 +203,7 @@ impl RunSummary {
         self.seen.is_full() || self.seen.contains(urn)
     }
 
-    /// Returns whether the run has emitted an event. The engine of a failed run without events has not started.
+    /// Returns whether the run has emitted an event. If a run fails without events, the engine has not started.
     pub fn began(&self) -> bool {
         self.began
     }

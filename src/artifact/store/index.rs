@@ -283,7 +283,7 @@ mod tests {
         assert_eq!([again.has("team-a"), again.has("team-b"), again.has("team-bc")], [true, false, false]);
         again.remove().expect("removed");
         assert!(!Grants::read(path).has("team-a"));
-        again.remove().expect("removing it again succeeds");
+        again.remove().expect("a second removal succeeds");
     }
 
     #[test]

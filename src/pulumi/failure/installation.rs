@@ -147,7 +147,7 @@ fn of_go(lines: &[&str]) -> Option<String> {
     lines.iter().find(is_go).map(|line| (*line).to_owned())
 }
 
-/// Returns whether a line of the go command precedes a package that the command cannot provide.
+/// Returns whether a line of the go command precedes the name of a package that the command cannot provide.
 fn is_go_import(line: &str) -> bool {
     line.starts_with("go: ") && line.ends_with(" imports")
 }

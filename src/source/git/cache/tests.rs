@@ -1,4 +1,4 @@
-//! Tests for the cache: when it queries a server, which followers wait, and which followers it reconciles.
+//! Tests for the cache: when the server must be queried, which followers wait, and which followers are reconciled.
 
 use serde_json::{Value, json};
 
