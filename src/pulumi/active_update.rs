@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::console;
 use super::failure::lock::ExitedProcess;
 
-/// Maximum length of a text from Pulumi Cloud in a message, in bytes.
+/// Maximum number of bytes that a message contains from a text of Pulumi Cloud.
 const MAX_TEXT: usize = 256;
 /// Maximum difference between the clocks of Pulumi Cloud and the node, in milliseconds. If the difference is larger,
 /// the agent does not cancel an interrupted update, and Pulumi Cloud ends the update when its lease expires.
@@ -19,7 +19,7 @@ const AUTHOR_LABEL: &str = "Requested By: ";
 /// Label before the URL in the output of `pulumi stack`.
 const URL_LABEL: &str = "More information at: ";
 
-/// Update in progress.
+/// An update in progress in Pulumi Cloud.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActiveUpdate {
     /// Number of the update in the history of the stack.

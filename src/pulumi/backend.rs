@@ -28,7 +28,7 @@ pub fn check(url: &str) -> Result<(), String> {
     ))
 }
 
-/// Returns whether a backend URL is a URL of Pulumi Cloud or of a self-hosted Pulumi Cloud.
+/// Returns whether a backend URL refers to Pulumi Cloud, including self-hosted Pulumi Cloud.
 pub fn is_pulumi_cloud(url: &str) -> bool {
     let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     scheme.is_some_and(|scheme| matches!(scheme.as_str(), "http" | "https"))
@@ -72,8 +72,8 @@ pub fn normalized(url: &str) -> String {
     format!("{location}?{}", parameters.join("&"))
 }
 
-/// Returns an HTTP URL with its scheme and its host in lower case, and without the default port, the dot after the host
-/// and the slash at the end.
+/// Returns an HTTP URL with the scheme and the host in lower case. Removes the default port, the trailing dot of the
+/// host and the trailing slash.
 fn without_default_port(url: &str) -> String {
     let (scheme, location) = url.split_once("://").unwrap_or(("https", url));
     let (authority, path) = location.split_once('/').unwrap_or((location, ""));

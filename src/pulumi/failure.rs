@@ -59,7 +59,7 @@ pub struct Failure {
 }
 
 /// Classifies a failed CLI call. `stdout_tail` and `stderr_tail` are the last parts of the output of the call. `run` is
-/// the summary of its event log, and is empty for a call without an event log.
+/// the summary of the event log, and is empty for a call without an event log.
 pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSummary) -> Failure {
     let stderr = error_text(stderr_tail);
     let kind = kind(exit, &stderr, run);

@@ -17,7 +17,7 @@ use super::document::{self, Mapping, Node, Scalar};
 const ENCRYPTION_HEADER: [&str; 3] = ["secretsprovider", "encryptedkey", "encryptionsalt"];
 const CONFIG: &str = "config";
 const ENVIRONMENT: &str = "environment";
-/// Key of an encrypted value: an object with only this key.
+/// The only key of an object that represents an encrypted value.
 const SECURE: &str = "secure";
 /// Config key of the tags of the stack. The value is an object of strings. The CLI adds the tags to the stack in Pulumi
 /// Cloud.

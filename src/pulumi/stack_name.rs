@@ -61,10 +61,9 @@ impl Qualified<'_> {
         Some(format!("{}/{}", self.organization_of(applied)?, self.name))
     }
 
-    /// Returns the organization of `applied` in Pulumi Cloud, if `applied` is the same stack. Callers need this
-    /// organization for a name without an organization: Pulumi Cloud would select the default organization of the
-    /// current user, which can change. Returns `None` if the name of this stack contains an organization, or if the
-    /// organization of `applied` is unknown.
+    /// Returns the organization of `applied` in Pulumi Cloud, if `applied` is the same stack. For a name without an
+    /// organization, Pulumi Cloud would select the default organization of the current user, which can change. Returns
+    /// `None` if the name of this stack contains an organization, or if the organization of `applied` is unknown.
     pub fn organization_of<'a>(&self, applied: &Qualified<'a>) -> Option<&'a str> {
         let is_in_cloud = applied.backend.is_some_and(backend::is_pulumi_cloud);
         let is_needed = is_in_cloud && parts(self.name).organization.is_none() && !self.differs_from(applied);

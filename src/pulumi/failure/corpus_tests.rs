@@ -13,7 +13,7 @@ use crate::pulumi::run_summary::summary_of;
 
 /// Minimum number of recordings for each language.
 const MIN_RECORDINGS: usize = 20;
-/// Maximum length of the first line in bytes, so that the tables of `kubectl` are readable.
+/// Maximum length of the first line in bytes. A longer line would make the tables of `kubectl` unreadable.
 const MAX_HEADLINE: usize = 300;
 const MAX_LINES: usize = 40;
 

@@ -28,8 +28,8 @@ const DEVIATION: &str = "the run deviated from its plan";
 /// End of each message about a deviation.
 const NEXT: &str = "the controller makes a new plan";
 
-/// Returns the message for users if a failed `up` has deviated from its plan. `stderr_tail` is the last part of stderr
-/// of the `up`. `unnamed` describes the resources whose URN the engine omits from its errors.
+/// Returns the message for users if a failed `up` has deviated from its plan. `stderr_tail` is the last part of the
+/// error output of the CLI. `unnamed` describes the resources whose URN the engine omits from its errors.
 pub fn violation(stderr_tail: &str, run: &RunSummary, unnamed: Option<&str>) -> Option<String> {
     let stderr = error_text(stderr_tail);
     if !run.began() {

@@ -39,7 +39,7 @@ fn is_local(address: IpAddr) -> bool {
     }
 }
 
-/// A DNS resolver for the HTTP client that removes blocked addresses.
+/// A DNS resolver that removes blocked addresses from the results. The HTTP client uses this resolver.
 #[derive(Debug)]
 pub struct Resolver {
     /// Host names of proxies. A proxy may have any address, because the administrator of the controller configures the

@@ -66,7 +66,7 @@ impl Budget {
     /// Creates the budget of a connection. `what` describes the purpose of the connection in error messages.
     ///
     /// # Errors
-    /// Fails if the start of the async runtime fails.
+    /// Fails if the async runtime cannot start.
     pub fn new(what: &'static str, terms: Terms) -> Result<Self, GitError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let failed = |error: io::Error| GitError::Protocol(format!("failed to start the async runtime: {error}"));

@@ -28,7 +28,7 @@ const MAX_IGNORE_FILE: usize = 256 << 10;
 const LFS_POINTER: (&[u8], usize) = (b"version https://git-lfs.github.com/spec/v1\n", 1024);
 /// Maximum number of names in a warning.
 const MAX_LISTED: usize = 5;
-/// Maximum nesting depth of directories: the limit for names in an archive.
+/// Maximum nesting depth of directories, which equals the limit for names in an archive.
 const MAX_DEPTH: usize = 64;
 /// Maximum number of matching steps for all `.sourceignore` files of a commit. The same limit applies to the path lists
 /// of all Stacks together. This number of steps takes several seconds.
@@ -156,8 +156,8 @@ struct Walk<'a> {
     objects: Objects<'a>,
     archive: Archive<BufWriter<LimitedFile>>,
     entries_left: u64,
-    /// Number of additional entries that the commit may contain. Ignored entries do not count. Submodules and omitted
-    /// links count.
+    /// Number of additional entries that the commit may contain. Ignored entries do not count toward this number, but
+    /// submodules and omitted links do.
     kept_left: u64,
     entry_limit: u64,
     ignore: Rules,

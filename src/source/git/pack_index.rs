@@ -100,7 +100,7 @@ fn slice(range: EntryRange, pack: &data::File<MMap>) -> Option<&[u8]> {
     pack.entry_slice(range)
 }
 
-/// An iterator over the entries of a pack that limits the sum of their decoded sizes.
+/// An iterator over the entries of a pack. Limits the sum of the decoded sizes of the entries.
 struct Metered<'a, Entries> {
     entries: Entries,
     pack: &'a data::File<MMap>,

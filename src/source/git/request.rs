@@ -22,7 +22,7 @@ pub enum Request {
     List(List),
     /// Fetches a commit into a directory. The response is empty.
     Download(Download),
-    /// Packs the files of a commit that was fetched into a directory. The response is [`Packed`].
+    /// Packs the files of a commit in the directory of an earlier fetch. The response is [`Packed`].
     Pack(Pack),
 }
 

@@ -1,8 +1,8 @@
 //! Limits the number of concurrent tasks of all repositories. Each task requires a slot. The slot belongs to a
 //! namespace whose Stacks or Workspaces use the repository of the task.
 //!
-//! The slot time of a namespace is the total time that its tasks have spent in slots. The slot time of released slots
-//! decays by half in each [`HALF_LIFE`]. A namespace is light if its slot time is shorter than [`Limits::light`].
+//! The slot time of a namespace is the total duration of the slots that its tasks have held. The slot time of released
+//! slots decays by half in each [`HALF_LIFE`]. A namespace is light if its slot time is shorter than [`Limits::light`].
 //!
 //! A task waits until its namespace is below the limit per namespace, and then waits for a common slot. A free slot
 //! goes to the waiting namespace that holds the fewest slots. Among namespaces with the same number of slots, light
@@ -139,7 +139,7 @@ struct Common {
 #[derive(Debug)]
 struct Waiting {
     namespace: String,
-    /// Number of consecutive attempts at the same work that ended early.
+    /// Number of consecutive attempts that ended early for the same work.
     ended: u32,
     granted: Arc<Notify>,
 }
@@ -191,7 +191,7 @@ impl Drop for Slot {
 
 /// Waits for a slot in the queues of all `namespaces` simultaneously, and returns the first granted slot. A namespace
 /// without free slots therefore does not delay the other namespaces that use the same repository. `ended` is the number
-/// of consecutive attempts at the same work that ended early.
+/// of consecutive attempts that ended early for the same work.
 pub(super) async fn of_any(slots: &TaskSlots, namespaces: &[String], ended: u32) -> Result<Slot, GitError> {
     let waits = namespaces.iter().map(|namespace| slots.acquire(namespace, ended).boxed());
     let acquired = match namespaces {
@@ -229,7 +229,7 @@ impl TaskSlots {
 impl Slot {
     /// Runs the work. If the work must end early because another namespace waits, drops the future `work` and thereby
     /// kills its child process. `received` returns the number of received bytes, if known. `ended` is the number of
-    /// consecutive attempts at the same work that ended early. Each of these attempts doubles the slow limits, up to
+    /// consecutive attempts that ended early for the same work. Each of these attempts doubles the slow limits, up to
     /// [`MAX_DOUBLINGS`] times, so that work with a slow server completes eventually.
     pub(super) async fn run<T>(
         &self,

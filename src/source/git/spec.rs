@@ -106,12 +106,12 @@ impl RepositorySpec {
     }
 }
 
-/// Returns whether any field of a Stack selects a Git repository as its source.
+/// Returns whether any field of a Stack selects a Git repository as the source.
 pub fn has_git_fields(spec: &StackSpec) -> bool {
     field(spec).is_some()
 }
 
-/// Returns the first field of a Stack that selects a Git repository as its source.
+/// Returns the first field of a Stack that selects a Git repository as the source.
 pub fn field(spec: &StackSpec) -> Option<&'static str> {
     let fields = [
         ("projectRepo", spec.project_repo.is_some()),

@@ -1,4 +1,4 @@
-//! Validates a Program without providers. This module performs no I/O.
+//! Validates a Program without loading providers. This module performs no I/O.
 //!
 //! A problem is an error that makes the Program invalid for every stack. A need is a requirement for the stack config,
 //! which can define names and values that the Program does not declare.

@@ -74,7 +74,8 @@ fn a_lock_belongs_to_an_exited_process_only_if_every_field_matches() {
         (error(1, &[(host, 43, during)]), false),
         // A lock with another process ID, at the time of this run.
         (error(1, &[(host, 41, during)]), false),
-        // Several locks, with equal or different holders. The message can list fewer locks than it counts.
+        // Several locks, with equal or different holders. The number of listed locks can differ from the reported
+        // number.
         (error(2, &[(host, 42, during), (host, 42, during)]), false),
         (error(2, &[(host, 42, during), ("laptop", 7, during)]), false),
         (error(2, &[(host, 42, during)]), false),
