@@ -134,8 +134,8 @@ impl Project {
         Project::parse(&file, &text)
     }
 
-    /// Reads the file of the policy pack in a directory. The file has the same fields as a project file, except for the
-    /// name.
+    /// Reads the file of the policy pack in a directory. The file contains a runtime and options like a project file,
+    /// but no name.
     pub fn read_policy_pack(directory: &Path) -> Result<Project, ProjectError> {
         let file = POLICY_PACK_FILES.iter().map(|name| directory.join(name)).find(|file| file.exists());
         let file = file.ok_or_else(|| ProjectError::Missing { directory: directory.to_owned() })?;

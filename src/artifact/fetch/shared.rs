@@ -93,8 +93,8 @@ impl Drop for InProgressGuard {
     }
 }
 
-/// The future result of a download, shared by all callers. The download progresses while at least one caller polls the
-/// future. Dropping the last clone cancels the download.
+/// The future of a download. All callers of the download share this future. The download progresses while at least one
+/// caller polls the future. Dropping the last clone cancels the download.
 pub(super) type SharedDownload = SharedFuture<BoxFuture<'static, Result<Pinned, FetchError>>>;
 
 /// Downloads in progress.

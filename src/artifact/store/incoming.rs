@@ -50,8 +50,8 @@ impl Incoming {
         self.file.path()
     }
 
-    /// Hashes the bytes that another process wrote to the file and reserves space for them. Evicts older artifacts if
-    /// the store needs space.
+    /// Hashes the bytes that another process wrote to the file, and reserves space for these bytes. Evicts older
+    /// artifacts if the store needs space.
     ///
     /// # Errors
     /// Fails if the file is larger than `max_bytes` bytes, if artifacts in use fill the store, or if reading fails.

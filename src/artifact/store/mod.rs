@@ -37,7 +37,7 @@ pub struct Usage {
     pub artifacts: usize,
     /// Total size of the complete artifacts, in bytes.
     pub complete_bytes: u64,
-    /// Total size of the artifacts that are being written, in bytes.
+    /// Total size of the incomplete artifacts, in bytes.
     pub incoming_bytes: u64,
 }
 
