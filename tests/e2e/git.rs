@@ -107,7 +107,7 @@ fn repository_errors_are_reported_and_the_last_good_state_is_kept() {
         main.change(json!({"spec": {"branch": "dev"}})).await;
         let stack = main
             .until("to report that the branch is missing", WaitLimit::Reaction, |stack| {
-                reports(stack, "no branch or tag dev: its branches are main")
+                reports(stack, "no branch or tag dev: existing branches: main")
             })
             .await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "one"}));

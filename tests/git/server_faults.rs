@@ -111,7 +111,7 @@ async fn missing_refs_are_reported_and_found_after_the_next_push() {
     repository.write("Pulumi.yaml", "name: app\n");
     repository.commit();
     let error = controller.resolve_now(&fields, "one").await.expect_err("should report the missing branch");
-    assert!(error.contains("no branch or tag dev: its branches are main"), "{error}");
+    assert!(error.contains("no branch or tag dev: existing branches: main"), "{error}");
     repository.git(&["branch", "dev"]);
     controller.resolve_now(&fields, "two").await.unwrap();
     let gone = json!({"projectRepo": server.url(), "commit": "0123456789012345678901234567890123456789"});

@@ -126,9 +126,9 @@ impl Reference {
         }
         let shown = one_line(&first.join(", "));
         let existing = match (first.is_empty(), more) {
-            (true, _) => format!("it has no {what}"),
-            (false, 0) => format!("its {what} are {shown}"),
-            (false, more) => format!("its {what} are {shown} and {more} more"),
+            (true, _) => format!("no {what} exist"),
+            (false, 0) => format!("existing {what}: {shown}"),
+            (false, more) => format!("existing {what}: {shown} and {more} more"),
         };
         GitError::Reference(format!("repository has no {self}: {existing}"))
     }
@@ -212,7 +212,7 @@ mod tests {
         let none = Reference::Semver(SemverRange::parse(">=2").unwrap());
         assert_eq!(none.select(all.clone()), None);
         let message = none.missing(all).to_string();
-        assert_eq!(message, "repository has no tag in the range >=2: its tags are v1.2.0, v1.10.0, x");
+        assert_eq!(message, "repository has no tag in the range >=2: existing tags: v1.2.0, v1.10.0, x");
     }
 
     #[test]
@@ -220,9 +220,9 @@ mod tests {
         let message = |entries: &[(&str, &str)]| name("dev").missing(listed(entries)).to_string();
         assert_eq!(
             message(&[("HEAD", A), ("refs/heads/main", A)]),
-            "repository has no branch or tag dev: its branches are main"
+            "repository has no branch or tag dev: existing branches: main"
         );
-        assert_eq!(message(&[("refs/tags/v1", A)]), "repository has no branch or tag dev: it has no branches");
+        assert_eq!(message(&[("refs/tags/v1", A)]), "repository has no branch or tag dev: no branches exist");
         assert!(message(&[]).starts_with("repository is empty"));
         let many: Vec<(String, &str)> = (0..12).map(|n| (format!("refs/heads/b{n}"), A)).collect();
         let many: Vec<(&str, &str)> = many.iter().map(|(name, commit)| (name.as_str(), *commit)).collect();
