@@ -48,9 +48,9 @@ impl File {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunName {
     pub namespace: String,
-    /// Name of the Stack. For a run without a Stack, name of the Workspace.
+    /// Name of the Stack, or name of the Workspace if the run belongs to no Stack.
     pub stack: String,
-    /// UID of the Stack. For a run without a Stack, UID of the Workspace.
+    /// UID of the Stack, or UID of the Workspace if the run belongs to no Stack.
     pub stack_uid: String,
     /// Creation time of the Update.
     pub created: Timestamp,

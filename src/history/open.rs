@@ -27,7 +27,7 @@ const CONNECT_TIMEOUT: &str = "3 seconds";
 /// Parameters that an S3 URL may contain. Credentials are not permitted, because flags and the status of objects
 /// contain the URL.
 const S3_PARAMETERS: [&str; 4] = ["region", "endpoint", "allow_http", "virtual_hosted_style_request"];
-/// Parameters that an Azure URL may contain, without credentials.
+/// Parameters that an Azure URL may contain. Credentials are not permitted.
 const AZURE_PARAMETERS: [&str; 3] = ["account_name", "endpoint", "allow_http"];
 
 /// The reason why the URL of the history is invalid. The message completes the sentence "the URL must be …".

@@ -43,7 +43,7 @@ pub struct InstallPlan {
 pub struct Installed {
     /// Digest of all inputs of the installation.
     pub key: String,
-    /// Name of the package manager, such as `npm` or `uv`. If the package manager is unknown, name of the runtime.
+    /// Name of the package manager, such as `npm` or `uv`, or name of the runtime if the package manager is unknown.
     pub manager: String,
 }
 

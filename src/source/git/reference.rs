@@ -30,7 +30,7 @@ pub enum Reference {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub name: String,
-    /// Hash of the commit. For an annotated tag, hash of the commit to which the tag points.
+    /// Hash of the commit. For an annotated tag, this is the hash of the commit to which the tag points.
     pub commit: String,
 }
 
