@@ -6,7 +6,7 @@
 //! for an object removes the object, so readers receive only the version that the watch knows.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -164,8 +164,11 @@ fn compress<K: Serialize>(object: &K) -> Option<Box<[u8]>> {
     Some(encoder.finish().ok()?.into_boxed_slice())
 }
 
+/// Decompresses an object. The binary already contains a parser of the type for text, but none for readers.
 fn decompress<K: DeserializeOwned>(compressed: &[u8]) -> Option<K> {
-    serde_json::from_reader(DeflateDecoder::new(compressed)).ok()
+    let mut text = String::new();
+    DeflateDecoder::new(compressed).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
 }
 
 #[cfg(test)]
