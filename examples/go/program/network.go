@@ -12,7 +12,7 @@ import (
 type NetworkArgs struct {
 	// CIDR is the address range of the network, such as `10.20.0.0/16`.
 	CIDR string
-	// Zones are the zones, each of which has a subnet.
+	// Zones are the zones of the network. Each zone has a subnet.
 	Zones []string
 }
 

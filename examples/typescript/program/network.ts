@@ -3,7 +3,7 @@ import * as pulumi from "@pulumi/pulumi";
 export interface NetworkArgs {
     /** The address range of the network, such as `10.20.0.0/16`. */
     cidr: string;
-    /** The zones, each of which has a subnet. */
+    /** The zones of the network. Each zone has a subnet. */
     zones: string[];
 }
 
