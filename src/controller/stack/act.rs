@@ -83,8 +83,8 @@ pub async fn act(
         Action::WaitForDependencies(message, stale) => {
             waiting::wait_for_dependencies(stack, message, &stale, context, now).await
         }
-        // No status is written, because the expression can read the status. A change to the status would require
-        // another evaluation.
+        // The controller writes no status here, because the expression can read the status, and a changed status would
+        // require another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
         Action::AwaitApproval(message) => waiting::await_approval(stack, message, context, now).await,
         Action::ReportRejection(message) => stall(stack, waiting::PLAN_REJECTED, message, context, now).await,
@@ -100,7 +100,7 @@ pub async fn act(
 }
 
 /// Records the current values of the Flux annotations, and then renames the field managers of the operator. The rename
-/// is the last step, because the names of the field managers trigger the migration.
+/// is the last step: the migration repeats while a field manager still has its old name.
 async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, &pko_migration::adopted(stack), context).await?;
     let stack = written.unwrap_or_else(|| stack.clone());
@@ -156,8 +156,8 @@ async fn expire(stack: &Stack, message: &str, context: &Context, now: Timestamp)
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
-/// Removes the recorded run from the status, because its Update is not the Update that the controller creates. The run is
-/// then recorded again with another name.
+/// Removes the recorded run from the status, because another client has created or changed its Update. The controller
+/// then records the run again, with another name.
 async fn discard_update(stack: &Stack, message: String, context: &Context) -> Result<Next, ReconcileError> {
     let next = next_step(stack, &status::without_current_update(stack), context).await?;
     let event = Event::new(stack, EventKind::Warning, "UpdateDiscarded", message);
@@ -165,8 +165,8 @@ async fn discard_update(stack: &Stack, message: String, context: &Context) -> Re
     Ok(next)
 }
 
-/// Deletes the Update unless its run has started. An annotation is set before the deletion, because a deletion without
-/// this annotation counts as a cancellation by a user.
+/// Deletes the Update unless its run has started. First annotates the Update, because the controller treats the
+/// deletion of an Update without this annotation as a cancellation by a user.
 async fn revoke_update(
     observed: &Observed,
     message: String,
@@ -217,8 +217,8 @@ async fn cancel_drift_check(observed: &Observed, context: &Context, now: Timesta
     requeue(&observed.stack, &State::Working(message), None, context, now).await
 }
 
-/// Returns the Update of the recorded run, and adds its trace to the log lines. `stack` is the Stack with the record, which
-/// can be newer than that in `observed`.
+/// Returns the Update of the recorded run, and adds its trace to the log lines. `stack` contains the recorded run, and
+/// can be a newer version of the Stack in `observed`.
 fn recorded_update(
     stack: &Stack,
     observed: &Observed,
@@ -274,7 +274,7 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let recorded = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         let next = next_step(stack, &status, context).await?;
-        // If the write fails, it is repeated. An event before the write would be emitted twice.
+        // The event follows the write, because a failed write is retried, and the retry would repeat an earlier event.
         if recorded.is_some_and(drift::is_check) {
             run_events::checked(stack, &status).into_iter().for_each(|event| context.events.publish(event));
         }
@@ -284,8 +284,8 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let planned = result.and_then(|result| result.plan.as_ref());
     let violations = result.and_then(|result| result.policy_violations.as_ref());
     let events = run_events::recorded(stack, &status, planned, violations);
-    // If the process ends after the write of the status, no later reconciliation would emit this event. If the write fails,
-    // the event is repeated.
+    // This event precedes the write of the status. If the process ended between the write and the event, no later
+    // reconciliation would emit the event. If the write fails, the retry emits the event again.
     output_objects::event(stack, &status).into_iter().for_each(|event| context.events.publish(event));
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;
@@ -320,7 +320,7 @@ async fn apply_workspace(
     }
 }
 
-/// Replaces the Workspace. The state of the Stack does not change, so no status is written.
+/// Replaces the Workspace. Writes no status, because the state of the Stack does not change.
 async fn replace_workspace(
     observed: &Observed,
     desired: &Workspace,
@@ -333,8 +333,8 @@ async fn replace_workspace(
     }
 }
 
-/// Applies the Workspace. First takes over the ownership of the fields that the Pulumi Kubernetes Operator applied. The
-/// apply can then remove those fields that the Stack does not set.
+/// Applies the Workspace. First takes over the ownership of the fields that the Pulumi Kubernetes Operator applied, so
+/// that the apply removes fields that the Stack does not set.
 async fn put_workspace(
     observed: &Observed,
     desired: &Workspace,
@@ -364,7 +364,7 @@ async fn workspace_rejected(
     write_rejected(stack, error, context, now).await
 }
 
-/// Deletes the Workspace. The status already reports success.
+/// Deletes the Workspace after the status reports success.
 async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     let next = requeue(stack, &State::Done, Some(WATCHED_RETRY), context, now).await?;
@@ -405,19 +405,19 @@ async fn settle(
 }
 
 /// Removes the finalizer of the Stack from completed Updates whose results are in the status. Deletes all completed
-/// Updates except the newest `kept`.
+/// Updates except the `kept` newest ones.
 async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize) -> Result<(), ReconcileError> {
     let mut complete: Vec<_> = observed.updates.iter().filter(|u| u.is_complete()).collect();
     complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
     for update in &complete {
         match context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await {
-            // The write can conflict with the removal of the finalizer of the Update controller. The watch event of
-            // this removal requeues the Stack, and the next reconciliation retries the write.
+            // The write conflicts if the Update controller removes its own finalizer at the same time. The watch event
+            // of that removal requeues the Stack, and the next reconciliation retries the write.
             Err(error) if error.is_invalid() || error.is_conflict() => {}
             other => other?,
         }
     }
-    // The Update controller deletes Updates with `ttlAfterCompleted` after this time.
+    // The Update controller deletes an Update with `ttlAfterCompleted` when this time has elapsed.
     let is_ours = |update: &&&Arc<Update>| update.spec.ttl_after_completed.is_none();
     let older = complete.iter().filter(is_ours).skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none());
     let plan = observed.stack.status.as_ref().and_then(|status| status.plan.as_ref());
@@ -428,8 +428,8 @@ async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize)
     Ok(())
 }
 
-/// Returns whether the run of this Update may have left a lock that only this Update identifies. Such an Update is kept
-/// until a run succeeds.
+/// Returns whether the run of this Update may have left a lock that only this Update identifies. The controller keeps
+/// such an Update until a run succeeds.
 fn may_hold_a_lock(stack: &Stack, update: &Update) -> bool {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     last.is_some_and(|last| last.pending_creates.is_some()) && interrupted_run(update).is_some()

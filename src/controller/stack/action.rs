@@ -21,20 +21,20 @@ pub enum Action {
     /// Records the current artifact of the source as the artifact of the last run. Both artifacts have the same
     /// revision or the same content.
     AdoptBaseline(Box<StackStatus>),
-    /// Applies the Workspace although no run is due. The Pulumi Kubernetes Operator created the Workspace, or the
-    /// source repacked its archive.
+    /// Applies the Workspace although no run is due, because the Pulumi Kubernetes Operator created the Workspace or
+    /// the source repacked its archive.
     ReplaceWorkspace(Box<Workspace>),
-    /// Waits until the dependents of this Stack are destroyed. Contains a message and the time until the next check.
+    /// Waits until all dependents of this Stack are destroyed. Contains a message and the time until the next check.
     WaitForDependents(String, SignedDuration),
     /// Creates the Update of the recorded run.
     CreateUpdate(CurrentUpdate),
     /// Removes the recorded run from the status, because its inputs changed before its Update was created.
     ForgetUpdate,
-    /// Removes the recorded run from the status, because the spec of its Update is not the recorded spec. A user has
-    /// created the Update in advance or has changed its spec. Contains a message.
+    /// Removes the recorded run from the status, because a user has created its Update in advance or has changed the
+    /// spec of the Update. Contains a message.
     DiscardUpdate(String),
-    /// Deletes an Update whose run has not started, because its inputs have changed or the run can no longer start.
-    /// Contains the reason.
+    /// Deletes an Update whose run has not started, because the inputs of the run have changed or the run can no longer
+    /// start. Contains the reason.
     RevokeUpdate(String),
     AwaitUpdate(String),
     /// Reports that it is unknown whether the open run has ended. Contains the message of the Update.
@@ -50,21 +50,22 @@ pub enum Action {
     RejectCancel(String, String),
     /// Records the result of the completed run in the status.
     RecordResult,
-    /// Reports that the spec, or an object to which the spec refers, is invalid.
+    /// Reports that the spec of the Stack, or an object to which the spec refers, is invalid.
     Invalid(String),
-    /// Reports a reference to an object in another namespace, which the controller does not allow.
+    /// Reports that the controller does not allow a reference to an object in another namespace.
     Denied(String),
     /// Waits for an artifact. Contains a message and, if known, the time until the next retry.
     WaitForSource(String, Option<Duration>),
     /// Reports that the source does not exist or is not usable. A user must change the source or the spec.
     SourceStalled(String),
-    /// Waits until the source has been looked up. The result requeues the Stack.
+    /// Waits for the lookup of the source. The result of the lookup requeues the Stack.
     AwaitSource(String),
     /// Reports that another Stack manages the same Pulumi stack and takes precedence.
     Conflict(String),
-    /// Waits for dependencies. Contains a message and the stale dependencies, whose last run is too old.
+    /// Waits for dependencies. Contains a message and the stale dependencies: the dependencies whose last run is too
+    /// old.
     WaitForDependencies(String, Vec<Stale>),
-    /// Waits for the evaluation of a dependency expression. The result requeues the Stack.
+    /// Waits for the evaluation of a dependency expression. The result of the evaluation requeues the Stack.
     AwaitExpression,
     /// Waits for the approval of the plan. Contains a message.
     AwaitApproval(String),
@@ -72,24 +73,24 @@ pub enum Action {
     ReportRejection(String),
     /// Waits until a pause or a schedule permits the run.
     AwaitPermission(Held),
-    /// Waits for the confirmation of the destroy, because too many Stacks were deleted. Contains a message.
+    /// Waits until a user confirms the destroy, because users have deleted too many Stacks. Contains a message.
     AwaitConfirmation(String),
     /// Announces the expiry of the Stack. Contains a message.
     AnnounceExpiry(String),
-    /// Deletes the Stack, because it has expired. Contains a message.
+    /// Deletes the expired Stack. Contains a message.
     Expire(String),
     Fetch(Resolved),
     FetchPolicyPack(Box<ResolvedPack>),
     ApplyWorkspace(Box<Workspace>, String),
     WaitForWorkspace(String),
-    /// Requests the pod of a Workspace that is asleep. Contains a message.
+    /// Requests the pod of a sleeping Workspace. Contains a message.
     WakeWorkspace(String),
     /// Reports that the pod cannot start.
     WorkspaceFailed(String),
     /// Reports that the Pulumi CLI in the image is too old.
     VersionTooLow(String),
     Start(CurrentUpdate),
-    /// Records the first known hashes of configuration values and mounted objects. A hash that changes later starts a
+    /// Records the first known hashes of configuration values and mounted objects. A later change of a hash starts a
     /// run.
     RecordBaseline(Baseline),
     /// Deletes the Workspace after a successful run, according to the reclaim policy.
@@ -101,7 +102,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Returns the name of the action for logs. The fields of the action are not logged, because configuration and
+    /// Returns the name of the action for logs. Logs omit the fields of the action, because configuration and
     /// environment variables can contain secrets.
     pub fn name(&self) -> &'static str {
         match self {
@@ -151,20 +152,20 @@ impl Action {
     }
 }
 
-/// Hashes that were unknown when the last run started. Later hashes are compared with these hashes.
+/// Hashes that were unknown when the last run started. The controller compares later hashes with these hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
     pub config: Option<String>,
     pub mounted: BTreeMap<String, String>,
 }
 
-/// State of a Stack for which no run is due.
+/// State of a Stack without a due run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// The last run succeeded. Contains the time until the next run, if the Stack runs at an interval.
     Done(Option<SignedDuration>),
     Suspended,
-    /// The Stack was deleted while it was suspended. Its resources are not destroyed yet.
+    /// A user deleted the Stack during its suspension. The resources of the Stack still exist.
     DeletionSuspended,
     RetryAfter(SignedDuration),
     FailedPermanently,

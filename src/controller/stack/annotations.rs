@@ -11,8 +11,8 @@ use crate::api::resolve::{Decision, parse};
 use crate::controller::stack::action::Action;
 use crate::controller::stack::observed::Observed;
 
-/// Maximum length in bytes of the value of `pulumi.com/cancel` in the status, in events and in Updates. Longer values
-/// are truncated.
+/// Maximum length in bytes of the value of `pulumi.com/cancel` in the status, in events and in Updates. The controller
+/// truncates longer values.
 const MAX_VALUE: usize = 256;
 /// Reasons of failures that a user can resolve with `pulumi.com/resolve`.
 const RESOLVABLE_REASONS: [&str; 4] = [
@@ -40,28 +40,30 @@ pub fn refresh_request(stack: &Stack) -> Option<String> {
     part_of_request(stack, names::ANNOTATION_REFRESH)
 }
 
-/// Returns whether a user has requested a refresh, and no run has succeeded for this request. A failed run with a
-/// refresh is therefore retried with a refresh.
+/// Returns whether a user has requested a refresh, and no run has succeeded since this request. The retry of a failed
+/// run with a refresh therefore also refreshes the state.
 pub fn is_refresh_due(stack: &Stack) -> bool {
     let handled = stack.status.as_ref().and_then(|status| status.last_handled_refresh_at.as_ref());
     refresh_request(stack).is_some_and(|requested| Some(&requested) != handled)
 }
 
-/// Returns the value of `pulumi.com/refresh` that is handled after a successful run. A saved plan does not handle the
-/// request, because only the run that executes the plan refreshes the state. A destroy refreshes nothing.
+/// Returns the value of `pulumi.com/refresh` that a successful run handles. Returns `None` for a preview that saves a
+/// plan, because only the run that executes the plan refreshes the state. Also returns `None` for a destroy, which
+/// refreshes nothing.
 pub fn handled_refresh(current: &CurrentUpdate) -> Option<String> {
     let is_plan = current.save_plan.unwrap_or_default();
     current.inputs.refresh_at.clone().filter(|_| !is_plan && current.kind != UpdateKind::Destroy)
 }
 
-/// Returns the value of an annotation that supplements `requestedAt`, if both annotations have the same value.
+/// Returns the value of an annotation that supplements `requestedAt`. Returns `None` if the values of the two
+/// annotations differ.
 fn part_of_request(stack: &Stack, key: &str) -> Option<String> {
     let (_, requested_at) = requests(stack);
     stack.annotations().get(key).filter(|value| Some(*value) == requested_at.as_ref()).cloned()
 }
 
-/// Returns the action for a new value of `pulumi.com/cancel`. Each value is handled once. The name of an Update cancels
-/// the run of this Update, and any other value cancels the open run.
+/// Returns the action for a new value of `pulumi.com/cancel`. The controller handles each value once. The name of an
+/// Update cancels the run of this Update, and any other value cancels the open run.
 pub fn cancel(observed: &Observed) -> Option<Action> {
     let stack = &observed.stack;
     let value = cancel_value(stack)?;
@@ -78,8 +80,8 @@ pub fn cancel(observed: &Observed) -> Option<Action> {
             format!("ignored annotation {ANNOTATION_CANCEL}={value}: the open or queued run is {}", open.name);
         return Some(Action::RejectCancel(value, message));
     }
-    // A run in `status.currentUpdate` can be canceled only after its Update exists. If the run is complete, its result
-    // is recorded before the annotation is handled.
+    // Only a run with an existing Update can be canceled. If the run is complete, the controller records the result
+    // before it handles the annotation.
     observed.update.as_ref().filter(|update| !update.is_complete())?;
     Some(Action::CancelUpdate(value))
 }
@@ -96,8 +98,8 @@ fn is_update_name(stack: &Stack, value: &str) -> bool {
     hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Returns whether a user canceled the run with an annotation or by the deletion of its Update. The deletion of an
-/// Update is not a cancellation if its Stack is also being deleted, or if the controller revoked the Update. The
+/// Returns whether a user canceled the run, either with an annotation or by deleting its Update. The deletion of an
+/// Update is not a cancellation if the Stack is also being deleted, or if the controller revoked the Update. The
 /// controller revokes only Updates whose run has not started.
 pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
     let has = |name: &str| update.annotations().contains_key(name);
@@ -107,8 +109,8 @@ pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
     has(ANNOTATION_CANCEL) || (is_deleted && !is_revoked)
 }
 
-/// Returns the condition reason of a Stack whose last run failed with the reason `failure`, if this failure requires a
-/// decision by a user.
+/// Returns the condition reason for a last run that failed with the reason `failure`. Returns `None` if this failure
+/// requires no decision by a user.
 pub fn pending_reason(failure: &str) -> Option<&'static str> {
     match failure {
         update_reason::RUN_OUTCOME_UNKNOWN => Some(stack_reason::RUN_OUTCOME_UNKNOWN),
@@ -118,8 +120,8 @@ pub fn pending_reason(failure: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the decision of the user about the last run. A handled decision is not returned, except the decision to
-/// abandon the run.
+/// Returns the decision of the user about the last run. Ignores a decision that the controller has already handled,
+/// unless the decision is to abandon the run.
 pub fn resolution(stack: &Stack) -> Option<Decision> {
     let value = resolve_value(stack)?;
     let parsed = parse(value).ok()?;
@@ -141,13 +143,12 @@ pub fn is_stack_not_found(stack: &Stack) -> bool {
     last(stack).is_some_and(|last| last.reason.as_deref() == Some(update_reason::STACK_NOT_FOUND))
 }
 
-/// Returns the value of `pulumi.com/resolve` that must be recorded as handled.
+/// Returns the value of `pulumi.com/resolve` that the controller must record as handled.
 pub fn handled_resolution(stack: &Stack) -> Option<String> {
     resolution(stack).and_then(|_| resolve_value(stack)).map(str::to_owned)
 }
 
-/// Returns the value of `pulumi.com/resolve` if the value contains the name of this Update. The run of the Update must
-/// be open.
+/// Returns the value of `pulumi.com/resolve` if the value contains the name of this Update, whose run must be open.
 pub fn resolution_of_open_run<'a>(stack: &'a Stack, update: &str) -> Option<&'a str> {
     resolve_value(stack).filter(|value| parse(value).is_ok_and(|parsed| parsed.update == update))
 }

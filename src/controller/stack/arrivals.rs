@@ -1,6 +1,7 @@
-//! Arrival of the artifact of a Stack: the times at which the controller detected and fetched the artifact, for the trace
-//! of its first run. The controller writes the times to the Workspace together with the artifact, and later to the
-//! Update. Until then, they exist only in memory: after a restart, the controller fetches the artifact again.
+//! Arrival of the artifact of a Stack: the times at which the controller detected and fetched the artifact, for the
+//! trace of the first run of this artifact. The controller writes the times to the Workspace together with the
+//! artifact, and later to the Update. Until then, the times exist only in memory, because a restarted controller
+//! fetches the artifact again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,22 +17,22 @@ use crate::artifact::Digest;
 use crate::controller::stack::approval::is_of_destroy;
 use crate::controller::stack::drift;
 
-/// Maximum number of artifacts whose times are in memory. If there are more, the times of all of them are removed.
+/// Maximum number of artifacts whose times are in memory. At this number, the controller removes all times.
 const MAX_ARRIVALS: usize = 1024;
-/// Minimum time in milliseconds from the installation of the artifact to the request of the run that counts as a wait,
-/// because the time of the installation has whole seconds.
+/// Minimum wait in milliseconds from the installation of the artifact to the request of the run. Shorter waits are not
+/// measurable, because the time of the installation has whole seconds.
 const MIN_WAIT: i64 = 2_000;
 
-/// Times of the artifacts that are not in a Workspace yet, by UID of the Stack. Without traces, there are none. Cheap to
-/// clone.
+/// Times of the artifacts that are not in a Workspace yet, by UID of the Stack. Empty unless the controller exports
+/// traces. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Arrivals {
-    // The lock is held only for short critical sections.
+    // The code holds the lock only for short critical sections.
     times: Option<Arc<Mutex<HashMap<String, PhaseTimes>>>>,
 }
 
 impl Arrivals {
-    /// Creates the map, if the controller exports traces.
+    /// Creates an empty map. If the controller exports no traces, the map never contains times.
     pub fn new(is_enabled: bool) -> Self {
         Arrivals { times: is_enabled.then(Arc::default) }
     }
@@ -66,8 +67,8 @@ impl Arrivals {
         change(entry);
     }
 
-    /// Returns a desired Workspace with the times of its artifact. Keeps the times of the existing Workspace if it has the
-    /// same artifact. Returns `None` if there are no times.
+    /// Returns the desired Workspace with the times of its artifact. Keeps the times of the existing Workspace if that
+    /// Workspace has the same artifact. Returns `None` if the times are unknown.
     pub fn workspace_with_times(
         &self,
         stack: &Stack,
@@ -92,8 +93,8 @@ impl Arrivals {
         Some(desired)
     }
 
-    /// Adds the times of the phases before the run, and its push, to its Update. The times of the artifact belong only to
-    /// its first run.
+    /// Adds the times of the phases before the run to the Update, and the time of the push to which the run belongs.
+    /// Only the first run of an artifact contains the times of the artifact.
     pub fn add_to_update(
         &self,
         stack: &Stack,
@@ -123,8 +124,8 @@ impl Arrivals {
     }
 }
 
-/// Returns whether a run belongs to the push of its artifact, although it is not the first run of the artifact: until the
-/// revision is applied, a retry, the preview that saves a plan, and the run that executes the plan.
+/// Returns whether a run that is not the first run of its artifact still belongs to the push of the artifact. Until the
+/// revision is applied, the push includes retries, previews that save a plan, and runs that execute a plan.
 fn continues_push(stack: &Stack, current: &CurrentUpdate) -> bool {
     let Some(status) = &stack.status else { return false };
     let is_applied = current.commit.is_some() && status.last_applied_revision == current.commit;
@@ -133,8 +134,8 @@ fn continues_push(stack: &Stack, current: &CurrentUpdate) -> bool {
     !is_applied && (has_failed || has_plan) && !drift::is_check(current) && !is_of_destroy(current)
 }
 
-/// Returns the time at which the Workspace became ready with its artifact, if the run was requested much later, for
-/// example because it waited for a window.
+/// Returns the time at which the Workspace became ready with its artifact. Returns `None` unless the run waited for
+/// some time after that, for example for a window.
 fn placed(workspace: &Workspace, times: &PhaseTimes, now: Timestamp) -> Option<i64> {
     let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice())?;
     let ready = conditions::find(conditions, READY).filter(|ready| ready.status == "True")?;

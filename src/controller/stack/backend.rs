@@ -14,16 +14,16 @@ use crate::pulumi::{backend, stack_name};
 
 const URL: &str = backend::URL_VARIABLE;
 const TOKEN: &str = backend::TOKEN_VARIABLE;
-/// Minimum number of labels of an absolute host name. Cluster DNS completes shorter names, such as `minio` and
-/// `minio-0.minio`, with the namespace of the pod.
+/// Minimum number of labels of an absolute host name. A pod completes shorter names, such as `minio` and
+/// `minio-0.minio`, with its own namespace.
 const LABELS_OF_ABSOLUTE_NAME: usize = 3;
 
-/// Backend, organization and name of a Pulumi stack, as comparable strings. The project is compared separately.
+/// Backend, organization and name of a Pulumi stack, as comparable strings. Callers compare the project separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     /// Address within a namespace. Stacks in the same namespace with the same settings have the same address.
     pub(super) in_namespace: String,
-    /// Address within the cluster. Stacks that manage the same Pulumi stack have the same address, in any namespace.
+    /// Address within the cluster. Stacks that manage the same Pulumi stack have the same address in all namespaces.
     /// `None` if the location is unknown: the Stack does not contain the backend URL, or the location depends on the
     /// namespace or the pod.
     pub(super) in_cluster: Option<String>,
@@ -47,7 +47,7 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
         "s3" => with("AWS_ENDPOINT"),
         "azblob" => with("AZURE_STORAGE"),
         "gs" => with("STORAGE_EMULATOR"),
-        // If no organization is specified, the access token determines the organization.
+        // Without an organization in the stack name, the access token determines the organization.
         "" | "http" | "https" if organization.is_none() => match &stack.spec.pulumi_cloud_oidc {
             Some(oidc) => json!([oidc.organization, oidc.team, oidc.user]),
             None => json!(variables.get(TOKEN)),
@@ -74,14 +74,15 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     Some(Address { in_namespace: in_namespace.to_string(), in_cluster })
 }
 
-/// Returns the organization of the applied Pulumi stack, if it has this name and is in this backend.
+/// Returns the organization of the applied Pulumi stack, if the applied Pulumi stack has this name and this backend.
 fn applied_organization<'a>(stack: &'a Stack, name: &str, url: Option<&str>) -> Option<&'a str> {
     let applied = controller::qualified(stack.status.as_ref()?.applied_stack.as_ref()?);
     stack_name::Qualified { name, project: None, backend: url }.organization_of(&applied)
 }
 
 /// Returns an address that is equal for Stacks in the same namespace that have applied the same Pulumi stack, even if
-/// their backend URLs are in different fields. Returns `None` if the URL does not define the location completely.
+/// the Stacks set the backend URL in different fields. Returns `None` if the URL does not define the location
+/// completely.
 pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
     let url = applied.backend.as_deref()?;
     let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&applied.name);
@@ -102,8 +103,8 @@ fn parameters<'a>(url: &'a str, parameter: &'static str) -> impl Iterator<Item =
     query.split('&').filter_map(move |pair| pair.strip_prefix(parameter)?.strip_prefix('='))
 }
 
-/// Returns the values in a list of variables. For a value that the Stack does not contain, returns an empty string,
-/// which is not a valid host.
+/// Returns the values in a list of variables. Returns an empty string, which is not a valid host, for each value that
+/// the Stack does not contain.
 fn values(variables: &Value) -> impl Iterator<Item = &str> {
     variables
         .as_array()
@@ -112,8 +113,8 @@ fn values(variables: &Value) -> impl Iterator<Item = &str> {
         .map(|variable| variable.get(1).and_then(Value::as_str).unwrap_or_default())
 }
 
-/// Returns whether the host name in a URL refers to the same host in each pod of the cluster. The URL can lack a
-/// scheme.
+/// Returns whether the host name in a URL refers to the same host in each pod of the cluster. The scheme of the URL is
+/// optional.
 fn is_absolute(url: &str) -> bool {
     let location = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = location.split(['/', '?', '#']).next().unwrap_or_default();
@@ -132,7 +133,7 @@ fn is_absolute(url: &str) -> bool {
         && (labels >= LABELS_OF_ABSOLUTE_NAME || name.len() < host.len())
 }
 
-/// Returns the URL of the backend, without credentials. Returns `None` if the Stack does not contain the URL.
+/// Returns the URL of the backend without credentials. Returns `None` if the Stack does not contain the URL.
 pub(super) fn url(stack: &Stack) -> Option<String> {
     backend::without_credentials(variables(stack).get(URL)?.as_str()?)
 }
@@ -167,7 +168,7 @@ fn variables(stack: &Stack) -> BTreeMap<String, Value> {
     variables
 }
 
-/// Returns settings with an unknown effect on the backend: `envFrom` sources, and the name resolution of the pod.
+/// Returns the settings whose effect on the backend is unknown: `envFrom` sources, and the name resolution of the pod.
 fn unseen(stack: &Stack) -> Value {
     let sources: Vec<&Value> = in_template(stack, "envFrom").collect();
     let pod = pod_template(stack);
@@ -179,8 +180,8 @@ fn unseen(stack: &Stack) -> Value {
     json!([stack.spec.envs, stack.spec.env_secrets, sources, names])
 }
 
-/// Returns the items of a list in the workspace template, followed by the items in its pod template, which take
-/// precedence.
+/// Returns the items of a list in the workspace template, and then the items of the same list in the pod template,
+/// which take precedence.
 fn in_template<'a>(stack: &'a Stack, list: &'a str) -> impl Iterator<Item = &'a Value> {
     let of_workspace = workspace_template(stack).and_then(|spec| spec.get(list)?.as_array());
     let containers = pod_template(stack).and_then(|spec| spec.get("containers")?.as_array());

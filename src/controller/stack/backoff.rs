@@ -17,8 +17,8 @@ const MAX_BACKOFF: SignedDuration = SignedDuration::from_hours(24);
 const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
 /// Maximum delay after a run that finds a lock of another update.
 const MAX_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
-/// Delays after the first, second, third, … of several consecutive interruptions. The last delay also applies to all
-/// further interruptions.
+/// Delays after consecutive interruptions: the first delay follows the first interruption. The last delay also follows
+/// all further interruptions.
 const INTERRUPTION_DELAYS: [SignedDuration; 5] = [
     SignedDuration::ZERO,
     SignedDuration::from_secs(10),
@@ -30,7 +30,7 @@ const INTERRUPTION_DELAYS: [SignedDuration; 5] = [
 const MAX_UNAVAILABLE: SignedDuration = SignedDuration::from_mins(5);
 /// Minimum backoff after the state backend has rejected the access token. A changed Secret starts a run earlier.
 const MIN_INVALID_TOKEN: SignedDuration = SignedDuration::from_mins(10);
-/// Maximum backoff after the workspace has rejected a run.
+/// Maximum backoff after a Workspace has rejected a run.
 const MAX_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
 /// Minimum of `resyncFrequencySeconds`.
 const MIN_RESYNC: i64 = 60;
@@ -40,19 +40,19 @@ const MIN_RESYNC: i64 = 60;
 pub struct StackBackoff {
     /// Interval between two runs with the same inputs.
     pub resync: Option<SignedDuration>,
-    /// Jitter that is added to `resync`, positive or negative. The jitter distributes the runs of Stacks that were
-    /// created simultaneously.
+    /// Jitter that the controller adds to `resync`, positive or negative. The jitter distributes the runs of Stacks
+    /// that were created simultaneously.
     pub jitter: SignedDuration,
-    /// Constant delay between a failed run and its retry. The number of retries is not limited.
+    /// Constant delay between a failed run and its retry. Replaces the exponential backoff.
     retry: Option<SignedDuration>,
     max_backoff: SignedDuration,
-    /// Whether a lock of another update does not count as a failure.
+    /// Whether a run that finds a lock of another update does not count as a failure.
     pub waits_for_locks: bool,
 }
 
 impl StackBackoff {
-    /// Returns the backoff of a Stack. A deleted Stack has no resync interval: a successful destroy is not repeated,
-    /// and a failed destroy is retried with backoff.
+    /// Returns the backoff of a Stack. A deleted Stack has no resync interval, because the controller does not repeat a
+    /// successful destroy, and retries a failed destroy with backoff.
     pub fn of_stack(stack: &Stack) -> StackBackoff {
         let backoff = StackBackoff::of(&stack.spec);
         match stack.metadata.deletion_timestamp {
@@ -61,8 +61,8 @@ impl StackBackoff {
         }
     }
 
-    /// Returns the backoff of a spec. Invalid durations are ignored, because `build_workspace::check_times` rejects
-    /// them before a run.
+    /// Returns the backoff of a spec. Ignores invalid durations, because `build_workspace::check_times` rejects them
+    /// before a run.
     pub fn of(spec: &StackSpec) -> StackBackoff {
         let max_backoff = spec.retry_max_backoff_duration_seconds.map(SignedDuration::from_secs);
         StackBackoff {
@@ -74,9 +74,8 @@ impl StackBackoff {
         }
     }
 
-    /// Sets the jitter, which is at most this percentage of `interval`. The jitter is derived from the name of the last
-    /// Update, so it is the same in each reconciliation and changes with each run. `resyncFrequencySeconds` has no
-    /// jitter.
+    /// Sets the jitter, which is at most this percentage of `interval`. The name of the last Update determines the
+    /// jitter, so all reconciliations until the next run use the same jitter. `resyncFrequencySeconds` has no jitter.
     #[must_use]
     pub fn with_jitter(self, percentage: u8, spec: &StackSpec, last: Option<&LastUpdate>) -> StackBackoff {
         let name = last.and_then(|last| last.name.as_deref());
@@ -139,7 +138,7 @@ fn pko_resync(spec: &StackSpec) -> Option<SignedDuration> {
     spec.continue_resync_on_commit_match.unwrap_or_default().then(|| SignedDuration::from_secs(seconds))
 }
 
-/// Returns whether the workspace rejected the last run. Such a run did not start.
+/// Returns whether the Workspace rejected the last run. A rejected run did not start.
 pub fn was_refused(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::RUN_REFUSED)
 }
@@ -153,8 +152,8 @@ fn delay_after_conflicts(conflicts: i64) -> SignedDuration {
 }
 
 /// Returns the delay after this number of consecutive interruptions. The first retry is immediate, because the eviction
-/// of a pod is not an error of the program. Further retries are delayed, because a pod that is evicted repeatedly could
-/// otherwise overload the cluster.
+/// of a pod is not an error of the program. Later retries are delayed, so that repeated evictions of a pod do not
+/// overload the cluster.
 fn delay_after_interruptions(interruptions: i64) -> SignedDuration {
     let before = usize::try_from(interruptions.saturating_sub(1)).unwrap_or_default();
     let max_backoff = INTERRUPTION_DELAYS.last().copied().unwrap_or_default();

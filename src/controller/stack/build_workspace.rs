@@ -17,7 +17,7 @@ use crate::controller::merge;
 use crate::controller::stack::ownership;
 use crate::pulumi::{backend, stack_name};
 
-/// Error in the spec of a Stack that prevents runs. To resolve the error, a user must change the spec.
+/// Error in the spec of a Stack that prevents runs. Only a change of the spec resolves the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StackSpecError {
     #[error("invalid spec.{field}.{name}: {what}")]
@@ -91,8 +91,8 @@ fn must_exist(spec: &StackSpec) -> bool {
     spec.use_local_stack_only.unwrap_or_default() || spec.init_on_create == Some(false)
 }
 
-/// Checks the stack name and the backend URL. Without this check, the CLI would report the error only after the pod has
-/// started, and again in each retry.
+/// Checks the stack name and the backend URL. Without this check, each run would start a pod and would then fail with
+/// an error of the CLI.
 pub fn check_address(stack: &Stack) -> Result<(), StackSpecError> {
     let field = |field| move |what| StackSpecError::Field { field, what };
     stack_name::check(&stack.spec.stack).map_err(field("stack"))?;
@@ -100,7 +100,8 @@ pub fn check_address(stack: &Stack) -> Result<(), StackSpecError> {
     url.map_or(Ok(()), backend::check).map_err(field("backend"))
 }
 
-/// Checks the login to Pulumi Cloud. The Workspace reports conflicts with fields of `workspaceTemplate`.
+/// Checks the settings of the login to Pulumi Cloud. The Workspace controller reports conflicts with fields of
+/// `workspaceTemplate`.
 pub fn check_oidc(stack: &Stack) -> Result<(), StackSpecError> {
     let spec = &stack.spec;
     let Some(oidc) = &spec.pulumi_cloud_oidc else { return Ok(()) };
@@ -150,12 +151,12 @@ pub fn check_times(stack: &Stack) -> Result<(), StackSpecError> {
     Ok(())
 }
 
-/// Sets the name, the namespace, the owner and the hash. The caller merges the template before this call, so that the
-/// template cannot override these values. Also removes the source fields of the template, because the source is
-/// delivered as an artifact.
+/// Sets the name, the namespace, the owner and the hash. The caller merges the template before this call, so the
+/// template cannot override these values. Also removes the source fields of the template, because the controller
+/// delivers the source as an artifact.
 fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, StackSpecError> {
     workspace.spec = WorkspaceSpec { git: None, flux: None, local: None, project_info: None, ..workspace.spec };
-    // A directive in the template can remove the labels.
+    // A directive in the template can remove the labels, so the controller adds them after the merge.
     workspace.metadata.labels.get_or_insert_default().extend(ownership::labels(stack));
     let hash = hex::encode(Sha256::digest(json!([workspace.metadata, workspace.spec]).to_string()));
     workspace.metadata.name = Some(stack.name_any());

@@ -6,8 +6,8 @@ use crate::api::pulumi::{ConcurrencyGroup, Stack};
 /// Maximum length of the name of a group.
 const MAX_NAME: usize = 63;
 
-/// Checks the concurrency group of a Stack. The API server checks only the objects of the version v1. Returns the error
-/// message.
+/// Checks the concurrency group of a Stack. Returns the error message. The API server validates only Stacks of the
+/// version v1.
 pub fn check(stack: &Stack) -> Result<(), String> {
     let Some(ConcurrencyGroup { name, limit }) = &stack.spec.concurrency_group else { return Ok(()) };
     if !names::is_object_name(name) || name.contains('.') || name.len() > MAX_NAME {

@@ -36,7 +36,8 @@ use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of Stacks in [`StackCache`].
 const MAX_STACKS: usize = 256;
-/// Maximum size of a Stack in the cache, in bytes of JSON. A larger Stack is always read from the API server.
+/// Maximum size of a Stack in the cache, in bytes of JSON. The controller always reads a larger Stack from the API
+/// server.
 const MAX_STACK_SIZE: usize = 32 * 1024;
 
 pub struct Context {
@@ -61,8 +62,8 @@ pub struct Context {
     pub stacks: Stacks,
     /// Cache of all Updates in the scope of the controller.
     pub updates: Updates,
-    /// Cache of all Approvals in the scope of the controller. It stays empty without permission to list Approvals, and no
-    /// plan is then approved.
+    /// Cache of all Approvals in the scope of the controller. Without permission to list Approvals, this cache stays
+    /// empty, and the controller executes no plan that requires an approval.
     pub approvals: Approvals,
     /// Waits until the caches of Stacks and Updates are complete.
     pub caches: CacheSync,
@@ -77,11 +78,11 @@ pub struct Context {
     pub default_service_account: Option<String>,
     /// Namespaces and shard that the controller watches.
     pub scope: Scope,
-    /// Whether references of Stacks to objects in other namespaces are forbidden.
+    /// Whether the controller forbids references of Stacks to objects in other namespaces.
     pub no_cross_namespace_refs: bool,
     /// Policy packs that the controller adds to all Stacks.
     pub cluster_policy_packs: Arc<[ClusterPack]>,
-    /// Kinds of sources for which the same revision means the same content, even if the digests differ.
+    /// Kinds of sources for which equal revisions mean equal content, even if the digests differ.
     pub same_revision_kinds: Arc<[GroupKind]>,
     /// Requeue interval for unmet dependencies and unavailable sources.
     pub requeue_dependency: std::time::Duration,
@@ -103,8 +104,8 @@ impl Context {
         self.updates.in_group(&UpdateGroup::stack(namespace, stack))
     }
 
-    /// Requeues a Workspace. If the queue is full, this request is dropped, because the Workspace is also requeued
-    /// periodically.
+    /// Requeues a Workspace. If the queue is full, drops the request, because the Workspace controller also requeues
+    /// the Workspace periodically.
     pub fn artifact_arrived(&self, namespace: &str, workspace: &str) {
         let reference = ObjectRef::new(workspace).within(namespace);
         if self.requeue_workspace.clone().try_send(reference).is_err() {
@@ -113,7 +114,7 @@ impl Context {
     }
 }
 
-/// Cache of complete Stacks, which contains one version of each Stack. Cheap to clone. All clones share the entries.
+/// Cache of complete Stacks, with one version of each Stack. Cheap to clone. All clones share the entries.
 #[derive(Clone, Default)]
 pub struct StackCache(Arc<Mutex<HashMap<ObjectKey, Arc<Stack>>>>);
 
@@ -125,7 +126,7 @@ impl StackCache {
         (version(&known) == version(part)).then_some(known)
     }
 
-    /// Adds a Stack to the cache. An older version of the Stack is replaced.
+    /// Adds a Stack to the cache. Replaces an older version of the Stack.
     pub fn keep(&self, key: &ObjectKey, stack: &Arc<Stack>) {
         if serde_json::to_vec(stack.as_ref()).map_or(usize::MAX, |bytes| bytes.len()) > MAX_STACK_SIZE {
             return;

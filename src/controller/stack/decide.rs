@@ -1,5 +1,5 @@
-//! Decides the next action of a Stack. The decision is a pure function of the observed state and the time: it performs
-//! no I/O and reads no clock.
+//! Decides the next action of a Stack. The decision is a pure function of the observed state and the time: the function
+//! performs no I/O and reads no clock.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::controller::stack::{approval, drift, expiry, run_spec};
 use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
 
-/// Grace period for a missing source. The Stack is not `Stalled` before the end of this period.
+/// Grace period for a missing source. The Stack becomes `Stalled` after this period.
 const SOURCE_GRACE: SignedDuration = SignedDuration::from_secs(10);
 
 /// Returns the next action for the observed state.
@@ -70,8 +70,8 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns the action for a suspended Stack, which starts no run. A user can wake its Workspace, for example to repair the
-/// state of the Pulumi stack, and the new pod then needs the source.
+/// Returns the action for a suspended Stack, which starts no runs. A user can wake up the Workspace, for example to
+/// repair the state of the Pulumi stack. The new pod then needs the source.
 fn suspended(observed: &Observed) -> Action {
     let missing = match (&observed.source, &observed.policy_packs) {
         (Some(Ok(resolved)), Ok(_)) => missing_in_pod(observed, resolved, observed.in_store, run_kind(&observed.stack)),
@@ -80,7 +80,7 @@ fn suspended(observed: &Observed) -> Action {
     missing.unwrap_or(Action::Settled(Settled::Suspended))
 }
 
-/// Returns the action if the artifact of the source or of a policy pack is not available.
+/// Returns the action for an unavailable artifact of the source or of a policy pack.
 fn unavailable(stack: &Stack, why: &Unavailable, now: Timestamp) -> Action {
     match why {
         Unavailable::Invalid(message) => Action::Invalid(message.clone()),
@@ -91,8 +91,8 @@ fn unavailable(stack: &Stack, why: &Unavailable, now: Timestamp) -> Action {
     }
 }
 
-/// Waits for a missing source during the grace period. The source may be created shortly after the Stack, for example
-/// by the same `kubectl apply`.
+/// Waits for a missing source during the grace period. One `kubectl apply` can create the source shortly after the
+/// Stack.
 fn stalled_source(stack: &Stack, message: &str, now: Timestamp) -> Action {
     let ready = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
     let is_known = |ready: &&Condition| {
@@ -118,7 +118,7 @@ fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
     };
     if !build_update::is_recorded(update, current) {
         return Some(Action::DiscardUpdate(format!(
-            "Update {} is ignored, because a user has created it in advance or has changed its spec; the run is repeated",
+            "ignored Update {}, which a user created in advance or changed; the controller records the run again",
             current.name
         )));
     }
@@ -159,8 +159,8 @@ fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
     }))
 }
 
-/// Returns the message about the progress of an open run. The previous run provides an estimate of the total number of
-/// resources.
+/// Returns the message about the progress of an open run. The number of resources in the previous run is an estimate of
+/// the total.
 fn running_message(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
     let status = update.status.as_ref();
     let word = match status.and_then(|status| status.phase) {
@@ -172,7 +172,7 @@ fn running_message(what: &str, current: &CurrentUpdate, update: &Update, last: O
     if so_far == 0 {
         return format!("{word} {what} ({})", current.name);
     }
-    // The changes that a run makes include the stack resource, which the progress does not count.
+    // The changes of the previous run include the stack resource, which the progress does not count.
     let before = last.map_or(0, |last| last.changes.values().fold(0_i64, |sum, count| sum.saturating_add(*count)) - 1);
     format!("{word} {what} ({}): {done} of {} resources", current.name, so_far.max(before))
 }
@@ -183,13 +183,15 @@ fn unknown_outcome(update: &Update) -> Option<&str> {
     (progressing.reason == update_reason::RUN_OUTCOME_UNKNOWN).then_some(progressing.message.as_str())
 }
 
-/// Returns the condition `Progressing` of the Update if its status is `False`. The Update is then waiting.
+/// Returns the condition `Progressing` of an Update that waits. In such an Update, the condition has the status
+/// `False`.
 fn waiting(update: &Update) -> Option<&Condition> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING);
     progressing.filter(|progressing| progressing.status == "False")
 }
 
-/// Returns the reason why a run that has not started must be revoked. Returns `None` if the run is still valid.
+/// Returns the reason why the controller must revoke a run that has not started. Returns `None` if the run is still
+/// valid.
 fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> Option<&'static str> {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
@@ -202,7 +204,7 @@ fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> O
         () if deletion::has_dependents_in_deletion(observed) => Some("dependent Stacks are destroyed first"),
         () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
         () if run_spec::has_changed(stack, &current.inputs) => Some("the Stack has changed"),
-        () if drift::is_disabled_correction(stack, current) => Some("the correction of drift was disabled"),
+        () if drift::is_disabled_correction(stack, current) => Some("a user disabled the correction of drift"),
         () if gone => Some("the Workspace was deleted"),
         () if let Some(why) = approval::withdrawn(observed, current) => Some(why),
         () if restriction(observed, current.kind, now).is_some() => Some("a pause or a schedule prevents the run"),
@@ -221,23 +223,22 @@ fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> O
     }
 }
 
-/// Returns whether the inputs of the Stack have changed since a background run was recorded, for example because a user has
-/// requested a run. The run with these inputs is no longer a background run, so it starts earlier.
+/// Returns whether the inputs of the Stack have changed since the controller recorded a background run, for example
+/// because a user has requested a run. The new run is not a background run, so it has an earlier position in the queue.
 fn is_outdated_background_run(observed: &Observed, current: &CurrentUpdate) -> bool {
     current.background.unwrap_or_default() && drift::has_other_inputs(observed)
 }
 
-/// Returns whether a policy pack has changed since the run was recorded.
+/// Returns whether a policy pack has changed since the controller recorded the run.
 fn has_changed_pack(observed: &Observed, current: &CurrentUpdate) -> bool {
     let is_destroy = current.kind == UpdateKind::Destroy || approval::is_of_destroy(current);
     let now = observed.policy_packs.as_deref().map(policy_packs::inputs).unwrap_or_default();
     !is_destroy && policy_packs::changed(&current.inputs.policy_inputs, &now).is_some()
 }
 
-/// Returns whether the artifact of the source differs from the artifact of the run. If the pod contains the artifact of
-/// the run, the artifact of the source counts as equal if it has the same selected files or is a repacked archive of
-/// the same revision. If the pod does not contain the artifact of the run, the run could not start, because the source
-/// no longer provides its artifact.
+/// Returns whether the artifact of the source is newer than the artifact of the run. An artifact with the same selected
+/// files, or a repacked archive of the same revision, is not newer if the pod contains the artifact of the run. If the
+/// pod lacks that artifact, the run could not start, because the source no longer provides it.
 fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
     let run = &current.inputs;
     let is_of_run = |artifact: &Resolved| Some(&artifact.digest) == run.digest.as_ref();
@@ -249,8 +250,8 @@ fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentU
     !(is_of_run(resolved) || (is_same_selection || is_repacked) && is_placed)
 }
 
-/// Returns the action that fetches the artifact of the run, or a policy pack, if a new pod needs it and the store no longer
-/// contains it.
+/// Returns the action that fetches the artifact of the run or a policy pack. Returns `None` unless a pod needs the
+/// bytes and the store no longer contains them.
 fn fetch_missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
     let placed = observed.workspace.as_ref().and_then(in_place).is_some();
     let is_desired = |resolved: &&Resolved| Some(&resolved.digest) == current.inputs.digest.as_ref();
@@ -281,7 +282,7 @@ fn is_current(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> b
     is_desired && requested.is_some() && requested == artifact_of(current).as_ref()
 }
 
-/// Returns the action that takes over the Workspace while a run of the Pulumi Kubernetes Operator is open. The takeover
+/// Returns the action that takes over the Workspace during an open run of the Pulumi Kubernetes Operator. The takeover
 /// replaces the pod. When the previous pod no longer exists, the run has ended.
 fn adopt_workspace_of_pko_run(observed: &Observed, update: &Update) -> Option<Action> {
     if !update.is_started_by_operator() {
@@ -294,11 +295,11 @@ fn adopt_workspace_of_pko_run(observed: &Observed, update: &Update) -> Option<Ac
     adopt_pko_workspace(observed, &resolved, in_store, &Due::FailedPermanently)
 }
 
-/// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if the same rules as for
-/// other Stacks apply.
+/// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if the Stack follows the same
+/// rules as other Stacks.
 ///
-/// A duplicate starts no runs. When it is deleted, it destroys the Pulumi stack only if it has applied this Pulumi
-/// stack and the Stack that takes precedence is in another namespace.
+/// A duplicate starts no runs, except for a destroy. The controller destroys the Pulumi stack of a deleted duplicate
+/// only if the duplicate has applied this Pulumi stack and the Stack that takes precedence is in another namespace.
 fn handle_duplicate(observed: &Observed) -> Option<Action> {
     let (stack, preceding) = (&observed.stack, observed.duplicate.as_ref()?);
     let managed = format!(

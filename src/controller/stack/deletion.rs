@@ -1,5 +1,5 @@
-//! Deletion of a Stack: whether the controller destroys its resources, which artifact the destroy uses, and which
-//! dependents the destroy waits for.
+//! Deletion of a Stack: decides whether the controller destroys the resources, which artifact the destroy uses, and for
+//! which dependents the destroy waits.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::controller::stack::{annotations, destroy_limit, expiry, identity};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
-/// Revision of a destroy that uses only the state.
+/// Revision of a destroy that uses only the state and runs no program.
 const STATE_ONLY: &str = "state-alone";
-/// Maximum time to wait for dependents that are not being deleted yet. A client that deletes several Stacks deletes
-/// them one after another.
+/// Grace period for dependents that are not being deleted yet. A client that deletes several Stacks deletes them one
+/// after another.
 const DELETION_GRACE: SignedDuration = SignedDuration::from_secs(3);
 /// Requeue interval while dependents are being deleted. A watch event normally requeues the Stack earlier.
 const DEPENDENTS_RETRY: SignedDuration = SignedDuration::from_secs(10);
@@ -62,10 +62,10 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. The
-/// resources of an expired Stack are destroyed unless `spec.destroyOnFinalize` is `false`. The controller
-/// destroys resources only if a run of the Stack may have changed them, and only until a destroy has succeeded, because
-/// another Stack may manage the Pulumi stack in the spec.
+/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. The default
+/// of `spec.destroyOnFinalize` is `true` for an expired Stack and `false` for other Stacks. Returns `false` if no `up`
+/// may have changed resources since the last successful destroy, because another Stack may manage the Pulumi stack in
+/// the spec.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_else(|| expiry::has_expired(stack))
@@ -74,13 +74,13 @@ pub fn has_to_destroy(stack: &Stack) -> bool {
         && !annotations::is_abandoned_destroy(stack)
 }
 
-/// Returns the message if the destroy must wait for a confirmation, because too many Stacks were deleted.
+/// Returns the message if the destroy must wait for a confirmation, because users have deleted too many Stacks.
 pub fn awaited_confirmation(observed: &Observed) -> Option<String> {
     destroy_limit::awaiting_confirmation(&observed.stack, observed.exceeded_destroy_limit.as_deref())
 }
 
-/// Returns the Pulumi stack whose resources remain because `spec.preview` is set. The resources are not destroyed,
-/// because another Stack may now manage the Pulumi stack.
+/// Returns the Pulumi stack whose resources remain because `spec.preview` is set. The controller does not destroy these
+/// resources, because another Stack may now manage the Pulumi stack.
 pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
     let destroys = stack.spec.destroy_on_finalize.unwrap_or_else(|| expiry::has_expired(stack));
     let is_kept = destroys && stack.spec.preview.unwrap_or_default();
@@ -88,9 +88,9 @@ pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
 }
 
 /// Returns the artifact for the destroy, and whether its bytes are available. The order of preference is: the artifact
-/// in the pod, the artifact in the spec of the Workspace, the artifact of the source, and a generated project, with
-/// which the destroy uses only the state. An artifact whose bytes are available takes precedence over an artifact that
-/// must be fetched.
+/// in the pod, the artifact in the spec of the Workspace, the artifact of the source, and a generated project. A
+/// destroy with the generated project uses only the state. An artifact whose bytes are available takes precedence over
+/// an artifact that the controller must fetch.
 ///
 /// # Errors
 ///
@@ -113,8 +113,8 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     chosen.ok_or_else(|| no_source_message(observed))
 }
 
-/// Returns the message for the condition if the destroy must wait until the source has been looked up. If the source
-/// turns out to be unavailable, the destroy runs without a program and needs only the Pulumi state.
+/// Returns the message for the condition if the destroy must wait for the lookup of the source. If the source is
+/// unavailable, the destroy runs without a program and needs only the Pulumi state.
 fn pending_lookup(observed: &Observed) -> Option<&str> {
     let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
     let requested = observed.deletion.as_ref().and_then(|deletion| deletion.requested.as_ref());
@@ -128,7 +128,8 @@ fn pending_lookup(observed: &Observed) -> Option<&str> {
     }
 }
 
-/// Returns whether the pod cannot use the artifact: it rejected the archive, or it could not install the dependencies.
+/// Returns whether the pod cannot use the artifact, because it rejected the archive or failed to install the
+/// dependencies.
 fn is_unusable(observed: &Observed, resolved: &Resolved) -> bool {
     let requested = observed.workspace.as_ref().filter(|w| w.spec.artifact.as_ref() == Some(&reference(resolved)));
     let is_made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref()) == Some(resolved);
@@ -152,7 +153,7 @@ fn no_source_message(observed: &Observed) -> String {
 }
 
 /// Returns a generated project without a program. A destroy reads the resources from the state and normally requires no
-/// program. Returns `None` if the destroy must run the program, or if the name of the project is unknown.
+/// program. Returns `None` if `spec.runProgram` is set, or if the name of the project is unknown.
 pub fn without_source(stack: &Stack) -> Option<Resolved> {
     if stack.spec.run_program.unwrap_or_default() {
         return None;
@@ -178,14 +179,14 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     })
 }
 
-/// Returns whether the artifact of a destroy that has not started is no longer available, so that the destroy would use
-/// another artifact.
+/// Returns whether a destroy that has not started would now use another artifact, because the recorded artifact is no
+/// longer available.
 pub fn has_another_source(observed: &Observed, current: &CurrentUpdate) -> bool {
     let is_another = |chosen: &Resolved| Some(&chosen.digest) != current.inputs.digest.as_ref();
     pending_lookup(observed).is_none() && source(observed).is_ok_and(|(chosen, _)| is_another(&chosen))
 }
 
-/// Returns the generated project if the store does not contain it.
+/// Returns the generated project. Returns `None` if the store already contains the project.
 pub fn project_to_store(observed: &Observed) -> Option<&Resolved> {
     observed.deletion.as_ref().filter(|deletion| !deletion.is_stored)?.without_source.as_ref()
 }
@@ -198,8 +199,8 @@ pub fn has_dependents_in_deletion(observed: &Observed) -> bool {
         .is_some_and(|deletion| deletion.dependents.iter().any(|dependent| is_being_deleted(dependent)))
 }
 
-/// Returns the action that waits for dependents that are being deleted. Dependents that are not being deleted delay the
-/// destroy only for a short grace period.
+/// Returns the action that waits for dependents that are being deleted. For other dependents, the destroy waits only
+/// until the end of a short grace period.
 fn waiting_for_dependents(observed: &Observed, now: Timestamp) -> Option<Action> {
     let dependents = &observed.deletion.as_ref()?.dependents;
     let names = |dependents: &[&Arc<Stack>]| dependents.iter().map(|s| s.name_any()).collect::<Vec<_>>().join(", ");

@@ -19,10 +19,10 @@ use crate::runtime::index::{IndexWriter, Indexed, indexed};
 use crate::source;
 use crate::source::kinds::GroupKind;
 
-/// Capacity of the queue of Stacks to requeue. If the queue is full, the request is dropped, because a Stack with unmet
-/// dependencies is also requeued periodically.
+/// Capacity of the queue of Stacks to requeue. If the queue is full, the index drops the request, because the
+/// controller also requeues a Stack with unmet dependencies periodically.
 const WAITING: usize = 1024;
-/// Maximum number of Stacks that the message about a cycle lists.
+/// Maximum number of Stacks in the message about a cycle.
 const MAX_LISTED: usize = 10;
 
 /// Object or kind to which a Stack refers.
@@ -57,19 +57,19 @@ fn groups_of(stack: &Stack) -> Vec<StackGroup> {
 #[derive(Clone)]
 pub struct Dependents {
     stacks: Stacks,
-    /// Whether references to other namespaces are ignored. If they are not ignored, a user can delay the deletion of a
-    /// Stack in another namespace.
+    /// Whether the index ignores references to other namespaces. Otherwise, a user can delay the deletion of a Stack in
+    /// another namespace.
     no_cross_namespace_refs: bool,
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// The code holds the lock only for short critical sections and never across an `.await`.
     state: Arc<Mutex<WatchState>>,
     requeue: mpsc::Sender<ObjectRef<Stack>>,
 }
 
 #[derive(Default)]
 struct WatchState {
-    /// For each Stack, the hash of the fields that can unblock its dependents.
+    /// Hash of the fields of each Stack that can unblock its dependents.
     watched: HashMap<ObjectKey, u64>,
-    /// Stacks that were in the cache before a relist. Set only while the relist is in progress.
+    /// Stacks that the cache contained before a relist. Empty unless a relist is in progress.
     before_list: Vec<Arc<Stack>>,
 }
 
@@ -111,15 +111,15 @@ impl Dependents {
         affected.iter().for_each(|stack| self.requeue_one(stack));
     }
 
-    /// Returns the Stacks that the deletion of a Stack affects: its dependents, and its dependencies, which may wait
-    /// for this deletion.
+    /// Returns the Stacks that the deletion of a Stack affects: its dependents, and its dependencies, whose deletion
+    /// can wait for the deletion of this Stack.
     fn affected_by_deletion(&self, state: &mut WatchState, stack: &Stack) -> Vec<ObjectKey> {
         state.watched.remove(&key(stack));
         let needed = self.needs(stack).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
         needed.chain(self.keys_of(stack)).collect()
     }
 
-    /// Returns the Stacks that a relist affects. A Stack that is not in the list was deleted while the watch was
+    /// Returns the Stacks that a relist affects. A Stack that the list does not contain was deleted while the watch was
     /// interrupted.
     fn affected_by_relist(&self, state: &mut WatchState) -> Vec<ObjectKey> {
         let mut affected = Vec::new();
@@ -150,7 +150,7 @@ impl Dependents {
         self.of(stack).iter().map(|dependent| key(dependent)).collect()
     }
 
-    /// Returns a Stack from the cache, which contains only some fields of the Stack.
+    /// Returns a Stack from the cache. The cached Stack contains only some of the fields.
     pub fn cached(&self, (namespace, name): &ObjectKey) -> Option<Arc<Stack>> {
         self.stacks.store().get(&ObjectRef::new(name).within(namespace))
     }
@@ -162,7 +162,7 @@ impl Dependents {
     }
 
     /// Returns the names in the shortest dependency cycle that contains the Stack. The name of a Stack in another
-    /// namespace contains this namespace.
+    /// namespace includes the namespace.
     pub fn cycle(&self, stack: &Stack) -> Option<Vec<String>> {
         let of = key(stack);
         let is_needed = self.stacks.has_group(&StackGroup::Needs(of.clone()));
@@ -211,8 +211,8 @@ fn key(stack: &Stack) -> ObjectKey {
     (stack.namespace().unwrap_or_default(), stack.name_any())
 }
 
-/// Returns a hash of the fields that can unblock dependents. The hash does not include the reason of the condition
-/// `Ready`, because this reason changes often and its changes unblock no dependents.
+/// Returns a hash of the fields that can unblock dependents. The hash excludes the reason of the condition `Ready`,
+/// which changes often and unblocks no dependents.
 fn watched_fields(stack: &Stack) -> u64 {
     let mut hasher = DefaultHasher::new();
     (stack.metadata.generation, stack.metadata.deletion_timestamp.is_some(), stack.finalizers()).hash(&mut hasher);
@@ -221,8 +221,8 @@ fn watched_fields(stack: &Stack) -> u64 {
 }
 
 /// Returns the shortest path from a Stack through its dependencies back to the Stack. `needs` calls its second argument
-/// with the namespace and the name of each dependency of its first argument. The search takes linear time, because it
-/// visits each Stack only once.
+/// for each dependency of its first argument, with the namespace and the name of the dependency. The search takes
+/// linear time, because it visits each Stack only once.
 fn find_cycle(of: &ObjectKey, needs: impl Fn(&ObjectKey, &mut dyn FnMut(&str, &str))) -> Option<Vec<ObjectKey>> {
     let mut visited: HashMap<String, HashSet<String>> = HashMap::new();
     // All visited Stacks, each with the position of its predecessor in this list.

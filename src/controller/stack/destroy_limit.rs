@@ -1,5 +1,6 @@
-//! Limit of destroys: if users delete more than a number of Stacks within a time, the destroys of these Stacks wait for a
-//! confirmation. The limit protects against accidents, such as the deletion of a directory with many Stacks.
+//! Limit of destroys: if users delete more than a maximum number of Stacks within an interval, the destroys of these
+//! Stacks wait for a confirmation. The limit protects against accidents, such as the deletion of a directory with many
+//! Stacks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +16,9 @@ use crate::runtime::backoff::ObjectKey;
 
 /// Limit of destroys, and the recent deletions of Stacks. Cheap to clone.
 ///
-/// The deletions are in memory. After a restart, they are the Stacks whose destroy has not ended. A destroy that waits for
-/// a confirmation continues to wait after a restart, because the status of its Stack contains the reason.
+/// The deletions are only in memory, so a restarted controller starts with the Stacks whose destroy has not ended. A
+/// destroy that waits for a confirmation still waits after a restart, because the status of the Stack contains the
+/// reason.
 #[derive(Clone, Debug)]
 pub struct DestroyLimit {
     /// Maximum number of deletions within `interval`. Zero disables the limit.
@@ -25,21 +27,21 @@ pub struct DestroyLimit {
     deletions: Arc<Mutex<Deletions>>,
 }
 
-/// Times of the deletions of Stacks whose resources are destroyed.
+/// Times of the deletions of Stacks whose resources the controller must destroy.
 #[derive(Debug, Default)]
 struct Deletions {
     pending: HashMap<ObjectKey, Timestamp>,
-    /// Deletions of Stacks that no longer exist, at most one more than the limit.
+    /// Times of the deletions of Stacks that no longer exist or need no destroy, at most one more than the limit.
     ended: VecDeque<Timestamp>,
 }
 
 impl DestroyLimit {
-    /// Creates the limit from the maximum number of deletions and the time within which they count.
+    /// Creates the limit from the maximum number of deletions and the interval in which they count.
     pub fn new((max, interval): (usize, SignedDuration)) -> Self {
         DestroyLimit { max, interval, deletions: Arc::default() }
     }
 
-    /// Records the deletion of a Stack, if its resources must be destroyed (`has_to_destroy`).
+    /// Records the deletion of a Stack if the controller must destroy its resources (`has_to_destroy`).
     pub fn record(&self, stack: &Stack, has_to_destroy: bool) {
         if self.max == 0 {
             return;
@@ -51,7 +53,7 @@ impl DestroyLimit {
         }
     }
 
-    /// Records that a Stack is not destroyed any more, because it no longer exists or is not deleted.
+    /// Records that the Stack needs no destroy, for example because the Stack no longer exists.
     pub fn end(&self, key: &ObjectKey) {
         let mut deletions = self.lock();
         if let Some(deleted) = deletions.pending.remove(key) {
@@ -87,7 +89,8 @@ impl DestroyLimit {
 }
 
 /// Returns the message if the destroy of a Stack must wait for a confirmation. `exceeded` is the result of
-/// [`DestroyLimit::exceeded`]. A destroy that waits continues to wait when other Stacks no longer exist.
+/// [`DestroyLimit::exceeded`]. A waiting destroy keeps its message in the status, and still waits after the number of
+/// deletions has decreased.
 pub fn awaiting_confirmation(stack: &Stack, exceeded: Option<&str>) -> Option<String> {
     if stack.annotations().get(ANNOTATION_CONFIRM_DESTROY).is_some_and(|value| value == "true") {
         return None;

@@ -1,5 +1,5 @@
-//! Drift checks: previews of a refresh, and optionally of the program, which run at an interval or at the times of a
-//! schedule while no other run is due.
+//! Drift checks: previews of a refresh, and optionally of the program. A check runs at an interval or at scheduled
+//! times, while no other run is due.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -32,7 +32,7 @@ const MAX_RESOURCES: usize = 50;
 /// Maximum number of drifted resources in a message.
 const MAX_LISTED: usize = 3;
 
-/// When the next drift check is due.
+/// Decision about the next drift check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check {
     /// A drift check is due. Contains the reason.
@@ -47,13 +47,13 @@ pub fn is_check(current: &CurrentUpdate) -> bool {
     is_check_of(current.preview_of, current.save_plan)
 }
 
-/// Returns whether a run of a Stack with these options is a drift check. The other previews with `preview_of` save a
+/// Returns whether a run of a Stack with these options is a drift check. Any other preview with `preview_of` saves a
 /// plan.
 pub fn is_check_of(preview_of: Option<PreviewOf>, save_plan: Option<bool>) -> bool {
     preview_of.is_some() && !save_plan.unwrap_or_default()
 }
 
-/// Returns the drift check of a Stack as a run.
+/// Returns the run of a drift check.
 pub fn due_run(stack: &Stack, message: String) -> DueRun {
     let refresh = expects_no_changes(stack);
     DueRun { operation: UpdateKind::Refresh, message, refresh, plan: PlanUse::None }
@@ -64,8 +64,8 @@ fn expects_no_changes(stack: &Stack) -> bool {
     stack.spec.drift.as_ref().and_then(|policy| policy.expect_no_changes).unwrap_or_default()
 }
 
-/// Returns when the next drift check of a Stack is due whose last run succeeded. `kind` is the kind of its runs. Invalid
-/// times are ignored, because [`check_schedule`] rejects them before a run.
+/// Returns the decision about the next drift check of a Stack whose last run succeeded. `kind` is the kind of the runs
+/// of the Stack. Ignores an invalid interval or schedule, because [`check_schedule`] rejects it before a run.
 pub fn check(stack: &Stack, kind: UpdateKind, now: Timestamp) -> Check {
     let Some(policy) = stack.spec.drift.as_ref().filter(|_| kind == UpdateKind::Up) else { return Check::Never };
     let status = stack.status.as_ref();
@@ -83,8 +83,8 @@ pub fn check(stack: &Stack, kind: UpdateKind, now: Timestamp) -> Check {
     }
 }
 
-/// Returns the time until the next drift check at the interval, and its message. `last` is the time of the last run or
-/// check. Returns `None` if the interval is zero or invalid.
+/// Returns the time until the next drift check at the interval, and the message of this check. `last` is the time of
+/// the last run or check. Returns `None` if the interval is zero or invalid.
 fn check_at_interval(interval: &str, last: Option<Timestamp>, now: Timestamp) -> Option<(SignedDuration, String)> {
     let interval = backoff::interval(Some(interval))?.max(MIN_INTERVAL);
     let since = last.map(|last| now.duration_since(last));
@@ -107,7 +107,8 @@ fn check_at_time(
     Some((wait, format!("Drift check scheduled for {at}")))
 }
 
-/// Checks `spec.schedule`, and the interval and the times of drift checks. Returns the error message.
+/// Checks `spec.schedule`, the rules for ignored drift, and the interval and the schedule of drift checks. Returns the
+/// error message.
 pub fn check_schedule(stack: &Stack) -> Result<(), String> {
     if let Some(schedule) = &stack.spec.schedule {
         run_windows::check("spec.schedule", schedule)?;
@@ -115,7 +116,7 @@ pub fn check_schedule(stack: &Stack) -> Result<(), String> {
     let Some(policy) = &stack.spec.drift else { return Ok(()) };
     check_rules(&policy.ignore)?;
     if policy.interval.is_none() && policy.schedule.is_none() {
-        return Err("invalid spec.drift: no time of the drift checks; set interval or schedule".to_owned());
+        return Err("invalid spec.drift: neither interval nor schedule is set; set at least one of them".to_owned());
     }
     if let Some(interval) = policy.interval.as_ref().filter(|interval| duration::seconds(interval).is_none()) {
         return Err(format!("invalid spec.drift.interval: {interval:?} is not a duration such as 1h30m or 45s"));
@@ -123,7 +124,7 @@ pub fn check_schedule(stack: &Stack) -> Result<(), String> {
     policy.schedule.as_ref().map_or(Ok(()), cron::check)
 }
 
-/// Checks the rules for ignored drift. The API server checks only the objects of the version v1.
+/// Checks the rules for ignored drift. The API server validates only Stacks of the version v1.
 fn check_rules(rules: &[DriftIgnoreRule]) -> Result<(), String> {
     if rules.len() > MAX_RULES {
         return Err(format!("invalid spec.drift.ignore: {} rules; at most {MAX_RULES} are permitted", rules.len()));
@@ -142,7 +143,7 @@ fn corrects(stack: &Stack) -> bool {
     stack.spec.drift.as_ref().is_some_and(|policy| policy.mode == DriftMode::Correct)
 }
 
-/// Returns whether the recorded run corrects drift, but a user has disabled the correction since then. A change to
+/// Returns whether the recorded run corrects drift although a user has disabled the correction. A change of
 /// `spec.drift` does not revoke other runs.
 pub fn is_disabled_correction(stack: &Stack, current: &CurrentUpdate) -> bool {
     current.message == CORRECTION && !corrects(stack)
@@ -154,7 +155,8 @@ pub fn is_correction_due(stack: &Stack) -> bool {
     corrects(stack) && drift.is_some_and(|drift| drift.count > 0 && drift.correction_requested != Some(true))
 }
 
-/// Changes `due` if no other run is due and a run must correct drift.
+/// Returns a due run that corrects drift, if no other run is due and the last drift check found drift. Otherwise,
+/// returns `due`.
 pub fn with_correction(stack: &Stack, kind: UpdateKind, due: Due) -> Due {
     match due {
         Due::Done(_) if kind == UpdateKind::Up && is_correction_due(stack) => Due::Now(CORRECTION.to_owned()),
@@ -162,7 +164,7 @@ pub fn with_correction(stack: &Stack, kind: UpdateKind, due: Due) -> Due {
     }
 }
 
-/// Returns whether the recorded run is a drift check that must end, because the inputs of the Stack or the subject of its
+/// Returns whether the recorded run is an outdated drift check, because the inputs of the Stack or the scope of its
 /// drift checks have changed.
 pub fn is_superseded(observed: &Observed, current: &CurrentUpdate) -> bool {
     if !is_check(current) {
@@ -189,7 +191,7 @@ pub fn has_other_inputs(observed: &Observed) -> bool {
 pub fn record(stack: &Stack, status: &mut StackStatus, update: &Update, now: Timestamp) {
     let result = update.status.clone().unwrap_or_default();
     let failed = conditions::find(&result.conditions, FAILED).filter(|failed| failed.status == "True");
-    // A canceled or interrupted check is repeated after the next run, or after the interval.
+    // The controller repeats a canceled or interrupted check after the next run, or after the interval.
     if failed.is_some_and(|failed| failed.reason == update_reason::CANCELED) {
         return;
     }
@@ -234,7 +236,7 @@ pub fn record_correction(
     set_condition(&mut status.conditions, stack, Status::False, drift_reason::CORRECTED, message, now);
 }
 
-/// Removes the condition `Drifted` and the result in the status if drift checks are not enabled. Otherwise, sets the
+/// Removes the condition `Drifted` and the result in the status if drift checks are disabled. Otherwise, sets the
 /// `observedGeneration` of the condition to the current generation.
 pub fn keep(stack: &Stack, status: &mut StackStatus) {
     if stack.spec.drift.is_none() {
@@ -258,7 +260,7 @@ fn set_condition(
     conditions::set(into, &ConditionUpdate { kind: DRIFTED, status, reason, message }, generation, now);
 }
 
-/// Returns the drift in the result of a check, without ignored differences.
+/// Returns the drift that a check found, without ignored differences.
 fn found(policy: Option<&DriftPolicy>, plan: &UpdatePlan) -> StackDrift {
     let rules = policy.map(|policy| policy.ignore.as_slice()).unwrap_or_default();
     let rules = rules.get(..MAX_RULES).unwrap_or(rules);
@@ -290,7 +292,7 @@ fn remaining(rules: &[DriftIgnoreRule], resource: &PlannedResource) -> Option<Pl
     (!is_update || !properties.is_empty()).then(|| PlannedResource { properties, ..resource.clone() })
 }
 
-/// Returns the message about drift. `expected` is what the resources differ from.
+/// Returns the message about drift. `expected` names the expected state, from which the resources differ.
 fn summary(drift: &StackDrift, expected: &str) -> String {
     let resource = |resource: &PlannedResource| match resource.properties.as_slice() {
         [] => format!("{} {}", resource.operation, resource.urn),

@@ -1,4 +1,4 @@
-//! Decides whether a due run needs a plan, and whether the plan may be executed.
+//! Decides whether a due run needs a plan, and whether the controller may execute the plan.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,9 @@ use crate::controller::stack::prerequisites::expression::ExpressionError;
 use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::schedule::{self, Due};
 
-/// Reasons for the execution of a plan that requires no approval.
+/// Cause of a run that executes a plan without changes.
 const WITHOUT_CHANGES: &str = "Plan without changes";
+/// Cause of a run that executes a plan without approval, because no rule of `spec.approval` requires one.
 const WITHIN_LIMITS: &str = "Plan within the limits of spec.approval";
 
 /// Decision about a run of a Stack.
@@ -26,19 +27,19 @@ pub enum Gate {
     Open,
     /// A preview that saves its plan is due. Contains the reason.
     Plan(String),
-    /// The plan may be executed. Contains the reason.
+    /// The controller may execute the plan. Contains the reason.
     Execute(ApprovedPlan, String),
-    /// The expression is being evaluated.
+    /// The evaluation of `autoApproveExpr` has not ended.
     Evaluating,
     /// The plan requires an approval. Contains the message for the conditions.
     Await(String),
     /// A user rejected the plan. Contains the message for the conditions.
     Rejected(String),
-    /// The expression is invalid. Contains the message.
+    /// `autoApproveExpr` is invalid. Contains the message.
     Invalid(String),
 }
 
-/// Decides about a run of the kind `kind`, which is due as in `due`.
+/// Decides whether a run of this kind may start. `due` is the decision of the schedule about the run.
 pub fn gate(observed: &Observed, candidate: &RunCandidate, kind: UpdateKind, due: &Due) -> Gate {
     let Some(policy) = policy(&observed.stack, kind) else { return Gate::Open };
     match (current_plan(observed, candidate, kind), due) {
@@ -56,8 +57,8 @@ pub fn is_automatic(cause: &str) -> bool {
     [WITHOUT_CHANGES, WITHIN_LIMITS].contains(&cause)
 }
 
-/// Returns the reason why a recorded run must not execute its plan. The approval was withdrawn, or a user rejected the
-/// plan. Returns `None` for other runs.
+/// Returns the reason why a recorded run must no longer execute its plan, such as a withdrawn approval or a rejection.
+/// Returns `None` if the run may execute its plan, or if the run has no plan.
 pub fn withdrawn(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
     let approved = current.plan.as_ref()?;
     let kind = if current.kind == UpdateKind::Destroy { UpdateKind::Destroy } else { UpdateKind::Up };
@@ -67,7 +68,8 @@ pub fn withdrawn(observed: &Observed, current: &CurrentUpdate) -> Option<&'stati
     if plan.digest != approved.digest {
         return Some("a newer plan exists");
     }
-    // The result of an expression does not change, because the plan does not change.
+    // A plan without approvers needs no new check, because the plan and thus the result of its expression do not
+    // change.
     let is_automatic = approved.approved_by.is_empty();
     match votes(observed, policy, plan, state) {
         Votes { rejection: Some(_), .. } => Some("a user rejected its plan"),
@@ -86,7 +88,7 @@ fn was_plan(last: Option<&LastUpdate>) -> bool {
     last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str())
 }
 
-/// Returns the plan of the Stack if it is a plan for this run: its inputs are the current inputs, and its Update exists.
+/// Returns the plan of the Stack if the plan has the current inputs of this run and its Update exists.
 fn current_plan<'a>(
     observed: &'a Observed,
     candidate: &RunCandidate,
@@ -136,7 +138,7 @@ fn decide(observed: &Observed, policy: &ApprovalPolicy, plan: &StackPlan, state:
 enum Required {
     No,
     Yes(Vec<String>),
-    /// The expression has not been evaluated yet.
+    /// The evaluation of the expression has not ended.
     Unknown,
     /// The expression is invalid. Contains the error message.
     Invalid(String),
@@ -163,10 +165,10 @@ fn required(
 /// Decisions of users about a plan.
 #[derive(Debug, Default)]
 struct Votes<'a> {
-    /// Different users who approved the plan.
+    /// Users who approved the plan, each of them once.
     approvers: BTreeSet<&'a str>,
     rejection: Option<&'a Approval>,
-    /// Reason why at least one approval does not count.
+    /// Reason why one or more approvals do not count.
     ignored: Option<&'static str>,
 }
 

@@ -9,17 +9,18 @@ use crate::controller::stack::status::planned_changes;
 
 /// Maximum number of deleted and replaced resources in a message.
 const MAX_LISTED: usize = 5;
-/// Maximum length of the summary in an event, in bytes. An event has at most 1024 bytes, and the command needs about 500.
+/// Maximum length of the summary in an event, in bytes. An event has at most 1024 bytes, and the command needs about
+/// 500 bytes.
 const MAX_EVENT_SUMMARY: usize = 400;
 
 /// State of the approvals of a plan.
 pub struct Awaited<'a> {
-    /// Reasons why the plan requires an approval. Empty if each plan requires an approval.
+    /// Reasons why the plan requires an approval. Empty if every plan requires an approval.
     pub reasons: &'a [String],
     /// Number of users who approved the plan.
     pub approvals: usize,
     pub required: usize,
-    /// Reason why at least one approval does not count.
+    /// Reason why one or more approvals do not count.
     pub ignored: Option<&'static str>,
 }
 

@@ -1,8 +1,8 @@
-//! Approval of changes: a run of a Stack with approvals starts as a preview that saves its plan. The plan is executed only
-//! after it is approved.
+//! Approval of changes: a run of a Stack with approvals starts as a preview that saves its plan. The controller
+//! executes the plan only after an approval.
 //!
-//! `plan` records the plan of a preview, `gate` decides whether the plan may be executed, `risk` evaluates the rules of
-//! the mode `OnRisk`, and `observe` reads the Approvals.
+//! `plan` records the plan of a preview, `gate` decides whether the controller may execute the plan, `risk` evaluates
+//! the rules of the mode `OnRisk`, and `observe` reads the Approvals.
 
 mod gate;
 mod index;

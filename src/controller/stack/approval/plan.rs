@@ -10,17 +10,17 @@ use crate::api::conditions::update_reason;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackPlan};
 use crate::artifact::Digest;
 
-/// Maximum number of changed resources in the status of a Stack. The status of the Update can contain more.
+/// Maximum number of changed resources in the status of a Stack. The status of the Update can contain more resources.
 const MAX_RESOURCES: usize = 50;
 
-/// Returns whether the recorded run is a destroy, or a preview of a destroy.
+/// Returns whether the recorded run is a destroy or a preview of a destroy.
 pub fn is_of_destroy(current: &CurrentUpdate) -> bool {
     current.kind == UpdateKind::Destroy || current.preview_of == Some(PreviewOf::Destroy)
 }
 
-/// Returns the plan of the Stack after a run has ended: the plan that the run saved, or the plan that the run could not
-/// execute yet. Returns `None` if the run has executed the plan, even if it failed, because the plan no longer matches
-/// the state.
+/// Returns the plan of the Stack after the end of a run: the plan that the run saved, or the plan that the run could
+/// not execute yet. Returns `None` if the run has executed the plan, even without success, because the plan no longer
+/// matches the state.
 pub fn after_run(
     stack: &Stack,
     current: &CurrentUpdate,
@@ -61,8 +61,8 @@ fn saved(stack: &Stack, current: &CurrentUpdate, update: &Update, now: Timestamp
     })
 }
 
-/// Returns the digest of a plan. It covers everything that determines what the plan does. The UID of the Stack is part of
-/// the digest, so an Approval does not apply to another Stack with the same name.
+/// Returns the digest of a plan. The digest covers everything that determines what the plan does. It also covers the
+/// UID of the Stack, so an Approval does not apply to another Stack with the same name.
 fn digest(stack: &Stack, current: &CurrentUpdate, update: &Update, file: &Digest) -> Digest {
     let status = update.status.as_ref();
     let content = json!({

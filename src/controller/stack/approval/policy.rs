@@ -16,9 +16,9 @@ pub fn policy(stack: &Stack, kind: UpdateKind) -> Option<&ApprovalPolicy> {
     }
 }
 
-/// Returns the reason why the approval settings of a Stack do not permit an `up` or destroy in its Workspace. Only the run
-/// that the Stack has recorded is permitted, and only with the spec that the Stack has created. Otherwise, any user who can
-/// edit Updates could change resources without an approval.
+/// Returns the reason why the approval settings of a Stack do not permit an `up` or destroy in its Workspace. The
+/// settings permit only the run that the Stack has recorded, with the spec that the controller has created. Otherwise,
+/// any user who can edit Updates could change resources without an approval.
 pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
     let kind = update.spec.kind;
     let requires_approvals = stack.spec.approval.as_ref().is_some_and(|policy| policy.mode != ApprovalMode::Never);

@@ -9,9 +9,9 @@ use crate::api::pulumi::ApprovalPolicy;
 use crate::controller::stack::pattern;
 use crate::controller::stack::prerequisites::expression::ExpressionError;
 
-/// Operations for which `changes` always contains a number.
+/// Operations for which the variable `changes` always contains a number.
 const OPERATIONS: [&str; 8] = ["create", "update", "delete", "replace", "same", "read", "import", "refresh"];
-/// Operations that create a resource or do not affect it.
+/// Operations that do not change or delete an existing resource.
 const HARMLESS: [&str; 4] = ["create", "read", "same", "import"];
 /// Maximum number of protected resources in a message.
 const MAX_LISTED: usize = 5;
@@ -21,7 +21,7 @@ const MAX_LISTED: usize = 5;
 pub struct PlannedChanges<'a> {
     /// Number of resources by operation.
     pub counts: &'a BTreeMap<String, i64>,
-    /// Changed resources. The list can be truncated.
+    /// Changed resources. This list can be truncated.
     pub resources: &'a UpdatePlan,
 }
 
@@ -48,8 +48,8 @@ pub fn variables(changes: PlannedChanges<'_>) -> BTreeMap<&'static str, Value> {
     [("changes", json!(counts)), ("resources", Value::Array(resources))].into()
 }
 
-/// Returns the reasons why a plan requires an approval. `expression` is the result of `autoApproveExpr`, or `None` if it
-/// is not set.
+/// Returns the reasons why a plan requires an approval. `expression` is the result of `autoApproveExpr`, or `None` if
+/// `autoApproveExpr` is not set.
 pub fn reasons(
     policy: &ApprovalPolicy,
     changes: PlannedChanges<'_>,
@@ -89,7 +89,7 @@ fn protected(policy: &ApprovalPolicy, changes: PlannedChanges<'_>) -> Option<Str
         !HARMLESS.contains(&resource.operation.as_str())
             && policy.protect.iter().any(|pattern| {
                 let text = if pattern.starts_with("urn:") { &resource.urn } else { resource.kind() };
-                // A pattern that is too expensive protects all resources.
+                // A pattern that is too expensive to match protects all resources.
                 !pattern::is_valid(pattern) || pattern::matches(pattern, text)
             })
     };

@@ -1,4 +1,4 @@
-//! Times of drift checks in the format of cron.
+//! Schedules of drift checks in the cron format.
 
 use cronexpr::{Crontab, FallbackTimezoneOption, ParseOptions};
 use jiff::Timestamp;
@@ -9,13 +9,14 @@ use crate::controller::stack::run_windows::time_zone;
 
 /// Number of fields of a schedule: minute, hour, day of the month, month and day of the week.
 const FIELDS: usize = 5;
-/// Maximum number of scheduled times that a change of daylight saving time repeats: one for each minute of a day.
+/// Maximum number of scheduled times in the hours that a change of daylight saving time repeats: one for each minute of
+/// a day.
 const MAX_REPEATED: usize = 24 * 60;
 
 /// Schedule of drift checks.
 pub struct Cron {
-    /// Times of day and dates, as if the time zone were UTC. `cronexpr` does not terminate in time zones whose change of
-    /// daylight saving time is not a whole hour, and skips the times that such a change skips.
+    /// Schedule in local time, as if the time zone were UTC. In other time zones, `cronexpr` skips the times that a
+    /// change of daylight saving time skips. It does not terminate if such a change is not a whole hour.
     local: Crontab,
     zone: TimeZone,
 }
@@ -39,8 +40,9 @@ impl Cron {
         Ok(Cron { local, zone: zone.map_err(|what| format!("invalid spec.drift.schedule.timeZone: {what}"))? })
     }
 
-    /// Returns the first scheduled time after `after`, or `None` if the next four years have none. If a change of
-    /// daylight saving time skips the time, the result is later by the skipped period. A repeated time counts once.
+    /// Returns the first scheduled time after `after`, or `None` if the next four years contain no scheduled time. If a
+    /// change of daylight saving time skips the scheduled time, the result is later by the skipped period. A repeated
+    /// time counts only once.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let mut local = TimeZone::UTC.to_timestamp(self.zone.to_datetime(after)).ok()?;
         for _ in 0..MAX_REPEATED {
@@ -65,8 +67,7 @@ pub fn check(schedule: &DriftSchedule) -> Result<(), String> {
     }
 }
 
-/// Returns the last line of an error of the parser, without the marker of the position. The other lines repeat the
-/// schedule.
+/// Returns the last line of an error of the parser, without the position marker. The other lines repeat the schedule.
 fn reason(error: &str) -> &str {
     error.lines().last().unwrap_or_default().trim_start_matches([' ', '^'])
 }

@@ -113,7 +113,7 @@ fn invalid_times_are_errors_with_the_path_of_the_field() {
         (cron("30 2 * * *"), None),
         (cron("*/15 8-17 * JAN,FEB MON-FRI"), None),
         (cron("0 0 29 2 *"), None),
-        (json!({}), Some("invalid spec.drift: no time of the drift checks; set interval or schedule")),
+        (json!({}), Some("invalid spec.drift: neither interval nor schedule is set; set at least one of them")),
         (json!({"interval": "10"}), Some("invalid spec.drift.interval: \"10\" is not a duration such as 1h30m or 45s")),
         (
             cron("61 2 * * *"),
