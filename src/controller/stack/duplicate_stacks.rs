@@ -1,11 +1,11 @@
 //! Detects duplicates: Stacks that manage the same Pulumi stack and would revert each other's changes. Only one of
 //! these Stacks takes precedence and starts runs: the oldest Stack that has applied the Pulumi stack or, if no Stack
-//! has applied it, the oldest Stack. The other Stacks are stalled until the Stack that takes precedence is deleted or
-//! manages another Pulumi stack.
+//! has applied the Pulumi stack, the oldest Stack. The other Stacks are stalled until the Stack that takes precedence
+//! is deleted or manages another Pulumi stack.
 //!
 //! A Stack in another namespace takes precedence only if it has applied the Pulumi stack, and never with
-//! `--no-cross-namespace-refs`. Without this rule, a user could block a Stack in another namespace by creating a Stack
-//! for the same Pulumi stack.
+//! `--no-cross-namespace-refs`. Otherwise, a user could block a Stack in another namespace by creating a Stack for the
+//! same Pulumi stack.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -28,14 +28,14 @@ use crate::runtime::reads::{ReadError, Reader};
 struct Claim {
     /// Address of the Pulumi stack. Two Stacks with the same address and the same project manage the same Pulumi stack.
     address: Address,
-    /// Address from `status.appliedStack`, which is comparable within a namespace. This address is known even if the
-    /// URL of the backend is in a Secret.
+    /// Address from `status.appliedStack`. Comparable only within a namespace, but available even if the URL of the
+    /// backend is in a Secret.
     applied_address: Option<String>,
     project: Option<String>,
     /// Whether the spec of the Stack contains the name of the project.
     names_project: bool,
-    /// Whether the project has been read from the Workspace. Later changes to the project are recorded when the Stack
-    /// is reconciled.
+    /// Whether the controller has read the project from the Workspace. A reconciliation of the Stack records later
+    /// changes of the project.
     is_project_read: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.
     has_applied: bool,
@@ -70,11 +70,11 @@ struct Claims {
     by_address: HashMap<ScopedAddress, HashSet<ObjectKey>>,
 }
 
-/// Address, and the scope in which claims are compared: a namespace, or the whole cluster (`None`).
+/// Address, and the scope of its comparison: a namespace, or the whole cluster (`None`).
 type ScopedAddress = (Option<String>, String);
 
 impl Claims {
-    /// Replaces the claim of a Stack and returns the previous claim.
+    /// Replaces the claim of a Stack, and returns the previous claim.
     fn replace(&mut self, key: &ObjectKey, claim: Option<Claim>) -> Option<Claim> {
         let previous = self.by_key.remove(key);
         for address in previous.iter().flat_map(|previous| scoped_addresses(key, previous)) {
@@ -107,7 +107,7 @@ fn scoped_addresses(key: &ObjectKey, claim: &Claim) -> Vec<ScopedAddress> {
     [in_namespace(&claim.address.in_namespace)].into_iter().chain(applied).chain(in_cluster).collect()
 }
 
-/// Stacks that wait for a Stack that takes precedence.
+/// Stacks that wait for another Stack that takes precedence.
 #[derive(Default)]
 struct WaitingStacks {
     by_preceding: HashMap<ObjectKey, HashSet<ObjectKey>>,
@@ -115,14 +115,14 @@ struct WaitingStacks {
 }
 
 impl WaitingStacks {
-    /// Records that the Stack `key` waits for the Stack `preceding`, and for no other Stack.
+    /// Records that the Stack `key` waits only for the Stack `preceding`.
     fn wait(&mut self, key: ObjectKey, preceding: ObjectKey) {
         self.remove(&key);
         self.by_preceding.entry(preceding.clone()).or_default().insert(key.clone());
         self.preceding_of.insert(key, preceding);
     }
 
-    /// Removes a Stack that no longer waits for another Stack.
+    /// Removes the Stack `key`, which no longer waits for another Stack.
     fn remove(&mut self, key: &ObjectKey) {
         let Some(preceding) = self.preceding_of.remove(key) else { return };
         if let Some(waiting) = self.by_preceding.get_mut(&preceding) {
@@ -133,7 +133,7 @@ impl WaitingStacks {
         }
     }
 
-    /// Removes and returns the Stacks that wait for this Stack.
+    /// Returns the Stacks that wait for the Stack `preceding`, and removes them.
     fn take(&mut self, preceding: &ObjectKey) -> HashSet<ObjectKey> {
         let waiting = self.by_preceding.remove(preceding).unwrap_or_default();
         for key in &waiting {
@@ -146,7 +146,7 @@ impl WaitingStacks {
 /// Index of the Pulumi stacks that all Stacks manage. Cheap to clone.
 #[derive(Clone)]
 pub struct DuplicateStacks {
-    /// Whether Stacks in different namespaces are not compared.
+    /// Whether the index compares only Stacks in the same namespace.
     no_cross_namespace_refs: bool,
     claims: Arc<Mutex<Claims>>,
     waiting: Arc<Mutex<WaitingStacks>>,
@@ -160,7 +160,7 @@ impl fmt::Debug for DuplicateStacks {
 }
 
 impl DuplicateStacks {
-    /// Creates an empty index. It sends the Stacks to requeue to `requeue`.
+    /// Creates an empty index, which sends the Stacks to requeue to `requeue`.
     pub fn new(requeue: mpsc::Sender<ObjectRef<Stack>>, no_cross_namespace_refs: bool) -> DuplicateStacks {
         DuplicateStacks { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), requeue }
     }
@@ -184,8 +184,8 @@ impl DuplicateStacks {
         self.requeue_waiting(key);
     }
 
-    /// Returns the Stack that takes precedence over this Stack, if any. A Stack whose project is unknown has no
-    /// duplicates.
+    /// Returns the Stack that takes precedence over this Stack. Returns `None` if this Stack is not a duplicate, or if
+    /// its project is unknown.
     pub async fn preceding(
         &self,
         stack: &Stack,
@@ -212,7 +212,7 @@ impl DuplicateStacks {
         Ok(None)
     }
 
-    /// Records the project of the source of a Stack, and returns the claim of the Stack.
+    /// Records the project that the Workspace reports, and returns the claim of the Stack.
     fn record_project(&self, key: &ObjectKey, project: Option<String>) -> Option<Claim> {
         let mut claims = lock(&self.claims);
         let claim = claims.by_key.get_mut(key)?;
@@ -265,8 +265,8 @@ fn project_in(workspace: Option<&Workspace>) -> Option<String> {
     workspace?.status.as_ref()?.project_name.clone()
 }
 
-/// Returns the claim of a Stack. A Stack with `spec.preview` has no claim, because it changes no resources. It can
-/// preview the Pulumi stack of another Stack.
+/// Returns the claim of a Stack. A Stack with `spec.preview` changes no resources and can preview the Pulumi stack of
+/// another Stack, so it has no claim.
 fn claim(stack: &Stack, previous: Option<&Claim>) -> Option<Claim> {
     if stack.spec.preview.unwrap_or_default() {
         return None;
@@ -275,7 +275,7 @@ fn claim(stack: &Stack, previous: Option<&Claim>) -> Option<Claim> {
     let named = identity::parts(&stack.spec.stack).project.map(str::to_owned);
     let names_project = named.is_some();
     let status = stack.status.as_ref();
-    // After a restart of the controller, the Workspace may no longer exist. The last run then provides the project.
+    // After a restart of the controller, the Workspace can be absent. The last run then provides the project.
     let of_last_run = || status?.project_info.as_ref().map(|info| info.name.clone());
     let recorded =
         previous.and_then(|previous| previous.project.clone()).or_else(of_last_run).filter(|_| !names_project);

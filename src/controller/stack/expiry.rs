@@ -10,13 +10,14 @@ use crate::api::pulumi::{Stack, StackStatus};
 use crate::controller::stack::action::Action;
 use crate::controller::stack::backoff;
 
-/// Time between the announcement of the expiry and the expiry.
+/// Minimum time between the announcement of the expiry and the deletion of the Stack.
 const ANNOUNCEMENT: SignedDuration = SignedDuration::from_hours(1);
 
 /// Maximum time between two checks. `spec.ttl` can be longer than the maximum delay of a requeue.
 const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24);
 
-/// Returns when the Stack expires: `spec.ttl` after its creation, or at `spec.expiresAt`, whichever is earlier.
+/// Returns the time at which the Stack expires: the earlier of `spec.expiresAt` and the time `spec.ttl` after the
+/// creation of the Stack.
 fn expires_at(stack: &Stack) -> Option<Timestamp> {
     let ttl = backoff::interval(stack.spec.ttl.as_deref());
     let created = stack.creation_timestamp().map(|created| created.0);
@@ -25,14 +26,15 @@ fn expires_at(stack: &Stack) -> Option<Timestamp> {
     end.into_iter().chain(fixed).min()
 }
 
-/// Returns when the Stack expires, unless it is suspended or deleted.
+/// Returns the time at which the Stack expires. Returns `None` if the Stack is suspended or is being deleted.
 fn pending(stack: &Stack) -> Option<Timestamp> {
     let is_inactive = stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some();
     expires_at(stack).filter(|_| !is_inactive)
 }
 
-/// Returns when the controller deletes the Stack. A Stack whose time has already passed when its expiry is announced, because
-/// a user has changed the fields, is deleted an hour after the announcement.
+/// Returns the time at which the controller deletes the Stack. If the expiry is already in the past at its
+/// announcement, because a user has changed the fields, the controller deletes the Stack an hour after the
+/// announcement.
 fn deletion_time(stack: &Stack, at: Timestamp, now: Timestamp) -> Timestamp {
     let announced = announcement(stack).map_or(now, |condition| condition.last_transition_time.0);
     match announced < at {
@@ -41,7 +43,7 @@ fn deletion_time(stack: &Stack, at: Timestamp, now: Timestamp) -> Timestamp {
     }
 }
 
-/// Returns the action for a Stack that expires within an hour or has expired. Returns `None` if nothing is due.
+/// Returns the action for a Stack that expires within an hour or has expired. Returns `None` if no action is due.
 pub fn due(stack: &Stack, now: Timestamp) -> Option<Action> {
     let at = pending(stack)?;
     let deletion = deletion_time(stack, at, now);
@@ -62,7 +64,7 @@ pub fn next_change(stack: &Stack, now: Timestamp) -> Option<SignedDuration> {
     wait.is_positive().then_some(wait.min(MAX_WAIT))
 }
 
-/// Returns whether the controller has deleted the Stack because it expired.
+/// Returns whether the controller has deleted the Stack because of its expiry.
 pub fn has_expired(stack: &Stack) -> bool {
     announcement(stack).is_some_and(|expiring| expiring.reason == expiry_reason::EXPIRED)
 }
@@ -135,7 +137,7 @@ mod tests {
         stack
     }
 
-    /// Returns the Stack with the announcement of its expiry at this time.
+    /// Returns the Stack after an announcement of its expiry at this time.
     fn announced_at(mut stack: Stack, time: &str) -> Stack {
         stack.status = Some(announced(&stack, "announced", time.parse().unwrap()));
         stack
@@ -144,7 +146,7 @@ mod tests {
     #[test]
     fn a_stack_is_announced_and_expires_at_the_earlier_time() {
         let now: Timestamp = NOW.parse().unwrap();
-        // The spec, whether the expiry is announced, and the minutes until the next change.
+        // The spec, whether the controller announces the expiry, and the minutes until the next change.
         let rows = [
             (json!({}), false, None),
             (json!({"ttl": "24h"}), false, Some(11 * 60)),
@@ -154,7 +156,7 @@ mod tests {
             (json!({"expiresAt": "2026-01-01T12:30:00Z"}), true, Some(30)),
             (json!({"ttl": "24h", "expiresAt": "2026-01-01T12:10:00Z"}), true, Some(10)),
             (json!({"ttl": "1h", "suspend": true}), false, None),
-            // The time has passed without an announcement.
+            // The expiry is in the past and was not announced.
             (json!({"ttl": "12h"}), true, Some(60)),
             (json!({"expiresAt": "2025-01-01T00:00:00Z"}), true, Some(60)),
         ];
@@ -170,7 +172,7 @@ mod tests {
     #[test]
     fn a_stack_expires_on_time_but_not_within_an_hour_of_a_late_announcement() {
         let now: Timestamp = NOW.parse().unwrap();
-        // The expiry, the announcement, and whether the Stack is deleted.
+        // The time of the expiry, the time of the announcement, and whether the controller deletes the Stack.
         let rows = [
             ("2026-01-01T12:00:00Z", "2026-01-01T11:00:00Z", true),
             ("2026-01-01T12:00:00Z", "2026-01-01T11:55:00Z", true),

@@ -20,20 +20,21 @@ use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Resolved};
 use crate::telemetry::metrics::FetchResult;
 
-/// Lower limit of the delay that a server requests with `Retry-After`.
+/// Minimum delay before a retry, if the server requests a delay with `Retry-After`.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Retry policy after a failed fetch.
 #[derive(Debug, PartialEq, Eq)]
 enum RetryPolicy {
-    /// Retry after the delay that the server requests. Default: the requeue interval for unavailable sources.
+    /// Retry after the delay that the server requests. Without such a request, retry after the requeue interval for
+    /// unavailable sources.
     After(Option<Duration>),
-    /// Retry with backoff. The complete artifact was downloaded and is invalid, and the next download is probably also
-    /// invalid.
+    /// Retry with backoff, because the downloaded artifact is complete but invalid, and the next download is probably
+    /// also invalid.
     Backoff,
 }
 
-/// Fetches the artifact, or reports why the fetch failed. Before each retry, the source is resolved again.
+/// Fetches the artifact, or reports why the fetch failed. Before each retry, the controller resolves the source again.
 pub(super) async fn fetch(
     observed: &Observed,
     resolved: &Resolved,
@@ -49,7 +50,7 @@ pub(super) async fn fetch(
     Ok(next)
 }
 
-/// Fetches the artifact of a policy pack, in the same way as [`fetch`].
+/// Fetches the artifact of a policy pack in the same way as [`fetch`].
 pub(super) async fn fetch_policy_pack(
     observed: &Observed,
     pack: &ResolvedPack,
@@ -84,7 +85,7 @@ async fn fetch_named(
             context.git.fetch_again(origin);
             return report(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
         }
-        // The source is already in the pod, so no bytes must be fetched.
+        // The pod already contains the source, so a fetch is not necessary.
         Origin::InPod => return Ok(Next::Rest(Some(WATCHED_RETRY))),
     };
     match fetched {
@@ -121,8 +122,8 @@ async fn fetch_named(
     }
 }
 
-/// Writes the conditions of the state. The conditions of a suspended Stack do not change. The Workspace reports that its pod
-/// waits for the source.
+/// Writes the conditions of the state. A suspended Stack keeps its conditions, because its Workspace reports that the
+/// pod waits for the source.
 async fn report(
     stack: &Stack,
     state: &State,
@@ -137,8 +138,8 @@ async fn report(
     Ok(Next::Rest(known.or(Some(WATCHED_RETRY))))
 }
 
-/// Stores the generated project for a destroy whose source cannot be fetched. Returns whether the store now contains
-/// the project.
+/// Stores the generated project for a destroy whose source is not available. Returns whether the store now contains the
+/// project.
 async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context) -> bool {
     let made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref());
     let Some(made) = made.filter(|made| *made != failed) else { return false };
@@ -163,8 +164,8 @@ fn retry_policy(error: &FetchError) -> RetryPolicy {
     }
 }
 
-/// Waits until the source has been looked up. Keeps the conditions if they are of the current generation, because the
-/// first lookup after a restart of the controller usually confirms them.
+/// Waits for the lookup of the source. Keeps conditions of the current generation, because the first lookup after a
+/// restart of the controller usually confirms them.
 pub(super) async fn await_source(
     stack: &Stack,
     message: String,
@@ -178,7 +179,7 @@ pub(super) async fn await_source(
     requeue(stack, &State::Working(message), None, context, now).await
 }
 
-/// Returns warnings about the content of a Git repository.
+/// Returns the warnings about the content of a Git repository.
 pub(super) fn warnings(observed: &Observed) -> &[String] {
     match &observed.source {
         Some(Ok(Resolved { origin: Origin::Git(origin), .. })) => &origin.warnings,

@@ -9,7 +9,7 @@ pub use crate::controller::differ;
 use crate::pulumi::stack_name;
 pub use crate::pulumi::stack_name::parts;
 
-/// Returns the Pulumi stack of the next run. The project and the backend are `None` if they are unknown.
+/// Returns the Pulumi stack of the next run. An unknown project or backend is `None`.
 pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     let in_place = workspace.and_then(|workspace| workspace.status.as_ref()?.project_name.clone());
     PulumiStack {
@@ -19,9 +19,9 @@ pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     }
 }
 
-/// Returns the Pulumi stack of a completed run, according to `status.currentUpdate` and the report of the agent.
-/// The reported backend takes precedence, because the backend URL in the environment of the run may differ from the URL
-/// in the Stack.
+/// Returns the Pulumi stack of a completed run, according to `status.currentUpdate` and the report of the agent. The
+/// backend in the report takes precedence, because the environment of the run can contain another backend URL than the
+/// Stack.
 pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
     let expected = current.pulumi_stack.clone().unwrap_or_else(|| desired(stack, None));
     let organization = result.permalink.as_deref().and_then(|url| organization(&expected.name, url));
@@ -33,7 +33,8 @@ pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -
     }
 }
 
-/// Returns the organization in the URL of an update, if the name of the Pulumi stack contains none.
+/// Returns the organization in the URL of an update. Returns `None` if the name of the Pulumi stack already contains an
+/// organization.
 fn organization<'a>(name: &str, permalink: &'a str) -> Option<&'a str> {
     let url = stack_name::in_permalink(permalink)?;
     url.organization.filter(|_| parts(name).organization.is_none() && url.stack == name)
@@ -47,7 +48,7 @@ pub fn has_applied(stack: &Stack) -> bool {
         return false;
     }
     status.applied_stack.is_some()
-        // Earlier versions did not record `appliedStack`, and the Pulumi Kubernetes Operator records no digest.
+        // Earlier versions recorded no `appliedStack`, and the Pulumi Kubernetes Operator records no digest.
         || status.last_applied_revision.is_some()
         || !status.outputs.is_empty()
         || last.is_some_and(|last| last.inputs.digest.is_none() && (last.kind.is_none() || is(last, UpdateKind::Up)))
@@ -57,8 +58,8 @@ fn is(last: &LastUpdate, kind: UpdateKind) -> bool {
     last.kind.as_deref() == Some(kind.as_str())
 }
 
-/// Returns the Pulumi stack in which the Stack may have resources. If the status has no `appliedStack` and the spec has
-/// not changed since the last run, this is the Pulumi stack in the spec.
+/// Returns the Pulumi stack in which the Stack may have resources. If the status has no `appliedStack`, returns the
+/// Pulumi stack in the spec, unless the spec has changed since the last run.
 pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     let status = stack.status.as_ref()?;
     let is_of_spec =
@@ -68,9 +69,9 @@ pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     status.applied_stack.clone().or_else(|| (is_of_spec && has_applied(stack)).then_some(of_spec))
 }
 
-/// Returns the Pulumi stack to record after a run that may have changed resources. An interrupted run may report no
-/// organization, no project and no backend. The missing parts are then copied from the recorded Pulumi stack, unless
-/// the reported parts differ from it.
+/// Returns the Pulumi stack to record after a run that may have changed resources. The report of an interrupted run can
+/// lack the organization, the project and the backend. The recorded Pulumi stack provides the missing parts if its
+/// other parts match the report.
 pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
     match recorded(stack) {
         Some(before) if !differ(&before, &worked_on) => PulumiStack {
@@ -87,8 +88,8 @@ pub fn has_applied_here(stack: &Stack, workspace: Option<&Workspace>) -> bool {
     recorded(stack).is_some_and(|applied| !differ(&applied, &desired(stack, workspace)))
 }
 
-/// Returns whether a run may have changed resources. The result is also `true` for an `up` whose end the agent has not
-/// reported.
+/// Returns whether a run may have changed resources. Also returns `true` for an `up` if the agent did not report its
+/// end.
 pub fn may_have_changed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Up
@@ -99,7 +100,7 @@ pub fn may_have_changed(update: &Update) -> bool {
 }
 
 /// Returns whether a destroy with an unknown result may have removed the Pulumi stack from the backend. The result is
-/// unknown if the destroy was interrupted or the agent did not report its end.
+/// unknown if the destroy was interrupted, or if the agent did not report the end of the destroy.
 pub fn may_have_removed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Destroy
@@ -111,8 +112,8 @@ pub fn may_have_removed(update: &Update) -> bool {
 /// Returns whether an earlier destroy has removed the Pulumi stack that this destroy did not find.
 ///
 /// The earlier destroy must have failed and may have removed the Pulumi stack. The name, the project and the backend
-/// must be equal in both runs and in the recorded Pulumi stack. Services such as Pulumi Cloud are excluded, because
-/// they also report a Pulumi stack as missing if the access token cannot read it. A user must then decide.
+/// must be equal in both runs and in the recorded Pulumi stack. Returns `false` for services such as Pulumi Cloud,
+/// which also report a Pulumi stack as missing if the access token cannot read it. In this case, a user must decide.
 pub fn was_removed_before(
     stack: &Stack,
     kind: UpdateKind,
@@ -121,7 +122,7 @@ pub fn was_removed_before(
 ) -> bool {
     let removed = previous.filter(|last| is(last, UpdateKind::Destroy) && last.stack_may_be_removed == Some(true));
     let is_same = |last: &LastUpdate| last.pulumi_stack.as_ref().is_some_and(|removed| !differ(removed, looked_up));
-    // The state in a file backend can be lost together with the volume of the backend.
+    // A file backend can lose its state together with its volume.
     let is_bucket_or_database =
         looked_up.backend.as_ref().is_some_and(|url| !url.starts_with("http") && !url.starts_with("file"));
     kind == UpdateKind::Destroy
@@ -130,9 +131,9 @@ pub fn was_removed_before(
         && recorded(stack).as_ref() == Some(looked_up)
 }
 
-/// Returns the applied Pulumi stack if a run uses `next`, another Pulumi stack, so that the resources remain. To report
-/// this only once, returns `None` if the last run already used `next`, or if `recorded`, the Pulumi stack in
-/// `status.currentUpdate`, is already `next`.
+/// Returns the applied Pulumi stack if a run uses another Pulumi stack, `next`, so that the resources in the applied
+/// Pulumi stack remain. Returns `None` for a repeated report: the last run or `recorded`, the Pulumi stack in
+/// `status.currentUpdate`, already used `next`.
 pub fn orphaned_stack<'a>(
     status: &'a StackStatus,
     next: &PulumiStack,

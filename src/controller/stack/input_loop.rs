@@ -1,6 +1,7 @@
-//! Limits the rate of runs that changed Secrets and ConfigMaps cause. Each of two Stacks can write its outputs to an object
-//! that configures the other Stack (`spec.writeOutputsTo`). If the outputs differ after each run, both Stacks would otherwise
-//! run endlessly. The limit applies only to Stacks that write outputs, because only such Stacks can be part of a loop.
+//! Limits the rate of runs that changed Secrets and ConfigMaps cause. Two Stacks can form a loop: each of them writes
+//! its outputs to an object that configures the other Stack (`spec.writeOutputsTo`). If the outputs differ after each
+//! run, both Stacks would run endlessly without this limit. The limit applies only to Stacks that write outputs,
+//! because a loop contains no other Stacks.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -9,13 +10,13 @@ use crate::api::pulumi::{RunRecord, Stack};
 use crate::controller::stack::restrictions::Held;
 use crate::controller::stack::{approval, run, schedule};
 
-/// Maximum number of consecutive runs with this cause in [`PERIOD`].
+/// Maximum number of consecutive runs in [`PERIOD`] that changed objects cause.
 const MAX_RUNS: usize = 6;
 const PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
-/// Returns why a run that is due for this cause waits. Returns `None` if the run may start. A run with another cause,
-/// such as a request or an approval, ends the sequence. The execution of a plan without an approval does not, and runs
-/// at the interval or after a failure do not count.
+/// Returns why a due run with this cause must wait. Returns `None` if the run may start. A run with another cause, such
+/// as a request or an approval, ends the sequence of consecutive runs. The execution of a plan without an approval
+/// continues the sequence. Runs at the interval and retries after a failure neither end nor extend the sequence.
 pub fn held(stack: &Stack, cause: &str, now: Timestamp) -> Option<Held> {
     let status = stack.status.as_ref()?;
     if stack.spec.write_outputs_to.is_empty() || !run::is_input_change(cause) {
@@ -48,7 +49,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// Returns a Stack with these runs, newest first. The newest run ended after 1000 s, and each earlier run 100 s earlier.
+    /// Returns a Stack with these runs, newest first. The newest run ended at 1000 s, and each earlier run ended 100 s
+    /// before the next run.
     fn stack(causes: &[&str], targets: Value) -> Stack {
         let run = |(number, cause): (usize, &&str)| {
             let end = at(1000 - 100 * i64::try_from(number).unwrap()).to_string();

@@ -1,13 +1,12 @@
-//! Names and texts of programs in Markdown. Flux posts events as comments on pull requests, where a name or a text must
-//! not become a mention, a link or HTML.
+//! Names and texts of Pulumi programs in Markdown. Flux posts events as comments on pull requests, so a name or a text
+//! must not become a mention, a link or HTML.
 
 use crate::pulumi::console;
 
 /// Characters that start a mention, a link, HTML or a code span.
 const SPECIAL: [char; 7] = ['`', '<', '>', '[', ']', '@', '\\'];
 
-/// Returns a text on one line, without characters that change its display. A text with special characters becomes a code
-/// span.
+/// Returns the text on one line, without control characters. A text with special characters becomes a code span.
 pub fn inline(text: &str) -> String {
     let text = console::for_display(text).replace(['\n', '\t'], " ");
     if text.contains(SPECIAL) { code(&text) } else { text }

@@ -23,7 +23,7 @@ use crate::controller::stack::{
 };
 use crate::source::Resolved;
 
-/// Returns the next step towards a run if a run is due. Otherwise, returns the action for a Stack without a due run.
+/// Returns the next step towards a due run. If no run is due, returns the action for a Stack without a due run.
 pub fn run_if_due(
     observed: &Observed,
     resolved: &Resolved,
@@ -40,8 +40,8 @@ pub fn run_if_due(
     }
 }
 
-/// Returns the action that fetches the source or a policy pack that the pod of the Workspace lacks. A user can need the pod
-/// while no run is due, for example to repair the state of the Pulumi stack.
+/// Returns the action that fetches a source or a policy pack that the pod of the Workspace lacks. A user can need the
+/// pod while no run is due, for example to repair the state of the Pulumi stack.
 pub fn missing_in_pod(observed: &Observed, resolved: &Resolved, in_store: bool, kind: UpdateKind) -> Option<Action> {
     let is_kept = |workspace: &&Workspace| workspace.metadata.deletion_timestamp.is_none();
     let workspace = observed.workspace.as_ref().filter(is_kept).filter(|_| kind != UpdateKind::Destroy)?;
@@ -91,7 +91,7 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
     match due {
         Due::Now(reason) => due_run(reason, PlanUse::None),
         Due::Done(again) => match drift::check(stack, kind, now) {
-            // A pause delays the check, and does not change the conditions.
+            // A pause delays the drift check, and does not change the conditions.
             Check::Now(_) if restriction(observed, UpdateKind::Preview, now).is_some() => {
                 settled_on(observed, resolved, kind, again)
             }
@@ -111,24 +111,25 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
     }
 }
 
-/// Returns the action that adjusts the record of the last run: a run of the Pulumi Kubernetes Operator, or a run with
-/// another generation in which only fields differ that do not affect a run.
+/// Returns the action that adjusts the record of the last run. The controller adjusts the record of a run of the Pulumi
+/// Kubernetes Operator. It also adjusts the generation if only fields have changed that do not affect a run.
 fn adopt_baseline(stack: &Stack, resolved: &Resolved) -> Option<Action> {
     if let Some(status) = pko_migration::baseline(stack, resolved) {
         return Some(Action::AdoptBaseline(Box::new(status)));
     }
     let status = run_spec::with_current_generation(stack)?;
-    // The fields that do not affect a run are otherwise checked before the next run.
+    // Without this check, an invalid value of these fields would remain unnoticed until the next run.
     Some(match check_fields(stack) {
         Ok(()) => Action::AdoptBaseline(Box::new(status)),
         Err(message) => Action::Invalid(message),
     })
 }
 
-/// Returns whether the run refreshes the state although `spec.refresh` is not set: to correct drift, or on request.
+/// Returns whether the run refreshes the state without `spec.refresh`: to correct drift, or on request.
 fn refreshes(stack: &Stack, kind: UpdateKind) -> bool {
     let corrects_drift = kind == UpdateKind::Up && drift::is_correction_due(stack);
-    // With `spec.refresh`, the request adds nothing, and `spec.expectNoRefreshChanges` must still apply to the run.
+    // With `spec.refresh`, each run refreshes the state without a request, and `spec.expectNoRefreshChanges` must
+    // apply.
     let is_requested = annotations::is_refresh_due(stack) && !stack.spec.refresh.unwrap_or_default();
     corrects_drift || (is_requested && kind != UpdateKind::Destroy)
 }
@@ -184,7 +185,7 @@ fn adopt_repacked_archive(
     })
 }
 
-/// Returns the next step towards a run that is due, or the action that waits if a pause or a schedule prevents the run.
+/// Returns the next step towards a due run. If a pause or a schedule prevents the run, returns the action that waits.
 fn permitted_run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRun, now: Timestamp) -> Action {
     match restriction(observed, due_run.kind(), now) {
         Some(Restriction::Waiting(held)) => Action::AwaitPermission(held),
@@ -193,7 +194,7 @@ fn permitted_run(observed: &Observed, resolved: &Resolved, in_store: bool, due_r
     }
 }
 
-/// Returns the value of `status.currentUpdate` for a run that is due.
+/// Returns the value of `status.currentUpdate` for a due run.
 fn recorded_run(observed: &Observed, resolved: &Resolved, due_run: &DueRun) -> CurrentUpdate {
     let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     let candidate = RunCandidate::new(observed, resolved);
@@ -201,7 +202,7 @@ fn recorded_run(observed: &Observed, resolved: &Resolved, due_run: &DueRun) -> C
     CurrentUpdate { background, ..current_update(observed, resolved, due_run) }
 }
 
-/// Checks the fields that are used independently of the Workspace and the Update. Returns the error message.
+/// Checks the fields that the controller uses outside the Workspace and the Update. Returns the error message.
 fn check_fields(stack: &Stack) -> Result<(), String> {
     build_workspace::check_times(stack).map_err(|error| error.to_string())?;
     drift::check_schedule(stack)?;
@@ -209,11 +210,11 @@ fn check_fields(stack: &Stack) -> Result<(), String> {
     concurrency_group::check(stack)
 }
 
-/// Returns the next step towards a run that is due.
+/// Returns the next step towards a due run.
 fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRun, now: Timestamp) -> Action {
     let (stack, kind) = (&observed.stack, due_run.operation);
     let artifact = reference(resolved);
-    // The Update and the durations are validated before the Workspace changes.
+    // The validation of the Update and of the fields precedes a change of the Workspace.
     let current = recorded_run(observed, resolved, due_run);
     let run = || build_update::update(stack, &current).map(drop);
     if let Err(message) = check_fields(stack).and_then(|()| run().map_err(|error| error.to_string())) {
@@ -251,8 +252,8 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     }
     match readiness(workspace) {
         Readiness::Ready => Action::Start(current),
-        // The run is recorded when the pod is ready, so that it is recorded with the inputs that the pod has mounted.
-        Readiness::Sleeping => Action::WakeWorkspace(format!("waking the workspace for {step}")),
+        // The controller records the run after the wake-up, because only a ready pod reports its mounted inputs.
+        Readiness::Sleeping => Action::WakeWorkspace(format!("waking up the Workspace for {step}")),
         Readiness::Waiting(message) | Readiness::LacksSource(message) => {
             let advice =
                 if kind == UpdateKind::Destroy { format!(". {}", status::WITHOUT_DESTROY) } else { String::new() };
@@ -264,7 +265,7 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     }
 }
 
-/// Returns the action if a dependency is unmet or invalid. A destroy and a drift check do not wait for dependencies.
+/// Returns the action for an unmet or invalid dependency. A destroy and a drift check do not wait for dependencies.
 fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind, now: Timestamp) -> Option<Action> {
     if matches!(kind, UpdateKind::Destroy | UpdateKind::Refresh) {
         return None;
@@ -284,13 +285,13 @@ fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind
     }
 }
 
-/// Returns the action for a Stack whose last run succeeded and for which no other run is due. The action deletes the
-/// Workspace if the reclaim policy is `Delete`. If the pod rejected a newer source, the action applies the Workspace with
-/// the source of the last run.
+/// Returns the action for a Stack whose last run succeeded, while no other run is due. The action deletes the Workspace
+/// if the reclaim policy is `Delete`. If the pod rejected a newer source, the action applies the Workspace with the
+/// source of the last run.
 fn settled_on(observed: &Observed, resolved: &Resolved, kind: UpdateKind, again: Option<SignedDuration>) -> Action {
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
     let is_there = observed.workspace.as_ref().is_some_and(|w| w.metadata.deletion_timestamp.is_none());
-    // After a destroy, the Workspace is deleted before the finalizer of the Stack is removed.
+    // The deletion of the Workspace after a destroy is part of the removal of the finalizer.
     let stays = is_there && kind != UpdateKind::Destroy;
     if !is_kept && stays {
         return Action::ReclaimWorkspace;
