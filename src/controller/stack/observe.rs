@@ -1,5 +1,5 @@
-//! Reads the state that a Stack reconciliation requires. All reads from the API server before a decision are in this
-//! module.
+//! Reads the state that a Stack reconciliation requires. This module contains all reads from the API server that
+//! precede a decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -91,8 +91,8 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     })
 }
 
-/// Reads the Workspace of the Stack. The first reconciliation after the start of the controller uses the Workspace that the
-/// watch has listed. Also returns whether this is the first reconciliation.
+/// Returns the Workspace of the Stack, and whether this is the first reconciliation after the start of the controller. The
+/// first reconciliation uses the Workspace in the first list of the watch.
 async fn read_workspace(
     namespace: &str,
     name: &str,
@@ -104,8 +104,8 @@ async fn read_workspace(
     }
 }
 
-/// Resolves the source of the Stack, if this step requires the source. `is_first` is set for the first reconciliation after
-/// the start of the controller.
+/// Resolves the source of the Stack. Returns `None` if this step does not require the source. `is_first` is set for the
+/// first reconciliation after the start of the controller.
 async fn observe_source(
     stack: &Stack,
     update: Option<&Update>,
@@ -123,7 +123,7 @@ async fn observe_source(
     None
 }
 
-/// Resolves the policy packs of the Stack, if this step requires the source.
+/// Resolves the policy packs of the Stack. Returns an empty list if this step does not require the source.
 async fn observe_policy_packs(
     stack: &Stack,
     update: Option<&Update>,
@@ -143,11 +143,12 @@ async fn observe_policy_packs(
         let in_store = context.store.is_granted(&resolved.digest, own);
         Ok::<_, Unavailable>(ResolvedPack { name: pack.name, resolved, config: pack.config, in_store })
     });
-    // The number of policy packs is limited.
+    // The requests run concurrently, because the number of policy packs is limited.
     futures::future::try_join_all(resolving).await
 }
 
-/// Returns the pauses and the schedule outside the Stack. They do not affect a run that has started.
+/// Returns the pauses and the schedule outside the Stack. Returns none of them for a run that has started, because they
+/// affect only the start of a run.
 async fn observe_run_settings(
     namespace: &str,
     current: Option<&Update>,
@@ -160,8 +161,8 @@ async fn observe_run_settings(
     }
 }
 
-/// Returns the state for a destroy: the artifacts that the destroy can use, and the dependents that must be destroyed first.
-/// Returns `None` if the Stack is not being deleted.
+/// Returns the state for a destroy: the artifacts that the destroy can use, and the dependents that the controller must
+/// destroy first. Returns `None` if the Stack is not being deleted.
 fn observe_deletion(stack: &Stack, workspace: Option<&Workspace>, context: &Context) -> Option<Deletion> {
     stack.metadata.deletion_timestamp.as_ref()?;
     let namespace = stack.namespace().unwrap_or_default();
@@ -182,8 +183,8 @@ fn observe_deletion(stack: &Stack, workspace: Option<&Workspace>, context: &Cont
     })
 }
 
-/// Returns the changed Secrets and ConfigMaps that match the watch selector. For each object, one GET request reads
-/// only the metadata.
+/// Returns the changed Secrets and ConfigMaps that match the watch selector. Sends one GET request for the metadata of
+/// each object.
 async fn changed_watched_objects(
     stack: &Stack,
     workspace: Option<&Workspace>,
@@ -205,7 +206,7 @@ async fn changed_watched_objects(
     Ok(watched)
 }
 
-/// Returns the labels of an object. Returns `None` if the object does not exist, or if the read is forbidden.
+/// Returns the labels of an object. Returns `None` if the object does not exist, or if the API server forbids the read.
 async fn labels<K>(
     namespace: &str,
     name: &str,
@@ -217,15 +218,15 @@ where
     match context.reader.get_metadata_opt::<K>(namespace, name).await {
         Ok(found) => Ok(found.map(|object| object.metadata.labels.unwrap_or_default())),
         Err(error) if error.is_forbidden() => {
-            tracing::debug!(%error, "failed to read the labels of a changed object; its change triggers no run");
+            tracing::debug!(%error, "failed to read the labels of a changed object; the change triggers no run");
             Ok(None)
         }
         Err(error) => Err(error),
     }
 }
 
-/// Returns the dependencies of the Stack. Most dependencies are read from the cache. The watch of the cache requeues
-/// this Stack when a dependency changes.
+/// Returns the dependencies of the Stack, most of them from the cache. The watch of the cache requeues this Stack when
+/// a dependency changes.
 async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<Dependency>, ReadError> {
     let own = stack.namespace().unwrap_or_default();
     let mut dependencies = Vec::new();
@@ -240,8 +241,8 @@ async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<De
     Ok(dependencies)
 }
 
-/// Reads a dependency from the cache or, if the cache is not sufficient, from the API server. An expression can use all
-/// fields, but the cache contains only some fields. Stacks of other shards are not in the cache.
+/// Reads a dependency from the cache or from the API server. The cache is not sufficient for expressions, which can use
+/// all fields, because the cache contains only some fields. It also lacks the Stacks of other shards.
 async fn read_dependency(key: &ObjectKey, rule: &Rule, context: &Context) -> Result<Option<Arc<Stack>>, ReadError> {
     let cached = context.dependents.cached(key);
     let is_gone = cached.is_none() && context.scope.watches_all_of(&key.0);
@@ -257,7 +258,7 @@ async fn read_dependency(key: &ObjectKey, rule: &Rule, context: &Context) -> Res
     Ok(whole)
 }
 
-/// Resolves the source of the Stack, and ensures that the kind of the source is watched.
+/// Resolves the source of the Stack, and starts the watch of the kind of the source.
 async fn resolve(stack: &Stack, is_first: bool, context: &Context) -> Result<Resolved, Unavailable> {
     let follower = (stack.namespace().unwrap_or_default(), stack.name_any());
     let without_object = source::without_object(&stack.spec);
@@ -287,7 +288,7 @@ async fn resolve(stack: &Stack, is_first: bool, context: &Context) -> Result<Res
     resolve_object(namespace, &reference, is_first, context).await
 }
 
-/// Resolves a source object, and ensures that its kind is watched.
+/// Resolves a source object, and starts the watch of its kind.
 async fn resolve_object(
     namespace: &str,
     reference: &Reference,
@@ -326,19 +327,19 @@ pub fn current_update_name(stack: &Stack) -> Option<&str> {
     Some(stack.status.as_ref()?.current_update.as_ref()?.name.as_str())
 }
 
-/// Returns the Secret with the outputs of an Update, if the Update owns the Secret.
+/// Returns the Secret with the outputs of an Update. Returns `None` if the Update does not own the Secret.
 async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Result<Option<Secret>, ReadError> {
     let Some(name) = update.status.as_ref().and_then(pko_migration::outputs_name) else { return Ok(None) };
     let secret = context.reader.get_opt::<Secret>(namespace, name).await?;
     Ok(secret.filter(|secret| is_outputs_of(secret, update)))
 }
 
-/// Returns whether this step requires the source. The source is not required after a run has started. A suspended Stack
-/// requires the source only if its pod waits for the source, because a user has woken the Workspace. A deleted Stack
+/// Returns whether this step requires the source. No step requires the source of a started run. A suspended Stack
+/// requires the source only if its pod waits for the source, because a user has woken up the Workspace. A deleted Stack
 /// requires the source only for a destroy, and only if its pod contains no artifact.
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
-    // If the source changes, an Update whose run has not started may be revoked. A started run uses its artifact until
-    // it ends.
+    // A changed source can revoke an Update whose run has not started. A started run uses its artifact until the run
+    // ends.
     let has_started = |u: &Update| u.status.as_ref().is_some_and(|status| status.run.is_some());
     // A newer source ends a drift check.
     let is_check = |u: &Update| drift::is_check_of(u.spec.preview_of, u.spec.save_plan);

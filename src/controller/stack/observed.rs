@@ -18,15 +18,15 @@ use crate::source::{Resolved, Unavailable};
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub stack: Stack,
-    /// Resolved source, or `None` if this step requires no source.
+    /// Resolved source, or `None` if this step does not require the source.
     pub source: Option<Result<Resolved, Unavailable>>,
     /// Whether the store or the pod contains the bytes of the resolved artifact.
     pub in_store: bool,
-    /// Policy packs, or the reason why one of them is not available. Empty if this step requires no source.
+    /// Policy packs, or the reason why one of them is not available. Empty if this step does not require the source.
     pub policy_packs: Result<Vec<ResolvedPack>, Unavailable>,
     pub workspace: Option<Workspace>,
-    /// Whether an admission webhook or policy changed the Workspace when it was last applied, and the Workspace has not
-    /// changed since.
+    /// Whether an admission webhook or policy changed the Workspace during the last apply, and the Workspace has not
+    /// changed since then.
     pub is_workspace_mutated: bool,
     /// Update to which `status.currentUpdate` refers.
     pub update: Option<Update>,
@@ -36,30 +36,30 @@ pub struct Observed {
     pub dependencies: Vec<Dependency>,
     /// Dependency cycle that contains this Stack.
     pub cycle: Option<Vec<String>>,
-    /// Message about a dependency in another namespace, if the controller does not allow such dependencies.
+    /// Message about a dependency in another namespace. `None` if the controller allows such dependencies.
     pub denied_dependency: Option<String>,
-    /// Secrets and ConfigMaps that the pod mounts, that have changed since the last run, and whose changes trigger a
-    /// run.
+    /// Watched Secrets and ConfigMaps that the pod mounts and that have changed since the last run. Such a change
+    /// triggers a run.
     pub watched: BTreeSet<String>,
     /// Maximum jitter of intervals, in percent.
     pub interval_jitter: u8,
     /// Stack that manages the same Pulumi stack and takes precedence over this Stack.
     pub duplicate: Option<DuplicateStack>,
-    /// State of the plan of this Stack, or `None` if it has no plan.
+    /// State of the plan of this Stack, or `None` if the Stack has no plan.
     pub plan: Option<ObservedPlan>,
     /// Pauses and the schedule outside the Stack.
     pub run_settings: RunSettings,
-    /// Message that more Stacks than the limit of destroys were deleted together with this Stack.
+    /// Message that users deleted more Stacks than the limit of destroys allows, at about the same time as this Stack.
     pub exceeded_destroy_limit: Option<String>,
     /// All cached Updates of this Stack.
     pub updates: Vec<Arc<Update>>,
-    /// State for the deletion. Set only while the Stack is being deleted.
+    /// State for the deletion, or `None` if the Stack is not being deleted.
     pub deletion: Option<Deletion>,
 }
 
 impl Observed {
-    /// Returns the policy packs that the Workspace requires for a run of this operation. A destroy evaluates no policies,
-    /// so it does not wait for policy packs.
+    /// Returns the policy packs that the Workspace requires for a run of this operation. A destroy evaluates no
+    /// policies, so it does not wait for policy packs.
     pub fn policy_packs_of(&self, operation: UpdateKind) -> &[ResolvedPack] {
         match (operation, &self.policy_packs) {
             (UpdateKind::Destroy, _) | (_, Err(_)) => &[],
@@ -96,14 +96,15 @@ impl Observed {
     }
 }
 
-/// State that is read only while the Stack is being deleted.
+/// State that the controller reads only during the deletion of a Stack.
 #[derive(Clone, Debug, Default)]
 pub struct Deletion {
     /// Artifact in the spec of the Workspace, if its bytes are available.
     pub requested: Option<Resolved>,
-    /// Generated project for a destroy without the source, if the name of the project is known.
+    /// Generated project for a destroy without the source, or `None` if the name of the project is unknown.
     pub without_source: Option<Resolved>,
-    /// Whether the store contains the generated project. The project is stored only after a failed fetch of the source.
+    /// Whether the store contains the generated project. The controller stores the project only after a failed fetch of
+    /// the source.
     pub is_stored: bool,
     /// Stacks that depend on this Stack.
     pub dependents: Vec<Arc<Stack>>,

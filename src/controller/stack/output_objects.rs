@@ -16,9 +16,9 @@ use crate::controller::stack::ownership;
 use crate::controller::update::output_key;
 use crate::runtime::events::{Event, EventKind};
 
-/// Label of the Secrets and ConfigMaps whose changes the controllers of Flux and this controller watch.
+/// Label of Secrets and ConfigMaps whose changes this controller and the Flux controllers watch.
 const WATCH_LABEL: (&str, &str) = ("reconcile.fluxcd.io/watch", "Enabled");
-/// Component of the objects with outputs.
+/// Value of the component label of the objects with outputs.
 const COMPONENT: &str = "outputs";
 /// Maximum length of a key of a Secret or a ConfigMap, as in the Kubernetes API.
 const MAX_KEY: usize = 253;
@@ -80,8 +80,8 @@ fn is_key(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_KEY && text.chars().all(is_permitted) && !matches!(text, "." | "..")
 }
 
-/// Returns the content of an object: the values by key. Returns an error message if an output does not exist, is secret
-/// and cannot be written to a ConfigMap, or has the same key as another output.
+/// Returns the content of an object: the values by key. Returns an error message if an output does not exist, if the
+/// content of a ConfigMap would contain a secret output, or if two outputs have the same key.
 pub fn content(object: &OutputObject, outputs: Option<&Secret>) -> Result<BTreeMap<String, String>, String> {
     let outputs = Outputs::read(outputs);
     let hides = |key: &str| object.kind == OutputObjectKind::ConfigMap && outputs.secret.contains(key);
@@ -105,7 +105,7 @@ pub fn content(object: &OutputObject, outputs: Option<&Secret>) -> Result<BTreeM
     Ok(content)
 }
 
-/// Returns a JSON string without quotation marks, and the text of any other JSON value unchanged.
+/// Returns the value of a JSON string. Returns the text of any other JSON value unchanged.
 fn raw(json: &str) -> String {
     match serde_json::from_str(json) {
         Ok(Value::String(text)) => text,
@@ -113,14 +113,14 @@ fn raw(json: &str) -> String {
     }
 }
 
-/// Returns the Secret for an object in the spec.
+/// Returns the Secret with this content for an object in the spec.
 pub fn secret(stack: &Stack, object: &OutputObject, content: BTreeMap<String, String>) -> Secret {
     let data = content.into_iter().map(|(key, value)| (key, ByteString(value.into_bytes()))).collect();
     let type_ = Some("Opaque".to_owned());
     Secret { metadata: metadata(stack, object), data: Some(data), type_, ..Secret::default() }
 }
 
-/// Returns the ConfigMap for an object in the spec.
+/// Returns the ConfigMap with this content for an object in the spec.
 pub fn config_map(stack: &Stack, object: &OutputObject, content: BTreeMap<String, String>) -> ConfigMap {
     ConfigMap { metadata: metadata(stack, object), data: Some(content), ..ConfigMap::default() }
 }
@@ -129,7 +129,7 @@ fn metadata(stack: &Stack, object: &OutputObject) -> ObjectMeta {
     let mut labels = BTreeMap::from([(WATCH_LABEL.0.to_owned(), WATCH_LABEL.1.to_owned())]);
     labels.extend(object.labels.clone());
     labels.extend(ownership::labels(stack));
-    // The component admission-policy permits only writes to objects with this label.
+    // The component `admission-policy` permits writes only to objects with this label.
     labels.insert(names::LABEL_COMPONENT.to_owned(), COMPONENT.to_owned());
     ObjectMeta {
         name: Some(object.name.clone()),
@@ -140,7 +140,8 @@ fn metadata(stack: &Stack, object: &OutputObject) -> ObjectMeta {
     }
 }
 
-/// Records the result of writing the outputs: `errors` contains a message for each object that was not written.
+/// Records the written objects and the errors in the status. `errors` contains a message for each object that the
+/// controller failed to write.
 pub fn record(
     stack: &Stack,
     mut status: StackStatus,
@@ -168,8 +169,8 @@ fn list(objects: &[OutputObjectReference]) -> String {
     objects.iter().map(|object| format!("{} {}", object.kind.as_str(), object.name)).collect::<Vec<_>>().join(", ")
 }
 
-/// Removes the condition `OutputsWritten` if no outputs are written. Otherwise, sets its `observedGeneration` to the
-/// current generation.
+/// Removes the condition `OutputsWritten` if the Stack writes no outputs and the status lists no written objects.
+/// Otherwise, sets the `observedGeneration` of the condition to the current generation.
 pub fn keep(stack: &Stack, status: &mut StackStatus) {
     if stack.spec.write_outputs_to.is_empty() && status.written_outputs.is_empty() {
         conditions::remove(&mut status.conditions, OUTPUTS_WRITTEN);
@@ -179,7 +180,8 @@ pub fn keep(stack: &Stack, status: &mut StackStatus) {
     }
 }
 
-/// Returns the event about outputs that were not written, if the status before did not contain the same message.
+/// Returns the event about a failed write of the outputs. Returns `None` if the previous status contains the same
+/// message.
 pub fn event(stack: &Stack, status: &StackStatus) -> Option<Event> {
     let failed = conditions::find(&status.conditions, OUTPUTS_WRITTEN).filter(|found| found.status == "False")?;
     let before = stack.status.as_ref().and_then(|before| conditions::find(&before.conditions, OUTPUTS_WRITTEN));

@@ -12,9 +12,9 @@ use crate::api::pulumi::Stack;
 /// Annotation of a Workspace with the hash of its desired metadata and spec.
 pub const ANNOTATION_DESIRED_HASH: &str = "pulumi.com/desired-hash";
 
-/// Returns the owner references for the objects of a Stack. Returns `None` if the Stack is being deleted. If a Stack
-/// with owned objects is deleted in the foreground, the garbage collector immediately deletes the objects that the
-/// destroy requires. The controller itself deletes these objects before it removes the finalizer of the Stack.
+/// Returns the owner references for the objects of a Stack. Returns `None` if the Stack is being deleted: in a
+/// foreground deletion, the garbage collector immediately deletes owned objects, although the destroy requires these
+/// objects. The controller itself deletes them before it removes the finalizer of the Stack.
 pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
     let reference = OwnerReference {
         api_version: Stack::api_version(&()).into_owned(),
@@ -40,7 +40,7 @@ pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
 }
 
 /// Returns the name of the Stack that owns an object. If the object has no owner reference, the labels identify the
-/// Stack, because a deletion with the propagation policy `Orphan` removes the owner references.
+/// Stack: a deletion with the propagation policy `Orphan` removes the owner references.
 pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
     let is_stack = |o: &&OwnerReference| o.kind == "Stack" && o.api_version.starts_with("pulumi.com/");
     let owner = object.owner_references().iter().find(is_stack).map(|owner| owner.name.clone());
@@ -49,7 +49,7 @@ pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
     owner.or_else(|| label(names::LABEL_WORKSPACE_NAME).filter(|_| is_made).cloned())
 }
 
-/// Returns whether a Workspace with the name of the Stack is owned by the Stack.
+/// Returns whether the Stack owns this Workspace, which has the name of the Stack.
 pub fn owns(stack: &Stack, workspace: &Workspace) -> bool {
     desired_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
 }

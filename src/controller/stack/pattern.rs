@@ -1,11 +1,12 @@
-//! Patterns in the spec of a Stack, in which `*` matches any characters.
+//! Patterns in the spec of a Stack. `*` matches any sequence of characters.
 
-/// Maximum number of `*` in a pattern, which limits the time of a comparison.
+/// Maximum number of `*` in a pattern. Limits the duration of a comparison.
 const MAX_ASTERISKS: usize = 8;
 /// Maximum length of a pattern, in bytes.
 const MAX_LENGTH: usize = 4096;
 
-/// Returns the error message if a pattern is too expensive. `field` is the path of the pattern.
+/// Checks a pattern. `field` is the path of the pattern. Returns the error message if a comparison would be too
+/// expensive.
 pub fn check(field: &str, pattern: &str) -> Result<(), String> {
     match is_valid(pattern) {
         true => Ok(()),
@@ -19,7 +20,7 @@ pub fn is_valid(pattern: &str) -> bool {
     pattern.len() <= MAX_LENGTH && pattern.matches('*').count() <= MAX_ASTERISKS
 }
 
-/// Returns whether a text matches a valid pattern. No text matches an invalid pattern.
+/// Returns whether the pattern matches the text. An invalid pattern matches no text.
 pub fn matches(pattern: &str, text: &str) -> bool {
     if !is_valid(pattern) {
         return false;

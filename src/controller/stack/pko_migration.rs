@@ -1,5 +1,5 @@
 //! Interprets the state that the Pulumi Kubernetes Operator has recorded. The migration starts only runs that the
-//! operator would also have started.
+//! operator would also start.
 
 use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, RunInputs, Stack, StackStatus};
@@ -10,21 +10,21 @@ use crate::controller::stack::run::RunCandidate;
 use crate::runtime::field_managers;
 use crate::source::Resolved;
 
-/// Value of `failures` after which the operator stops retrying.
+/// Number of failures after which the operator stops retrying.
 const PKO_MAX_FAILURES: i64 = 3;
 
 /// Minimum length of the hash of a commit or an archive.
 const MIN_HASH: usize = 40;
 
 /// Returns whether the last run used this artifact, or another archive with the same content. The operator records no
-/// digest. In its status, `lastAttemptedCommit` is a Flux revision, a commit hash, a digest or the generation of a
-/// Program.
+/// digest. In the status of the operator, `lastAttemptedCommit` is a Flux revision, a commit hash, a digest or the
+/// generation of a Program.
 pub fn is_same_artifact(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let RunCandidate { revision, inputs: RunInputs { digest, content_id, .. } } = candidate;
     // `lastAttemptedCommit` is absent if the source has no revision.
     let commit = last.last_attempted_commit.as_deref().unwrap_or_default();
     match &last.inputs.digest {
-        // For a Git repository that the controller polls, only the commit hash is recorded.
+        // For a Git repository that the controller polls, the status contains only the commit hash.
         Some(last_digest) => {
             (commit == revision || hash(revision) == Some(commit))
                 && (digest.as_ref() == Some(last_digest) || is_same_content(last, revision, content_id.as_deref()))
@@ -35,8 +35,8 @@ pub fn is_same_artifact(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     }
 }
 
-/// Returns whether the last run used an artifact with the same content ID. A record of an earlier version contains no
-/// content ID. Its revision contains a checksum, which equals the content ID if the source has no options.
+/// Returns whether the last run used an artifact with the same content ID. Earlier versions recorded no content ID.
+/// Without source options, the checksum in the revision equals the content ID.
 fn is_same_content(last: &LastUpdate, revision: &str, content_id: Option<&str>) -> bool {
     let revision = Revision::parse(revision);
     content_id.is_some() && last.inputs.content_id.as_deref().or_else(|| revision.checksum()) == content_id
@@ -52,8 +52,8 @@ fn hash(revision: &str) -> Option<&str> {
     (hash.len() >= MIN_HASH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
 }
 
-/// Returns the status after the takeover of a Stack. The operator ignored the Flux annotations, so their current values
-/// are recorded as handled.
+/// Returns the status after the takeover of a Stack. Records the current values of the Flux annotations as handled,
+/// because the operator ignored these annotations.
 pub fn adopted(stack: &Stack) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) =
@@ -67,8 +67,8 @@ pub fn adopted(stack: &Stack) -> StackStatus {
     status
 }
 
-/// Returns the status with a digest for the last run of the operator, if the source still has the revision of this run.
-/// Later, another digest triggers a run.
+/// Returns the status with a digest for the last run of the operator. Returns `None` if the source no longer has the
+/// revision of this run. After that, an artifact with another digest triggers a run.
 pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     let mut status = stack.status.clone()?;
     let digest = Some(resolved.digest.clone());
@@ -97,19 +97,20 @@ fn is_pko_record(last: &LastUpdate) -> bool {
     last.inputs.digest.is_none()
 }
 
-/// Returns whether the operator recorded this run in `status.currentUpdate`. Runs of this controller have a digest.
+/// Returns whether the operator recorded this run in `status.currentUpdate`. Only this controller records a digest.
 pub fn is_pko_run(current: &CurrentUpdate) -> bool {
     current.inputs.digest.is_none()
 }
 
-/// Removes the completed run from the status and returns it. The operator records the type of a run only in the Update.
+/// Removes the completed run from the status, and returns the run. The operator records the type of a run only in the
+/// Update.
 pub fn take_run(status: &mut StackStatus, of_update: UpdateKind) -> Option<CurrentUpdate> {
     let current = status.current_update.take()?;
     let kind = if is_pko_run(&current) { of_update } else { current.kind };
     Some(CurrentUpdate { kind, ..current })
 }
 
-/// Returns the Workspace if the operator still manages it.
+/// Returns the Workspace. Returns `None` if the operator no longer manages the Workspace.
 pub fn workspace(workspace: Option<&Workspace>) -> Option<&Workspace> {
     workspace.filter(|w| w.metadata.deletion_timestamp.is_none() && field_managers::is_applied_by_operator(*w))
 }

@@ -1,5 +1,5 @@
-//! Policy packs of a Stack: the packs in its spec, and the packs that the controller adds to all Stacks. All functions are
-//! pure.
+//! Policy packs of a Stack: the packs in its spec, and the packs that the controller adds to all Stacks. All functions
+//! are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::controller::stack::workspace_state::{Readiness, readiness};
 use crate::source::flux::Reference;
 use crate::source::{Resolved, Unavailable, within};
 
-/// Key of the configuration of a policy pack that applies to all its policies.
+/// Key in the configuration of a policy pack. Its value applies to all policies of the pack.
 const ALL: &str = "all";
 /// Maximum length of the name of a policy pack, as in the schema.
 const MAX_NAME: usize = 63;
@@ -26,7 +26,7 @@ const SEPARATORS: [char; 2] = [',', '"'];
 /// Policy pack that the controller adds to all Stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterPack {
-    /// Name that no policy pack in the spec of a Stack can have.
+    /// Name of the policy pack. A policy pack in the spec of a Stack cannot have this name.
     pub name: String,
     /// Namespace of the source.
     pub namespace: String,
@@ -43,7 +43,7 @@ pub struct RequestedPack {
     pub config: BTreeMap<String, Value>,
 }
 
-/// Policy pack whose source is resolved.
+/// Policy pack with its resolved source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedPack {
     pub name: String,
@@ -53,8 +53,8 @@ pub struct ResolvedPack {
     pub in_store: bool,
 }
 
-/// Returns the policy packs of a Stack: first those of the cluster, which the Stack cannot change. `own_only` is set if
-/// references to other namespaces are not allowed.
+/// Returns the policy packs of a Stack: first the packs of the cluster, which a Stack cannot change, and then the packs
+/// in the spec. `own_only` forbids references to other namespaces.
 pub fn requested(stack: &Stack, cluster: &[ClusterPack], own_only: bool) -> Result<Vec<RequestedPack>, Unavailable> {
     let of_cluster = cluster.iter().map(|ClusterPack { name, namespace, source }| {
         let (name, namespace, source) = (name.clone(), namespace.clone(), source.clone());
@@ -70,7 +70,7 @@ pub fn requested(stack: &Stack, cluster: &[ClusterPack], own_only: bool) -> Resu
 }
 
 fn of_spec(pack: &PolicyPack, own: &str, own_only: bool) -> Result<RequestedPack, Unavailable> {
-    // The API server checks only the objects of the version v1.
+    // The API server validates only Stacks of the version v1.
     if pack.name.len() > MAX_NAME || !names::is_object_name(&pack.name) {
         return Err(Unavailable::Invalid(format!(
             "invalid spec.policyPacks: a name must consist of at most {MAX_NAME} lowercase letters, digits and hyphens"
@@ -108,8 +108,8 @@ fn of_spec(pack: &PolicyPack, own: &str, own_only: bool) -> Result<RequestedPack
     Ok(RequestedPack { name: pack.name.clone(), namespace, source, config })
 }
 
-/// Checks the enforcement level in the configuration of a policy, because the CLI would report an invalid level only in a
-/// run.
+/// Checks the enforcement level in the configuration of a policy. Without this check, an invalid level would cause a
+/// failed run.
 fn check_level(config: &Value) -> Result<(), String> {
     let level = match config {
         Value::String(level) => Some(level.as_str()),
@@ -126,8 +126,8 @@ fn check_level(config: &Value) -> Result<(), String> {
     }
 }
 
-/// Returns the packs of the cluster in the format of the spec of a Stack, so that an index of Stacks by their sources
-/// contains their sources.
+/// Returns the packs of the cluster in the format of the spec of a Stack. The index of Stacks by source can then
+/// contain the sources of these packs.
 pub fn in_spec(cluster: &[ClusterPack]) -> impl Iterator<Item = PolicyPack> {
     cluster.iter().map(|pack| PolicyPack {
         name: pack.name.clone(),
@@ -154,7 +154,7 @@ pub fn named(name: &str, why: Unavailable) -> Unavailable {
     }
 }
 
-/// Returns the policy packs in the spec of the Workspace.
+/// Returns the policy packs for the spec of the Workspace.
 pub fn artifacts(packs: &[ResolvedPack]) -> Vec<WorkspacePolicyPack> {
     let artifact = |pack: &ResolvedPack| WorkspacePolicyPack {
         name: pack.name.clone(),
@@ -176,13 +176,13 @@ pub fn to_fetch<'a>(packs: &'a [ResolvedPack], workspace: Option<&Workspace>) ->
     packs.iter().find(|pack| !pack.in_store).filter(|_| !workspace.is_some_and(is_installed))
 }
 
-/// Returns the first policy pack whose bytes the store lacks, if the pod waits for bytes.
+/// Returns the first policy pack whose bytes the store lacks. Returns `None` unless the pod waits for bytes.
 pub fn lacking<'a>(packs: &'a [ResolvedPack], workspace: Option<&Workspace>) -> Option<&'a ResolvedPack> {
     let waits = workspace.is_some_and(|workspace| matches!(readiness(workspace), Readiness::LacksSource(_)));
     packs.iter().find(|pack| !pack.in_store).filter(|_| waits)
 }
 
-/// Returns the hash of each policy pack and its configuration, by name.
+/// Returns a hash for each policy pack and its configuration, by name.
 pub fn inputs(packs: &[ResolvedPack]) -> BTreeMap<String, String> {
     let hash = |pack: &ResolvedPack| {
         let Resolved { digest, directory, content_id, .. } = &pack.resolved;
@@ -192,7 +192,7 @@ pub fn inputs(packs: &[ResolvedPack]) -> BTreeMap<String, String> {
     packs.iter().map(|pack| (pack.name.clone(), hash(pack))).collect()
 }
 
-/// Returns the message for the Update if a policy pack has changed or was added since the last run. A removed pack starts
+/// Returns the message for the Update if a policy pack is new or has changed since the last run. A removed pack starts
 /// no run.
 pub fn changed(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Option<String> {
     now.iter().find_map(|(name, hash)| match before.get(name) {

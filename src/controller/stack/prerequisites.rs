@@ -20,23 +20,23 @@ pub mod expression;
 /// Dependency of a Stack. `stack` is `None` if the dependency does not exist.
 #[derive(Clone, Debug)]
 pub struct Dependency {
-    /// Name of the dependency for messages. The name contains the namespace if the dependency and the Stack are in
-    /// different namespaces.
+    /// Name of the dependency for messages. Includes the namespace if the dependency and the Stack are in different
+    /// namespaces.
     pub name: String,
     pub rule: Rule,
     pub stack: Option<Arc<Stack>>,
-    /// Result of the expression, if the rule contains an expression and its result is known.
+    /// Result of the expression. `None` if the rule contains no expression, or if the evaluation has not ended.
     pub result: Option<Result<bool, ExpressionError>>,
 }
 
 /// Condition that a dependency must meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The last run has succeeded with the current spec and the current request. If `within` is set, the run must also
-    /// have ended within this time before the check.
+    /// The last run has succeeded with the current spec and the current request. `within` limits the time between the
+    /// end of this run and the check.
     Succeeded { within: Option<SignedDuration> },
-    /// The dependency is Ready for its current generation. If both Stacks use the same source, the dependency must also
-    /// have applied the same revision.
+    /// The dependency is `Ready` for its current generation. If both Stacks use the same source, the dependency must
+    /// also have applied the same revision.
     Ready,
     /// The expression evaluates to `true`.
     Expression(String),
@@ -46,19 +46,20 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DependencyState {
     Satisfied,
-    /// A dependency is unmet. Contains a message and the stale dependencies, whose last run is too old.
+    /// A dependency is unmet. Contains a message and the stale dependencies: the dependencies whose last run is too
+    /// old.
     Unmet {
         message: String,
         stale: Vec<Stale>,
     },
-    /// An expression is being evaluated. The result requeues the Stack.
+    /// The evaluation of an expression has not ended. The result of the evaluation requeues the Stack.
     Evaluating,
     /// An expression is invalid or exceeds a limit. Another evaluation with the same objects would also fail.
     Invalid(String),
 }
 
-/// Dependency that must run again because its last run is too old. The value of the request is derived from this run,
-/// so a repeated request has no effect.
+/// Dependency that must run again because its last run is too old. The value of the request contains the name of the
+/// last run, so a repeated request has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
     pub name: String,
@@ -70,7 +71,7 @@ pub fn rules(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
     let prerequisites = spec.prerequisites.iter().map(|prerequisite| {
         let within = prerequisite.requirement.as_ref().and_then(|r| r.succeeded_within_duration.as_deref());
         let within = within.and_then(duration::seconds).map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
-        // No run is recent enough for a duration of zero seconds, so the prerequisite would run repeatedly.
+        // With a duration of zero seconds, no run would be recent enough, and the prerequisite would run repeatedly.
         let within = within.map(|seconds| seconds.max(1));
         let rule = Rule::Succeeded { within: within.map(SignedDuration::from_secs) };
         ((own.to_owned(), prerequisite.name.clone()), rule)
@@ -114,7 +115,7 @@ pub fn part_of_status(status: StackStatus) -> StackStatus {
     }
 }
 
-/// Returns the fields of a Stack whose change can unblock its dependents.
+/// Returns the fields of a Stack whose changes can unblock its dependents.
 pub fn watched_fields(stack: &Stack) -> impl Hash {
     let status = stack.status.as_ref();
     let last = status.and_then(|status| status.last_update.as_ref());
@@ -129,8 +130,8 @@ pub fn watched_fields(stack: &Stack) -> impl Hash {
     (request, seen, ended)
 }
 
-/// Returns a message if the spec contains a dependency in another namespace. The caller checks whether
-/// `--no-cross-namespace-refs` is set.
+/// Returns a message if the spec contains a dependency in another namespace. The caller decides whether
+/// `--no-cross-namespace-refs` forbids the dependency.
 pub fn cross_namespace_reference(spec: &StackSpec, own: &str) -> Option<String> {
     let elsewhere = references(spec, own).find(|(namespace, _)| *namespace != own);
     elsewhere.map(|(namespace, name)| {
@@ -140,13 +141,13 @@ pub fn cross_namespace_reference(spec: &StackSpec, own: &str) -> Option<String> 
     })
 }
 
-/// Returns the name of a Stack for messages, with its namespace if the namespace differs from `own`.
+/// Returns the name of a Stack for messages. Includes the namespace if the namespace differs from `own`.
 pub fn display_name((namespace, name): &ObjectKey, own: &str) -> String {
     if namespace == own { name.clone() } else { format!("{namespace}/{name}") }
 }
 
-/// Checks whether a run of this Stack with this revision can start. All dependencies are checked even if one is unmet,
-/// so that one reconciliation requests the runs of all stale dependencies.
+/// Checks whether a run of this Stack with this revision can start. Continues after an unmet dependency, so that one
+/// reconciliation requests the runs of all stale dependencies.
 pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) -> DependencyState {
     let mut stale = Vec::new();
     let mut problems = Vec::new();
@@ -194,7 +195,7 @@ fn not_ready(stack: &Stack) -> Option<String> {
     }
 }
 
-/// Returns a message if a dependency with the same source has not applied the revision of the run.
+/// Returns a message if a dependency has the same source and has not applied the revision of the run.
 fn not_applied(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
     let source = |stack: &Stack| {
         let source = stack.spec.flux_source.as_ref()?;

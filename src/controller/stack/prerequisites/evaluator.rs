@@ -36,35 +36,34 @@ const LIMITS: Limits = Limits {
     threads: false,
     response: 8 << 10,
 };
-/// Nice value of evaluations for a namespace with a recent expensive evaluation. These evaluations have a lower
-/// priority than Git processes, so that they do not delay the polls of other namespaces.
+/// Nice value of evaluations for a namespace with a recent expensive evaluation. The priority of these evaluations is
+/// lower than the priority of Git processes, so they do not delay the polls of other namespaces.
 const EXPENSIVE_NICE: u8 = 10;
-/// Limits of concurrent evaluations for namespaces without a recent expensive evaluation: two in total, one for each
-/// namespace, and eight waiting callers for each namespace.
+/// Limits of concurrent evaluations for namespaces without a recent expensive evaluation: two evaluations in total, one
+/// evaluation for each namespace, and eight waiting callers for each namespace.
 const SLOTS: fair_slots::Limits = fair_slots::Limits { total: 2, per_key: 1, waiting_per_key: 8 };
-/// Limits of concurrent evaluations for all other namespaces. These evaluations have a low priority and can take many
-/// seconds, so they use a separate slot.
+/// Limits of concurrent evaluations for all other namespaces. These evaluations use a separate slot, because their
+/// priority is low and they can take many seconds.
 const EXPENSIVE_SLOTS: fair_slots::Limits = fair_slots::Limits { total: 1, ..SLOTS };
 /// Minimum duration of an expensive evaluation. An evaluation that exceeds a limit is always expensive.
 const EXPENSIVE: Duration = Duration::from_millis(500);
-/// Time for which a namespace uses the separate slot after an expensive evaluation.
+/// Period after an expensive evaluation in which the namespace uses the separate slot.
 const EXPENSIVE_TTL: Duration = Duration::from_secs(120);
-/// After an evaluation that took longer than `CHEAP`, the backoff of the namespace is the duration of the evaluation
-/// multiplied by this factor. The backoff limits a namespace to a tenth of a CPU.
+/// Ratio of the backoff of a namespace to the duration of an evaluation that took longer than `CHEAP`. The backoff
+/// limits each namespace to a tenth of a CPU.
 const BACKOFF_FACTOR: u32 = 9;
-/// Maximum duration of an evaluation that is followed by no backoff.
+/// Maximum duration of an evaluation without a subsequent backoff.
 const CHEAP: Duration = Duration::from_millis(50);
-/// Backoff of a namespace after an evaluation that exceeded a limit. This is also the maximum backoff of other
-/// evaluations.
+/// Backoff of a namespace after an evaluation that exceeded a limit, and maximum backoff after any other evaluation.
 const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
-/// Maximum time for which a reconciliation waits for a result. The reconciliation then ends, so that it does not delay
-/// other Stacks. Most evaluations take a few milliseconds.
+/// Timeout of the wait of a reconciliation for a result. After the timeout, the reconciliation ends, so that it does
+/// not delay other Stacks. Most evaluations take a few milliseconds.
 const RESULT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum size of a request in bytes: two objects of the maximum size in the API server, and an expression.
 const MAX_REQUEST: usize = 4 << 20;
 /// Maximum number of results in each of the two generations of the cache.
 const MAX_CACHED: usize = 4096;
-/// Time for which the result of a transient failure is cached.
+/// Lifetime of the result of a transient failure in the cache.
 const FAILURE_TTL: Duration = Duration::from_secs(20);
 
 type EvaluationResult = Result<bool, ExpressionError>;
@@ -80,24 +79,24 @@ struct Shared {
     requeue: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// The code holds the lock only for short critical sections and never across an `.await`.
     cache: Mutex<ResultCache>,
 }
 
-/// Class of a namespace, which depends on the duration of its recent evaluations.
+/// Class of a namespace. Depends on the duration of the recent evaluations of the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Cheap,
     Expensive,
 }
 
-/// Slots of each class of namespaces. Because the classes have separate slots, expensive expressions do not delay
+/// Slots of each class of namespaces. The classes have separate slots, so expensive expressions do not delay
 /// evaluations for other namespaces.
 struct ClassSlots {
     cheap: FairSlots,
     expensive: FairSlots,
-    /// Namespaces with a recent expensive evaluation, and the time until which they are expensive. The lock is held
-    /// only for short critical sections and never across an `.await`.
+    /// Namespaces with a recent expensive evaluation, and the time at which each of them becomes cheap again. The code
+    /// holds the lock only for short critical sections and never across an `.await`.
     expensive_until: Mutex<HashMap<String, Instant>>,
 }
 
@@ -154,7 +153,7 @@ pub fn max_memory() -> u64 {
 }
 
 impl Evaluator {
-    /// Creates an evaluator. It sends a Stack to `requeue` when the result is available.
+    /// Creates an evaluator. If a caller no longer waits for a result, the evaluator sends the Stack to `requeue`.
     pub fn new(
         subprocess: Subprocess,
         requeue: mpsc::Sender<ObjectRef<Stack>>,
@@ -165,9 +164,9 @@ impl Evaluator {
         Self(Arc::new(Shared { subprocess, slots, requeue, tasks, end, cache }))
     }
 
-    /// Evaluates the expression with `this` as `self` and `dep` as `dep`. Returns `None` if the evaluation takes longer
-    /// than `RESULT_TIMEOUT`. When the result is available, the Stack is requeued, and the next call returns the result
-    /// from the cache.
+    /// Evaluates the expression with `this` as `self` and `dep` as `dep`. Returns `None` if the result is not available
+    /// within `RESULT_TIMEOUT`. The evaluator then requeues the Stack when the result is available, and the next call
+    /// returns the result from the cache.
     pub async fn evaluate(&self, expression: &str, this: &Stack, dep: &Stack) -> Option<EvaluationResult> {
         self.evaluate_variables(this, expression, [("self", this), ("dep", dep)].into()).await
     }
@@ -208,8 +207,8 @@ impl Evaluator {
         match tokio::time::timeout(RESULT_TIMEOUT, &mut receiver).await {
             Ok(result) => result.ok(),
             Err(_) => {
-                // If the channel is closed before the result is sent, the task requeues the Stack. A result that was
-                // sent immediately before is still received.
+                // After `close`, the task can no longer send the result and requeues the Stack. `try_recv` still
+                // receives a result that the task sent before.
                 receiver.close();
                 receiver.try_recv().ok()
             }
@@ -228,7 +227,7 @@ fn too_large() -> ExpressionError {
     ))
 }
 
-/// Evaluation in progress. While it exists, the same request is not evaluated again.
+/// Evaluation in progress. Prevents a second evaluation of the same request.
 struct Evaluation {
     shared: Arc<Shared>,
     hash: Hash,
@@ -313,7 +312,7 @@ fn backoff_after(outcome: &Result<EvaluationResult, EvaluationError>, duration: 
     (duration > CHEAP).then(|| NAMESPACE_BACKOFF.min(duration * BACKOFF_FACTOR))
 }
 
-/// Returns whether the namespace of this evaluation becomes expensive.
+/// Returns whether the evaluation makes its namespace expensive.
 fn is_expensive(outcome: &Result<EvaluationResult, EvaluationError>, duration: Duration) -> bool {
     exceeds_limit(outcome) || duration >= EXPENSIVE
 }
@@ -348,15 +347,15 @@ fn limit_exceeded(failure: &Failure) -> ExpressionError {
     ))
 }
 
-/// Cached result, and the time at which it expires. The time is `None` if the result does not expire.
+/// Cached result, and the time of its expiry. A result without this time does not expire.
 #[derive(Clone)]
 struct CachedResult {
     result: EvaluationResult,
     expires_at: Option<Instant>,
 }
 
-/// Cache of results in two generations. A result that is used moves to the recent generation. A result that is not used
-/// is removed together with the older generation.
+/// Cache of results in two generations. Each use of a result moves the result to the recent generation. The cache
+/// removes the older generation as a whole.
 #[derive(Default)]
 struct ResultCache {
     recent: HashMap<Hash, CachedResult>,

@@ -2,7 +2,7 @@
 //! dependency, as in Flux. In `approval.autoApproveExpr`, `changes` and `resources` are the changes in the plan.
 //!
 //! This code runs in the child process that [`super::evaluator`] starts. The process has resource limits, because users
-//! control the expressions and the CEL library limits neither steps nor memory.
+//! control the expressions, and the CEL library limits neither steps nor memory.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::subprocess;
 
-/// Maximum length of a message about an expression, in characters. The length must be limited, because the message can
-/// contain data of the objects.
+/// Maximum length of a message about an expression, in characters. Without a limit, the message could contain large
+/// parts of the objects.
 const MAX_MESSAGE: usize = 300;
 
-/// Request to the child process. The type parameters allow the parent process to serialize borrowed values, and the
-/// child process to deserialize owned values.
+/// Request to the child process. The parent process serializes borrowed values, and the child process deserializes
+/// owned values, so the types of the values are type parameters.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request<Text: Ord, Object> {
     pub expression: Text,
@@ -41,7 +41,7 @@ pub enum ExpressionError {
 ///
 /// # Errors
 ///
-/// Returns an error if the resource limits cannot be applied, or the request cannot be read.
+/// Returns an error if the process fails to apply the resource limits or to read the request.
 pub fn evaluate_stdin() -> io::Result<()> {
     let mut request = Vec::new();
     subprocess::confined_input()?.read_to_end(&mut request)?;
