@@ -28,16 +28,16 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch::{only_changes, strip_metadata};
 
-/// Maximum number of steps per reconciliation. After these steps, the Stack is requeued, so that it does not delay
-/// other Stacks.
+/// Maximum number of steps per reconciliation. After the last step, the controller requeues the Stack, so that it does
+/// not delay other Stacks.
 const STEPS: usize = 8;
 
 /// Reconciles a Stack in steps. Each step observes the state, decides on an action, and performs the action.
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     context.metrics.set_stack_count(context.stacks.store().len());
-    // The Stack is read from the API, because the cache may not contain the last write of this controller yet. With an
-    // outdated record of runs, the controller could start a run twice.
+    // The controller reads the Stack from the API server, because the cache may lack the last write of this controller.
+    // With an outdated record of runs, the controller could start a run twice.
     let namespace = stack.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {
         return Ok(Outcome::Settled);
@@ -60,9 +60,9 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
     Ok(Outcome::After(std::time::Duration::from_secs(1)))
 }
 
-/// Streams of Stacks to requeue.
+/// Streams of Stacks to requeue, and the writer of the cache of Approvals.
 pub struct Feeds<W, D> {
-    /// Cache of Approvals.
+    /// Writer of the cache of Approvals.
     pub approvals: IndexWriter<Approval, ObjectKey>,
     /// Stacks whose sources have changed.
     pub requeued: W,
@@ -76,7 +76,7 @@ impl<W, D> std::fmt::Debug for Feeds<W, D> {
     }
 }
 
-/// Runs the controller until it is stopped.
+/// Runs the controller until its shutdown.
 pub async fn controller(
     start: Start<IndexWriter<Stack, StackGroup>>,
     feeds: Feeds<
@@ -113,7 +113,7 @@ pub async fn controller(
                 owner(&update).filter(|_| !is_untouched(&update))
             })
             .watches_stream(only_changes(workspaces, workspace_state), |workspace: Workspace| {
-                // A Workspace that is not owned by a Stack blocks the Stack with the same name.
+                // A Workspace that no Stack owns blocks the Stack with the same name.
                 owner(&workspace)
                     .or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
             })
@@ -126,9 +126,9 @@ pub async fn controller(
     start.run(record, seen, triggers, reconcile, context).await;
 }
 
-/// Returns the fields of an Update that affect the status of its Stack. For an open Update: the reason and message of
-/// `Progressing` while the run waits, whether the run has started, whether it is being canceled, and its resource
-/// counts. For a completed or deleted Update: the resource version.
+/// Returns the fields of an Update that affect the status of its Stack. For an open Update, these fields are: the
+/// reason and message of `Progressing` while the run waits, whether the run has started, whether a cancellation is in
+/// progress, and the resource counts. For a completed or deleted Update, the only field is the resource version.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
         return format!("{:?}", update.metadata.resource_version);
@@ -143,7 +143,8 @@ fn update_state(update: &Update) -> String {
     format!("{:?}", (waits, has_begun, is_canceling, resources.unwrap_or_default()))
 }
 
-/// Returns whether the Update has no conditions and is not being deleted. Its events then require no reconciliation.
+/// Returns whether the Update has no conditions and is not being deleted. The watch events of such an Update require no
+/// reconciliation.
 fn is_untouched(update: &Update) -> bool {
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions.is_empty() && update.metadata.deletion_timestamp.is_none()
@@ -156,7 +157,7 @@ fn workspace_state(workspace: &Workspace) -> String {
 }
 
 /// Removes all fields from a Stack except its sources, its dependencies, and the status fields that its dependents
-/// require. Adds the sources of the policy packs of the cluster, so that their changes requeue the Stack.
+/// read. Adds the sources of the policy packs of the cluster, so that a change of such a source requeues the Stack.
 fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
     let StackSpec { flux_source, program_ref, prerequisites, depends_on, policy_packs, .. } =
         std::mem::take(&mut stack.spec);

@@ -1,4 +1,4 @@
-//! Restrictions on the start of a run that is due: pauses and schedules. They do not affect open runs.
+//! Restrictions on the start of a due run: pauses and schedules. An open run has no restrictions.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -11,33 +11,33 @@ use crate::controller::namespaces::RunSettings;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::run_windows::{self, Opening};
 
-/// Why a run that is due does not start.
+/// Reason why a due run does not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restriction {
-    /// The run waits.
+    /// The run waits for the end of a pause or for a time that a schedule permits.
     Waiting(Held),
     /// A schedule is invalid. Contains the message.
     Invalid(String),
 }
 
-/// Run that waits until a pause ends or a schedule permits it.
+/// Run that waits until a pause ends or a schedule permits the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Reason for the conditions.
     pub reason: &'static str,
     pub message: String,
-    /// Time at which the run may start, if it is known.
+    /// Time at which the run may start, or `None` if this time is unknown.
     pub until: Option<Timestamp>,
 }
 
-/// Returns the restriction of a run of this kind of a Stack.
+/// Returns the restriction of a run of this kind. Returns `None` if the run may start.
 pub fn restriction(observed: &Observed, kind: UpdateKind, now: Timestamp) -> Option<Restriction> {
     let namespace = observed.stack.namespace().unwrap_or_default();
     let run = RestrictedRun { kind, namespace: &namespace, schedule: observed.stack.spec.schedule.as_ref() };
     run.restriction(&observed.run_settings, now)
 }
 
-/// Run whose restriction is determined.
+/// Properties of a run that determine its restriction.
 #[derive(Clone, Copy, Debug)]
 pub struct RestrictedRun<'a> {
     pub kind: UpdateKind,
@@ -47,7 +47,8 @@ pub struct RestrictedRun<'a> {
 }
 
 impl RestrictedRun<'_> {
-    /// Returns the restriction of the run. Schedules do not apply to previews, which are also plans and drift checks.
+    /// Returns the restriction of the run. Returns `None` if the run may start. Schedules do not apply to previews,
+    /// which include plans and drift checks.
     pub fn restriction(self, settings: &RunSettings, now: Timestamp) -> Option<Restriction> {
         if let Some(message) = settings.pause.clone() {
             return Some(Restriction::Waiting(Held { reason: stack_reason::PAUSED, message, until: None }));
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn pauses_apply_to_all_runs_and_schedules_only_to_changes() {
-        // The settings, and the reasons for a run that changes resources and for a preview.
+        // The settings, and the restrictions of a run that changes resources and of a preview.
         let rows = [
             ("no settings", RunSettings::default(), None, None),
             ("pause", settings(Some("paused"), None), Some("Paused"), Some("Paused")),

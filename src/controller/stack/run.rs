@@ -1,6 +1,6 @@
-//! Type, artifact and inputs of a run, and changes to the inputs since the last run. The agent in the pod reports keyed
-//! hashes of the mounted Secrets and ConfigMaps. A change to such an object therefore triggers a run only after the
-//! kubelet has mounted the change.
+//! Type, artifact and inputs of a run, and changes of the inputs since the last run. The agent in the pod reports keyed
+//! hashes of the mounted Secrets and ConfigMaps, so a change of such an object triggers a run only after the kubelet
+//! has mounted the change.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,8 @@ const CONFIG_CHANGED: &str = "A Secret or ConfigMap referenced by the configurat
 /// End of the message about a changed object that the pod mounts.
 const CHANGED: &str = " has changed";
 
-/// Describes a run for messages, such as `up of revision main@sha1:…`. A source in the pod has no revision.
+/// Describes a run for messages, such as `up of revision main@sha1:…`. Omits the revision if it is empty, as for a
+/// source in the pod.
 pub fn describe_run(kind: UpdateKind, revision: &str) -> String {
     match revision {
         "" => kind.as_str().to_owned(),
@@ -31,7 +32,7 @@ pub fn describe_run(kind: UpdateKind, revision: &str) -> String {
     }
 }
 
-/// Returns the message about a recorded run whose Update has no condition yet.
+/// Returns the message about a recorded run whose Update has no conditions yet.
 pub fn queued_message(current: &CurrentUpdate) -> String {
     format!(
         "{} ({}) is queued",
@@ -63,7 +64,7 @@ pub fn reference(resolved: &Resolved) -> ArtifactReference {
     }
 }
 
-/// Returns the kind of the run that executes a plan of this operation.
+/// Returns the kind of a run that executes a plan of this operation.
 pub fn operation_kind(operation: PreviewOf) -> UpdateKind {
     match operation {
         PreviewOf::Up => UpdateKind::Up,
@@ -98,13 +99,13 @@ pub enum PlanUse {
 impl DueRun {
     /// Returns the Pulumi command of the run.
     pub fn kind(&self) -> UpdateKind {
-        // A run with the operation `refresh` is a drift check.
+        // A due run with the operation `refresh` is a drift check.
         let is_preview = self.plan == PlanUse::Save || self.operation == UpdateKind::Refresh;
         if is_preview { UpdateKind::Preview } else { self.operation }
     }
 }
 
-/// Source revision and inputs of a possible run, which are compared with the last run.
+/// Source revision and inputs of a possible run. The controller compares them with the last run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCandidate {
     /// Revision of the source. Empty if the source has no revision.
@@ -113,12 +114,12 @@ pub struct RunCandidate {
 }
 
 impl RunCandidate {
-    /// Returns the candidate of the recorded run.
+    /// Returns the recorded run as a candidate.
     pub fn of_current(current: &CurrentUpdate) -> Self {
         Self { revision: current.commit.clone().unwrap_or_default(), inputs: current.inputs.clone() }
     }
 
-    /// Returns the candidate of a run of this Stack with this artifact.
+    /// Returns a possible run of this Stack with this artifact as a candidate.
     pub fn new(observed: &Observed, resolved: &Resolved) -> Self {
         let stack = &observed.stack;
         let (reconcile_request, requested_at) = requests(stack);
@@ -171,8 +172,8 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
     }
 }
 
-/// Returns the digest of the policy packs that the run enforces. The digest is that of the existing Workspace, which the
-/// controller compares with the desired Workspace before each run.
+/// Returns the digest of the policy packs that the run enforces. Uses the policy packs of the existing Workspace, which
+/// the controller compares with the desired Workspace before each run.
 fn policy_packs_digest(observed: &Observed, run: &DueRun) -> Option<Digest> {
     let requires_packs = !observed.policy_packs_of(run.operation).is_empty();
     let evaluates = matches!(run.kind(), UpdateKind::Up | UpdateKind::Preview);
@@ -180,7 +181,8 @@ fn policy_packs_digest(observed: &Observed, run: &DueRun) -> Option<Digest> {
     workspace.spec.policy_packs_digest()
 }
 
-/// Returns the operation whose changes the run previews.
+/// Returns the operation whose changes the run previews. Returns `None` if the run is not a preview with a plan or a
+/// drift check.
 fn preview_of(run: &DueRun) -> Option<PreviewOf> {
     match (run.operation, &run.plan) {
         // A drift check that refreshes the state also previews the changes that a run would make.
@@ -192,7 +194,7 @@ fn preview_of(run: &DueRun) -> Option<PreviewOf> {
 }
 
 /// Returns the policy of the next run for pending creates: the decision of the user or, without a decision, the policy
-/// that the last run recorded.
+/// in the record of the last run.
 fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
     match annotations::resolution(stack) {
         Some(Decision::Retry) if !annotations::is_stack_not_found(stack) => Some(PendingCreates::Keep),
@@ -208,9 +210,9 @@ fn config_inputs(observed: &Observed) -> Option<String> {
     workspace_status(observed.workspace.as_ref())?.config_inputs.clone()
 }
 
-/// Returns the hashes of the mounted objects. For an object that is not watched, returns the hash of the last run, if
-/// this hash is known. A change to such an object therefore triggers no run, unless the backend has rejected the access
-/// token of the last run: the changed object can contain a valid token.
+/// Returns the hashes of the mounted objects. For an unwatched object, returns the hash in the record of the last run,
+/// if available, so a change of the object triggers no run. If the backend rejected the access token of the last run,
+/// all objects are treated as watched, because a changed object can contain a valid token.
 fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
     let last = last_update(&observed.stack);
     let before = last.map(|last| &last.inputs.mounted_inputs);
@@ -225,7 +227,7 @@ fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
         .unwrap_or_default()
 }
 
-/// Returns the mounted objects whose content has changed since the last run, including objects that are not watched.
+/// Returns the mounted objects whose content has changed since the last run, including unwatched objects.
 pub fn changed_objects<'a>(stack: &Stack, workspace: Option<&'a Workspace>) -> Vec<&'a str> {
     let (Some(now), Some(last)) = (workspace_status(workspace), last_update(stack)) else { return Vec::new() };
     let differs =
@@ -237,8 +239,8 @@ pub fn changed_objects<'a>(stack: &Stack, workspace: Option<&'a Workspace>) -> V
         .collect()
 }
 
-/// Returns the message for the Update if a Secret, a ConfigMap or a policy pack has changed since the last run. An object
-/// without a recorded hash counts as unchanged.
+/// Returns the message for the Update if a Secret, a ConfigMap or a policy pack has changed since the last run. Ignores
+/// a Secret or ConfigMap without a recorded hash.
 pub fn changed_input(last: &LastUpdate, inputs: &RunInputs) -> Option<String> {
     let has_read = |now: &String| last.run_config_inputs.as_ref() == Some(now);
     if matches!((&last.inputs.config_inputs, &inputs.config_inputs), (Some(before), Some(now)) if before != now && !has_read(now))
@@ -252,19 +254,19 @@ pub fn changed_input(last: &LastUpdate, inputs: &RunInputs) -> Option<String> {
     object.or_else(|| policy_packs::changed(&last.inputs.policy_inputs, &inputs.policy_inputs))
 }
 
-/// Returns whether a changed Secret or ConfigMap is the cause in the message of an Update.
+/// Returns whether the message of an Update names a changed Secret or ConfigMap as the cause.
 pub fn is_input_change(message: &str) -> bool {
     let is_object = message.starts_with("Secret ") || message.starts_with("ConfigMap ");
     message == CONFIG_CHANGED || is_object && message.ends_with(CHANGED)
 }
 
-/// Returns the hashes that are missing from the record of the last run. Returns `None` if no hash is missing or no run
-/// has ended.
+/// Returns the hashes that the record of the last run lacks. Returns `None` if the record lacks no hash or no run has
+/// ended.
 pub fn baseline(observed: &Observed) -> Option<Baseline> {
     let (now, last) = (workspace_status(observed.workspace.as_ref())?, last_update(&observed.stack)?);
     let is_new = |object: &String| !last.inputs.mounted_inputs.contains_key(object);
     let mounted = now.mounted_inputs.iter().filter(|(object, _)| is_new(object));
-    // The Workspace sometimes reports the hash of the values that the run used only after the run has ended.
+    // The Workspace can report the hash of the values that the run used after the end of the run.
     let is_first = |now: &String| match &last.inputs.config_inputs {
         None => true,
         Some(before) => before != now && last.run_config_inputs.as_ref() == Some(now),

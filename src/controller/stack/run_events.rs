@@ -12,7 +12,7 @@ use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::{drift, identity, policy_report, schedule, status};
 use crate::runtime::events::{Event, EventKind};
 
-/// Key of the revision in the metadata of an event. As in Flux, metadata keys start with the API group of the object.
+/// Metadata key of the revision of an event. As in Flux, metadata keys start with the API group of the object.
 const REVISION: &str = "pulumi.com/revision";
 const ORIGIN_REVISION: &str = "pulumi.com/originRevision";
 /// Event reason: the Stack no longer uses a Pulumi stack that still contains resources.
@@ -21,17 +21,18 @@ const RESOURCES_ORPHANED: &str = "ResourcesOrphaned";
 const CANCELED: &str = "StackUpdateCanceled";
 /// Event reason: another update holds the lock of the Pulumi stack, or another Stack manages the Pulumi stack.
 pub const CONFLICT: &str = "StackUpdateConflictDetected";
-/// Maximum length of the list of resources in the summary of a preview, in bytes. The message of an event has at most 1024
-/// bytes.
+/// Maximum length of the list of resources in the summary of a preview, in bytes. The message of an event has at most
+/// 1024 bytes.
 const MAX_PLANNED_LIST: usize = 800;
-/// Maximum length of this list if policy violations follow, and maximum length of the list of violations, in bytes.
+/// Maximum length of the list of resources and of the list of violations, in bytes, if a summary contains both lists.
 const MAX_SHORT_LIST: usize = 400;
-/// Maximum length of the list of violations in the event about them, in bytes.
+/// Maximum length of the list of violations in an event without a list of resources, in bytes.
 const MAX_VIOLATION_LIST: usize = 900;
-/// Event metadata with which notification-controller updates the commit status but sends no chat message.
+/// Event metadata. With this key and value, notification-controller updates the commit status and sends no chat
+/// message.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
-/// Returns the event for the start of a run. No notification is sent for scheduled runs and retries.
+/// Returns the event for the start of a run. The events for scheduled runs and retries cause no notifications.
 pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     let is_check = drift::is_check(current);
@@ -41,13 +42,13 @@ pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
 }
 
-/// Returns a warning event if the recorded run `current` does not use the applied Pulumi stack. The resources in the
-/// applied Pulumi stack then remain.
+/// Returns a warning event if the recorded run `current` uses another Pulumi stack than the applied one. The resources
+/// in the applied Pulumi stack then remain.
 pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
 }
 
-/// Returns a warning event for a Stack that is deleted without a destroy, because `spec.preview` is set.
+/// Returns a warning event for a Stack that the controller deletes without a destroy, because `spec.preview` is set.
 pub fn left_by_preview(stack: &Stack, applied: &PulumiStack) -> Event {
     let message = format!(
         "the Stack was deleted without a destroy because spec.preview is set; its resources in {applied} remain. To delete them, run \
@@ -72,13 +73,13 @@ fn resources_remain(
     Some(with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref()))
 }
 
-/// Returns the events about a drift check that has ended.
+/// Returns the events about a completed drift check.
 pub fn checked(stack: &Stack, status: &StackStatus) -> Vec<Event> {
     drift(stack, status).into_iter().chain(policy_violations(stack, status)).collect()
 }
 
-/// Returns the events about a run that has ended. `status` is the status with the result. If the event about the result lists
-/// the policy violations, no other event lists them.
+/// Returns the events about a completed run. `status` is the status with the result. Only one event lists the policy
+/// violations: if the event about the result lists them, there is no separate event.
 pub fn recorded(
     stack: &Stack,
     status: &StackStatus,
@@ -91,12 +92,12 @@ pub fn recorded(
         Some("succeeded") => is_kind(last, UpdateKind::Preview),
         _ => last.reason.as_deref() == Some(update_reason::POLICY_VIOLATION),
     };
-    // A comment on a pull request contains the last event, which is the result of the run.
+    // The last event must be the result of the run, because a comment on a pull request contains only the last event.
     let violated = policy_violations(stack, status).filter(|_| ended.is_empty() || !lists_violations);
     violated.into_iter().chain(ended).collect()
 }
 
-/// Returns the event about the result of a drift check, if the check found other drift than the previous check.
+/// Returns the event about the drift that a check found. Returns `None` if the previous check found the same drift.
 fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
     let found = status.drift.as_ref().filter(|drift| drift.count > 0 && drift.message.is_none())?;
     let before = stack.status.as_ref().and_then(|before| before.drift.as_ref());
@@ -107,8 +108,8 @@ fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
     is_new.then(|| with_revisions(event, status.last_applied_revision.as_deref(), None))
 }
 
-/// Returns the event about the policy violations of a run, if other policies were violated in the previous run. The
-/// resources and the texts are not compared, because they can differ between two runs with the same inputs.
+/// Returns the event about the policy violations of a run. Returns `None` if the previous run violated the same
+/// policies. The comparison ignores resources and texts, because they can differ between two runs with the same inputs.
 fn policy_violations(stack: &Stack, status: &StackStatus) -> Option<Event> {
     let found = status.policy_violations.as_ref()?;
     let before = stack.status.as_ref();
@@ -133,8 +134,8 @@ fn has_same_policies(a: &PolicyViolations, b: &PolicyViolations) -> bool {
     policies(a) == policies(b)
 }
 
-/// Returns the events for the end of a run. `stack` is the Stack before its status contains the result, and `planned` are the
-/// changes that a preview has reported, with the policy violations.
+/// Returns the events for the end of a run. `stack` is the Stack before the result. `planned` contains the changes that
+/// a preview reported, and `violations` contains the policy violations.
 fn ended(
     stack: &Stack,
     last: &LastUpdate,
@@ -142,8 +143,8 @@ fn ended(
     violations: Option<&PolicyViolations>,
 ) -> Vec<Event> {
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-    // If the backend URL is in a Secret, only the agent reads it. A change to the URL is then detected only after the
-    // run.
+    // If the backend URL is in a Secret, only the agent reads the URL, and the controller detects a change of the URL
+    // only after the run.
     let orphaned = current
         .zip(last.pulumi_stack.as_ref())
         .and_then(|(current, next)| resources_remain(stack, current, next, current.pulumi_stack.as_ref()));
@@ -158,7 +159,7 @@ fn outcome(
 ) -> Vec<Event> {
     let before = stack.status.as_ref();
     let current = before.and_then(|status| status.current_update.as_ref());
-    // The revision in `last` can have the format of the Pulumi Kubernetes Operator, so the revision is read from
+    // The revision in `last` can have the format of the Pulumi Kubernetes Operator, but events require the revision of
     // `status.currentUpdate`.
     let revision = current.and_then(|current| current.commit.as_deref());
     let origin = current.and_then(|current| current.origin_revision.as_deref());
@@ -188,7 +189,7 @@ fn outcome(
         return vec![event(kind, reason, format!("{what}: {cause}"))];
     }
     let (key, value) = COMMIT_STATUS;
-    // The commit status of a plan is that of the run that executes the plan.
+    // A saved plan sets no commit status, because the run that executes the plan sets it.
     let is_plan = current.is_some_and(|current| current.save_plan == Some(true));
     let done = (!is_plan).then(|| event(EventKind::Normal, "StackCreated", succeeded(last)).with(key, value));
     let failed_before = before
@@ -211,7 +212,7 @@ fn is_same_rejection(previous: &LastUpdate, last: &LastUpdate) -> bool {
     is_rejected(previous) && is_rejected(last) && previous.message == last.message
 }
 
-/// Adds the known revisions to the metadata of the event.
+/// Adds the revisions to the metadata of the event.
 pub fn with_revisions(event: Event, revision: Option<&str>, origin: Option<&str>) -> Event {
     [(REVISION, revision), (ORIGIN_REVISION, origin)].into_iter().fold(event, |event, (key, value)| match value {
         Some(value) => event.with(key, value),
@@ -219,7 +220,7 @@ pub fn with_revisions(event: Event, revision: Option<&str>, origin: Option<&str>
     })
 }
 
-/// Adds the last attempted revision to the event, if a run was attempted.
+/// Adds the last attempted revision to the event. Without such a revision, returns the event unchanged.
 pub fn with_last_revision(stack: &Stack, event: Event) -> Event {
     let status = stack.status.as_ref();
     with_revisions(event, status.and_then(|status| status.last_attempted_revision.as_deref()), None)
@@ -239,8 +240,8 @@ fn succeeded(last: &LastUpdate) -> String {
     }
 }
 
-/// Returns the message of the notification about a successful run, which Flux Alerts send to chats and pull requests.
-/// Returns `None` unless the run is a preview, has changed resources, or follows a failure.
+/// Returns the message of the notification about a successful run. Flux Alerts send this message to chats and pull
+/// requests. Returns `None` unless the run is a preview, has changed resources, or follows a failure.
 fn summary(
     last: &LastUpdate,
     planned: Option<&UpdatePlan>,
@@ -263,8 +264,8 @@ fn summary(
     }
 }
 
-/// Returns the changed resources of a preview as a list in Markdown, because Flux posts the message as a comment on a pull
-/// request. The list has at most `most` bytes, and contains no values, which can be secret.
+/// Returns the changed resources of a preview as a list in Markdown, because Flux posts the message as a comment on a
+/// pull request. The list has at most `most` bytes, and contains no property values, because values can be secret.
 fn planned_resources(plan: &UpdatePlan, most: usize) -> String {
     let line = |resource: &PlannedResource| {
         let properties = match resource.properties.as_slice() {

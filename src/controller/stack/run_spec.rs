@@ -1,20 +1,21 @@
-//! Fields of the spec of a Stack that affect its runs. A change to the other fields does not start a run, and does not
-//! replace a plan that waits for an approval: these fields only determine when runs and drift checks are permitted, and
-//! when the Stack expires.
+//! Fields of the spec of a Stack that affect its runs. The other fields determine only when runs and drift checks are
+//! permitted, and when the Stack expires. A change of the other fields does not start a run, and does not replace a
+//! plan that waits for an approval.
 
 use crate::api::pulumi::{RunInputs, Stack, StackSpec, StackStatus};
 use crate::artifact::Digest;
 
-/// Returns the digest of the fields that affect a run. If these fields have not changed since the last run, returns its
-/// recorded digest.
+/// Returns the digest of the fields that affect a run. If these fields have not changed since the last run, returns the
+/// recorded digest of the last run.
 pub fn digest(stack: &Stack) -> Digest {
     let is_current = |inputs: &&RunInputs| Some(inputs.generation) == stack.metadata.generation || is_of(stack, inputs);
     let recorded = last_inputs(stack).filter(is_current).and_then(|inputs| inputs.run_spec_digest.clone());
     recorded.unwrap_or_else(|| of_generation(stack, stack.metadata.generation.unwrap_or_default()))
 }
 
-/// Returns the digest of the fields that affect a run, and of the generation. An earlier version of the controller records
-/// the generations of its runs and keeps the digest of an earlier run, which is then the digest of another generation.
+/// Returns the digest of the fields that affect a run, and of the generation. After a downgrade, an earlier version of
+/// the controller records the generation of a run but keeps the digest of an earlier run. Such a digest does not match
+/// the recorded generation.
 fn of_generation(stack: &Stack, generation: i64) -> Digest {
     let spec = StackSpec { drift: None, schedule: None, ttl: None, expires_at: None, ..stack.spec.clone() };
     Digest::of(&serde_json::to_vec(&(generation, spec)).unwrap_or_default())
@@ -25,21 +26,22 @@ fn is_of(stack: &Stack, inputs: &RunInputs) -> bool {
     inputs.run_spec_digest.as_ref().is_some_and(|recorded| *recorded == of_generation(stack, inputs.generation))
 }
 
-/// Returns whether two runs have the same spec. Runs of earlier versions and of the Pulumi Kubernetes Operator have no
-/// digest.
+/// Returns whether two runs have the same spec. Runs that earlier versions or the Pulumi Kubernetes Operator recorded
+/// have no digest.
 pub fn is_same(before: &RunInputs, now: &RunInputs) -> bool {
     let has_same_digest = before.run_spec_digest.is_some() && before.run_spec_digest == now.run_spec_digest;
     before.generation == now.generation || has_same_digest
 }
 
-/// Returns whether a field that affects runs has changed since a run was recorded with these inputs.
+/// Returns whether a field that affects runs has changed since the controller recorded a run with these inputs.
 pub fn has_changed(stack: &Stack, inputs: &RunInputs) -> bool {
     let is_other = stack.metadata.generation.is_some_and(|generation| generation != inputs.generation);
     is_other && !is_of(stack, inputs)
 }
 
-/// Returns the status in which the last run has the current generation, if only fields that do not affect runs have changed
-/// since this run. Other Stacks and users compare both generations to find out whether the spec has been applied.
+/// Returns the status with the current generation in the record of the last run. Returns `None` if a field that affects
+/// runs has changed since this run. Other Stacks and users compare both generations to find out whether the spec has
+/// been applied.
 pub fn with_current_generation(stack: &Stack) -> Option<StackStatus> {
     let (generation, last) = (stack.metadata.generation?, last_inputs(stack)?);
     let is_deleted = stack.metadata.deletion_timestamp.is_some();

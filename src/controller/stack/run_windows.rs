@@ -1,7 +1,7 @@
-//! Windows and freezes for runs: decides whether a run may start, and when the next run may start.
+//! Windows and freezes of schedules: decides whether a run may start, and when the next run may start.
 //!
-//! A change of daylight saving time can skip or repeat a time of day. A time that is skipped counts as the end of the
-//! skipped period, and a time that is repeated counts when it occurs first.
+//! A change of daylight saving time can skip or repeat a time of day. Instead of a skipped time, the schedule uses the
+//! end of the skipped period. Of a repeated time, the schedule uses the first occurrence.
 
 use std::iter;
 
@@ -16,11 +16,11 @@ use crate::api::pulumi::{Freeze, RunSchedule, RunWindow, Weekday};
 
 /// Maximum size of the annotation of a namespace, in bytes.
 const MAX_ANNOTATION: usize = 16 * 1024;
-/// Maximum number of closings that are searched for the time at which a run may start. The search must be short, because each
-/// reconciliation of a Stack that waits repeats it.
+/// Maximum number of closings in the search for the time at which a run may start. The search must be short, because
+/// each reconciliation of a waiting Stack repeats it.
 const MAX_CLOSINGS: usize = 50;
-/// Number of days on which the next opening of a window is searched: yesterday, today and two weeks. A window that opens
-/// once a week stays closed for two weeks if a change of daylight saving time skips it.
+/// Number of days in the search for the next opening of a window: yesterday, today and two weeks. A weekly window stays
+/// closed for two weeks if a change of daylight saving time skips it.
 const SEARCHED_DAYS: usize = 16;
 
 /// Whether schedules permit the start of a run.
@@ -28,15 +28,15 @@ const SEARCHED_DAYS: usize = 16;
 pub enum Opening {
     /// A run may start.
     Open,
-    /// No run may start. Contains the earliest time at which a run may start, if it is known, and the reason, such as
-    /// `outside the windows of spec.schedule until 2026-12-01T08:00:00Z`.
+    /// No run may start. Contains the earliest time at which a run may start, or `None` if this time is unknown, and
+    /// the reason, such as `outside the windows of spec.schedule until 2026-12-01T08:00:00Z`.
     Closed { until: Option<Timestamp>, why: String },
     /// A schedule is invalid. Contains the error message with the path of the field.
     Invalid(String),
 }
 
-/// Returns whether all schedules permit the start of a run. The schedules have their origins: `spec.schedule`, or a
-/// description of the annotation, such as `annotation pulumi.com/schedule of namespace apps`.
+/// Returns whether all schedules permit the start of a run. Each schedule has an origin for messages: `spec.schedule`,
+/// or a description of the annotation, such as `annotation pulumi.com/schedule of namespace apps`.
 pub fn opening(schedules: &[(&str, &RunSchedule)], now: Timestamp) -> Opening {
     let rules: Result<Vec<Rules<'_>>, String> =
         schedules.iter().map(|(origin, schedule)| Rules::of(origin, schedule)).collect();
@@ -53,7 +53,7 @@ pub fn opening(schedules: &[(&str, &RunSchedule)], now: Timestamp) -> Opening {
 #[derive(Debug)]
 enum NextOpening {
     At(Timestamp),
-    /// The search has ended at this time, and has found none before.
+    /// No schedule permits a run before this time, at which the search ended.
     NotBefore(Timestamp),
     Never,
 }
@@ -72,8 +72,8 @@ pub fn check(origin: &str, schedule: &RunSchedule) -> Result<(), String> {
     Rules::of(origin, schedule).map(drop)
 }
 
-/// Returns the time zone with this name, or UTC without a name. The image does not contain a database of time zones, so
-/// the database is part of the program.
+/// Returns the time zone with this name, or UTC without a name. The program contains the database of time zones,
+/// because the image has no database.
 pub fn time_zone(name: Option<&str>) -> Result<TimeZone, String> {
     let Some(name) = name else { return Ok(TimeZone::UTC) };
     TimeZoneDatabase::bundled()
@@ -81,7 +81,7 @@ pub fn time_zone(name: Option<&str>) -> Result<TimeZone, String> {
         .map_err(|_| format!("unknown time zone {name:?}; use a name of the IANA database, such as Europe/Berlin"))
 }
 
-/// Parses the annotation of a namespace, in YAML or JSON. An unknown field is an error, so that a mistyped field does not
+/// Parses the annotation of a namespace, in YAML or JSON. Rejects unknown fields, because a mistyped field must not
 /// disable a freeze.
 pub fn parse(annotation: &str) -> Result<RunSchedule, String> {
     let size = annotation.len();
@@ -97,7 +97,7 @@ pub fn parse(annotation: &str) -> Result<RunSchedule, String> {
     Ok(schedule.map(RunSchedule::from).unwrap_or_default())
 }
 
-/// Returns the last closing of all schedules at this time, or `None` if all schedules permit a run.
+/// Returns the closing that ends last, of all schedules at this time. Returns `None` if all schedules permit a run.
 fn last_closing<'a>(rules: &[Rules<'a>], at: Timestamp) -> Option<Closing<'a>> {
     rules.iter().filter_map(|rules| rules.closing(at)).max_by_key(Closing::end)
 }
@@ -115,14 +115,14 @@ fn next_opening(rules: &[Rules<'_>], closing: &Closing<'_>) -> NextOpening {
     NextOpening::NotBefore(at)
 }
 
-/// Why a schedule permits no run.
+/// Period in which a schedule permits no run.
 #[derive(Debug)]
 struct Closing<'a> {
     /// Origin of the schedule.
     origin: &'a str,
-    /// Active freeze, or `None` if no window is open.
+    /// Active freeze, or `None` outside all windows.
     freeze: Option<&'a Freeze>,
-    /// End of the freeze, or the time at which the next window opens. `None` if no window opens.
+    /// End of the freeze, or start of the next window. `None` if no window opens.
     until: Option<Timestamp>,
 }
 
@@ -153,7 +153,7 @@ impl Closing<'_> {
     }
 }
 
-/// Schedule whose fields are valid.
+/// Schedule with valid fields.
 struct Rules<'a> {
     origin: &'a str,
     windows: Vec<Window<'a>>,
@@ -182,7 +182,7 @@ impl<'a> Rules<'a> {
         Ok(Rules { origin, windows: windows.collect::<Result<_, _>>()?, freezes: &schedule.freezes })
     }
 
-    /// Returns the last closing of this schedule at this time, or `None` if it permits a run.
+    /// Returns the closing of this schedule that ends last at this time. Returns `None` if the schedule permits a run.
     fn closing(&self, at: Timestamp) -> Option<Closing<'a>> {
         let origin = self.origin;
         let active = self.freezes.iter().filter(|freeze| freeze.from.0 <= at && at < freeze.to.0);
@@ -194,18 +194,22 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// Window whose fields are valid.
+/// Window with valid fields.
 struct Window<'a> {
     /// Days on which the window opens. Empty for all days.
     days: &'a [Weekday],
     start: civil::Time,
-    /// The window ends on the next day if this time is not after `start`. `24:00` is midnight.
+    /// End of the window. If this time is not after `start`, the window ends on the next day. `24:00` is midnight.
     end: civil::Time,
     zone: TimeZone,
 }
 
 impl<'a> Window<'a> {
-    /// Returns the window, or the name of the invalid field and the error.
+    /// Returns the window with valid fields.
+    ///
+    /// # Errors
+    ///
+    /// Returns the name of the invalid field and the error.
     fn of(window: &'a RunWindow) -> Result<Window<'a>, (&'static str, String)> {
         let start = time_of_day(&window.start);
         let end = match window.end.as_str() {
@@ -222,7 +226,7 @@ impl<'a> Window<'a> {
 
     /// Returns the first time at or after `at` within this window.
     fn opens(&self, at: Timestamp) -> Option<Timestamp> {
-        // A window that has opened yesterday can still be open.
+        // A window that opened yesterday can still be open.
         let yesterday = self.zone.to_datetime(at).date().yesterday().ok()?;
         iter::successors(Some(yesterday), |date| date.tomorrow().ok())
             .take(SEARCHED_DAYS)
@@ -240,7 +244,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Returns the error for a text that is not a valid time of day. `last` is the last valid time.
+/// Returns the error for a text that is not a valid time of day. `last` is the latest valid time.
 fn not_a_time(text: &str, last: &str) -> String {
     format!("{text:?} is not a time in the format HH:MM, from 00:00 to {last}")
 }
@@ -255,8 +259,8 @@ fn time_of_day(text: &str) -> Option<civil::Time> {
     civil::Time::new(number(hour)?, number(minute)?, 0, 0).ok()
 }
 
-/// Returns the point in time of a local time. A skipped time counts as the end of the skipped period, and a repeated time
-/// counts when it occurs first.
+/// Returns the timestamp of a local time: the end of the skipped period for a skipped time, and the first occurrence of
+/// a repeated time.
 fn instant(zone: &TimeZone, at: DateTime) -> Option<Timestamp> {
     let local = zone.to_ambiguous_timestamp(at);
     match local.offset() {
@@ -280,8 +284,8 @@ fn weekday(date: Date) -> Weekday {
     }
 }
 
-/// Structure of the annotation: a [`RunSchedule`] that rejects unknown fields. In the custom resource, the API server
-/// rejects or removes them.
+/// Schema of the annotation: a [`RunSchedule`] that rejects unknown fields. For custom resources, the API server
+/// rejects or removes unknown fields.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StrictSchedule {

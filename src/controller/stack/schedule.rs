@@ -1,6 +1,6 @@
-//! Decides whether a run is due, and when the next run is due. The schedule is the same as in the Pulumi Kubernetes
-//! Operator v2, except that the number of retries is not limited, a new artifact resets the backoff, and both the
-//! revision and the digest identify an artifact.
+//! Decides whether a run is due, and when the next run is due. The decisions are the same as in the Pulumi Kubernetes
+//! Operator v2, with these exceptions: the number of retries is unlimited, a new artifact resets the backoff, and both
+//! the revision and the digest identify an artifact.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -14,22 +14,25 @@ use crate::controller::stack::backoff::{self, StackBackoff};
 use crate::controller::stack::run::{self, DueRun, PlanUse, RunCandidate};
 use crate::controller::stack::{annotations, pko_migration, run_spec};
 
-/// Causes of runs without a change, at the begin of their messages.
+/// Start of the message of a run at the interval.
 const RESYNC: &str = "Resync time elapsed";
+/// Start of the message of a retry after a failure.
 const BACKOFF: &str = "Backoff time elapsed";
+/// Start of the message of a retry after a run that found a lock of another update.
 const CONFLICT_RETRY: &str = "Retry after update conflict";
+/// Start of the message of a retry after an interrupted run.
 const INTERRUPTION_RETRY: &str = "Retry after interruption";
 
 /// Decision about the next run of a Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// A run is due. Contains the reason, which becomes the message of the Update.
+    /// A run is due. Contains the cause, which becomes the message of the Update.
     Now(String),
-    /// The last run failed. Contains the time until its retry.
+    /// The last run failed. Contains the time until the retry.
     After(SignedDuration),
     /// The Pulumi Kubernetes Operator stopped retrying the last run. Only a changed input triggers another run.
     FailedPermanently,
-    /// The last run could not start because the spec is invalid. Contains the error message. Only a change to the spec
+    /// The last run could not start, because the spec is invalid. Contains the error message. Only a change of the spec
     /// resolves the error.
     Invalid(String),
     /// The last run requires a decision by a user. Contains the reason. Only a changed input or the annotation
@@ -39,8 +42,8 @@ pub enum Due {
     Abandoned,
     /// A user canceled the last run. Only a changed input triggers another run.
     Canceled,
-    /// The last run succeeded with the current inputs. Contains the time until the next run, if the Stack runs at an
-    /// interval.
+    /// The last run succeeded with the current inputs. Contains the time until the next run at the interval, or `None`
+    /// without an interval.
     Done(Option<SignedDuration>),
 }
 
@@ -116,7 +119,8 @@ fn changed_request(last: &LastUpdate, inputs: &RunInputs, kind: UpdateKind) -> O
     None
 }
 
-/// Returns `Due::Now` if the interval since the last run has elapsed, otherwise `Due::After` with the remaining time.
+/// Returns `Due::Now` if the interval since the last run has elapsed. Otherwise, returns `Due::After` with the
+/// remaining time.
 fn resync(last: &LastUpdate, every: SignedDuration, jitter: SignedDuration, now: Timestamp) -> Due {
     let wait = every.saturating_add(jitter);
     match wait.saturating_sub(since(last, now).unwrap_or(wait)) {
@@ -125,12 +129,12 @@ fn resync(last: &LastUpdate, every: SignedDuration, jitter: SignedDuration, now:
     }
 }
 
-/// Returns whether the interval or a failure is the cause in the message of an Update.
+/// Returns whether the message of an Update names the interval or a failure as the cause.
 pub fn has_cause_without_change(message: &str) -> bool {
     [RESYNC, BACKOFF, CONFLICT_RETRY, INTERRUPTION_RETRY].iter().any(|cause| message.starts_with(cause))
 }
 
-/// Returns the time since the result of the last run was recorded in the status.
+/// Returns the time since the controller recorded the result of the last run in the status.
 fn since(last: &LastUpdate, now: Timestamp) -> Option<SignedDuration> {
     last.last_resync_time.as_ref().map(|time| now.duration_since(time.0))
 }
@@ -149,8 +153,8 @@ fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
     Due::After(wait - since)
 }
 
-/// Returns the number of consecutive interrupted runs after a run that ended for this reason. The number does not
-/// change if the run found a lock or its workspace rejected the run.
+/// Returns the number of consecutive interrupted runs after a run that ended for this reason. A run that found a lock,
+/// or that its Workspace rejected, keeps the number.
 pub fn interruptions_after(previous: Option<&LastUpdate>, current: &RunCandidate, reason: Option<&str>) -> i64 {
     let before = previous.filter(|last| had_inputs(last, current)).map_or(0, |last| last.interruptions);
     match reason {
@@ -161,7 +165,7 @@ pub fn interruptions_after(previous: Option<&LastUpdate>, current: &RunCandidate
 }
 
 /// Reasons of failures that do not increase the failure count: interruptions, and failures that require a decision by a
-/// user. If `waits_for_locks` is set, a lock of another update also does not increase the count.
+/// user.
 const UNCOUNTED: [&str; 4] = [
     update_reason::ABORTED,
     update_reason::PENDING_CREATES,
@@ -170,7 +174,8 @@ const UNCOUNTED: [&str; 4] = [
 ];
 
 /// Returns the number of consecutive failures after a run that failed for this reason. A changed input resets the
-/// number. Runs that the workspace rejected are counted separately from runs that started and failed.
+/// number. If `waits_for_locks` is set, a lock of another update does not increase the number. A run that its Workspace
+/// rejected and a run that started are different kinds of failures, and a change of the kind also resets the number.
 pub fn failures_after(
     previous: Option<&LastUpdate>,
     current: &RunCandidate,
@@ -191,17 +196,17 @@ pub fn is_repetition(last: Option<&LastUpdate>, candidate: &RunCandidate) -> boo
     last.is_some_and(|last| had_inputs(last, candidate))
 }
 
-/// Returns whether a run has no new inputs: a drift check, or a run that repeats a successful run, such as a run at an
-/// interval. No user waits for such a run, so it starts after the other queued runs of its namespace. A run that corrects
-/// drift, and a run with a requested refresh, are not background runs.
+/// Returns whether a run is a background run, which has no new inputs: a drift check, or a run that repeats a
+/// successful run, for example at the interval. No user waits for a background run, so it starts after the other queued
+/// runs of its namespace. A run that corrects drift, and a run with a requested refresh, are not background runs.
 pub fn is_background(last: Option<&LastUpdate>, run: &DueRun, candidate: &RunCandidate) -> bool {
     let has_succeeded = last.is_some_and(|last| last.state.as_deref() == Some("succeeded"));
     let is_plain = run.operation != UpdateKind::Destroy && run.plan == PlanUse::None && !run.refresh;
     run.operation == UpdateKind::Refresh || (is_plain && has_succeeded && is_repetition(last, candidate))
 }
 
-/// Returns whether the last run had the same inputs as the candidate. As in [`changed_request`], an annotation that a user
-/// has removed is no new request.
+/// Returns whether the last run had the same inputs as the candidate. As in [`changed_request`], the removal of an
+/// annotation is no new request.
 fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs, &candidate.inputs);
     let is_handled = |before: &Option<String>, now: &Option<String>| now.is_none() || before == now;
@@ -223,7 +228,7 @@ fn is_same_source(last: &LastUpdate, candidate: &RunCandidate) -> bool {
 }
 
 /// Returns whether the artifact of the candidate is another archive with the same content as the artifact of the last
-/// run. Such an archive is delivered to the pod without a run.
+/// run. The controller delivers such an archive to the pod without a run.
 pub fn is_repacked(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs.digest, &candidate.inputs.digest);
     before.is_some() && before != now && pko_migration::is_same_artifact(last, candidate)

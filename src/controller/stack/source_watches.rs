@@ -29,9 +29,9 @@ use crate::source::Unavailable;
 use crate::source::flux::{self, Found, Reference, Sources};
 use crate::source::kinds::GroupKind;
 
-/// Capacity of the queue of Stacks to requeue. If the queue is full, the watch blocks.
+/// Capacity of the queue of Stacks to requeue. While the queue is full, the watch blocks.
 const WAITING: usize = 1024;
-/// Interval at which a watch checks whether a Stack still refers to its kind.
+/// Interval between two checks whether a Stack still refers to a watched kind.
 const REVIEW: Duration = Duration::from_secs(5 * 60);
 
 /// Watches of the kinds of sources. Cheap to clone. All clones share the watches.
@@ -49,14 +49,14 @@ struct Shared {
     first_sources: FirstSources,
     /// Runner of the Stack controller.
     runner: OnceLock<Arc<ReconcileRunner>>,
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// The code holds the lock only for short critical sections and never across an `.await`.
     watched: Mutex<HashMap<GroupKind, Watched>>,
 }
 
 /// State of the watch of a kind.
 #[derive(Debug, Default)]
 struct Watched {
-    /// Message with which the API server rejected the watch, or `None` if the watch is allowed.
+    /// Message with which the API server rejected the watch, or `None` if the API server allows the watch.
     refused: Option<String>,
     /// Whether the first list is complete.
     is_listed: bool,
@@ -93,10 +93,10 @@ impl SourceWatches {
         (SourceWatches(Arc::new(shared)), requeued)
     }
 
-    /// Sets the runner of the Stack controller, so that the first list of a watch requeues only the Stacks whose
-    /// reconciliation has begun. All other Stacks read their sources later.
+    /// Sets the runner of the Stack controller. With the runner, the first list of a watch requeues only the Stacks
+    /// whose first reconciliation has begun, because all other Stacks read their sources later anyway.
     pub fn set_runner(&self, runner: Arc<ReconcileRunner>) {
-        // The runner is set only once.
+        // The controller sets the runner only once, so an error is impossible.
         drop(self.0.runner.set(runner));
     }
 
@@ -145,7 +145,7 @@ impl Shared {
         if ended == Ended::NotServed {
             self.lock().remove(kind);
             self.sources.invalidate().await;
-            // Each of these Stacks then resolves the kind and its source again.
+            // These Stacks then resolve the kind and their sources again.
             let stacks = StackGroup::SourceKind(kind.clone());
             tokio::select! {
                 () = self.end.cancelled() => {}
@@ -173,7 +173,7 @@ impl Shared {
                     self.first_sources.remove(kind, &key(&source));
                     self.requeue(&StackGroup::Source(kind.clone(), key(&source))).await;
                 }
-                // Sources may have been created or deleted while the watch was interrupted.
+                // Clients can have created or deleted sources while the watch was interrupted.
                 Some(Ok(Event::InitDone)) => {
                     self.first_sources.clear();
                     self.set_refused(kind, None);
@@ -199,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// Records whether the API server rejects the watch. Returns whether the record has changed.
+    /// Records whether the API server rejects the watch. Returns whether this result has changed.
     fn set_refused(&self, kind: &GroupKind, message: Option<String>) -> bool {
         let mut watched = self.lock();
         let Some(watch) = watched.get_mut(kind) else { return false };
@@ -208,13 +208,13 @@ impl Shared {
         has_changed
     }
 
-    /// Records that a list is complete. Returns whether it is the first list of the watch.
+    /// Records that a list is complete. Returns whether the list is the first one of the watch.
     fn set_listed(&self, kind: &GroupKind) -> bool {
         self.lock().get_mut(kind).is_some_and(|watch| !std::mem::replace(&mut watch.is_listed, true))
     }
 
-    /// Removes the watch if no Stack refers to the kind. The lock is held during the check and the removal, so that a
-    /// concurrent `keep` does not find a watch that is about to end.
+    /// Removes the watch if no Stack refers to the kind. The check and the removal hold the lock, so a concurrent
+    /// `keep` cannot find a watch that is about to end.
     fn forget_if_unneeded(&self, kind: &GroupKind) -> bool {
         let mut watched = self.lock();
         let needed = self.stacks.has_group(&StackGroup::SourceKind(kind.clone()));
@@ -224,8 +224,8 @@ impl Shared {
         !needed
     }
 
-    /// Requeues the Stacks of a group. Blocks while the queue is full, because a Stack for which no run is due may have
-    /// no periodic requeue.
+    /// Requeues the Stacks of a group. Blocks while the queue is full, because a Stack without a due run may have no
+    /// periodic requeue.
     async fn requeue(&self, group: &StackGroup) {
         self.requeue_if(group, |_| true).await;
     }
@@ -234,7 +234,7 @@ impl Shared {
     async fn requeue_if(&self, group: &StackGroup, predicate: impl Fn(&Stack) -> bool) {
         let mut requeue = self.requeue.clone();
         for stack in self.stacks.in_group(group).into_iter().filter(|stack| predicate(stack.as_ref())) {
-            // The receiver is closed only on shutdown.
+            // The receiver closes the channel only on shutdown.
             if requeue.send(ObjectRef::from_obj(stack.as_ref())).await.is_err() {
                 return;
             }

@@ -27,7 +27,8 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     let ready = conditions::find(&status.conditions, READY);
     let stalled = conditions::find(&status.conditions, STALLED).filter(|stalled| stalled.status == "True");
     let last_failed = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
-    // A Stack that has an open run or waits for a dependency, an approval, a pause or a schedule does not count as failing.
+    // A Stack does not count as failing while it has an open run or waits for a dependency, an approval, a pause or a
+    // schedule.
     let waits = |reason: &str| {
         let waiting = [
             stack_reason::NOT_READY_IN_PROGRESS,
@@ -61,7 +62,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     }
 }
 
-/// Reasons of a Stack that waits for an object or a user outside of the controller.
+/// Reasons for which a Stack waits for a user or for an object outside the controller.
 const WAITS: [&str; 10] = [
     stack_reason::AWAITING_APPROVAL,
     stack_reason::DESTROY_UNCONFIRMED,
@@ -75,9 +76,9 @@ const WAITS: [&str; 10] = [
     stack_reason::STACK_NOT_FOUND,
 ];
 
-/// Returns what the Stack waits for, from the condition with the cause. The wait for an approval begins with the plan,
-/// because the condition keeps its transition time if the Stack was not ready before. All times are in the status, so a
-/// restart of the controller does not change them.
+/// Returns the reason and the start of a wait. `cause` is the condition with the reason. The start of a wait for an
+/// approval is the creation of the plan, because the condition keeps its transition time if the Stack was already not
+/// ready. All times are in the status, so a restart of the controller does not change them.
 fn wait(status: &StackStatus, cause: &Condition) -> Option<Wait> {
     let reason = WAITS.into_iter().find(|reason| *reason == cause.reason)?;
     if status.suspended == Some(true) {
@@ -88,13 +89,14 @@ fn wait(status: &StackStatus, cause: &Condition) -> Option<Wait> {
     Some(Wait { reason, since: since.0 })
 }
 
-/// Returns the status that records the run `current`. The Update of the run is created afterwards.
+/// Returns the status that records the run `current`. The caller creates the Update of the run after the write of this
+/// status.
 pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
     let mut status = with_state(stack, &State::Working(queued_message(current)), now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
     status.last_attempted_revision = current.commit.clone();
     status.current_update = Some(current.clone());
-    // Only a run that executes the plan leaves the plan in the status, until the run has ended.
+    // The plan remains in the status only during the run that executes the plan. Any other run removes the plan.
     status.plan = status.plan.filter(|_| current.plan.is_some());
     status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);
     status
@@ -105,18 +107,18 @@ pub fn with_current_update(stack: &Stack, current: CurrentUpdate) -> StackStatus
     StackStatus { current_update: Some(current), ..stack.status.clone().unwrap_or_default() }
 }
 
-/// Returns the status without the recorded run. The Update of this run was not created.
+/// Returns the status without the recorded run. The Stack has no Update for this run.
 pub fn without_current_update(stack: &Stack) -> StackStatus {
     StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
 }
 
-/// Returns the status after the value of the annotation `pulumi.com/cancel` is handled.
+/// Returns the status with the handled value of the annotation `pulumi.com/cancel`.
 pub fn with_handled_cancel(stack: &Stack, value: String) -> StackStatus {
     StackStatus { handled_cancel: Some(value), ..stack.status.clone().unwrap_or_default() }
 }
 
-/// Returns the status with the first known hashes of Secrets and ConfigMaps. Later hashes are compared with these
-/// hashes.
+/// Returns the status with the first known hashes of Secrets and ConfigMaps. The controller compares later hashes with
+/// these hashes.
 pub fn with_first_inputs(stack: &Stack, first: &Baseline) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = &mut status.last_update {
@@ -141,7 +143,7 @@ pub fn with_new_revision(stack: &Stack, revision: &str) -> Option<StackStatus> {
     Some(StackStatus { last_attempted_revision: revision.clone(), last_applied_revision: revision, ..status.clone() })
 }
 
-/// Returns the status after a repacked archive has replaced the archive of the last run.
+/// Returns the status with a repacked archive instead of the archive of the last run.
 pub fn with_repacked_archive(stack: &Stack, inputs: &RunInputs) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = &mut status.last_update {

@@ -14,23 +14,24 @@ use crate::runtime::writes::WriteError;
 
 /// Requeue interval of a Stack that waits for a change. Normally, a watch event requeues the Stack earlier.
 pub const WATCHED_RETRY: Duration = Duration::from_secs(60);
-/// Retry interval after the API server has forbidden a write. The retry is periodic, because no watch event follows
-/// when the permission is granted.
+/// Interval between the retries of a write that the API server has forbidden. The retries are periodic, because a
+/// granted permission causes no watch event.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
-/// Retry interval after the API server has rejected an object as invalid. An admission policy can be the cause.
+/// Interval between the retries of a write that the API server has rejected as invalid. The cause can be an admission
+/// policy.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 
-/// Result of a reconciliation step, which determines whether another step follows.
+/// Result of a reconciliation step. Determines whether another step follows.
 #[derive(Debug)]
 pub enum Next {
     /// Starts the next step immediately with this version of the Stack.
     Again(Box<Stack>),
-    /// Ends the reconciliation. The Stack is requeued after this time, unless a watch event triggers a reconciliation
-    /// earlier.
+    /// Ends the reconciliation. The controller requeues the Stack after this time, unless a watch event requeues the
+    /// Stack earlier.
     Rest(Option<Duration>),
 }
 
-/// Writes the status. Returns the Stack in the response of the API server if the write changed the Stack.
+/// Writes the status. If the write changes the Stack, returns the Stack in the response of the API server.
 pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Option<Stack>, WriteError> {
     let written = context.writer.status(stack, status).await?;
     let namespace = stack.namespace().unwrap_or_default();
@@ -44,8 +45,8 @@ pub async fn next_step(stack: &Stack, status: &StackStatus, context: &Context) -
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| stack.clone()))))
 }
 
-/// Writes the conditions of the state. Requeues the Stack after `known` or, if it is `None`, after the default interval
-/// of the state.
+/// Writes the conditions of the state. Requeues the Stack after `known`. If `known` is `None`, uses the default
+/// interval of the state.
 pub async fn requeue(
     stack: &Stack,
     state: &State,
@@ -58,8 +59,8 @@ pub async fn requeue(
 }
 
 /// Handles a failed write of an Update or a Workspace. The API server can reject a write because of a quota, an
-/// admission policy or missing RBAC permissions. Such a rejection is reported, and the write is retried, because the
-/// cause can be outside the Stack.
+/// admission policy or missing RBAC permissions. The controller reports such a rejection and retries the write, because
+/// the cause can be outside the Stack.
 pub async fn write_rejected(
     stack: &Stack,
     error: WriteError,
@@ -82,8 +83,8 @@ pub async fn write_rejected(
     requeue(stack, &state, Some(retry), context, now).await
 }
 
-/// Returns the retry interval after a rejected write. Returns `None` for errors that do not concern the object, such as
-/// a lost connection.
+/// Returns the interval before the next retry of a rejected write. Returns `None` for errors that are not rejections of
+/// the object, such as a lost connection.
 fn retry_after_rejection(error: &WriteError) -> Option<Duration> {
     match error {
         error if error.is_invalid() || error.is_denied_by_admission() => Some(REJECTED_RETRY),
@@ -92,11 +93,12 @@ fn retry_after_rejection(error: &WriteError) -> Option<Duration> {
     }
 }
 
-/// Returns the requeue interval of a state, or `None` to wait for a watch event. `known` overrides the default of the
-/// state, for example with the time until the next run or the `Retry-After` of a server.
+/// Returns the requeue interval of a state. Returns `None` if only a watch event requeues the Stack. `known` is a more
+/// precise interval, for example the time until the next run or the `Retry-After` of a server.
 fn requeue_interval(state: &State, known: Option<Duration>, requeue_dependency: Duration) -> Option<Duration> {
     match state {
-        // In these states, only a watch event triggers a reconciliation. A retry would find the same state.
+        // In these states, only a watch event triggers a reconciliation, because a periodic retry would find the same
+        // state.
         State::Denied(_)
         | State::FailedPermanently
         | State::DecisionRequired(_)

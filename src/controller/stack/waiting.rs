@@ -22,10 +22,10 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 
-/// Requeue interval of a Stack whose schedule permits no run within the time that the controller searches.
+/// Requeue interval of a Stack whose schedule permits no run within the period that the controller searches.
 const ENDLESS_SCHEDULE_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Reports that the spec, or an object to which the spec refers, is invalid.
+/// Reports that the spec of the Stack, or an object to which the spec refers, is invalid.
 pub async fn invalid(
     stack: &Stack,
     message: String,
@@ -37,7 +37,7 @@ pub async fn invalid(
     requeue(stack, &State::Invalid(message), None, context, now).await
 }
 
-/// Reports a reference to an object in another namespace, which the controller does not allow.
+/// Reports that the controller does not allow a reference to an object in another namespace.
 pub async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let message = format!("{denied}; reference an object in the namespace of the Stack");
     let event = Event::new(stack, EventKind::Warning, stack_reason::ACCESS_DENIED, message.as_str());
@@ -45,7 +45,7 @@ pub async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp
     requeue(stack, &State::Denied(message), None, context, now).await
 }
 
-/// Reason of an event, and the state of the Stack.
+/// Reason of an event, and constructor of the state of the Stack.
 pub type Stall = (&'static str, fn(String) -> State);
 
 /// Another Stack manages the same Pulumi stack.
@@ -57,7 +57,7 @@ pub const PLAN_REJECTED: Stall = (stack_reason::PLAN_REJECTED, State::PlanReject
 /// The destroy waits for a confirmation by a user.
 pub const DESTROY_UNCONFIRMED: Stall = (stack_reason::DESTROY_UNCONFIRMED, State::DestroyUnconfirmed);
 
-/// Writes the state to the conditions. Publishes an event, unless the condition `Stalled` already contains the message.
+/// Writes the conditions of the state. Publishes an event, unless the condition `Stalled` already contains the message.
 pub async fn stall(
     stack: &Stack,
     (reason, state): Stall,
@@ -73,7 +73,7 @@ pub async fn stall(
     requeue(stack, &state(message), None, context, now).await
 }
 
-/// Reports that a pause or a schedule prevents the run. Publishes an event once for each message.
+/// Reports that a pause or a schedule prevents the run. Publishes one event for each message.
 pub async fn await_permission(
     stack: &Stack,
     Held { reason, message, until }: Held,
@@ -85,7 +85,8 @@ pub async fn await_permission(
         let event = Event::new(stack, EventKind::Normal, reason, message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }
-    // The end of a pause requeues the Stack only if the controller watches namespaces. A schedule can have no known end.
+    // The end of a pause requeues the Stack only if the controller watches namespaces. The end of a closed schedule can
+    // be unknown.
     let unwatched = (!context.namespaces.is_watched()).then_some(WATCHED_RETRY);
     let endless = (reason == stack_reason::OUTSIDE_SCHEDULE).then_some(ENDLESS_SCHEDULE_RETRY);
     let known =
@@ -106,7 +107,7 @@ pub async fn announce_expiry(
     Ok(next)
 }
 
-/// Reports a plan that requires an approval. Publishes an event with the command to approve the plan once for each plan.
+/// Reports a plan that requires an approval. Publishes one event for each plan, with the command to approve the plan.
 pub async fn await_approval(
     stack: &Stack,
     message: String,
@@ -129,7 +130,7 @@ pub async fn await_approval(
     requeue(stack, &State::AwaitingApproval(message), None, context, now).await
 }
 
-/// Requests the pod of a Workspace that is asleep, unless the Workspace controller has not handled the last request yet.
+/// Requests the pod of a sleeping Workspace, unless the Workspace controller has not handled the last request yet.
 pub async fn wake_workspace(
     observed: &Observed,
     message: String,

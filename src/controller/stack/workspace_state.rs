@@ -10,7 +10,7 @@ use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{self, workspace_reason};
 use crate::source::{Origin, Resolved};
 
-/// Maximum number of entries in [`MutatedWorkspaces`]. If a mutated Workspace has no entry, the controller applies it
+/// Maximum number of entries in [`MutatedWorkspaces`]. The controller applies a mutated Workspace without an entry
 /// again.
 const MAX_RECORDED: usize = 1000;
 
@@ -23,9 +23,9 @@ pub enum Readiness {
     VersionTooLow(String),
     /// The agent failed to install the dependencies of the source.
     NotInstalled(String),
-    /// The pod is ready with its current source, but rejected the new source as unusable.
+    /// The pod is ready with its current source, but rejected a newer source as unusable.
     SourceRefused(String),
-    /// The pod waits for the bytes of an artifact that are missing from the store.
+    /// The pod waits for the bytes of an artifact that the store lacks.
     LacksSource(String),
 }
 
@@ -50,9 +50,9 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
     }
 }
 
-/// Returns whether the pod of a Workspace needs the bytes of this artifact. A new pod contains no artifact, also after the
-/// Workspace was asleep. A running pod keeps only one directory of an archive, so another directory requires the archive
-/// again.
+/// Returns whether the pod of a Workspace needs the bytes of this artifact. A new pod contains no artifact, even after
+/// the wake-up of a sleeping Workspace. A running pod keeps only one directory of an archive, so it needs the archive
+/// again for another directory.
 pub fn needs_bytes(workspace: &Workspace, artifact: &ArtifactReference) -> bool {
     let placed = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
     let is_placed = placed.is_some_and(|placed| placed.digest == artifact.digest && placed.dir == artifact.dir);
@@ -61,20 +61,20 @@ pub fn needs_bytes(workspace: &Workspace, artifact: &ArtifactReference) -> bool 
     !is_placed || workspace.is_asleep() || is_awaited()
 }
 
-/// Returns the artifact in the pod, if the spec of the Workspace requests this artifact.
+/// Returns the artifact in the pod. Returns `None` if the spec of the Workspace contains another artifact.
 pub fn in_place(workspace: &Workspace) -> Option<Resolved> {
     let reference = workspace.status.as_ref()?.artifact.as_ref()?;
     (workspace.spec.artifact.as_ref() == Some(reference)).then_some(())?;
     from_reference(reference)
 }
 
-/// Returns the artifact in the pod. This artifact can differ from the artifact in the spec, because the pod may have
-/// rejected a newer artifact.
+/// Returns the artifact in the pod. The spec can contain a newer artifact that the pod has not received or has
+/// rejected.
 pub fn last_in_place(workspace: &Workspace) -> Option<Resolved> {
     from_reference(workspace.status.as_ref()?.artifact.as_ref()?)
 }
 
-/// Converts a reference to a resolved artifact without an origin. The artifact cannot be fetched.
+/// Converts a reference to a resolved artifact. The result has no origin, so the controller cannot fetch the artifact.
 pub fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
     Some(Resolved {
         origin: Origin::Url(String::new()),
@@ -87,8 +87,8 @@ pub fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
     })
 }
 
-/// Workspaces that an admission webhook or policy changed during an apply. The map contains the UID of each Workspace
-/// and the resulting generation. Another apply of such a Workspace would have no effect. Cheap to clone.
+/// Workspaces that an admission webhook or policy changed during an apply: the UID of each Workspace, and its
+/// generation after the apply. Another apply of such a Workspace would have no effect. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct MutatedWorkspaces(Arc<Mutex<HashMap<String, Option<i64>>>>);
 
@@ -107,20 +107,21 @@ impl MutatedWorkspaces {
         generations.insert(uid, applied.metadata.generation);
     }
 
-    /// Returns whether the Workspace is unchanged since admission changed it during the last apply.
+    /// Returns whether an admission webhook or policy changed the Workspace during the last apply, and no other change
+    /// followed.
     pub fn contains(&self, workspace: &Workspace) -> bool {
         let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         workspace.uid().and_then(|uid| generations.get(&uid).copied()) == Some(workspace.metadata.generation)
     }
 }
 
-/// Returns whether the existing spec lacks a field of the desired spec, or has another value in such a field.
+/// Returns whether the existing spec lacks a field of the desired spec, or contains another value of such a field.
 pub fn has_drifted(desired: &Workspace, live: &Workspace) -> bool {
     !is_part_of(&json!(desired.spec), &json!(live.spec))
 }
 
-/// Returns whether `live` contains `desired`. Additional fields and list items are allowed. List items with a name are
-/// compared by name.
+/// Returns whether `live` contains `desired`. `live` can contain additional fields and list items. The comparison
+/// identifies list items by their names.
 fn is_part_of(desired: &Value, live: &Value) -> bool {
     match (desired, live) {
         (Value::Object(desired), Value::Object(live)) => desired.iter().all(|(key, value)| match live.get(key) {

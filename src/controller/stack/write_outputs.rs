@@ -15,13 +15,13 @@ use crate::runtime::reads::Reader;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, Object, WriteError, Writer};
 
-/// Result of a write: an error message if a repetition would have the same result.
+/// Result of a write. An error message means that a retry would have the same result.
 type Written = Result<(), String>;
 
-/// Writes the outputs of a successful update. Returns the status with the result. `status` is the status with the result
-/// of the run.
+/// Writes the outputs of a successful update. `status` is the status with the result of the run. Returns this status
+/// with the result of the writes.
 ///
-/// The objects are written before the status, so that a restarted controller repeats the write.
+/// The writes of the objects precede the write of the status, so that a restarted controller repeats them.
 pub async fn write(
     observed: &Observed,
     update: &Update,
@@ -35,7 +35,7 @@ pub async fn write(
     if is_unused || !has_outputs(observed, update, &status) {
         return Ok(status);
     }
-    // The spec may have changed since it was checked before the run.
+    // The spec may have changed since the check before the run.
     if let Err(message) = output_objects::check(stack) {
         let written = status.written_outputs.clone();
         return Ok(output_objects::record(stack, status, written, &[message], now));
@@ -64,7 +64,7 @@ pub async fn write(
     Ok(output_objects::record(stack, status, written, &errors, now))
 }
 
-/// Returns whether the Update is a successful `up` whose outputs are known. A deleted Stack writes no outputs.
+/// Returns whether the Update is a successful `up` with known outputs. A deleted Stack writes no outputs.
 fn has_outputs(observed: &Observed, update: &Update, recorded: &StackStatus) -> bool {
     let result = update.status.clone().unwrap_or_default();
     let is_of_update = |name: &String| *name == update.name_any();
@@ -95,8 +95,9 @@ async fn write_object(
     }
 }
 
-/// Creates or applies an object, unless an object of another owner exists. An apply would overwrite an object that another
-/// client creates after the read, so a missing object is created, and an apply contains the UID of the object.
+/// Creates or applies an object, unless another owner has an object with the same name. An apply without preconditions
+/// could overwrite an object that another client creates after the read. The function therefore creates a missing
+/// object, and applies an existing object with its UID.
 async fn put<K: Object>(
     stack: &Stack,
     mut object: K,
@@ -135,7 +136,7 @@ async fn delete_object(
     }
 }
 
-/// Deletes an object, unless it belongs to another owner.
+/// Deletes an object, unless the object belongs to another owner.
 async fn delete<K: Object>(stack: &Stack, name: &str, context: &Context) -> Result<Written, ReconcileError> {
     let namespace = stack.namespace().unwrap_or_default();
     let existing = context.reader.get_opt::<K>(&namespace, name).await?;
@@ -148,7 +149,8 @@ fn is_owned<K: Object>(stack: &Stack, object: &K) -> bool {
     object.owner_references().iter().any(|owner| Some(&owner.uid) == uid.as_ref())
 }
 
-/// Returns the message of a write that the API server rejects permanently. The run would otherwise never be recorded.
+/// Returns the message of a write that the API server rejects permanently. An error instead of a message would prevent
+/// the record of the run.
 fn refusal(written: Result<(), WriteError>) -> Result<Written, ReconcileError> {
     match written {
         Ok(()) => Ok(Ok(())),

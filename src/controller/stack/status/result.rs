@@ -27,16 +27,16 @@ use crate::source::git::has_git_fields;
 const MAX_MESSAGE: usize = 8 * 1024;
 /// Placeholder for secret outputs in the status.
 const SECRET: &str = "[secret]";
-/// Maximum size of all outputs in the status, in bytes. The Stack with all its other fields must not exceed the size
-/// limit of etcd.
+/// Maximum size of all outputs in the status, in bytes. With all other fields, the Stack must not exceed the size limit
+/// of etcd.
 const MAX_STATUS_BYTES: usize = 256 * 1024;
 /// Maximum number of outputs in the status, as in the schema. The Secret contains all outputs.
 const MAX_OUTPUTS: usize = bounds::ENTRIES as usize;
 /// Maximum number of snapshots in the history.
 const MAX_SNAPSHOTS: usize = 5;
 
-/// Returns the status with the result of the run. If the spec has changed during the run, the conditions do not change,
-/// and the next step sets them.
+/// Returns the status with the result of the run. If the spec has changed during the run, keeps the conditions, and the
+/// next step sets them.
 pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let Some(current) = pko_migration::take_run(&mut status, update.spec.kind) else { return status };
@@ -47,7 +47,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         && is_deleted
         && !annotations::is_canceled_by_user(stack, update)
     {
-        // The Update was revoked before its run started.
+        // The controller revoked the Update before its run started.
         return status;
     }
     status.pending_since = None;
@@ -67,7 +67,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     if last.reason.is_none() && current.kind == UpdateKind::Up {
         status.last_applied_revision = current.commit.clone();
         status.last_applied_origin_revision = current.origin_revision.clone();
-        // If the outputs are unavailable, the status keeps the previous outputs.
+        // If the outputs are not available, the status keeps the previous outputs.
         if outputs_are_known(&result, outputs) {
             status.outputs = masked_outputs(outputs);
         }
@@ -82,8 +82,8 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     runs::add(&mut status.runs, &current, &last, &result);
     drift::record_correction(stack, &mut status, &current, &last, now);
     status.last_update = Some(last);
-    // The conditions are set together with the result. Otherwise, a Stack that is suspended before the next step would
-    // keep its previous conditions.
+    // One write sets the conditions and the result. Otherwise, a suspension before the next step would preserve the
+    // previous conditions.
     if Some(current.inputs.generation) == stack.metadata.generation {
         let last = status.last_update.as_ref();
         let state = match last.and_then(|last| last.reason.as_deref()) {
@@ -97,13 +97,15 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     status
 }
 
-/// Returns whether the outputs of a run are known: `outputs` is their Secret, or the run has no outputs.
+/// Returns whether the outputs of a run are known. `outputs` is the Secret with the outputs. Outputs are also known if
+/// the run has none.
 pub fn outputs_are_known(result: &UpdateStatus, outputs: Option<&Secret>) -> bool {
     result.outputs_unavailable != Some(true) && (outputs.is_some() || result.outputs.is_none())
 }
 
-/// Returns the policy violations after a run. A failed run without violations, and a run that evaluates no policies, may
-/// not have evaluated all resources, so they keep the previous violations. A destroy removes the resources.
+/// Returns the policy violations after a run. A failed run without violations, and a run that evaluates no policies,
+/// keep the previous violations, because they may not have evaluated all resources. A successful destroy removes the
+/// violations together with the resources.
 fn policy_violations(
     before: Option<PolicyViolations>,
     last: &LastUpdate,
@@ -117,7 +119,7 @@ fn policy_violations(
     }
 }
 
-/// Returns the status after a drift check. The record of the last run does not change.
+/// Returns the status after a drift check. A drift check does not change the record of the last run.
 fn with_drift_check(
     stack: &Stack,
     mut status: StackStatus,
@@ -126,7 +128,7 @@ fn with_drift_check(
     now: Timestamp,
 ) -> StackStatus {
     drift::record(stack, &mut status, update, now);
-    // A check that previews the program evaluates the policies.
+    // A drift check evaluates the policies only if it previews the program.
     let violations = update.status.as_ref().and_then(|result| result.policy_violations.clone());
     status.policy_violations = violations.or(status.policy_violations);
     if Some(current.inputs.generation) != stack.metadata.generation {
@@ -149,8 +151,8 @@ fn last_update(
     let pulumi_stack = identity::reported(stack, current, &result);
     let not_found = failed.filter(|failed| failed.reason == update_reason::STACK_NOT_FOUND);
     let is_removed = identity::was_removed_before(stack, current.kind, previous, &pulumi_stack);
-    // A Stack without resources has nothing to destroy. A destroy then succeeds even if it does not find the Pulumi
-    // stack.
+    // A Stack without resources has nothing to destroy, so its destroy succeeds even if the Pulumi stack does not
+    // exist.
     let failed = failed.filter(|_| not_found.is_none() || (identity::has_applied(stack) && !is_removed));
     let (candidate, backoff) = (RunCandidate::of_current(current), StackBackoff::of(&stack.spec));
     LastUpdate {
@@ -172,7 +174,7 @@ fn last_update(
         },
         last_attempted_commit: recorded(stack, current.commit.clone()),
         last_successful_commit: match (failed, current.kind) {
-            // A preview does not apply its revision.
+            // A preview applies no revision.
             (Some(_), _) | (None, UpdateKind::Preview) => previous.and_then(|p| p.last_successful_commit.clone()),
             (None, _) => recorded(stack, current.commit.clone()),
         },
@@ -194,8 +196,8 @@ fn last_update(
     }
 }
 
-/// Returns the number of failures after a successful run. A saved plan does not reset the number, because the plan can fail
-/// again, for example if an output changes with each run.
+/// Returns the number of failures after a successful run. A saved plan keeps the number, because the execution of the
+/// plan can fail again, for example if an output changes with each run.
 fn failures_of_plan(previous: Option<&LastUpdate>, current: &CurrentUpdate, candidate: &RunCandidate) -> i64 {
     let saves_plan = current.save_plan.unwrap_or_default();
     let is_same = saves_plan && schedule::is_repetition(previous, candidate);
@@ -213,7 +215,7 @@ fn outcome(last: &LastUpdate) -> &'static str {
 }
 
 /// Returns the revision in the format of the Pulumi Kubernetes Operator. For a Git repository that the controller
-/// polls, this is only the commit hash.
+/// polls, this format contains only the commit hash.
 fn recorded(stack: &Stack, revision: Option<String>) -> Option<String> {
     let commit =
         |revision: String| Revision::parse(&revision).checksum().map_or_else(|| revision.clone(), str::to_owned);
@@ -229,13 +231,13 @@ fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&S
     Some(conditions::shorten(message, MAX_MESSAGE))
 }
 
-/// Returns whether a user canceled the run and the failure requires no decision by a user.
+/// Returns whether a user canceled the run, and the failure requires no decision by a user.
 fn is_canceled_by_user(stack: &Stack, update: &Update, failed: &Condition) -> bool {
     annotations::pending_reason(&failed.reason).is_none() && annotations::is_canceled_by_user(stack, update)
 }
 
-/// Returns the number of consecutive runs that found the same lock. The message contains the holder and the time of the
-/// lock, so equal messages mean the same lock.
+/// Returns the number of consecutive runs that found the same lock. The message of a run contains the holder and the
+/// time of the lock, so runs with equal messages found the same lock.
 fn conflicts_after(previous: Option<&LastUpdate>, failed: Option<&Condition>, result: &UpdateStatus) -> i64 {
     if failed.is_none_or(|failed| failed.reason != update_reason::UPDATE_CONFLICT) {
         return 0;
@@ -251,20 +253,20 @@ fn may_be_removed(previous: Option<&LastUpdate>, update: &Update) -> bool {
     identity::may_have_removed(update) || (update.spec.kind == UpdateKind::Destroy && was_before)
 }
 
-/// Returns the hash of the configuration values that the run used, if it differs from the hash in
-/// `status.currentUpdate`.
+/// Returns the hash of the configuration values that the run used. Returns `None` if `status.currentUpdate` contains
+/// the same hash.
 fn changed_config_inputs(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> {
     let recorded = current.inputs.config_inputs.as_ref()?;
     result.config_inputs.clone().filter(|read| read != recorded)
 }
 
-/// Returns the message about a destroy that succeeds although it did not find the Pulumi stack.
+/// Returns the message about a destroy that succeeds although the Pulumi stack does not exist.
 fn removed_before(looked_up: &PulumiStack) -> String {
     format!("{looked_up} not found: already removed by an earlier, interrupted destroy")
 }
 
-/// Returns the message about a missing Pulumi stack. If the resources are in another Pulumi stack according to the
-/// status, the message also contains that Pulumi stack.
+/// Returns the message about a missing Pulumi stack. If the status records resources in another Pulumi stack, the
+/// message also names that Pulumi stack.
 fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
     match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
         Some(applied) => format!("{message}; this Stack last updated {applied}"),
@@ -322,8 +324,8 @@ fn masked_outputs(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
     all.into_iter().take(MAX_OUTPUTS).map(value).collect()
 }
 
-/// Adds a completed run to the history. If a snapshot with the same artifact and result exists, it becomes the newest
-/// snapshot and its count increases.
+/// Adds a completed run to the history. If the history contains a snapshot with the same artifact and result, moves
+/// this snapshot to the first position and increases its count.
 fn add_snapshot(
     history: &mut Vec<Snapshot>,
     run: &CurrentUpdate,

@@ -15,7 +15,7 @@ use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::describe_run;
 use crate::controller::stack::{drift, expiry, output_objects};
 
-/// Advice for a Stack whose last run is not retried.
+/// Advice for a Stack whose last run has no retry.
 const RESUME_ADVICE: &str = "The Stack runs again when the spec or the source changes, or when the annotation \
                        pulumi.com/reconciliation-request or reconcile.fluxcd.io/requestedAt gets a new value";
 /// Advice for a Stack whose destroy cannot succeed.
@@ -30,9 +30,10 @@ pub enum State {
     /// The Pulumi CLI in the image is too old.
     VersionTooLow(String),
     SourceUnavailable(String),
-    /// The source does not exist or is not usable. A user must change the source or the spec.
+    /// The source does not exist or is not usable. Only a user can resolve the problem, with a change of the source or
+    /// the spec.
     SourceStalled(String),
-    /// The namespace is being deleted. No objects can be created in the namespace.
+    /// The namespace is being deleted, so the API server rejects new objects in the namespace.
     NamespaceTerminating(String),
     /// Another Stack manages the same Pulumi stack.
     Conflict(String),
@@ -56,7 +57,7 @@ pub enum State {
     PlanRejected(String),
     /// A pause or a schedule prevents the run. Contains the reason and a message.
     AwaitingPermission(&'static str, String),
-    /// The destroy waits for a confirmation, because too many Stacks were deleted.
+    /// The destroy waits for a confirmation, because users have deleted too many Stacks.
     DestroyUnconfirmed(String),
     Invalid(String),
     Denied(String),
@@ -65,14 +66,14 @@ pub enum State {
     DeletionSuspended,
 }
 
-/// Returns the status with the conditions of the state. Other fields do not change, except those that are derived from
-/// conditions and annotations.
+/// Returns the status with the conditions of the state. Changes no other fields, except fields that depend on
+/// conditions or annotations.
 pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let generation = stack.metadata.generation.unwrap_or_default();
     let (reconcile_request, requested_at) = requests(stack);
-    // A suspended Stack keeps its conditions. If the spec changes during the suspension, a note is added to the message
-    // of the condition `Ready`.
+    // A suspended Stack keeps its conditions. If the spec changes during the suspension, the message of the condition
+    // `Ready` starts with a note.
     if *state == State::Suspended {
         suspend(&mut status, generation, now);
     } else {
@@ -102,8 +103,8 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     status
 }
 
-/// Returns the time at which the pending run became due. When a run ends, the time is reset even if the run failed. A
-/// Stack that fails repeatedly therefore does not take precedence in the queue.
+/// Returns the time at which the pending run became due. The end of a run resets the time, even after a failure, so a
+/// Stack that fails repeatedly does not take precedence in the queue.
 fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<Time> {
     match state {
         State::Working(_) | State::WorkspaceFailed(_) | State::PrerequisiteNotSatisfied(_) => {
@@ -133,7 +134,8 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
 /// Reason and message of a condition.
 struct Detail(&'static str, String);
 
-/// Desired contents of the three conditions. `None` means that the condition is removed.
+/// Desired contents of the conditions `Ready`, `Reconciling` and `Stalled`. If the content is `None`, the controller
+/// removes the condition.
 struct DesiredConditions {
     ready: (Status, Detail),
     reconciling: Option<Detail>,
@@ -176,8 +178,8 @@ fn desired_conditions(state: &State, last: Option<&LastUpdate>, backoff: &StackB
         State::OutcomeUnknown(reason, message) => stalled(reason, message, message),
         State::DecisionRequired(reason) => {
             let advice = resolution_advice(reason, last);
-            // A Stack with this reason is being deleted. Only the annotation `pulumi.com/resolve` then triggers another
-            // run.
+            // A Stack with the reason `StackNotFound` is being deleted, so only the annotation `pulumi.com/resolve`
+            // triggers another run.
             let message = match *reason == stack_reason::STACK_NOT_FOUND {
                 true => format!("{cause}. {advice}"),
                 false => format!("{cause}. {advice}. {RESUME_ADVICE}"),
@@ -244,7 +246,7 @@ fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> D
     }
 }
 
-/// Returns the time of the next retry for messages. The run can start later if no run slot is free.
+/// Returns the time of the next retry for messages. The run starts later if no run slot is free.
 fn next_retry(last: Option<&LastUpdate>, backoff: &StackBackoff) -> String {
     let end = last.and_then(|last| Some((last.last_resync_time.as_ref()?.0, backoff.delay_after(last))));
     match end.and_then(|(end, pause)| end.checked_add(pause).ok()) {
@@ -265,7 +267,7 @@ fn is_preview(last: Option<&LastUpdate>) -> bool {
     last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str())
 }
 
-/// Returns the instructions for the decision about the last run.
+/// Returns the possible decisions about the last run, as instructions.
 fn resolution_advice(reason: &str, last: Option<&LastUpdate>) -> String {
     let name = last.and_then(|last| last.name.as_deref()).unwrap_or("<update>");
     let annotation = names::ANNOTATION_RESOLVE;
@@ -281,7 +283,7 @@ fn resolution_advice(reason: &str, last: Option<&LastUpdate>) -> String {
     )
 }
 
-/// Returns the conditions of a Stack that is not ready until a user resolves the problem.
+/// Returns the conditions of a Stack that becomes ready only after a user has resolved the problem.
 fn stalled(reason: &'static str, cause: &str, message: &str) -> DesiredConditions {
     DesiredConditions {
         ready: (Status::False, Detail(reason, cause.to_owned())),
@@ -314,12 +316,12 @@ fn done(last: Option<&LastUpdate>) -> String {
     }
 }
 
-/// Returns the changes in a preview, such as `2 to create, 1 to delete`.
+/// Returns the changes of a preview as a text, such as `2 to create, 1 to delete`.
 pub fn changes(last: &LastUpdate) -> String {
     planned_changes(&last.changes)
 }
 
-/// Returns the numbers of planned operations, such as `2 to create, 1 to delete`.
+/// Returns the numbers of planned operations as a text, such as `2 to create, 1 to delete`.
 pub fn planned_changes(changes: &BTreeMap<String, i64>) -> String {
     let changes = changes.iter().filter(|(operation, _)| *operation != "same");
     let changes: Vec<String> = changes.map(|(operation, count)| format!("{count} to {operation}")).collect();
@@ -327,8 +329,7 @@ pub fn planned_changes(changes: &BTreeMap<String, i64>) -> String {
 }
 
 fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
-    // The change that suspends the Stack also changes the generation. Only later changes require the note in the
-    // message.
+    // The suspension itself changes the generation. Only later changes of the spec require the note in the message.
     let unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
     conditions::remove(&mut status.conditions, RECONCILING);
     let old = conditions::find(&status.conditions, READY).cloned();
@@ -351,7 +352,7 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
         stalled.observed_generation = Some(generation);
     }
     status.suspended = Some(true);
-    // A resumed Stack runs even if its spec is the same as before the suspension.
+    // A run follows the suspension even if the spec is the same as before, because the last run has no digest.
     if let Some(last) = &mut status.last_update {
         last.inputs.run_spec_digest = None;
     }
