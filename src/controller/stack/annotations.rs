@@ -175,7 +175,7 @@ pub fn resolution_warning(stack: &Stack) -> Option<String> {
             format!("annotation {ANNOTATION_RESOLVE} names {named}, but the run to resolve is {expected}")
         }
         None => format!(
-            "annotation {ANNOTATION_RESOLVE} names {named}, but no run has to be resolved: remove the annotation"
+            "annotation {ANNOTATION_RESOLVE} names {named}, but no run requires a decision: remove the annotation"
         ),
     })
 }

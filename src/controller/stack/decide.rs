@@ -322,7 +322,7 @@ fn handle_duplicate(observed: &Observed) -> Option<Action> {
             return Some(Action::RemoveFinalizer);
         }
         let message = format!(
-            "{managed} and is not destroyed; the resources of this Stack are in another Pulumi stack. To delete them, restore \
+            "{managed}, so this Stack does not destroy it. The resources of this Stack are in another Pulumi stack. To delete them, restore \
              spec.stack and spec.backend; to keep them, unset spec.destroyOnFinalize"
         );
         return Some(Action::Conflict(message));

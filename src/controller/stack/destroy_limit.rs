@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn destroys_that_have_ended_count() {
+    fn the_limit_includes_destroys_that_have_ended() {
         let limit = limit();
         for number in 0..9 {
             let name = format!("stack-{number}");

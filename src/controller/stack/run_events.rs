@@ -66,7 +66,7 @@ fn resources_remain(
     let before = identity::orphaned_stack(stack.status.as_ref()?, next, recorded)?;
     let message = format!(
         "the Stack now manages {next}; its resources in {before} remain and are no longer managed. If you have moved the state, \
-         only remove the previous stack with `pulumi stack rm --force`. Otherwise, to delete the resources, restore the previous \
+         remove the previous stack with `pulumi stack rm --force`. Otherwise, to delete the resources, restore the previous \
          values, set spec.destroyOnFinalize to true and delete the Stack, or run `pulumi destroy` for {before}"
     );
     let event = Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message);

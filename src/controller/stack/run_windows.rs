@@ -86,7 +86,9 @@ pub fn time_zone(name: Option<&str>) -> Result<TimeZone, String> {
 pub fn parse(annotation: &str) -> Result<RunSchedule, String> {
     let size = annotation.len();
     if size > MAX_ANNOTATION {
-        return Err(format!("the schedule has {size} bytes, but at most {MAX_ANNOTATION} are permitted; shorten it"));
+        return Err(format!(
+            "the schedule has {size} bytes, but at most {MAX_ANNOTATION} are permitted; shorten the schedule"
+        ));
     }
     let mut options = serde_saphyr::Options::default();
     options.emit_comments = false;
@@ -176,7 +178,7 @@ impl<'a> Rules<'a> {
             Window::of(window).map_err(|(field, what)| error(&format!("windows[{index}].{field}"), &what))
         });
         if let Some(index) = schedule.freezes.iter().position(|freeze| freeze.to.0 <= freeze.from.0) {
-            let what = "the freeze ends before it starts; set a time after from";
+            let what = "the freeze ends before it starts; set a time later than from";
             return Err(error(&format!("freezes[{index}].to"), what));
         }
         Ok(Rules { origin, windows: windows.collect::<Result<_, _>>()?, freezes: &schedule.freezes })

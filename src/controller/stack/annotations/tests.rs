@@ -81,7 +81,7 @@ mod cancel {
             ("deleted", of(false, true, None), true),
             ("deleted with its Stack", of(true, true, None), false),
             ("annotated", of(false, false, Some(ANNOTATION_CANCEL)), true),
-            ("annotated while its Stack is deleted", of(true, false, Some(ANNOTATION_CANCEL)), true),
+            ("annotated, and its Stack is being deleted", of(true, false, Some(ANNOTATION_CANCEL)), true),
             ("revoked", of(false, true, Some(names::ANNOTATION_REVOKED)), false),
         ];
         for (name, found, expected) in rows {
@@ -92,10 +92,7 @@ mod cancel {
         marked.metadata.deletion_timestamp = deleted_at(true);
         marked.metadata.annotations = Some([(names::ANNOTATION_REVOKED.to_owned(), "x".to_owned())].into());
         marked.status.as_mut().expect("status is set").run = Some(RunBinding::default());
-        assert!(
-            is_canceled_by_user(&stack, &marked),
-            "an executed run counts as canceled despite the revoked annotation"
-        );
+        assert!(is_canceled_by_user(&stack, &marked), "the revoked annotation has no effect on a started run");
     }
 }
 
@@ -127,8 +124,8 @@ mod resolve {
             ("app-1=abandon", Some("app-1=abandon"), unresolved, Some(Decision::Abandon), ""),
             ("app-0=retry", None, unresolved, None, "names app-0, but the run to resolve is app-1"),
             ("app-0=retry", Some("app-0=retry"), unresolved, None, ""),
-            ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, but no run has to be resolved"),
-            ("app-1=retry", None, None, None, "names app-1, but no run has to be resolved"),
+            ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, but no run requires a decision"),
+            ("app-1=retry", None, None, None, "names app-1, but no run requires a decision"),
             ("app-1=yes", None, unresolved, None, "must have the form"),
             ("app-1=retry", None, Some("StackNotFound"), Some(Decision::Retry), ""),
             ("app-1=abandon", None, Some("StackNotFound"), Some(Decision::Abandon), ""),

@@ -40,8 +40,8 @@ pub fn awaiting(plan: &StackPlan, awaited: &Awaited<'_>) -> String {
 pub fn rejected(plan: &StackPlan, rejection: &Approval) -> String {
     let reason = rejection.spec.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     format!(
-        "user {} rejected plan {} ({}){reason}. A new plan is made when the spec or the source changes, or when the annotation \
-         reconcile.fluxcd.io/requestedAt gets a new value",
+        "user {} rejected plan {} ({}){reason}. The controller makes a new plan when the spec or the source changes, or when the \
+         annotation reconcile.fluxcd.io/requestedAt gets a new value",
         rejection.spec.by,
         plan.digest,
         summary(plan)

@@ -71,7 +71,7 @@ pub fn reasons(
         Some(Err(
             ExpressionError::Invalid(why) | ExpressionError::Failed(why) | ExpressionError::LimitExceeded(why),
         )) => {
-            reasons.push(format!("spec.approval.autoApproveExpr could not be evaluated: {why}"));
+            reasons.push(format!("failed to evaluate spec.approval.autoApproveExpr: {why}"));
         }
         Some(Ok(true)) | None => {}
     }
@@ -170,7 +170,7 @@ mod tests {
     fn a_failed_expression_and_a_truncated_list_require_an_approval() {
         let create = [resource("a:b:C", "create")];
         let failed = reasons_for(json!({}), &create, Some(Err(ExpressionError::Failed("no such key".to_owned()))));
-        assert_eq!(failed, ["spec.approval.autoApproveExpr could not be evaluated: no such key"]);
+        assert_eq!(failed, ["failed to evaluate spec.approval.autoApproveExpr: no such key"]);
         assert_eq!(reasons_for(json!({}), &create, Some(Ok(false))), ["spec.approval.autoApproveExpr is false"]);
         let (counts, policy) = ([("create".to_owned(), 3)].into(), ApprovalPolicy::default());
         let resources = UpdatePlan { resources: create.to_vec(), resource_count: 3, file_digest: None };

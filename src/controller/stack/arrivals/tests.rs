@@ -114,7 +114,7 @@ fn an_artifact_from_the_store_is_detected_when_it_is_placed() {
     let placed = arrivals.workspace_with_times(&stack(), Some(&workspace("b")), &workspace("a"), at(7)).expect("times");
     assert_eq!(PhaseTimes::of(placed.annotations()).and_then(|times| times.detected), Some(7));
     let unchanged = arrivals.workspace_with_times(&stack(), Some(&workspace("a")), &workspace("a"), at(8));
-    assert!(unchanged.is_none(), "the artifact was placed before the traces were enabled");
+    assert!(unchanged.is_none(), "the pod received the artifact before the export of traces");
 }
 
 #[test]

@@ -38,7 +38,8 @@ fn stacks_conflict_only_if_they_provably_share_a_pulumi_stack() {
     let both = |spec: Value| (spec.clone(), spec);
     let with_env =
         |value: &str| pod(&json!({"containers": [{"name": "pulumi", "env": [{"name": URL, "value": value}]}]}));
-    // Two specs, and whether their addresses are equal within a namespace and in two namespaces.
+    // Two specs, whether their addresses are equal in the same namespace, and whether they are equal in different
+    // namespaces.
     let rows = [
         ("one bucket", (json!({"backend": "gs://state/"}), json!({"backend": "gs://state"})), true, true),
         ("two buckets", (json!({"backend": "gs://state"}), json!({"backend": "gs://other"})), false, false),
@@ -160,16 +161,16 @@ fn stacks_conflict_only_if_they_provably_share_a_pulumi_stack() {
             false,
         ),
         (
-            "host names that hostAliases of the pod define",
+            "host names from hostAliases of the pod",
             both(json!({"backend": "https://pulumi.example.com", "stack": "acme/dev",
                 "workspaceTemplate": pod(&json!({"hostAliases": [{"ip": "10.0.0.1"}]}))})),
             true,
             false,
         ),
-        ("a URL in each namespace's own Secret", both(json!({"envRefs": kept(URL)})), true, false),
-        ("no backend: the project file may set it", both(json!({"stack": "acme/web/prod"})), true, false),
+        ("a URL in a Secret of each namespace", both(json!({"envRefs": kept(URL)})), true, false),
+        ("no backend in the Stack", both(json!({"stack": "acme/web/prod"})), true, false),
         (
-            "Pulumi Cloud with other tokens for one organization",
+            "Pulumi Cloud with different tokens for the same organization",
             (
                 json!({"backend": "https://api.pulumi.com", "stack": "acme/p/dev", "accessTokenSecret": "one"}),
                 json!({"backend": "https://api.pulumi.com", "stack": "acme/p/dev", "accessTokenSecret": "two"}),

@@ -260,7 +260,7 @@ fn a_run_waits_until_a_ready_workspace_has_the_current_source() {
     assert!(matches!(decide(&observed, now()), Action::WaitForWorkspace(_)));
 }
 
-/// Returns a Workspace with a newer source that its pod rejected.
+/// Returns a Workspace whose pod rejected a newer source.
 fn refusing(stack: &Stack) -> Workspace {
     let mut workspace = workspace(stack, Status::False, "ArtifactRefused");
     let newer = ArtifactReference { digest: Digest::of(b"newer"), ..reference(&resolved()) };

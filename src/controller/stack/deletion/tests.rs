@@ -60,8 +60,8 @@ fn observed(stack: Stack) -> Observed {
     }
 }
 
-/// Returns the Workspace of the Stack with this source and this `Ready` condition. If `placed` is set, the source is in
-/// the pod.
+/// Returns the Workspace of the Stack with this source and this `Ready` condition. If `placed` is true, the pod
+/// contains the source.
 fn workspace(stack: &Stack, source: &Resolved, status: Status, reason: &str, placed: bool) -> Workspace {
     let mut workspace = build_workspace::workspace(stack, &reference(source)).expect("valid");
     workspace.metadata.generation = Some(1);
@@ -80,7 +80,7 @@ fn deletion(observed: &mut Observed) -> &mut Deletion {
     observed.deletion.as_mut().expect("deletion state")
 }
 
-/// Returns the action with the revision of its artifact.
+/// Returns the name of the action and the revision of its artifact.
 fn brief(action: &Action) -> String {
     match action {
         Action::Fetch(resolved) => format!("Fetch {}", resolved.revision),
@@ -217,7 +217,7 @@ fn only_dependents_that_are_also_deleted_are_destroyed_first() {
             "checking whether dependent Stacks",
         ),
         (
-            "one of two dependents is deleted",
+            "one of two dependents is being deleted",
             vec![dependent(false, &ours), dependent(true, &ours)],
             now(),
             "waiting for the deletion of dependent Stacks: upper",
@@ -311,7 +311,7 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
         status(stack).applied_stack = None;
         (stack.spec.stack, stack.metadata.generation) = ("of-another".to_owned(), Some(7));
     }
-    assert!(!has_to(edited), "the Pulumi stack in the spec is not the destroyed one");
+    assert!(!has_to(edited), "the destroyed Pulumi stack is not the one in the spec");
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn a_foreign_workspace_is_neither_changed_nor_deleted() {
     assert!(message.contains("Workspace app already exists"), "{message}");
 }
 
-/// Returns a Stack after a destroy that failed for this reason, or that succeeded if `reason` is `None`.
+/// Returns a Stack after a destroy that failed for this reason. If `reason` is `None`, the destroy succeeded.
 fn after_destroy(reason: Option<&str>) -> Stack {
     let mut stack = stack();
     let status = stack.status.as_mut().expect("value is set");

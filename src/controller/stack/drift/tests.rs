@@ -74,7 +74,7 @@ fn a_drift_check_is_due_at_the_first_scheduled_time_since_the_last_run_or_check(
         (daily(), "2026-11-26T02:00:00Z", "2026-11-26T02:30:00Z", Ok("Drift check scheduled for 2026-11-26T02:30:00Z")),
         (daily(), "2026-11-24T02:00:00Z", "2026-11-26T12:00:00Z", Ok("Drift check scheduled for 2026-11-24T02:30:00Z")),
         (daily(), "2026-11-26T02:30:00Z", "2026-11-26T02:30:00Z", Err(86400)),
-        // The minimum is a minute.
+        // The minimum time between a run and a check is one minute.
         (daily(), "2026-11-26T02:29:50Z", "2026-11-26T02:30:00Z", Err(50)),
         (berlin(), "2026-11-26T00:00:00Z", "2026-11-26T01:29:00Z", Err(60)),
         // A change of daylight saving time skips 02:30 on 2026-03-29, and repeats it on 2026-10-25.
@@ -83,7 +83,7 @@ fn a_drift_check_is_due_at_the_first_scheduled_time_since_the_last_run_or_check(
         (berlin(), "2026-10-25T00:31:00Z", "2026-10-25T01:29:00Z", Err(86460)),
         (berlin(), "2026-10-25T01:29:00Z", "2026-10-25T01:29:00Z", Err(86460)),
         (lord_howe(), "2027-04-03T13:00:00Z", "2027-04-03T16:29:00Z", Err(60)),
-        // The earlier check applies.
+        // With an interval and a schedule, the earlier check is due first.
         (both("1h"), "2026-11-26T02:00:00Z", "2026-11-26T02:20:00Z", Err(600)),
         (both("10m"), "2026-11-26T02:00:00Z", "2026-11-26T02:20:00Z", Ok("Drift check after 10m0s")),
         (both("0s"), "2026-11-26T02:00:00Z", "2026-11-26T02:20:00Z", Err(600)),

@@ -1,4 +1,4 @@
-//! Tests of the precedence of Stacks with the same Pulumi stack, and of the Stacks that are requeued after a deletion.
+//! Tests of the precedence of Stacks with the same Pulumi stack, and of the requeue of Stacks after a deletion.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -26,8 +26,8 @@ fn workspace(project: &str) -> Workspace {
     workspace
 }
 
-/// Returns a reader for an API server. The server returns a Workspace with this project for each name that does not
-/// start with `bare`.
+/// Returns a reader for an API server. Each Workspace in this API server has this project. A Workspace whose name
+/// starts with `bare` does not exist.
 fn reader(project: &'static str) -> (Reader, fake_api::Log) {
     let (client, log) = fake_api::client(move |request| match request.path.rsplit('/').next() {
         Some(name) if !name.starts_with("bare") => FakeResponse::Json(
@@ -132,14 +132,14 @@ fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
 #[tokio::test]
 async fn a_stack_in_another_namespace_takes_precedence_only_if_applied() {
     let dev = || Some("dev");
-    // The creation time and the applied Pulumi stack of the other Stack and of this Stack, whether references to other
-    // namespaces are forbidden, and whether the other Stack takes precedence.
+    // The creation time and the applied Pulumi stack of the other Stack and of this Stack, whether the controller
+    // forbids references to other namespaces, and whether the other Stack takes precedence.
     let rows = [
-        ("only the other Stack has applied it", (20, dev()), (10, None), false, true),
-        ("both have applied it, and the other is older", (10, dev()), (20, dev()), false, true),
-        ("both have applied it, and this Stack is older", (20, dev()), (10, dev()), false, false),
-        ("the other is older and has applied nothing", (10, None), (20, None), false, false),
-        ("the other is older and has applied another Pulumi stack", (10, Some("prod")), (20, None), false, false),
+        ("only the other Stack has applied the Pulumi stack", (20, dev()), (10, None), false, true),
+        ("both Stacks have applied it, and the other Stack is older", (10, dev()), (20, dev()), false, true),
+        ("both Stacks have applied it, and this Stack is older", (20, dev()), (10, dev()), false, false),
+        ("the other Stack is older and has applied nothing", (10, None), (20, None), false, false),
+        ("the other Stack is older and has applied another Pulumi stack", (10, Some("prod")), (20, None), false, false),
         ("references are forbidden", (10, dev()), (20, None), true, false),
     ];
     for (name, other, own, no_cross_namespace_refs, expected) in rows {

@@ -35,7 +35,7 @@ fn workspace_of(name: &str) -> Workspace {
     serde_json::from_value(found).expect("valid Workspace")
 }
 
-/// Returns a Stack that was deleted during a run of the operator, and the Update of that run.
+/// Returns a Stack that a user deleted during a run of the operator, and the Update of that run.
 fn caught_in_a_run() -> (Stack, Update) {
     let one = |text: &str| list(text).remove(0);
     let stack = one(include_str!("../../../../tests/operator/stack-deleted-during-update.yaml"));
@@ -73,8 +73,8 @@ fn now() -> Timestamp {
     "2026-11-21T09:02:00Z".parse().expect("valid time")
 }
 
-/// Returns the names of the next actions until the Stack is settled or a run starts. The test simulates the results of
-/// the actions.
+/// Returns the names of the next actions until the Stack is settled or a run starts. Simulates the results of these
+/// actions.
 fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
     let mut names = Vec::new();
     for _ in 0..10 {
@@ -182,7 +182,7 @@ fn a_revision_in_each_format_of_pko_identifies_the_same_artifact() {
             "{commit} is {revision}"
         );
         let ours = LastUpdate { inputs: RunInputs { digest: digest.parse().ok(), ..last.inputs.clone() }, ..last };
-        // For a Git repository that the controller polls, only the commit is recorded.
+        // For a Git repository that the controller polls, the status contains only the commit hash.
         let is_same = commit == revision || revision.strip_prefix("main@sha1:") == Some(COMMIT) && commit == COMMIT;
         let is_same = is_same || (commit == hash && revision == latest);
         assert_eq!(
@@ -276,7 +276,7 @@ fn a_deleted_stack_is_destroyed_after_the_run_of_pko_ends() {
     let with_result = status::with_result(&ended.stack, &update, None, now());
     let last = with_result.last_update.clone().expect("a run");
     assert_eq!((last.kind.as_deref(), last.state.as_deref()), (Some("up"), Some("failed")));
-    assert!(last.pending_creates.is_some(), "the next run checks pending creates of the interrupted run");
+    assert!(last.pending_creates.is_some(), "the next run checks for pending creates of the interrupted run");
     assert_eq!(with_result.current_update, None);
     let stack = Stack { status: Some(with_result), ..ended.stack.clone() };
     let next = decide(&Observed { update: None, ..observed(stack, &format!("main@sha1:{COMMIT}"), None) }, now());
@@ -284,7 +284,7 @@ fn a_deleted_stack_is_destroyed_after_the_run_of_pko_ends() {
     assert!(message.contains("destroy"), "{message}");
 }
 
-/// Returns whether the operator considers a Stack up to date. Implements the check of the operator for a Stack that is
+/// Returns whether the operator considers a Stack up to date. Implements the check of the operator for Stacks that are
 /// not being deleted.
 fn is_synced_for_the_operator(stack: &Value, commit: &str) -> bool {
     let last = &stack["status"]["lastUpdate"];

@@ -67,7 +67,7 @@ fn changes_of_daylight_saving_time_do_not_move_windows() {
     let berlin = |start: &str, end: &str| {
         window(&json!({"start": start, "end": end, "timeZone": "Europe/Berlin", "days": ["Sun", "Mon"]}))
     };
-    // In Berlin, 2026-03-29 has no time between 02:00 and 03:00, and 2026-10-25 has this hour twice.
+    // In Berlin, the times between 02:00 and 03:00 do not exist on 2026-03-29, and occur twice on 2026-10-25.
     let rows = [
         (berlin("02:30", "05:00"), "2026-03-29T00:59:59Z", "2026-03-29T01:00:00Z"),
         (berlin("02:30", "05:00"), "2026-03-29T01:00:00Z", "open"),
@@ -189,7 +189,7 @@ fn an_invalid_schedule_is_an_error_with_the_path_of_the_field() {
         ),
         (
             json!({"freezes": [{"from": "2026-12-23T00:00:00Z", "to": "2026-12-22T00:00:00Z"}]}),
-            "invalid spec.schedule.freezes[0].to: the freeze ends before it starts; set a time after from",
+            "invalid spec.schedule.freezes[0].to: the freeze ends before it starts; set a time later than from",
         ),
         (json!({"windows": many}), "invalid spec.schedule.windows: 21 entries; at most 20 are permitted"),
     ];

@@ -154,8 +154,8 @@ fn a_stack_with_an_interval_runs_again_after_success_and_failure() {
         ("a failure is retried earlier", last("failed", 2), 1030, Due::Now("Backoff time elapsed: 30s".to_owned())),
         ("many failures, before the retry", last("failed", 8), 1600, Due::After(seconds(3000))),
         ("many failures, at the retry", last("failed", 8), 4600, Due::Now("Backoff time elapsed: 3600s".to_owned())),
-        ("failed permanently under the operator", operators(8), 1600, Due::After(seconds(3000))),
-        ("failed permanently under the operator, retry due", operators(8), 4600, elapsed),
+        ("the operator stopped retrying, before the interval ends", operators(8), 1600, Due::After(seconds(3000))),
+        ("the operator stopped retrying, after the interval", operators(8), 4600, elapsed),
         (
             "pending creates wait for a user",
             unresolved("PendingCreates"),
@@ -452,7 +452,7 @@ fn a_request_for_a_refresh_runs_a_stack_once() {
     let with = |inputs| LastUpdate { inputs, ..last("succeeded", 0) };
     assert_eq!(due(&with(inputs(None))), refresh, "the annotation was set after its request was handled");
     assert_eq!(due(&with(inputs(Some("t")))), Due::Done(None));
-    assert!(!is_repetition(Some(&with(inputs(None))), &candidate), "a plan without the refresh does not apply");
+    assert!(!is_repetition(Some(&with(inputs(None))), &candidate), "a plan without the refresh is outdated");
 }
 
 #[test]

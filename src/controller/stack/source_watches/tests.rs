@@ -23,7 +23,7 @@ const ALL_REPORTS: &str = "/apis/artifacts.example.com/v1/reports";
 struct Server {
     /// Current behavior: `SERVED`, `FORBIDDEN` or `NOT_SERVED`.
     behavior: AtomicUsize,
-    /// 1 if watches are forbidden and other requests are allowed, otherwise 0.
+    /// 1 if the API server forbids only watches, otherwise 0.
     watch_is_forbidden: AtomicUsize,
     watches: AtomicUsize,
 }
@@ -58,7 +58,7 @@ impl Server {
         }
     }
 
-    /// Returns watch events for a change to `app` and a change to another source. Later watches receive no events.
+    /// Returns watch events for changes of `app` and of another source. Later watches receive no events.
     fn watch(&self) -> FakeResponse {
         if self.watches.fetch_add(1, Ordering::SeqCst) > 0 {
             return FakeResponse::Silence;

@@ -65,8 +65,8 @@ fn each_state_sets_the_expected_conditions() {
     }
 }
 
-/// Compares the table of states in the documentation with the tested table. The state `Suspended` has no row, because a
-/// suspended Stack keeps its previous conditions.
+/// Compares the table of states in the documentation with the table in these tests. The state `Suspended` has no row,
+/// because a suspended Stack keeps its previous conditions.
 #[test]
 fn the_documented_states_are_the_tested_states() {
     let tested: BTreeSet<String> = rows().iter().map(|(_, _, expected)| expected.join(" ")).collect();

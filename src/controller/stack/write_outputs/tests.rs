@@ -32,8 +32,9 @@ fn stored(owner: &str, operation: &str) -> Value {
     }})
 }
 
-/// Writes the object. Initially, the API server has the object `before`, or creates `created` before the controller does.
-/// Returns the result, and the writes with the UID and the managed fields in their body.
+/// Writes the object to an API server that contains the object `before`. If `created` is set, another client creates
+/// this object between the read and the write. Returns the result, and for each write the method, the UID in the body,
+/// and whether the body contains managed fields.
 async fn written(before: Option<Value>, created: Option<Value>) -> (Written, Vec<(String, Value, bool)>) {
     let present = Arc::new(Mutex::new(before));
     let (client, log) = client(move |request: &RecordedRequest| {

@@ -31,7 +31,7 @@ fn candidate(content: &str) -> RunCandidate {
     RunCandidate { revision: content.to_owned(), inputs }
 }
 
-/// Returns a Stack whose last run was a preview of the content `a` that saved a plan with one deletion.
+/// Returns the observed state after a preview of the content `a`, which saved a plan with one deletion.
 fn observed(policy: Value, approvals: Vec<Approval>) -> Observed {
     let mut stack = Stack::new("web", StackSpec::default());
     stack.metadata.generation = Some(1);
@@ -70,7 +70,7 @@ fn gate_of(observed: &Observed) -> Gate {
     gate(observed, &candidate("a"), UpdateKind::Up, &Due::Done(None))
 }
 
-/// Returns the users whose approvals the gate accepted.
+/// Returns the users whose approvals the gate counted.
 fn executed(gate: &Gate) -> Option<Vec<&str>> {
     match gate {
         Gate::Execute(plan, _) => Some(plan.approved_by.iter().map(String::as_str).collect()),

@@ -1,4 +1,4 @@
-//! Tests of changes to Secrets and ConfigMaps to which the configuration refers, or which the pod mounts, and of requests
+//! Tests of changed Secrets and ConfigMaps that contain configuration values or that the pod mounts, and of requests
 //! for a refresh.
 
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ fn only_changes_of_watched_mounted_objects_start_a_run() {
             None,
         ),
         (
-            "both inputs have changed, one is watched",
+            "both inputs have changed, and one of them is watched",
             vec![(secret, "1"), (map, "1")],
             vec![(secret, "2"), (map, "2")],
             &[map],
@@ -202,7 +202,7 @@ fn a_requested_refresh_applies_until_a_run_has_succeeded() {
     assert_eq!(refresh_of(preview, earlier(), None), (UpdateKind::Preview, Some(true), t()));
     let always = StackSpec { refresh: Some(true), ..StackSpec::default() };
     assert_eq!(refresh_of(always, earlier(), None), (UpdateKind::Up, None, t()), "the spec already requests it");
-    // A new spec starts a run after the request was handled.
+    // The request is already handled, and only the new spec starts a run.
     let handled = LastUpdate {
         inputs: RunInputs { generation: 0, requested_at: t(), refresh_at: t(), ..last("up", "succeeded").inputs },
         ..last("up", "succeeded")

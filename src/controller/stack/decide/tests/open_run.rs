@@ -1,4 +1,4 @@
-//! Tests of the decisions while a run is open.
+//! Tests of the decisions during an open run.
 
 use super::*;
 

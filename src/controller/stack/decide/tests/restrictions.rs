@@ -57,7 +57,7 @@ fn previews_and_plans_do_not_wait_for_a_schedule() {
 }
 
 #[test]
-fn a_settled_stack_is_not_affected() {
+fn a_pause_or_a_freeze_does_not_affect_a_settled_stack() {
     let mut settled = with_spec(|spec| spec.schedule = freeze());
     settled.status.as_mut().expect("value is set").last_update = Some(last("up", "succeeded"));
     let observed = Observed {
@@ -114,7 +114,7 @@ fn an_expired_stack_is_deleted_after_its_open_run() {
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     deleted.status.as_mut().expect("value is set").last_applied_revision = Some("main@sha1:a".to_owned());
     assert_eq!(decide(&observed(deleted.clone()), now()), Action::RemoveFinalizer, "a user deleted the Stack");
-    // The resources are destroyed only if the controller deleted the Stack, and the user has not excluded a destroy.
+    // The condition shows that the controller deleted the Stack, so the controller destroys the resources by default.
     deleted.status = Some(crate::controller::stack::expiry::expired(&deleted, "expired", now()));
     assert!(deletion::has_to_destroy(&deleted));
     deleted.spec.destroy_on_finalize = Some(false);

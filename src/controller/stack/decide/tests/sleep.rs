@@ -1,12 +1,12 @@
-//! Tests of the decisions about a Stack whose Workspace is asleep.
+//! Tests of the decisions about a Stack with a sleeping Workspace.
 
 use super::*;
 use crate::api::auto::WorkspaceSleep;
 use crate::api::pulumi::DriftPolicy;
 use crate::controller::stack::policy_packs::{ResolvedPack, artifacts};
 
-/// Returns the observed state of a Stack whose last run succeeded and whose Workspace is asleep. The store does not
-/// contain the artifact.
+/// Returns the observed state of a Stack whose last run succeeded, with a sleeping Workspace and without the artifact in
+/// the store.
 fn asleep() -> Observed {
     let mut done = stack();
     let mut last = last("up", "succeeded");

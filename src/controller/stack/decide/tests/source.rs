@@ -61,7 +61,7 @@ fn an_evicted_archive_is_fetched_again_for_another_directory() {
     let before = workspace(&stack, Status::True, "Succeeded");
     assert_eq!(seen(before.clone(), false), "Fetch");
     assert_eq!(seen(before.clone(), true), "ApplyWorkspace");
-    // After the apply, the store loses the bytes before the pod receives them.
+    // The store loses the bytes after the apply, and before the pod receives them.
     let mut lacking = build_workspace::workspace(&stack, &reference(&source)).expect("valid");
     lacking.metadata.generation = Some(1);
     lacking.status = workspace(&stack, Status::False, "ArtifactUnavailable").status;

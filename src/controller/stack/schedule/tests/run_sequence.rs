@@ -1,5 +1,5 @@
 //! Tests of sequences of runs. The delays are the same as in the Pulumi Kubernetes Operator, but the number of retries
-//! is not limited.
+//! is unlimited.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -67,7 +67,7 @@ impl RunSequence {
     }
 }
 
-/// Start times of the first attempts, in seconds. The Pulumi Kubernetes Operator stops after the fourth attempt.
+/// Start times of the first six attempts, in seconds. The Pulumi Kubernetes Operator stops after the fourth attempt.
 const FIRST: [i64; 6] = [0, 10, 40, 130, 400, 1210];
 
 #[test]

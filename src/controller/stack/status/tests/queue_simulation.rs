@@ -1,5 +1,5 @@
-//! Simulates many Stacks with one source in virtual time. The queue for run slots and the computation of the status are
-//! the code of the controller.
+//! Simulates many Stacks with one source in virtual time. The simulation uses the queue for run slots and the status
+//! computation of the controller.
 
 use crate::api::pulumi::RunInputs;
 use std::collections::{BTreeMap, VecDeque};
@@ -173,7 +173,7 @@ impl Simulation {
         }
     }
 
-    /// Records the result of a run. One in twenty runs fails and is retried immediately.
+    /// Records the result of a run. One in twenty runs fails, and the Stack retries it immediately.
     fn finish_run(&mut self, number: usize) {
         let (now, instant) = (self.now(), self.instant());
         let member = &mut self.members[number];
@@ -198,7 +198,7 @@ fn each_stack_runs_within_1_5_times_the_time_that_all_stacks_need() {
         simulation.run_until(end);
         let mut longest = 0;
         for member in &simulation.members {
-            // Ten commits arrive during one pass. Each Stack therefore always has a pending run.
+            // Ten commits arrive during one pass, so each Stack always has a pending run.
             let times = std::iter::once(&0).chain(&member.starts).chain(std::iter::once(&end));
             let gaps = times.clone().zip(times.skip(1)).map(|(from, to)| to - from);
             longest = gaps.max().unwrap_or(end).max(longest);

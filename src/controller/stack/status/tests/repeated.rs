@@ -45,7 +45,7 @@ fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
     assert_eq!(message(&third), "the stack is locked by alice; next retry at 1970-01-01T00:02:20Z");
 }
 
-/// Returns a destroy that has started and ended with this reason.
+/// Returns the Update of a destroy that ended with this reason after its start.
 fn destroy(reason: Option<&str>, evidence: TerminationEvidence, is_interrupted: bool) -> Update {
     let mut update = ended_update(reason);
     let status = update.status.as_mut().expect("value is set");
