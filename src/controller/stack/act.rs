@@ -100,7 +100,7 @@ pub async fn act(
 }
 
 /// Records the current values of the Flux annotations, and then renames the field managers of the operator. The rename
-/// is the last step: the migration repeats while a field manager still has its old name.
+/// is the last step, because the controller repeats the migration while a field manager has its old name.
 async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, &pko_migration::adopted(stack), context).await?;
     let stack = written.unwrap_or_else(|| stack.clone());
@@ -144,7 +144,7 @@ async fn start(
     create_update(&written, &update, current, context, now).await
 }
 
-/// Records that the Stack has expired, and then deletes it.
+/// Records the expiry of the Stack, and then deletes the Stack.
 async fn expire(stack: &Stack, message: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let recorded = write(stack, &expiry::expired(stack, message, now), context).await?;
     if recorded.is_some() {
@@ -274,7 +274,7 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let recorded = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         let next = next_step(stack, &status, context).await?;
-        // The event follows the write, because a failed write is retried, and the retry would repeat an earlier event.
+        // The event follows the write. The controller retries a failed write, and would otherwise emit the event twice.
         if recorded.is_some_and(drift::is_check) {
             run_events::checked(stack, &status).into_iter().for_each(|event| context.events.publish(event));
         }

@@ -28,7 +28,8 @@ pub enum Action {
     WaitForDependents(String, SignedDuration),
     /// Creates the Update of the recorded run.
     CreateUpdate(CurrentUpdate),
-    /// Removes the recorded run from the status, because its inputs changed before its Update was created.
+    /// Removes the recorded run from the status, because the inputs of the run changed before the controller created
+    /// its Update.
     ForgetUpdate,
     /// Removes the recorded run from the status, because a user has created its Update in advance or has changed the
     /// spec of the Update. Contains a message.
@@ -90,7 +91,7 @@ pub enum Action {
     /// Reports that the Pulumi CLI in the image is too old.
     VersionTooLow(String),
     Start(CurrentUpdate),
-    /// Records the first known hashes of configuration values and mounted objects. A later change of a hash starts a
+    /// Records the first known hashes of configuration values and mounted objects. A later change to a hash starts a
     /// run.
     RecordBaseline(Baseline),
     /// Deletes the Workspace after a successful run, according to the reclaim policy.

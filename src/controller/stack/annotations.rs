@@ -34,8 +34,8 @@ pub fn force_and_reset_requests(stack: &Stack) -> (Option<String>, Option<String
     (part_of_request(stack, names::ANNOTATION_FORCE_AT), part_of_request(stack, names::ANNOTATION_RESET_AT))
 }
 
-/// Returns the value of the annotation `pulumi.com/refresh`, which requests a run with a refresh. Like the value of
-/// `forceAt`, it is valid only if it equals the value of `requestedAt`.
+/// Returns the value of the annotation `pulumi.com/refresh`, which requests a run with a refresh. The value is valid
+/// only if it equals the value of `requestedAt`.
 pub fn refresh_request(stack: &Stack) -> Option<String> {
     part_of_request(stack, names::ANNOTATION_REFRESH)
 }
@@ -109,7 +109,7 @@ pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
     has(ANNOTATION_CANCEL) || (is_deleted && !is_revoked)
 }
 
-/// Returns the condition reason for a last run that failed with the reason `failure`. Returns `None` if this failure
+/// Returns the condition reason after a run that failed with the reason `failure`. Returns `None` if this failure
 /// requires no decision by a user.
 pub fn pending_reason(failure: &str) -> Option<&'static str> {
     match failure {

@@ -17,10 +17,10 @@ use crate::artifact::Digest;
 use crate::controller::stack::approval::is_of_destroy;
 use crate::controller::stack::drift;
 
-/// Maximum number of artifacts whose times are in memory. At this number, the controller removes all times.
+/// Maximum number of artifacts whose times are in memory. If the map is full, the controller removes all times.
 const MAX_ARRIVALS: usize = 1024;
 /// Minimum wait in milliseconds from the installation of the artifact to the request of the run. Shorter waits are not
-/// measurable, because the time of the installation has whole seconds.
+/// measurable, because the time of the installation has a resolution of one second.
 const MIN_WAIT: i64 = 2_000;
 
 /// Times of the artifacts that are not in a Workspace yet, by UID of the Stack. Empty unless the controller exports
@@ -93,8 +93,8 @@ impl Arrivals {
         Some(desired)
     }
 
-    /// Adds the times of the phases before the run to the Update, and the time of the push to which the run belongs.
-    /// Only the first run of an artifact contains the times of the artifact.
+    /// Adds the times of the phases before the run, and the time of the push that caused the run, to the Update. Only
+    /// the first run of an artifact contains the times of the artifact.
     pub fn add_to_update(
         &self,
         stack: &Stack,
@@ -134,8 +134,8 @@ fn continues_push(stack: &Stack, current: &CurrentUpdate) -> bool {
     !is_applied && (has_failed || has_plan) && !drift::is_check(current) && !is_of_destroy(current)
 }
 
-/// Returns the time at which the Workspace became ready with its artifact. Returns `None` unless the run waited for
-/// some time after that, for example for a window.
+/// Returns the time at which the Workspace became ready with its artifact. Returns `None` if the run followed
+/// immediately. A run can wait, for example for a window.
 fn placed(workspace: &Workspace, times: &PhaseTimes, now: Timestamp) -> Option<i64> {
     let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice())?;
     let ready = conditions::find(conditions, READY).filter(|ready| ready.status == "True")?;

@@ -14,8 +14,8 @@ use crate::pulumi::{backend, stack_name};
 
 const URL: &str = backend::URL_VARIABLE;
 const TOKEN: &str = backend::TOKEN_VARIABLE;
-/// Minimum number of labels of an absolute host name. A pod completes shorter names, such as `minio` and
-/// `minio-0.minio`, with its own namespace.
+/// Minimum number of labels of an absolute host name. The DNS resolver of a pod completes shorter names, such as
+/// `minio` and `minio-0.minio`, with the namespace of the pod.
 const LABELS_OF_ABSOLUTE_NAME: usize = 3;
 
 /// Backend, organization and name of a Pulumi stack, as comparable strings. Callers compare the project separately.

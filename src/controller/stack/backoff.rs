@@ -74,8 +74,9 @@ impl StackBackoff {
         }
     }
 
-    /// Sets the jitter, which is at most this percentage of `interval`. The name of the last Update determines the
-    /// jitter, so all reconciliations until the next run use the same jitter. `resyncFrequencySeconds` has no jitter.
+    /// Sets the jitter, which is at most `percentage` percent of `spec.interval`. The name of the last Update
+    /// determines the jitter, so all reconciliations until the next run use the same jitter. `resyncFrequencySeconds`
+    /// has no jitter.
     #[must_use]
     pub fn with_jitter(self, percentage: u8, spec: &StackSpec, last: Option<&LastUpdate>) -> StackBackoff {
         let name = last.and_then(|last| last.name.as_deref());
@@ -152,7 +153,7 @@ fn delay_after_conflicts(conflicts: i64) -> SignedDuration {
 }
 
 /// Returns the delay after this number of consecutive interruptions. The first retry is immediate, because the eviction
-/// of a pod is not an error of the program. Later retries are delayed, so that repeated evictions of a pod do not
+/// of a pod is not an error of the program. Later retries have a delay, so that repeated evictions of a pod do not
 /// overload the cluster.
 fn delay_after_interruptions(interruptions: i64) -> SignedDuration {
     let before = usize::try_from(interruptions.saturating_sub(1)).unwrap_or_default();

@@ -17,7 +17,7 @@ use crate::controller::merge;
 use crate::controller::stack::ownership;
 use crate::pulumi::{backend, stack_name};
 
-/// Error in the spec of a Stack that prevents runs. Only a change of the spec resolves the error.
+/// Error in the spec of a Stack that prevents runs. Only a change to the spec resolves the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StackSpecError {
     #[error("invalid spec.{field}.{name}: {what}")]

@@ -6,7 +6,7 @@ use crate::api::pulumi::{ConcurrencyGroup, Stack};
 /// Maximum length of the name of a group.
 const MAX_NAME: usize = 63;
 
-/// Checks the concurrency group of a Stack. Returns the error message. The API server validates only Stacks of the
+/// Checks the concurrency group of a Stack. Returns the error message. The API server validates this field only in the
 /// version v1.
 pub fn check(stack: &Stack) -> Result<(), String> {
     let Some(ConcurrencyGroup { name, limit }) = &stack.spec.concurrency_group else { return Ok(()) };

@@ -63,9 +63,9 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
 }
 
 /// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. The default
-/// of `spec.destroyOnFinalize` is `true` for an expired Stack and `false` for other Stacks. Returns `false` if no `up`
-/// may have changed resources since the last successful destroy, because another Stack may manage the Pulumi stack in
-/// the spec.
+/// of `spec.destroyOnFinalize` is `true` for an expired Stack and `false` for other Stacks. Returns `false` if the
+/// Stack cannot have resources, for example after a successful destroy, because another Stack may manage the Pulumi
+/// stack in the spec.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_else(|| expiry::has_expired(stack))

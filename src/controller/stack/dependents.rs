@@ -67,7 +67,7 @@ pub struct Dependents {
 
 #[derive(Default)]
 struct WatchState {
-    /// Hash of the fields of each Stack that can unblock its dependents.
+    /// For each Stack, the hash of the fields that can unblock the dependents of the Stack.
     watched: HashMap<ObjectKey, u64>,
     /// Stacks that the cache contained before a relist. Empty unless a relist is in progress.
     before_list: Vec<Arc<Stack>>,
@@ -166,8 +166,8 @@ impl Dependents {
     pub fn cycle(&self, stack: &Stack) -> Option<Vec<String>> {
         let of = key(stack);
         let is_needed = self.stacks.has_group(&StackGroup::Needs(of.clone()));
-        // A Stack without dependents is not in a cycle. Most Stacks have no dependents, so the search is usually
-        // skipped.
+        // A Stack without dependents is not in a cycle. Most Stacks have no dependents, so this check usually avoids
+        // the search.
         if !is_needed && !self.needs(stack).any(|(namespace, name)| (namespace, name) == (&*of.0, &*of.1)) {
             return None;
         }

@@ -124,7 +124,7 @@ pub fn check_schedule(stack: &Stack) -> Result<(), String> {
     policy.schedule.as_ref().map_or(Ok(()), cron::check)
 }
 
-/// Checks the rules for ignored drift. The API server validates only Stacks of the version v1.
+/// Checks the rules for ignored drift. The API server validates these rules only in the version v1.
 fn check_rules(rules: &[DriftIgnoreRule]) -> Result<(), String> {
     if rules.len() > MAX_RULES {
         return Err(format!("invalid spec.drift.ignore: {} rules; at most {MAX_RULES} are permitted", rules.len()));
@@ -143,7 +143,7 @@ fn corrects(stack: &Stack) -> bool {
     stack.spec.drift.as_ref().is_some_and(|policy| policy.mode == DriftMode::Correct)
 }
 
-/// Returns whether the recorded run corrects drift although a user has disabled the correction. A change of
+/// Returns whether the recorded run corrects drift although a user has disabled the correction. A change to
 /// `spec.drift` does not revoke other runs.
 pub fn is_disabled_correction(stack: &Stack, current: &CurrentUpdate) -> bool {
     current.message == CORRECTION && !corrects(stack)

@@ -28,14 +28,14 @@ use crate::runtime::reads::{ReadError, Reader};
 struct Claim {
     /// Address of the Pulumi stack. Two Stacks with the same address and the same project manage the same Pulumi stack.
     address: Address,
-    /// Address from `status.appliedStack`. Comparable only within a namespace, but available even if the URL of the
-    /// backend is in a Secret.
+    /// Address from `status.appliedStack`. This address is comparable only within a namespace, but is available even if
+    /// the URL of the backend is in a Secret.
     applied_address: Option<String>,
     project: Option<String>,
     /// Whether the spec of the Stack contains the name of the project.
     names_project: bool,
-    /// Whether the controller has read the project from the Workspace. A reconciliation of the Stack records later
-    /// changes of the project.
+    /// Whether the controller has read the project from the Workspace. Each reconciliation of the Stack records a new
+    /// name of the project.
     is_project_read: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.
     has_applied: bool,

@@ -88,8 +88,8 @@ fn with_condition(stack: &Stack, reason: &str, message: &str, now: Timestamp) ->
     status
 }
 
-/// Removes the condition `Expiring` if the Stack no longer expires within an hour. Otherwise, sets its
-/// `observedGeneration` to the current generation.
+/// Removes the condition `Expiring` if the Stack no longer expires within an hour. Otherwise, sets the
+/// `observedGeneration` of the condition to the current generation.
 pub fn keep(stack: &Stack, status: &mut StackStatus, now: Timestamp) {
     let is_near = |at: Timestamp| at.duration_since(now) <= ANNOUNCEMENT;
     let is_deleted = stack.metadata.deletion_timestamp.is_some();

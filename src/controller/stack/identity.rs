@@ -88,8 +88,8 @@ pub fn has_applied_here(stack: &Stack, workspace: Option<&Workspace>) -> bool {
     recorded(stack).is_some_and(|applied| !differ(&applied, &desired(stack, workspace)))
 }
 
-/// Returns whether a run may have changed resources. Also returns `true` for an `up` if the agent did not report its
-/// end.
+/// Returns whether a run may have changed resources. Also returns `true` for an `up` whose end the agent did not
+/// report.
 pub fn may_have_changed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Up
@@ -111,9 +111,10 @@ pub fn may_have_removed(update: &Update) -> bool {
 
 /// Returns whether an earlier destroy has removed the Pulumi stack that this destroy did not find.
 ///
-/// The earlier destroy must have failed and may have removed the Pulumi stack. The name, the project and the backend
-/// must be equal in both runs and in the recorded Pulumi stack. Returns `false` for services such as Pulumi Cloud,
-/// which also report a Pulumi stack as missing if the access token cannot read it. In this case, a user must decide.
+/// The result is `true` only if an earlier destroy failed but may have removed the Pulumi stack. The name, the project
+/// and the backend must be equal in both runs and in the recorded Pulumi stack. Returns `false` for services such as
+/// Pulumi Cloud, which also report a Pulumi stack as missing if the access token cannot read it. In this case, a user
+/// must decide.
 pub fn was_removed_before(
     stack: &Stack,
     kind: UpdateKind,
@@ -132,8 +133,8 @@ pub fn was_removed_before(
 }
 
 /// Returns the applied Pulumi stack if a run uses another Pulumi stack, `next`, so that the resources in the applied
-/// Pulumi stack remain. Returns `None` for a repeated report: the last run or `recorded`, the Pulumi stack in
-/// `status.currentUpdate`, already used `next`.
+/// Pulumi stack remain. To report this change only once, returns `None` if the last run already used `next`, or if
+/// `recorded`, the Pulumi stack in `status.currentUpdate`, is `next`.
 pub fn orphaned_stack<'a>(
     status: &'a StackStatus,
     next: &PulumiStack,

@@ -1,7 +1,7 @@
 //! Limits the rate of runs that changed Secrets and ConfigMaps cause. Two Stacks can form a loop: each of them writes
 //! its outputs to an object that configures the other Stack (`spec.writeOutputsTo`). If the outputs differ after each
 //! run, both Stacks would run endlessly without this limit. The limit applies only to Stacks that write outputs,
-//! because a loop contains no other Stacks.
+//! because only such Stacks can be part of a loop.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -10,7 +10,7 @@ use crate::api::pulumi::{RunRecord, Stack};
 use crate::controller::stack::restrictions::Held;
 use crate::controller::stack::{approval, run, schedule};
 
-/// Maximum number of consecutive runs in [`PERIOD`] that changed objects cause.
+/// Maximum number of consecutive runs in [`PERIOD`] due to changed Secrets and ConfigMaps.
 const MAX_RUNS: usize = 6;
 const PERIOD: SignedDuration = SignedDuration::from_hours(1);
 

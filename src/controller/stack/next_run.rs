@@ -112,7 +112,8 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
 }
 
 /// Returns the action that adjusts the record of the last run. The controller adjusts the record of a run of the Pulumi
-/// Kubernetes Operator. It also adjusts the generation if only fields have changed that do not affect a run.
+/// Kubernetes Operator. The controller also adjusts the generation if only fields that do not affect a run have
+/// changed.
 fn adopt_baseline(stack: &Stack, resolved: &Resolved) -> Option<Action> {
     if let Some(status) = pko_migration::baseline(stack, resolved) {
         return Some(Action::AdoptBaseline(Box::new(status)));
@@ -128,8 +129,8 @@ fn adopt_baseline(stack: &Stack, resolved: &Resolved) -> Option<Action> {
 /// Returns whether the run refreshes the state without `spec.refresh`: to correct drift, or on request.
 fn refreshes(stack: &Stack, kind: UpdateKind) -> bool {
     let corrects_drift = kind == UpdateKind::Up && drift::is_correction_due(stack);
-    // With `spec.refresh`, each run refreshes the state without a request, and `spec.expectNoRefreshChanges` must
-    // apply.
+    // With `spec.refresh`, each run refreshes the state without a request, and `spec.expectNoRefreshChanges` must still
+    // apply to the run.
     let is_requested = annotations::is_refresh_due(stack) && !stack.spec.refresh.unwrap_or_default();
     corrects_drift || (is_requested && kind != UpdateKind::Destroy)
 }
@@ -214,7 +215,7 @@ fn check_fields(stack: &Stack) -> Result<(), String> {
 fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRun, now: Timestamp) -> Action {
     let (stack, kind) = (&observed.stack, due_run.operation);
     let artifact = reference(resolved);
-    // The validation of the Update and of the fields precedes a change of the Workspace.
+    // The validation of the Update and of the fields precedes each change to the Workspace.
     let current = recorded_run(observed, resolved, due_run);
     let run = || build_update::update(stack, &current).map(drop);
     if let Err(message) = check_fields(stack).and_then(|()| run().map_err(|error| error.to_string())) {

@@ -147,8 +147,8 @@ async fn observe_policy_packs(
     futures::future::try_join_all(resolving).await
 }
 
-/// Returns the pauses and the schedule outside the Stack. Returns none of them for a run that has started, because they
-/// affect only the start of a run.
+/// Returns the pauses and the schedule outside the Stack. For a started run, returns no pauses and no schedule, because
+/// they affect only the start of a run.
 async fn observe_run_settings(
     namespace: &str,
     current: Option<&Update>,
@@ -242,7 +242,7 @@ async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<De
 }
 
 /// Reads a dependency from the cache or from the API server. The cache is not sufficient for expressions, which can use
-/// all fields, because the cache contains only some fields. It also lacks the Stacks of other shards.
+/// all fields, because the cache contains only some fields. The cache also lacks the Stacks of other shards.
 async fn read_dependency(key: &ObjectKey, rule: &Rule, context: &Context) -> Result<Option<Arc<Stack>>, ReadError> {
     let cached = context.dependents.cached(key);
     let is_gone = cached.is_none() && context.scope.watches_all_of(&key.0);
@@ -334,12 +334,12 @@ async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Resu
     Ok(secret.filter(|secret| is_outputs_of(secret, update)))
 }
 
-/// Returns whether this step requires the source. No step requires the source of a started run. A suspended Stack
-/// requires the source only if its pod waits for the source, because a user has woken up the Workspace. A deleted Stack
-/// requires the source only for a destroy, and only if its pod contains no artifact.
+/// Returns whether this step requires the source. After the start of a run, only a drift check still requires the
+/// source. A suspended Stack requires the source only if its pod waits for the source, because a user has woken up the
+/// Workspace. A deleted Stack requires the source only for a destroy, and only if its pod contains no artifact.
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
-    // A changed source can revoke an Update whose run has not started. A started run uses its artifact until the run
-    // ends.
+    // If the source changes, the controller may revoke an Update whose run has not started. A started run uses its
+    // artifact until the run ends.
     let has_started = |u: &Update| u.status.as_ref().is_some_and(|status| status.run.is_some());
     // A newer source ends a drift check.
     let is_check = |u: &Update| drift::is_check_of(u.spec.preview_of, u.spec.save_plan);

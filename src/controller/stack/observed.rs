@@ -49,7 +49,7 @@ pub struct Observed {
     pub plan: Option<ObservedPlan>,
     /// Pauses and the schedule outside the Stack.
     pub run_settings: RunSettings,
-    /// Message that users deleted more Stacks than the limit of destroys allows, at about the same time as this Stack.
+    /// Message about the exceeded limit of destroys, or `None` if the destroy of this Stack is within the limit.
     pub exceeded_destroy_limit: Option<String>,
     /// All cached Updates of this Stack.
     pub updates: Vec<Arc<Update>>,

@@ -14,7 +14,7 @@ pub const ANNOTATION_DESIRED_HASH: &str = "pulumi.com/desired-hash";
 
 /// Returns the owner references for the objects of a Stack. Returns `None` if the Stack is being deleted: in a
 /// foreground deletion, the garbage collector immediately deletes owned objects, although the destroy requires these
-/// objects. The controller itself deletes them before it removes the finalizer of the Stack.
+/// objects. The controller itself deletes the objects before it removes the finalizer of the Stack.
 pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
     let reference = OwnerReference {
         api_version: Stack::api_version(&()).into_owned(),

@@ -68,7 +68,7 @@ pub fn adopted(stack: &Stack) -> StackStatus {
 }
 
 /// Returns the status with a digest for the last run of the operator. Returns `None` if the source no longer has the
-/// revision of this run. After that, an artifact with another digest triggers a run.
+/// revision of this run. With a digest in the record, an artifact with another digest triggers a run.
 pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     let mut status = stack.status.clone()?;
     let digest = Some(resolved.digest.clone());

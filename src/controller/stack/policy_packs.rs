@@ -14,7 +14,7 @@ use crate::controller::stack::workspace_state::{Readiness, readiness};
 use crate::source::flux::Reference;
 use crate::source::{Resolved, Unavailable, within};
 
-/// Key in the configuration of a policy pack. Its value applies to all policies of the pack.
+/// Key of the configuration that applies to all policies of a policy pack.
 const ALL: &str = "all";
 /// Maximum length of the name of a policy pack, as in the schema.
 const MAX_NAME: usize = 63;
@@ -70,7 +70,7 @@ pub fn requested(stack: &Stack, cluster: &[ClusterPack], own_only: bool) -> Resu
 }
 
 fn of_spec(pack: &PolicyPack, own: &str, own_only: bool) -> Result<RequestedPack, Unavailable> {
-    // The API server validates only Stacks of the version v1.
+    // The API server validates the name only in the version v1.
     if pack.name.len() > MAX_NAME || !names::is_object_name(&pack.name) {
         return Err(Unavailable::Invalid(format!(
             "invalid spec.policyPacks: a name must consist of at most {MAX_NAME} lowercase letters, digits and hyphens"

@@ -157,7 +157,7 @@ fn workspace_state(workspace: &Workspace) -> String {
 }
 
 /// Removes all fields from a Stack except its sources, its dependencies, and the status fields that its dependents
-/// read. Adds the sources of the policy packs of the cluster, so that a change of such a source requeues the Stack.
+/// read. Adds the sources of the policy packs of the cluster, so that a change to such a source requeues the Stack.
 fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
     let StackSpec { flux_source, program_ref, prerequisites, depends_on, policy_packs, .. } =
         std::mem::take(&mut stack.spec);

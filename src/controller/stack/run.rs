@@ -1,5 +1,5 @@
-//! Type, artifact and inputs of a run, and changes of the inputs since the last run. The agent in the pod reports keyed
-//! hashes of the mounted Secrets and ConfigMaps, so a change of such an object triggers a run only after the kubelet
+//! Type, artifact and inputs of a run, and changes to the inputs since the last run. The agent in the pod reports keyed
+//! hashes of the mounted Secrets and ConfigMaps, so a change to such an object triggers a run only after the kubelet
 //! has mounted the change.
 
 use std::collections::BTreeMap;
@@ -105,7 +105,7 @@ impl DueRun {
     }
 }
 
-/// Source revision and inputs of a possible run. The controller compares them with the last run.
+/// Source revision and inputs of a possible run. The controller compares the candidate with the last run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCandidate {
     /// Revision of the source. Empty if the source has no revision.
@@ -181,8 +181,8 @@ fn policy_packs_digest(observed: &Observed, run: &DueRun) -> Option<Digest> {
     workspace.spec.policy_packs_digest()
 }
 
-/// Returns the operation whose changes the run previews. Returns `None` if the run is not a preview with a plan or a
-/// drift check.
+/// Returns the operation whose changes the run previews. Returns `None` unless the run saves a plan or is a drift
+/// check.
 fn preview_of(run: &DueRun) -> Option<PreviewOf> {
     match (run.operation, &run.plan) {
         // A drift check that refreshes the state also previews the changes that a run would make.
@@ -211,8 +211,8 @@ fn config_inputs(observed: &Observed) -> Option<String> {
 }
 
 /// Returns the hashes of the mounted objects. For an unwatched object, returns the hash in the record of the last run,
-/// if available, so a change of the object triggers no run. If the backend rejected the access token of the last run,
-/// all objects are treated as watched, because a changed object can contain a valid token.
+/// if available, so a change to the object triggers no run. If the backend rejected the access token of the last run,
+/// treats all objects as watched, because a changed object can contain a valid token.
 fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
     let last = last_update(&observed.stack);
     let before = last.map(|last| &last.inputs.mounted_inputs);
@@ -260,13 +260,13 @@ pub fn is_input_change(message: &str) -> bool {
     message == CONFIG_CHANGED || is_object && message.ends_with(CHANGED)
 }
 
-/// Returns the hashes that the record of the last run lacks. Returns `None` if the record lacks no hash or no run has
+/// Returns the hashes that the record of the last run lacks. Returns `None` if the record is complete, or if no run has
 /// ended.
 pub fn baseline(observed: &Observed) -> Option<Baseline> {
     let (now, last) = (workspace_status(observed.workspace.as_ref())?, last_update(&observed.stack)?);
     let is_new = |object: &String| !last.inputs.mounted_inputs.contains_key(object);
     let mounted = now.mounted_inputs.iter().filter(|(object, _)| is_new(object));
-    // The Workspace can report the hash of the values that the run used after the end of the run.
+    // The Workspace may report the hash of the new values only after the run that used them has ended.
     let is_first = |now: &String| match &last.inputs.config_inputs {
         None => true,
         Some(before) => before != now && last.run_config_inputs.as_ref() == Some(now),

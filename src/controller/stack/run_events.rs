@@ -143,7 +143,7 @@ fn ended(
     violations: Option<&PolicyViolations>,
 ) -> Vec<Event> {
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-    // If the backend URL is in a Secret, only the agent reads the URL, and the controller detects a change of the URL
+    // If the backend URL is in a Secret, only the agent reads the URL, and the controller detects a change to the URL
     // only after the run.
     let orphaned = current
         .zip(last.pulumi_stack.as_ref())

@@ -1,5 +1,5 @@
 //! Fields of the spec of a Stack that affect its runs. The other fields determine only when runs and drift checks are
-//! permitted, and when the Stack expires. A change of the other fields does not start a run, and does not replace a
+//! permitted, and when the Stack expires. A change to the other fields does not start a run, and does not replace a
 //! plan that waits for an approval.
 
 use crate::api::pulumi::{RunInputs, Stack, StackSpec, StackStatus};
@@ -39,9 +39,9 @@ pub fn has_changed(stack: &Stack, inputs: &RunInputs) -> bool {
     is_other && !is_of(stack, inputs)
 }
 
-/// Returns the status with the current generation in the record of the last run. Returns `None` if a field that affects
-/// runs has changed since this run. Other Stacks and users compare both generations to find out whether the spec has
-/// been applied.
+/// Returns the status with the current generation in the record of the last run. Returns `None` if the record already
+/// contains this generation, if a field that affects runs has changed since this run, or if the Stack is being deleted.
+/// Other Stacks and users compare both generations to find out whether the spec has been applied.
 pub fn with_current_generation(stack: &Stack) -> Option<StackStatus> {
     let (generation, last) = (stack.metadata.generation?, last_inputs(stack)?);
     let is_deleted = stack.metadata.deletion_timestamp.is_some();

@@ -1,7 +1,7 @@
 //! Windows and freezes of schedules: decides whether a run may start, and when the next run may start.
 //!
-//! A change of daylight saving time can skip or repeat a time of day. Instead of a skipped time, the schedule uses the
-//! end of the skipped period. Of a repeated time, the schedule uses the first occurrence.
+//! If the start of daylight saving time skips a time in `start` or `end`, the schedule uses the end of the skipped
+//! period instead. If the end of daylight saving time repeats a time, the schedule uses the first occurrence.
 
 use std::iter;
 
@@ -20,7 +20,7 @@ const MAX_ANNOTATION: usize = 16 * 1024;
 /// each reconciliation of a waiting Stack repeats it.
 const MAX_CLOSINGS: usize = 50;
 /// Number of days in the search for the next opening of a window: yesterday, today and two weeks. A weekly window stays
-/// closed for two weeks if a change of daylight saving time skips it.
+/// closed for two weeks if the start of daylight saving time skips the window.
 const SEARCHED_DAYS: usize = 16;
 
 /// Whether schedules permit the start of a run.
@@ -53,7 +53,7 @@ pub fn opening(schedules: &[(&str, &RunSchedule)], now: Timestamp) -> Opening {
 #[derive(Debug)]
 enum NextOpening {
     At(Timestamp),
-    /// No schedule permits a run before this time, at which the search ended.
+    /// The schedules permit no run before this time, at which the search ended.
     NotBefore(Timestamp),
     Never,
 }
@@ -99,7 +99,8 @@ pub fn parse(annotation: &str) -> Result<RunSchedule, String> {
     Ok(schedule.map(RunSchedule::from).unwrap_or_default())
 }
 
-/// Returns the closing that ends last, of all schedules at this time. Returns `None` if all schedules permit a run.
+/// Returns the closing that ends last among the closings of all schedules at this time. Returns `None` if all schedules
+/// permit a run.
 fn last_closing<'a>(rules: &[Rules<'a>], at: Timestamp) -> Option<Closing<'a>> {
     rules.iter().filter_map(|rules| rules.closing(at)).max_by_key(Closing::end)
 }
@@ -122,7 +123,7 @@ fn next_opening(rules: &[Rules<'_>], closing: &Closing<'_>) -> NextOpening {
 struct Closing<'a> {
     /// Origin of the schedule.
     origin: &'a str,
-    /// Active freeze, or `None` outside all windows.
+    /// Active freeze, or `None` if the time is outside all windows.
     freeze: Option<&'a Freeze>,
     /// End of the freeze, or start of the next window. `None` if no window opens.
     until: Option<Timestamp>,
@@ -184,7 +185,8 @@ impl<'a> Rules<'a> {
         Ok(Rules { origin, windows: windows.collect::<Result<_, _>>()?, freezes: &schedule.freezes })
     }
 
-    /// Returns the closing of this schedule that ends last at this time. Returns `None` if the schedule permits a run.
+    /// Returns the closing of this schedule at this time. If several closings overlap, returns the closing that ends
+    /// last. Returns `None` if the schedule permits a run.
     fn closing(&self, at: Timestamp) -> Option<Closing<'a>> {
         let origin = self.origin;
         let active = self.freezes.iter().filter(|freeze| freeze.from.0 <= at && at < freeze.to.0);

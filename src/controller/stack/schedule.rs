@@ -32,7 +32,7 @@ pub enum Due {
     After(SignedDuration),
     /// The Pulumi Kubernetes Operator stopped retrying the last run. Only a changed input triggers another run.
     FailedPermanently,
-    /// The last run could not start, because the spec is invalid. Contains the error message. Only a change of the spec
+    /// The last run could not start, because the spec is invalid. Contains the error message. Only a change to the spec
     /// resolves the error.
     Invalid(String),
     /// The last run requires a decision by a user. Contains the reason. Only a changed input or the annotation
@@ -153,8 +153,8 @@ fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
     Due::After(wait - since)
 }
 
-/// Returns the number of consecutive interrupted runs after a run that ended for this reason. A run that found a lock,
-/// or that its Workspace rejected, keeps the number.
+/// Returns the number of consecutive interrupted runs after a run that ended for this reason. If the run found a lock,
+/// or if the Workspace rejected the run, the number does not change.
 pub fn interruptions_after(previous: Option<&LastUpdate>, current: &RunCandidate, reason: Option<&str>) -> i64 {
     let before = previous.filter(|last| had_inputs(last, current)).map_or(0, |last| last.interruptions);
     match reason {
@@ -174,8 +174,8 @@ const UNCOUNTED: [&str; 4] = [
 ];
 
 /// Returns the number of consecutive failures after a run that failed for this reason. A changed input resets the
-/// number. If `waits_for_locks` is set, a lock of another update does not increase the number. A run that its Workspace
-/// rejected and a run that started are different kinds of failures, and a change of the kind also resets the number.
+/// number. If `waits_for_locks` is set, a lock of another update does not increase the number. Runs that the Workspace
+/// rejected have a separate count from runs that started and failed.
 pub fn failures_after(
     previous: Option<&LastUpdate>,
     current: &RunCandidate,

@@ -31,7 +31,7 @@ use crate::source::kinds::GroupKind;
 
 /// Capacity of the queue of Stacks to requeue. While the queue is full, the watch blocks.
 const WAITING: usize = 1024;
-/// Interval between two checks whether a Stack still refers to a watched kind.
+/// Interval between two checks of a watch. A check ends the watch if no Stack refers to its kind.
 const REVIEW: Duration = Duration::from_secs(5 * 60);
 
 /// Watches of the kinds of sources. Cheap to clone. All clones share the watches.

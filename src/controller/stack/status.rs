@@ -62,7 +62,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     }
 }
 
-/// Reasons for which a Stack waits for a user or for an object outside the controller.
+/// Reasons of Stacks that wait for a user or for an object outside the controller.
 const WAITS: [&str; 10] = [
     stack_reason::AWAITING_APPROVAL,
     stack_reason::DESTROY_UNCONFIRMED,
@@ -107,7 +107,7 @@ pub fn with_current_update(stack: &Stack, current: CurrentUpdate) -> StackStatus
     StackStatus { current_update: Some(current), ..stack.status.clone().unwrap_or_default() }
 }
 
-/// Returns the status without the recorded run. The Stack has no Update for this run.
+/// Returns the status without the recorded run.
 pub fn without_current_update(stack: &Stack) -> StackStatus {
     StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
 }

@@ -85,8 +85,8 @@ pub async fn await_permission(
         let event = Event::new(stack, EventKind::Normal, reason, message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }
-    // The end of a pause requeues the Stack only if the controller watches namespaces. The end of a closed schedule can
-    // be unknown.
+    // The end of a pause requeues the Stack only if the controller watches namespaces. The time at which a schedule
+    // permits the next run can be unknown.
     let unwatched = (!context.namespaces.is_watched()).then_some(WATCHED_RETRY);
     let endless = (reason == stack_reason::OUTSIDE_SCHEDULE).then_some(ENDLESS_SCHEDULE_RETRY);
     let known =

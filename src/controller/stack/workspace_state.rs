@@ -10,8 +10,8 @@ use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{self, workspace_reason};
 use crate::source::{Origin, Resolved};
 
-/// Maximum number of entries in [`MutatedWorkspaces`]. The controller applies a mutated Workspace without an entry
-/// again.
+/// Maximum number of entries in [`MutatedWorkspaces`]. If a mutated Workspace has no entry, the controller applies the
+/// Workspace again.
 const MAX_RECORDED: usize = 1000;
 
 pub enum Readiness {

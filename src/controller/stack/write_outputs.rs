@@ -21,7 +21,8 @@ type Written = Result<(), String>;
 /// Writes the outputs of a successful update. `status` is the status with the result of the run. Returns this status
 /// with the result of the writes.
 ///
-/// The writes of the objects precede the write of the status, so that a restarted controller repeats them.
+/// The writes of the objects precede the write of the status, so that a restarted controller repeats the writes of the
+/// objects.
 pub async fn write(
     observed: &Observed,
     update: &Update,
@@ -149,8 +150,8 @@ fn is_owned<K: Object>(stack: &Stack, object: &K) -> bool {
     object.owner_references().iter().any(|owner| Some(&owner.uid) == uid.as_ref())
 }
 
-/// Returns the message of a write that the API server rejects permanently. An error instead of a message would prevent
-/// the record of the run.
+/// Returns the message of a write that the API server rejects permanently. If the function returned an error instead,
+/// the controller would never record the run.
 fn refusal(written: Result<(), WriteError>) -> Result<Written, ReconcileError> {
     match written {
         Ok(()) => Ok(Ok(())),

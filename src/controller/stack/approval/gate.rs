@@ -68,8 +68,7 @@ pub fn withdrawn(observed: &Observed, current: &CurrentUpdate) -> Option<&'stati
     if plan.digest != approved.digest {
         return Some("a newer plan exists");
     }
-    // A plan without approvers needs no new check, because the plan and thus the result of its expression do not
-    // change.
+    // An automatic plan requires no approvals here, because its changes and the result of its expression stay the same.
     let is_automatic = approved.approved_by.is_empty();
     match votes(observed, policy, plan, state) {
         Votes { rejection: Some(_), .. } => Some("a user rejected its plan"),
@@ -165,7 +164,7 @@ fn required(
 /// Decisions of users about a plan.
 #[derive(Debug, Default)]
 struct Votes<'a> {
-    /// Users who approved the plan, each of them once.
+    /// Distinct users who approved the plan.
     approvers: BTreeSet<&'a str>,
     rejection: Option<&'a Approval>,
     /// Reason why one or more approvals do not count.

@@ -18,7 +18,7 @@ use crate::runtime::reads::ReadError;
 const MAX_APPROVALS: usize = 20;
 
 /// Reads the state of the plan. Returns `None` if the Stack has no plan, or if the run of `current` has started. A
-/// started run no longer needs the state, and each change of its progress would repeat the reads.
+/// started run no longer needs the state, and each change to its progress would repeat the reads.
 pub async fn observe(
     stack: &Stack,
     current: Option<&Update>,

@@ -16,7 +16,7 @@ pub fn policy(stack: &Stack, kind: UpdateKind) -> Option<&ApprovalPolicy> {
     }
 }
 
-/// Returns the reason why the approval settings of a Stack do not permit an `up` or destroy in its Workspace. The
+/// Returns the reason why the approval settings of a Stack do not permit an `up` or a destroy in its Workspace. The
 /// settings permit only the run that the Stack has recorded, with the spec that the controller has created. Otherwise,
 /// any user who can edit Updates could change resources without an approval.
 pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {

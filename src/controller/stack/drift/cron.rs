@@ -9,14 +9,14 @@ use crate::controller::stack::run_windows::time_zone;
 
 /// Number of fields of a schedule: minute, hour, day of the month, month and day of the week.
 const FIELDS: usize = 5;
-/// Maximum number of scheduled times in the hours that a change of daylight saving time repeats: one for each minute of
-/// a day.
+/// Maximum number of scheduled times that the end of daylight saving time repeats: one for each minute of a day.
 const MAX_REPEATED: usize = 24 * 60;
 
 /// Schedule of drift checks.
 pub struct Cron {
-    /// Schedule in local time, as if the time zone were UTC. In other time zones, `cronexpr` skips the times that a
-    /// change of daylight saving time skips. It does not terminate if such a change is not a whole hour.
+    /// Schedule in local time, as if the time zone were UTC. In other time zones, `cronexpr` skips the scheduled times
+    /// that the start of daylight saving time skips, and does not terminate if daylight saving time differs by less
+    /// than an hour.
     local: Crontab,
     zone: TimeZone,
 }
@@ -40,9 +40,9 @@ impl Cron {
         Ok(Cron { local, zone: zone.map_err(|what| format!("invalid spec.drift.schedule.timeZone: {what}"))? })
     }
 
-    /// Returns the first scheduled time after `after`, or `None` if the next four years contain no scheduled time. If a
-    /// change of daylight saving time skips the scheduled time, the result is later by the skipped period. A repeated
-    /// time counts only once.
+    /// Returns the first scheduled time after `after`, or `None` if the next four years contain no scheduled time. If
+    /// the start of daylight saving time skips the scheduled time, the result is later by the skipped period. A time
+    /// that the end of daylight saving time repeats counts only once.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let mut local = TimeZone::UTC.to_timestamp(self.zone.to_datetime(after)).ok()?;
         for _ in 0..MAX_REPEATED {

@@ -68,7 +68,8 @@ fn a_drift_check_is_due_at_the_first_scheduled_time_since_the_last_run_or_check(
     let berlin = || json!({"schedule": {"cron": "30 2 * * *", "timeZone": "Europe/Berlin"}});
     let lord_howe = || json!({"schedule": {"cron": "0 3 * * *", "timeZone": "Australia/Lord_Howe"}});
     let both = |interval: &str| json!({"interval": interval, "schedule": {"cron": "30 2 * * *"}});
-    // The settings, the time of the last run, the current time, and the seconds until the check or the message.
+    // The settings, the time of the last run, the current time, and either the seconds until the check or the message
+    // of the check.
     let rows = [
         (daily(), "2026-11-26T02:00:00Z", "2026-11-26T02:20:00Z", Err(600)),
         (daily(), "2026-11-26T02:00:00Z", "2026-11-26T02:30:00Z", Ok("Drift check scheduled for 2026-11-26T02:30:00Z")),
@@ -77,7 +78,7 @@ fn a_drift_check_is_due_at_the_first_scheduled_time_since_the_last_run_or_check(
         // The minimum time between a run and a check is one minute.
         (daily(), "2026-11-26T02:29:50Z", "2026-11-26T02:30:00Z", Err(50)),
         (berlin(), "2026-11-26T00:00:00Z", "2026-11-26T01:29:00Z", Err(60)),
-        // A change of daylight saving time skips 02:30 on 2026-03-29, and repeats it on 2026-10-25.
+        // The start of daylight saving time skips 02:30 on 2026-03-29, and its end repeats 02:30 on 2026-10-25.
         (berlin(), "2026-03-29T00:30:00Z", "2026-03-29T01:29:00Z", Err(60)),
         (berlin(), "2026-10-25T00:00:00Z", "2026-10-25T00:29:00Z", Err(60)),
         (berlin(), "2026-10-25T00:31:00Z", "2026-10-25T01:29:00Z", Err(86460)),

@@ -136,8 +136,8 @@ async fn a_stack_in_another_namespace_takes_precedence_only_if_applied() {
     // forbids references to other namespaces, and whether the other Stack takes precedence.
     let rows = [
         ("only the other Stack has applied the Pulumi stack", (20, dev()), (10, None), false, true),
-        ("both Stacks have applied it, and the other Stack is older", (10, dev()), (20, dev()), false, true),
-        ("both Stacks have applied it, and this Stack is older", (20, dev()), (10, dev()), false, false),
+        ("both have applied the Pulumi stack, and the other is older", (10, dev()), (20, dev()), false, true),
+        ("both have applied the Pulumi stack, and this Stack is older", (20, dev()), (10, dev()), false, false),
         ("the other Stack is older and has applied nothing", (10, None), (20, None), false, false),
         ("the other Stack is older and has applied another Pulumi stack", (10, Some("prod")), (20, None), false, false),
         ("references are forbidden", (10, dev()), (20, None), true, false),

@@ -20,7 +20,7 @@ use crate::runtime::backoff::ObjectKey;
 use crate::runtime::fair_slots::{self, Busy, FairSlots, Slot};
 use crate::subprocess::{Failure, Limits, Subprocess};
 
-/// Subcommand that selects the role of the child process.
+/// Subcommand of the child process.
 pub const ROLE: &str = "evaluate";
 /// Resource limits of an evaluation for a namespace without a recent expensive evaluation. Two Stacks of the maximum
 /// size in etcd require about half of the memory limit.
@@ -36,8 +36,8 @@ const LIMITS: Limits = Limits {
     threads: false,
     response: 8 << 10,
 };
-/// Nice value of evaluations for a namespace with a recent expensive evaluation. The priority of these evaluations is
-/// lower than the priority of Git processes, so they do not delay the polls of other namespaces.
+/// Nice value of evaluations for a namespace with a recent expensive evaluation. These evaluations have a lower
+/// priority than Git processes, and therefore do not delay the polls of other namespaces.
 const EXPENSIVE_NICE: u8 = 10;
 /// Limits of concurrent evaluations for namespaces without a recent expensive evaluation: two evaluations in total, one
 /// evaluation for each namespace, and eight waiting callers for each namespace.
@@ -56,8 +56,8 @@ const BACKOFF_FACTOR: u32 = 9;
 const CHEAP: Duration = Duration::from_millis(50);
 /// Backoff of a namespace after an evaluation that exceeded a limit, and maximum backoff after any other evaluation.
 const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
-/// Timeout of the wait of a reconciliation for a result. After the timeout, the reconciliation ends, so that it does
-/// not delay other Stacks. Most evaluations take a few milliseconds.
+/// Timeout of a reconciliation that waits for a result. After the timeout, the reconciliation ends, so that it does not
+/// delay other Stacks. Most evaluations take a few milliseconds.
 const RESULT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum size of a request in bytes: two objects of the maximum size in the API server, and an expression.
 const MAX_REQUEST: usize = 4 << 20;

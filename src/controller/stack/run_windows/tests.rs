@@ -63,7 +63,7 @@ fn runs_start_only_within_a_window() {
 }
 
 #[test]
-fn changes_of_daylight_saving_time_do_not_move_windows() {
+fn daylight_saving_time_does_not_move_windows() {
     let berlin = |start: &str, end: &str| {
         window(&json!({"start": start, "end": end, "timeZone": "Europe/Berlin", "days": ["Sun", "Mon"]}))
     };

@@ -58,7 +58,7 @@ impl Server {
         }
     }
 
-    /// Returns watch events for changes of `app` and of another source. Later watches receive no events.
+    /// Returns watch events for changes to `app` and to another source. Later watches receive no events.
     fn watch(&self) -> FakeResponse {
         if self.watches.fetch_add(1, Ordering::SeqCst) > 0 {
             return FakeResponse::Silence;

@@ -27,8 +27,8 @@ use crate::source::git::has_git_fields;
 const MAX_MESSAGE: usize = 8 * 1024;
 /// Placeholder for secret outputs in the status.
 const SECRET: &str = "[secret]";
-/// Maximum size of all outputs in the status, in bytes. With all other fields, the Stack must not exceed the size limit
-/// of etcd.
+/// Maximum size of all outputs in the status, in bytes. This limit keeps the complete Stack below the size limit of
+/// etcd.
 const MAX_STATUS_BYTES: usize = 256 * 1024;
 /// Maximum number of outputs in the status, as in the schema. The Secret contains all outputs.
 const MAX_OUTPUTS: usize = bounds::ENTRIES as usize;

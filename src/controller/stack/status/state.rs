@@ -30,7 +30,7 @@ pub enum State {
     /// The Pulumi CLI in the image is too old.
     VersionTooLow(String),
     SourceUnavailable(String),
-    /// The source does not exist or is not usable. Only a user can resolve the problem, with a change of the source or
+    /// The source does not exist or is not usable. Only a user can resolve the problem, with a change to the source or
     /// the spec.
     SourceStalled(String),
     /// The namespace is being deleted, so the API server rejects new objects in the namespace.
@@ -267,7 +267,7 @@ fn is_preview(last: Option<&LastUpdate>) -> bool {
     last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str())
 }
 
-/// Returns the possible decisions about the last run, as instructions.
+/// Returns the instructions for a decision about the last run.
 fn resolution_advice(reason: &str, last: Option<&LastUpdate>) -> String {
     let name = last.and_then(|last| last.name.as_deref()).unwrap_or("<update>");
     let annotation = names::ANNOTATION_RESOLVE;
@@ -329,7 +329,7 @@ pub fn planned_changes(changes: &BTreeMap<String, i64>) -> String {
 }
 
 fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
-    // The suspension itself changes the generation. Only later changes of the spec require the note in the message.
+    // The suspension itself changes the generation. Only later changes to the spec require the note in the message.
     let unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
     conditions::remove(&mut status.conditions, RECONCILING);
     let old = conditions::find(&status.conditions, READY).cloned();
@@ -352,7 +352,7 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
         stalled.observed_generation = Some(generation);
     }
     status.suspended = Some(true);
-    // A run follows the suspension even if the spec is the same as before, because the last run has no digest.
+    // Without this digest, a resumed Stack runs even if its spec is the same as before the suspension.
     if let Some(last) = &mut status.last_update {
         last.inputs.run_spec_digest = None;
     }
