@@ -217,8 +217,8 @@ async fn cancel_drift_check(observed: &Observed, context: &Context, now: Timesta
     requeue(&observed.stack, &State::Working(message), None, context, now).await
 }
 
-/// Returns the Update of the recorded run, and adds its trace to the log lines. `stack` contains the recorded run, and
-/// can be a newer version of the Stack in `observed`.
+/// Returns the Update of the recorded run, and adds the trace ID of the Update to the log lines. `stack` contains the
+/// recorded run, and can be a newer version of the Stack in `observed`.
 fn recorded_update(
     stack: &Stack,
     observed: &Observed,

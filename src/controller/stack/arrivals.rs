@@ -93,8 +93,8 @@ impl Arrivals {
         Some(desired)
     }
 
-    /// Adds the times of the phases before the run, and the time of the push that caused the run, to the Update. Only
-    /// the first run of an artifact contains the times of the artifact.
+    /// Adds the times of the phases before the run to the Update. If the run belongs to the push of its artifact, also
+    /// adds the time of the push. Only the first run of an artifact contains the times of the artifact.
     pub fn add_to_update(
         &self,
         stack: &Stack,

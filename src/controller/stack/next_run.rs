@@ -111,9 +111,9 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
     }
 }
 
-/// Returns the action that adjusts the record of the last run. The controller adjusts the record of a run of the Pulumi
-/// Kubernetes Operator. The controller also adjusts the generation if only fields that do not affect a run have
-/// changed.
+/// Returns the action that changes the record of the last run without another run. After a run of the Pulumi Kubernetes
+/// Operator, the action adds a digest. If only fields that do not affect a run have changed, the action sets the
+/// current generation.
 fn adopt_baseline(stack: &Stack, resolved: &Resolved) -> Option<Action> {
     if let Some(status) = pko_migration::baseline(stack, resolved) {
         return Some(Action::AdoptBaseline(Box::new(status)));

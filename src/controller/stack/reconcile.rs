@@ -28,8 +28,8 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch::{only_changes, strip_metadata};
 
-/// Maximum number of steps per reconciliation. After the last step, the controller requeues the Stack, so that it does
-/// not delay other Stacks.
+/// Maximum number of steps per reconciliation. After the last step, the controller requeues the Stack, so that one
+/// Stack does not delay other Stacks.
 const STEPS: usize = 8;
 
 /// Reconciles a Stack in steps. Each step observes the state, decides on an action, and performs the action.

@@ -16,8 +16,8 @@ use crate::api::pulumi::{Freeze, RunSchedule, RunWindow, Weekday};
 
 /// Maximum size of the annotation of a namespace, in bytes.
 const MAX_ANNOTATION: usize = 16 * 1024;
-/// Maximum number of closings in the search for the time at which a run may start. The search must be short, because
-/// each reconciliation of a waiting Stack repeats it.
+/// Maximum number of closed periods in the search for the time at which a run may start. The search must be short,
+/// because each reconciliation of a waiting Stack repeats it.
 const MAX_CLOSINGS: usize = 50;
 /// Number of days in the search for the next opening of a window: yesterday, today and two weeks. A weekly window stays
 /// closed for two weeks if the start of daylight saving time skips the window.
@@ -99,13 +99,13 @@ pub fn parse(annotation: &str) -> Result<RunSchedule, String> {
     Ok(schedule.map(RunSchedule::from).unwrap_or_default())
 }
 
-/// Returns the closing that ends last among the closings of all schedules at this time. Returns `None` if all schedules
-/// permit a run.
+/// Returns the closed period that ends last among the closed periods of all schedules at this time. Returns `None` if
+/// all schedules permit a run.
 fn last_closing<'a>(rules: &[Rules<'a>], at: Timestamp) -> Option<Closing<'a>> {
     rules.iter().filter_map(|rules| rules.closing(at)).max_by_key(Closing::end)
 }
 
-/// Returns the first time at which all schedules permit a run. `closing` is the current closing.
+/// Returns the first time at which all schedules permit a run. `closing` is the current closed period.
 fn next_opening(rules: &[Rules<'_>], closing: &Closing<'_>) -> NextOpening {
     let Some(mut at) = closing.until else { return NextOpening::Never };
     for _ in 0..MAX_CLOSINGS {
@@ -118,7 +118,7 @@ fn next_opening(rules: &[Rules<'_>], closing: &Closing<'_>) -> NextOpening {
     NextOpening::NotBefore(at)
 }
 
-/// Period in which a schedule permits no run.
+/// Closed period of a schedule, in which the schedule permits no run.
 #[derive(Debug)]
 struct Closing<'a> {
     /// Origin of the schedule.
@@ -134,7 +134,7 @@ impl Closing<'_> {
         self.until.unwrap_or(Timestamp::MAX)
     }
 
-    /// Describes the closing. `next` is the time at which all schedules permit a run.
+    /// Describes the closed period. `next` is the next time at which all schedules permit a run.
     fn describe(&self, next: &NextOpening) -> String {
         let origin = self.origin;
         let end = self.until.map(|end| format!(" until {}", time(end))).unwrap_or_default();
@@ -185,8 +185,8 @@ impl<'a> Rules<'a> {
         Ok(Rules { origin, windows: windows.collect::<Result<_, _>>()?, freezes: &schedule.freezes })
     }
 
-    /// Returns the closing of this schedule at this time. If several closings overlap, returns the closing that ends
-    /// last. Returns `None` if the schedule permits a run.
+    /// Returns the closed period of this schedule at this time. If several closed periods overlap, returns the one that
+    /// ends last. Returns `None` if the schedule permits a run.
     fn closing(&self, at: Timestamp) -> Option<Closing<'a>> {
         let origin = self.origin;
         let active = self.freezes.iter().filter(|freeze| freeze.from.0 <= at && at < freeze.to.0);

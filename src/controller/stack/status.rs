@@ -76,9 +76,9 @@ const WAITS: [&str; 10] = [
     stack_reason::STACK_NOT_FOUND,
 ];
 
-/// Returns the reason and the start of a wait. `cause` is the condition with the reason. The start of a wait for an
-/// approval is the creation of the plan, because the condition keeps its transition time if the Stack was already not
-/// ready. All times are in the status, so a restart of the controller does not change them.
+/// Returns the reason and the start of a wait. `cause` is the condition with the reason. A wait for an approval starts
+/// with the creation of the plan. The transition time of the condition can be earlier, if the Stack was not ready
+/// before the plan. All times are in the status, so a restart of the controller does not change them.
 fn wait(status: &StackStatus, cause: &Condition) -> Option<Wait> {
     let reason = WAITS.into_iter().find(|reason| *reason == cause.reason)?;
     if status.suspended == Some(true) {

@@ -21,8 +21,7 @@ type Written = Result<(), String>;
 /// Writes the outputs of a successful update. `status` is the status with the result of the run. Returns this status
 /// with the result of the writes.
 ///
-/// The writes of the objects precede the write of the status, so that a restarted controller repeats the writes of the
-/// objects.
+/// The controller writes the objects before the status, so that a restarted controller repeats these writes.
 pub async fn write(
     observed: &Observed,
     update: &Update,

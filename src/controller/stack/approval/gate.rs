@@ -68,7 +68,8 @@ pub fn withdrawn(observed: &Observed, current: &CurrentUpdate) -> Option<&'stati
     if plan.digest != approved.digest {
         return Some("a newer plan exists");
     }
-    // An automatic plan requires no approvals here, because its changes and the result of its expression stay the same.
+    // A plan that required no approval still requires none, because its changes and the result of its expression stay
+    // the same.
     let is_automatic = approved.approved_by.is_empty();
     match votes(observed, policy, plan, state) {
         Votes { rejection: Some(_), .. } => Some("a user rejected its plan"),

@@ -19,7 +19,7 @@ pub fn is_of_destroy(current: &CurrentUpdate) -> bool {
 }
 
 /// Returns the plan of the Stack after the end of a run: the plan that the run saved, or the plan that the run could
-/// not execute yet. Returns `None` if the run has executed the plan, even without success, because the plan no longer
+/// not execute yet. Returns `None` if the run has executed the plan, even if the run failed, because the plan no longer
 /// matches the state.
 pub fn after_run(
     stack: &Stack,
