@@ -47,7 +47,7 @@ pub struct Context {
     pub dependents: Dependents,
     pub stack_cache: StackCache,
     pub mutated_workspaces: MutatedWorkspaces,
-    /// Workspaces of the first list, for the first reconciliations.
+    /// Workspaces in the first list of the watch. The first reconciliation of each Stack uses these Workspaces.
     pub first_workspaces: FirstObjects<Workspace>,
     pub evaluator: Evaluator,
     pub duplicates: DuplicateStacks,

@@ -1,7 +1,8 @@
-//! Sources that the first reconciliations after the start of the controller have read.
+//! Cache of the sources that the controller has read in the first reconciliations after its start.
 //!
-//! After its start, the controller reconciles all Stacks, and many Stacks share a source. The cache avoids one read for each
-//! of these Stacks. A change to a source removes it from the cache, and then requeues its Stacks.
+//! After its start, the controller reconciles all Stacks, and many Stacks can share one source. With the cache, the
+//! controller reads such a source only once. A watch event about a source removes the source from the cache before it
+//! requeues the Stacks of the source.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,30 +11,32 @@ use crate::runtime::backoff::ObjectKey;
 use crate::source::flux::Found;
 use crate::source::kinds::GroupKind;
 
-/// Maximum number of sources in the cache. Further sources are read for each Stack.
+/// Maximum number of sources in the cache. The controller reads each further source again for each Stack.
 const MAX_SOURCES: usize = 512;
 
 #[derive(Default)]
 pub(super) struct FirstSources {
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// The code holds the lock only for short critical sections and never across an `.await`.
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Number of changes. A result is not stored if a change occurred during its read.
+    /// Number of changes to all sources. A change during a read shows that the result of the read can be outdated.
     changes: u64,
     found: HashMap<(GroupKind, ObjectKey), Found>,
 }
 
 impl FirstSources {
-    /// Returns the cached source, or the number of changes so far, which [`FirstSources::insert`] requires.
+    /// Returns the cached source. If the cache lacks the source, returns the number of changes, which
+    /// [`FirstSources::insert`] requires.
     pub(super) fn get(&self, kind: &GroupKind, key: &ObjectKey) -> Result<Found, u64> {
         let state = self.lock();
         state.found.get(&(kind.clone(), key.clone())).cloned().ok_or(state.changes)
     }
 
-    /// Stores a source that was read after `changes` changes.
+    /// Adds a source to the cache, unless the number of changes has increased from `changes` since the start of the
+    /// read.
     pub(super) fn insert(&self, kind: &GroupKind, key: ObjectKey, found: &Found, changes: u64) {
         let mut state = self.lock();
         if state.changes == changes && state.found.len() < MAX_SOURCES {
@@ -41,14 +44,14 @@ impl FirstSources {
         }
     }
 
-    /// Removes a source that has changed.
+    /// Removes a changed source from the cache.
     pub(super) fn remove(&self, kind: &GroupKind, key: &ObjectKey) {
         let mut state = self.lock();
         state.changes += 1;
         state.found.remove(&(kind.clone(), key.clone()));
     }
 
-    /// Removes all sources.
+    /// Removes all sources from the cache.
     pub(super) fn clear(&self) {
         let mut state = self.lock();
         *state = State { changes: state.changes + 1, found: HashMap::new() };

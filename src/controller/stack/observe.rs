@@ -104,8 +104,8 @@ async fn read_workspace(
     }
 }
 
-/// Resolves the source of the Stack. Returns `None` if this step does not require the source. `is_first` is set for the
-/// first reconciliation after the start of the controller.
+/// Resolves the source of the Stack. Returns `None` if this step does not require the source. `is_first` is true for
+/// the first reconciliation after the start of the controller.
 async fn observe_source(
     stack: &Stack,
     update: Option<&Update>,

@@ -119,7 +119,7 @@ impl SourceWatches {
         Ok(())
     }
 
-    /// Reads a source for the first reconciliation of a Stack. Stacks with the same source share the result until the
+    /// Returns a source for the first reconciliation of a Stack. Stacks with the same source share one read until the
     /// source changes.
     pub async fn find_first(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
         let first = &self.0.first_sources;
