@@ -80,9 +80,9 @@ fn applied_organization<'a>(stack: &'a Stack, name: &str, url: Option<&str>) -> 
     stack_name::Qualified { name, project: None, backend: url }.organization_of(&applied)
 }
 
-/// Returns an address that is equal for Stacks in the same namespace that have applied the same Pulumi stack, even if
-/// the Stacks set the backend URL in different fields. Returns `None` if the URL does not define the location
-/// completely.
+/// Returns the address of an applied Pulumi stack within a namespace. Stacks that have applied the same Pulumi stack
+/// have the same address, even if the Stacks set the backend URL in different fields. Returns `None` if the URL does
+/// not define the location completely.
 pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
     let url = applied.backend.as_deref()?;
     let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&applied.name);

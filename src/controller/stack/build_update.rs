@@ -117,8 +117,8 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
     Ok(update)
 }
 
-/// Returns the applied Pulumi stack if the run depends on it: a destroy, and a run whose stack name has no organization
-/// although the name of the applied Pulumi stack has one.
+/// Returns the applied Pulumi stack for a destroy, and for a run whose stack name has no organization although the name
+/// of the applied Pulumi stack has one. Returns `None` for other runs.
 fn applied_stack(stack: &Stack, is_destroy: bool) -> Option<PulumiStack> {
     let applied = stack.status.as_ref()?.applied_stack.clone()?;
     let has_organization = |name: &str| identity::parts(name).organization.is_some();

@@ -1,7 +1,7 @@
 //! Detects duplicates: Stacks that manage the same Pulumi stack and would revert each other's changes. Only one of
-//! these Stacks takes precedence and starts runs: the oldest Stack that has applied the Pulumi stack or, if no Stack
-//! has applied the Pulumi stack, the oldest Stack. The other Stacks are stalled until the Stack that takes precedence
-//! is deleted or manages another Pulumi stack.
+//! these Stacks takes precedence and starts runs: the oldest Stack that has applied the Pulumi stack. If no Stack has
+//! applied the Pulumi stack, the oldest Stack takes precedence. The other Stacks are stalled until the Stack that takes
+//! precedence is deleted or manages another Pulumi stack.
 //!
 //! A Stack in another namespace takes precedence only if it has applied the Pulumi stack, and never with
 //! `--no-cross-namespace-refs`. Otherwise, a user could block a Stack in another namespace by creating a Stack for the

@@ -23,7 +23,7 @@ use crate::controller::stack::{
 };
 use crate::source::Resolved;
 
-/// Returns the next step towards a due run. If no run is due, returns the action for a Stack without a due run.
+/// Returns the next step towards a due run, or the action for a Stack without a due run.
 pub fn run_if_due(
     observed: &Observed,
     resolved: &Resolved,

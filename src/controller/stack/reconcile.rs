@@ -126,9 +126,9 @@ pub async fn controller(
     start.run(record, seen, triggers, reconcile, context).await;
 }
 
-/// Returns the fields of an Update that affect the status of its Stack. For an open Update, these fields are: the
-/// reason and message of `Progressing` while the run waits, whether the run has started, whether a cancellation is in
-/// progress, and the resource counts. For a completed or deleted Update, the only field is the resource version.
+/// Returns the fields of an Update that affect the status of its Stack. For an open Update, these fields are the reason
+/// and message of `Progressing` while the run waits, the start of the run, the start of a cancellation, and the
+/// resource counts. For a completed or deleted Update, the only field is the resource version.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
         return format!("{:?}", update.metadata.resource_version);

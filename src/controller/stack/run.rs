@@ -1,6 +1,6 @@
 //! Type, artifact and inputs of a run, and changes to the inputs since the last run. The agent in the pod reports keyed
-//! hashes of the mounted Secrets and ConfigMaps, so a change to such an object triggers a run only after the kubelet
-//! has mounted the change.
+//! hashes of the mounted Secrets and ConfigMaps. A change to such an object therefore triggers a run only after the
+//! kubelet has mounted the change.
 
 use std::collections::BTreeMap;
 

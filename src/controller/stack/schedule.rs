@@ -1,6 +1,6 @@
 //! Decides whether a run is due, and when the next run is due. The decisions are the same as in the Pulumi Kubernetes
-//! Operator v2, with these exceptions: the number of retries is unlimited, a new artifact resets the backoff, and both
-//! the revision and the digest identify an artifact.
+//! Operator v2, with three exceptions. The number of retries is unlimited. A new artifact resets the backoff. Both the
+//! revision and the digest identify an artifact.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -206,7 +206,7 @@ pub fn is_background(last: Option<&LastUpdate>, run: &DueRun, candidate: &RunCan
 }
 
 /// Returns whether the last run had the same inputs as the candidate. As in [`changed_request`], the removal of an
-/// annotation is no new request.
+/// annotation is not a new request.
 fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs, &candidate.inputs);
     let is_handled = |before: &Option<String>, now: &Option<String>| now.is_none() || before == now;

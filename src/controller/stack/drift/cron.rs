@@ -15,8 +15,8 @@ const MAX_REPEATED: usize = 24 * 60;
 /// Schedule of drift checks.
 pub struct Cron {
     /// Schedule in local time, as if the time zone were UTC. In other time zones, `cronexpr` skips the scheduled times
-    /// that the start of daylight saving time skips, and does not terminate if the shift of the local time is not a
-    /// whole hour.
+    /// that the start of daylight saving time skips. If the shift of the local time is not a whole hour, `cronexpr`
+    /// does not terminate.
     local: Crontab,
     zone: TimeZone,
 }

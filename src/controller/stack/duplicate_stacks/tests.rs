@@ -132,8 +132,8 @@ fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
 #[tokio::test]
 async fn a_stack_in_another_namespace_takes_precedence_only_if_applied() {
     let dev = || Some("dev");
-    // The creation time and the applied Pulumi stack of the other Stack and of this Stack, whether the controller
-    // forbids references to other namespaces, and whether the other Stack takes precedence.
+    // The creation time and the applied Pulumi stack of the other Stack, and then of this Stack. The last two columns
+    // are whether the controller forbids references to other namespaces, and whether the other Stack takes precedence.
     let rows = [
         ("only the other Stack has applied the Pulumi stack", (20, dev()), (10, None), false, true),
         ("both have applied the Pulumi stack, and the other is older", (10, dev()), (20, dev()), false, true),

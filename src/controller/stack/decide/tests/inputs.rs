@@ -94,7 +94,7 @@ fn only_changes_of_watched_mounted_objects_start_a_run() {
             &[map],
             Some("ConfigMap settings has changed"),
         ),
-        ("the first hash is no change", vec![], vec![(secret, "1")], &[secret], None),
+        ("the first hash is not a change", vec![], vec![(secret, "1")], &[secret], None),
         ("the input is no longer mounted", vec![(secret, "1")], vec![], &[secret], None),
     ];
     for (name, before, now_seen, watched, expected) in rows {
