@@ -25,7 +25,7 @@ use crate::controller::stack::{approval, drift, expiry, run_spec};
 use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
 
-/// Grace period for a missing source. The Stack becomes `Stalled` after this period.
+/// Grace period for a missing source. If the source is still missing after this period, the Stack becomes `Stalled`.
 const SOURCE_GRACE: SignedDuration = SignedDuration::from_secs(10);
 
 /// Returns the next action for the observed state.

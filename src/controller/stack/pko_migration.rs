@@ -67,8 +67,9 @@ pub fn adopted(stack: &Stack) -> StackStatus {
     status
 }
 
-/// Returns the status with a digest for the last run of the operator. Returns `None` if the source no longer has the
-/// revision of this run. With a digest in the record, an artifact with another digest triggers a run.
+/// Returns the status with a digest for the last run of the operator. Returns `None` if this controller has recorded
+/// the last run, or if the source no longer has the revision of this run. With a digest in the record, an artifact with
+/// another digest triggers a run.
 pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     let mut status = stack.status.clone()?;
     let digest = Some(resolved.digest.clone());

@@ -179,7 +179,7 @@ impl<'a> Rules<'a> {
             Window::of(window).map_err(|(field, what)| error(&format!("windows[{index}].{field}"), &what))
         });
         if let Some(index) = schedule.freezes.iter().position(|freeze| freeze.to.0 <= freeze.from.0) {
-            let what = "the freeze ends before it starts; set a time later than from";
+            let what = "the freeze ends before it starts; set a time later than the time in from";
             return Err(error(&format!("freezes[{index}].to"), what));
         }
         Ok(Rules { origin, windows: windows.collect::<Result<_, _>>()?, freezes: &schedule.freezes })

@@ -61,8 +61,8 @@ fn saved(stack: &Stack, current: &CurrentUpdate, update: &Update, now: Timestamp
     })
 }
 
-/// Returns the digest of a plan. The digest covers everything that determines what the plan does. It also covers the
-/// UID of the Stack, so an Approval does not apply to another Stack with the same name.
+/// Returns the digest of a plan. The digest covers everything that determines what the plan does. The digest also
+/// covers the UID of the Stack, so an Approval does not apply to another Stack with the same name.
 fn digest(stack: &Stack, current: &CurrentUpdate, update: &Update, file: &Digest) -> Digest {
     let status = update.status.as_ref();
     let content = json!({

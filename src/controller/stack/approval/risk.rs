@@ -78,7 +78,7 @@ pub fn reasons(
     let needs_all = expression.is_some() || !policy.protect.is_empty();
     if needs_all && changes.is_truncated() {
         let count = changes.resources.resources.len();
-        reasons.push(format!("it changes more than the {count} resources that can be evaluated"));
+        reasons.push(format!("it changes more resources than the {count} that the controller can evaluate"));
     }
     reasons
 }
@@ -177,7 +177,7 @@ mod tests {
         let changes = PlannedChanges { counts: &counts, resources: &resources };
         assert_eq!(
             reasons(&policy, changes, Some(&Ok(true))),
-            ["it changes more than the 1 resources that can be evaluated"]
+            ["it changes more resources than the 1 that the controller can evaluate"]
         );
         assert_eq!(reasons(&policy, changes, None), [""; 0], "the numbers are complete");
     }

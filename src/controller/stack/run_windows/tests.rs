@@ -189,7 +189,7 @@ fn an_invalid_schedule_is_an_error_with_the_path_of_the_field() {
         ),
         (
             json!({"freezes": [{"from": "2026-12-23T00:00:00Z", "to": "2026-12-22T00:00:00Z"}]}),
-            "invalid spec.schedule.freezes[0].to: the freeze ends before it starts; set a time later than from",
+            "invalid spec.schedule.freezes[0].to: the freeze ends before it starts; set a time later than the time in from",
         ),
         (json!({"windows": many}), "invalid spec.schedule.windows: 21 entries; at most 20 are permitted"),
     ];
