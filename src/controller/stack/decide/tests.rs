@@ -463,7 +463,7 @@ fn a_run_records_the_requests_and_the_origin() {
 }
 
 #[test]
-fn a_duplicate_stack_starts_no_run_except_to_destroy_what_it_applied() {
+fn a_duplicate_starts_no_run_except_a_destroy_of_its_own_resources() {
     let first = DuplicateStack { namespace: "apps".to_owned(), name: "first".to_owned(), project: "web".to_owned() };
     let second = |stack| Observed { duplicate: Some(first.clone()), ..observed(stack) };
     let Action::Conflict(message) = decide(&second(stack()), now()) else { panic!("expected Action::Conflict") };

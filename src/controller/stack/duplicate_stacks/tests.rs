@@ -130,7 +130,7 @@ fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
 }
 
 #[tokio::test]
-async fn a_stack_in_another_namespace_takes_precedence_only_if_applied() {
+async fn a_stack_in_another_namespace_takes_precedence_only_after_an_up() {
     let dev = || Some("dev");
     // The creation time and the applied Pulumi stack of the other Stack, and then of this Stack. The last two columns
     // are whether the controller forbids references to other namespaces, and whether the other Stack takes precedence.

@@ -406,7 +406,7 @@ fn each_flux_request_runs_a_stack_once() {
 }
 
 #[test]
-fn a_force_or_reset_annotation_set_after_its_request_is_handled() {
+fn a_force_or_reset_annotation_that_follows_its_request_is_handled() {
     let requested = |state: &str, failures| LastUpdate {
         inputs: RunInputs { requested_at: Some("t".to_owned()), ..last(state, failures).inputs },
         ..last(state, failures)
