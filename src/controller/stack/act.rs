@@ -284,8 +284,8 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let planned = result.and_then(|result| result.plan.as_ref());
     let violations = result.and_then(|result| result.policy_violations.as_ref());
     let events = run_events::recorded(stack, &status, planned, violations);
-    // This event precedes the write of the status. If the process ended between the write and the event, no later
-    // reconciliation would emit the event. If the write fails, the retry emits the event again.
+    // This event precedes the write of the status. If the event followed the write, and the process ended in between,
+    // no later reconciliation would emit the event. If the write fails, the retry emits the event again.
     output_objects::event(stack, &status).into_iter().for_each(|event| context.events.publish(event));
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;

@@ -238,7 +238,8 @@ fn has_changed_pack(observed: &Observed, current: &CurrentUpdate) -> bool {
 
 /// Returns whether the artifact of the source is newer than the artifact of the run. An artifact with the same selected
 /// files, or a repacked archive of the same revision, is not newer if the pod contains the artifact of the run. If the
-/// pod lacks that artifact, the run could not start, because the source no longer provides the artifact.
+/// pod lacks that artifact, any other artifact is newer, because the source no longer provides the artifact of the run
+/// and the run could not start.
 fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
     let run = &current.inputs;
     let is_of_run = |artifact: &Resolved| Some(&artifact.digest) == run.digest.as_ref();

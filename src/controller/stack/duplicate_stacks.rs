@@ -34,8 +34,8 @@ struct Claim {
     project: Option<String>,
     /// Whether the spec of the Stack contains the name of the project.
     names_project: bool,
-    /// Whether the controller has read the project from the Workspace. Each reconciliation of the Stack records a new
-    /// name of the project.
+    /// Whether the controller has read the project from the Workspace. Each later reconciliation of the Stack updates
+    /// the project.
     is_project_read: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.
     has_applied: bool,

@@ -59,7 +59,7 @@ fn is(last: &LastUpdate, kind: UpdateKind) -> bool {
 }
 
 /// Returns the Pulumi stack in which the Stack may have resources. If the status has no `appliedStack`, returns the
-/// Pulumi stack in the spec, unless the spec has changed since the last run.
+/// Pulumi stack in the spec, or `None` if the spec has changed since the last run.
 pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     let status = stack.status.as_ref()?;
     let is_of_spec =
