@@ -18,10 +18,10 @@ use crate::controller::stack::{drift, expiry, output_objects};
 /// Advice for a Stack whose last run has no retry.
 const RESUME_ADVICE: &str = "The Stack runs again when the spec or the source changes, or when the annotation \
                        pulumi.com/reconciliation-request or reconcile.fluxcd.io/requestedAt gets a new value";
-/// Advice for a Stack whose destroy cannot succeed.
+/// Advice for a Stack whose destroy does not succeed.
 pub const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, set spec.destroyOnFinalize to false";
 
-/// State of a Stack. Each state is a row in the table of conditions in `docs/spec/v1/stack.md`.
+/// State of a Stack. Each state except `Suspended` has a row in the table of conditions in `docs/spec/v1/stack.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// A run or a step before a run is in progress. Contains the step and the revision.
