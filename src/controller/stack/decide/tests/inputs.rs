@@ -81,7 +81,7 @@ fn only_changes_of_watched_mounted_objects_start_a_run() {
         ),
         ("an unwatched input has changed", vec![(secret, "1")], vec![(secret, "2")], &[], None),
         (
-            "another input has changed and is unwatched",
+            "another, unwatched input has changed",
             vec![(secret, "1"), (map, "1")],
             vec![(secret, "2"), (map, "1")],
             &[map],
