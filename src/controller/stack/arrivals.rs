@@ -124,8 +124,8 @@ impl Arrivals {
     }
 }
 
-/// Returns whether a run that is not the first run of its artifact still belongs to the push of the artifact. Until the
-/// revision is applied, the push includes retries, previews that save a plan, and runs that execute a plan.
+/// Returns whether a run that is not the first run of its artifact still belongs to the push of the artifact. Retries,
+/// previews that save a plan, and runs that execute a plan belong to the push until the revision is applied.
 fn continues_push(stack: &Stack, current: &CurrentUpdate) -> bool {
     let Some(status) = &stack.status else { return false };
     let is_applied = current.commit.is_some() && status.last_applied_revision == current.commit;

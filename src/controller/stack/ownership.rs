@@ -39,8 +39,8 @@ pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
     own.into_iter().chain(shard).collect()
 }
 
-/// Returns the name of the Stack that owns an object. If the object has no owner reference, the labels identify the
-/// Stack: a deletion with the propagation policy `Orphan` removes the owner references.
+/// Returns the name of the Stack that owns an object. If the object has no owner reference, for example after a
+/// deletion with the propagation policy `Orphan`, the labels identify the Stack.
 pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
     let is_stack = |o: &&OwnerReference| o.kind == "Stack" && o.api_version.starts_with("pulumi.com/");
     let owner = object.owner_references().iter().find(is_stack).map(|owner| owner.name.clone());
