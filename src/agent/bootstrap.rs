@@ -1,5 +1,5 @@
-//! The `bootstrap` role: copies this executable to the share volume, so that any Pulumi image can run the agent. Also
-//! creates the working directory of the container.
+//! The `bootstrap` role of an init container. Copies this executable to the share volume, so that the agent can run in
+//! any Pulumi image, and creates the working directory of the container.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read};
@@ -14,9 +14,9 @@ use super::layout::{Layout, SOURCE_DIRECTORY};
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
 const MODE: u32 = 0o755;
 const BUFFER: usize = 256 * 1024;
-/// Maximum length of a name in a message.
+/// Maximum length of an owner in an error message, in characters.
 const MAX_OWNER: usize = 100;
-/// Maximum size of the file with the owner of a volume that is read. A longer file contains another name.
+/// Maximum number of bytes to read from the owner file of a volume. A longer owner is never the name of a Workspace.
 const MAX_OWNER_BYTES: u64 = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -36,11 +36,11 @@ pub enum BootstrapError {
     Owner { found: String, path: PathBuf },
 }
 
-/// Prepares a persistent share volume for another pod of the Workspace `owner`. Two pods with the same share volume would
-/// replace the source of each other, so each volume belongs to one Workspace.
+/// Prepares a persistent share volume for a new pod of the Workspace `owner`. Pods of different Workspaces would
+/// replace each other's source on the volume, so each volume belongs to one Workspace.
 ///
-/// Removes the variables that the init containers of the previous pod have written. With `discards_source`, also removes
-/// the source, because its files are the result of these init containers.
+/// Removes the variables that the init containers of the previous pod have written. If `discards_source` is true, the
+/// function also removes the source, because the init containers of the previous pod have created its files.
 pub fn prepare_volume(share: &Path, owner: &str, discards_source: bool) -> Result<(), BootstrapError> {
     let failed = |source| BootstrapError::Volume { path: share.to_owned(), source };
     let layout = Layout::new(share);
@@ -58,7 +58,8 @@ pub fn prepare_volume(share: &Path, owner: &str, discards_source: bool) -> Resul
     stale.try_for_each(|path| durable::remove(&path)).map_err(failed)
 }
 
-/// Returns the owner of a share volume, which a program can have changed, or `None` if the volume has no owner.
+/// Returns the owner of a share volume, or `None` if the volume has no owner file. A program in the pod can change this
+/// file.
 fn read_owner(path: &Path) -> io::Result<Option<String>> {
     let mut owner = Vec::new();
     match durable::open_file(path).and_then(|file| file.take(MAX_OWNER_BYTES).read_to_end(&mut owner)) {
@@ -68,13 +69,13 @@ fn read_owner(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Copies this executable to `to`. Keeps `to` if it already has the same content and is executable.
+/// Copies this executable to `to`, unless `to` is already an executable copy.
 pub fn bootstrap(to: &Path) -> Result<(), BootstrapError> {
     copy(Path::new(OWN_EXECUTABLE), to)
 }
 
-/// Creates `project` as a symbolic link to an empty directory. Keeps `project` if it is already a directory or a link
-/// to a directory. Replaces a dangling link, because the container cannot start without its working directory.
+/// Creates `project` as a symbolic link to an empty directory, unless `project` is already a directory or a link to a
+/// directory. Replaces a dangling link, because the container cannot start without its working directory.
 pub fn make_project(project: &Path) -> Result<(), BootstrapError> {
     let make = || {
         if project.is_dir() {
@@ -105,8 +106,8 @@ fn copy(from: &Path, to: &Path) -> Result<(), BootstrapError> {
     durable::sync_directory(directory).map_err(written)
 }
 
-/// Returns whether `to` is executable and has the content of `executable`. Returns `false` if `to` is unreadable: the
-/// caller then replaces the file.
+/// Returns whether `to` is executable and has the content of `executable`. Returns `false` if `to` is unreadable, so
+/// that the caller replaces `to`.
 fn is_same(executable: &mut File, to: &Path) -> io::Result<bool> {
     let Ok(mut there) = durable::open_file(to) else { return Ok(false) };
     let Ok(metadata) = there.metadata() else { return Ok(false) };

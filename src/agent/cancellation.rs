@@ -1,12 +1,15 @@
-//! Cancels a run gracefully, then forcefully. The steps depend on how the CLI handles signals.
+//! Graceful and forced cancellation of a run. The steps depend on how the CLI handles signals.
 //!
 //! The CLI handles a signal as a cancellation request only while its engine is running. Before the engine starts, a
-//! signal kills the CLI, and the lock of the stack remains. The agent therefore waits for the engine's first event, at
-//! most [`MAX_SIGINT_DELAY`], before it sends the first SIGINT. After the second SIGINT, the CLI abandons the resource
-//! operations in flight, and their outcome is unknown. The agent sends the second SIGINT after the first of these
-//! events: a second `Cancel` call, the end of the time for the graceful cancellation, or [`IDLE_GRACE`] without a
-//! resource operation in flight. In the last case, the CLI waits for a program or a compiler that ignores the
-//! cancellation.
+//! signal kills the CLI, and the lock of the stack remains. The agent therefore delays the first SIGINT until the
+//! engine emits its first event, but for at most [`MAX_SIGINT_DELAY`].
+//!
+//! After the second SIGINT, the CLI abandons the resource operations in flight, and their outcome is unknown. The agent
+//! sends the second SIGINT in these cases:
+//! - A client calls `Cancel` a second time.
+//! - The grace period of the cancellation ends: see [`cancellation_grace`].
+//! - The engine has no resource operation in flight for [`IDLE_GRACE`]. The CLI is then waiting for a program or a
+//!   compiler that ignores the cancellation.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -17,28 +20,28 @@ use tokio::time::Instant;
 use super::journal;
 use crate::pulumi::failure::CANCELED;
 
-/// Maximum time that the agent waits for the engine's first event before it sends the first SIGINT.
+/// Maximum time that the agent waits for the first event of the engine before it sends the first SIGINT.
 pub const MAX_SIGINT_DELAY: Duration = Duration::from_secs(15);
-/// Time without a resource operation in flight after which the agent sends the second SIGINT. The time starts no
-/// earlier than the first SIGINT.
+/// Delay before the second SIGINT if the engine has no resource operation in flight. The delay starts when the last
+/// resource operation ends, but not before the first SIGINT.
 pub const IDLE_GRACE: Duration = Duration::from_secs(30);
-/// Time between the second SIGINT and the SIGKILL for the CLI and all its descendants. The agent never sends SIGKILL
-/// before the time for the graceful cancellation has passed, because the CLI may be writing the state.
+/// Delay before the SIGKILL for the CLI and all its descendants. The delay starts after the second SIGINT, but not
+/// before the forced cancellation, because the CLI may still be writing the state.
 pub const KILL_GRACE: Duration = Duration::from_secs(30);
-/// Last part of the termination grace period. In this time, the agent reports the result, waits until the controller
-/// has recorded the result, and exits. The period of the same length before this part is reserved for the forced
-/// cancellation, from the second SIGINT until all descendants of the CLI have exited.
+/// Maximum duration of the last part of the termination grace period, in which the agent reports the result, waits
+/// until the controller has recorded the result, and exits. Before this part, the same duration is reserved for the
+/// forced cancellation, from the second SIGINT until all descendants of the CLI have exited.
 const RESERVE: Duration = Duration::from_secs(60);
 /// Divisor that limits [`RESERVE`] to a quarter of the termination grace period.
 const RESERVED_PART: u32 = 4;
 
-/// Returns the part of the termination grace period that is reserved for reporting the result.
+/// Returns the part of the termination grace period that is reserved for the report of the result.
 pub fn reserve(termination_grace: Duration) -> Duration {
     RESERVE.min(termination_grace / RESERVED_PART)
 }
 
-/// Returns the time between the graceful and the forced cancellation of a run in a pod with the given termination grace
-/// period.
+/// Returns the grace period of the cancellation of a run, which is the time between the graceful and the forced
+/// cancellation. This time depends on the termination grace period of the pod.
 pub fn cancellation_grace(termination_grace: Duration) -> Duration {
     termination_grace.saturating_sub(reserve(termination_grace) * 2)
 }
@@ -52,7 +55,7 @@ pub enum Cause {
     Terminated,
     /// The run exceeded this timeout.
     Timeout(Duration),
-    /// The run made no progress and printed nothing for this duration.
+    /// The run made no progress and printed no output for this duration.
     Idle(Duration),
 }
 
@@ -91,7 +94,7 @@ impl fmt::Display for HumanDuration {
 pub struct CancelRequest {
     /// Time of the graceful cancellation.
     pub graceful_at: Option<Instant>,
-    /// Time of the forced cancellation, after which the CLI abandons the resource operations in flight.
+    /// Time of the forced cancellation. From this time on, the CLI abandons the resource operations in flight.
     pub forced_at: Option<Instant>,
     /// Cause of the first request.
     pub cause: Option<Cause>,
@@ -100,17 +103,16 @@ pub struct CancelRequest {
 }
 
 impl CancelRequest {
-    /// Handles a `Cancel` call: the first call cancels gracefully, the second call forcefully. Further calls change
-    /// nothing.
+    /// Handles a `Cancel` call: the first call cancels the run gracefully, and the second call cancels it forcefully.
+    /// Further calls have no effect.
     pub fn escalate(&mut self, now: Instant, grace: Duration) {
         let forced_at = if self.called { now } else { now + grace };
         self.called = true;
         self.cancel(Cause::Requested, now, forced_at);
     }
 
-    /// Cancels gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled gracefully, the
-    /// cause and the time of this cancellation do not change. If a time of the forced cancellation is already set, the
-    /// earlier time applies.
+    /// Cancels the run gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled, keeps
+    /// the cause and the time of the graceful cancellation, and the earlier time of the forced cancellation.
     pub fn cancel(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
         self.graceful_at.get_or_insert(now);
@@ -122,7 +124,7 @@ impl CancelRequest {
     }
 }
 
-/// Timeouts of a run. `None` disables a timeout.
+/// Timeouts of a run. `None` means that the run has no such timeout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub timeout: Option<Duration>,
@@ -137,13 +139,13 @@ impl Limits {
     }
 
     /// Returns the timeout that a run has exceeded, if any. `since_begin` is the time since the start of the run, and
-    /// `silent` is the time since its last activity.
+    /// `silent` is the time since the last activity of the run.
     pub fn exceeded(&self, since_begin: Duration, silent: Duration) -> Option<Cause> {
         let timeout = self.timeout.filter(|limit| since_begin >= *limit).map(Cause::Timeout);
         timeout.or_else(|| self.idle.filter(|limit| silent >= *limit).map(Cause::Idle))
     }
 
-    /// Returns whether a run is reported as idle: after half of the idle timeout without activity.
+    /// Returns whether a run is idle. A run becomes idle when it has had no activity for half of its idle timeout.
     pub fn is_idle(&self, silent: Duration) -> bool {
         self.idle.is_some_and(|limit| silent >= limit / 2)
     }
@@ -152,7 +154,7 @@ impl Limits {
 /// Signal to send to the CLI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// SIGINT for the process of the CLI only. The CLI forwards the signal to its children if necessary.
+    /// SIGINT for the process of the CLI only. If necessary, the CLI forwards the signal to its children.
     Interrupt,
     /// SIGKILL for all processes of the run.
     Kill,
@@ -176,7 +178,7 @@ enum Sent {
 #[derive(Debug, Default)]
 pub struct Cancellation {
     engine_began: bool,
-    /// Start of the current period in which the engine has no resource operation in flight.
+    /// Start of the current period without a resource operation in flight.
     idle_since: Option<Instant>,
     sent: Sent,
 }
@@ -195,13 +197,13 @@ impl Cancellation {
         }
     }
 
-    /// Returns whether the second SIGINT or a SIGKILL has been sent. The outcome of resource operations can then be
-    /// unknown.
+    /// Returns whether the agent has sent the second SIGINT or a SIGKILL. The outcome of resource operations can then
+    /// be unknown.
     pub fn was_forced(&self) -> bool {
         matches!(self.sent, Sent::Second { .. } | Sent::Kill)
     }
 
-    /// Returns the signal that the caller must send now, if any, and records it as sent.
+    /// Returns the signal that the caller must send now, if any. Records this signal as sent.
     pub fn next_signal(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
         let has_passed = |at: Option<Instant>, grace: Duration| at.is_some_and(|at| now >= at + grace);
         let (sent, step) = match self.sent {
@@ -223,14 +225,14 @@ impl Cancellation {
         Some(step)
     }
 
-    /// Returns the time between the request to cancel and the first SIGINT.
+    /// Returns the delay between the cancellation request and the first SIGINT.
     fn sigint_delay(&self) -> Duration {
         if self.engine_began { Duration::ZERO } else { MAX_SIGINT_DELAY }
     }
 }
 
-/// Time of the last activity of a run. The readers of output and events update the time, and the check of the idle
-/// timeout reads it.
+/// Time of the last activity of a run. The readers of the output and of the events update this time. The check of the
+/// idle timeout reads it.
 #[derive(Debug)]
 pub struct Liveness {
     begun: Instant,

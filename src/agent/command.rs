@@ -25,15 +25,15 @@ use crate::pulumi::failure::exit::Exit;
 
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
 const CLI: &str = "pulumi";
-/// Maximum number of bytes read from a captured standard output.
+/// Maximum number of bytes to read from a captured stdout.
 const MAX_CAPTURE: u64 = 16 * 1024 * 1024;
 /// Maximum time that the output can stay open after the last process of the call has exited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the version query.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum time that a caller waits for the version. If the CLI is slower, only later calls return the version. The
-/// limit is long, because the agent reinstalls the dependencies of a source if the version is unknown, and an
-/// installation takes longer than a slow query.
+/// Maximum time that a caller waits for the version. The query continues after this time, so that a later call can
+/// return the version. The time is long, because without the version, the agent reinstalls the dependencies of a
+/// source, which takes longer than a slow query.
 const VERSION_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -46,8 +46,9 @@ pub enum CallError {
     Timeout(Duration),
 }
 
-/// Starts the CLI in a new process session, with its output in pipes. Marks the CLI and all its descendants with the ID
-/// `operation`. The CLI and the programs use the path `directory` unchanged, even if the path contains symbolic links.
+/// Starts the CLI in a new process session, with pipes for stdout and stderr. Marks the CLI and all its descendants
+/// with the operation ID `operation`. Sets `PWD` to `directory`, so that the CLI and the programs do not resolve
+/// symbolic links in this path.
 pub fn spawn(
     arguments: &[OsString],
     directory: &Path,
@@ -73,12 +74,12 @@ pub fn exit(status: ExitStatus) -> Exit {
     Exit { code: status.code(), signal: status.signal() }
 }
 
-/// Destination of the standard output of a call.
+/// Destination of the stdout of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdout {
     /// The log of the pod.
     Logged,
-    /// Only the caller, because the output is data and can contain secrets.
+    /// The caller only, because the output is data and can contain secrets.
     Captured,
 }
 
@@ -91,10 +92,10 @@ pub struct Call<'a> {
     pub operation: &'a str,
     pub limit: Duration,
     pub log: PodLog,
-    /// Standard input; `None` for empty input.
+    /// Content of stdin, or `None` for an empty stdin.
     pub stdin: Option<Zeroizing<Vec<u8>>>,
     pub stdout: Stdout,
-    /// Callback that receives the process ID after the start.
+    /// Callback that receives the process ID after the start of the CLI.
     pub begun: &'a (dyn Fn(u32) + Send + Sync),
 }
 
@@ -108,7 +109,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Describes the exit status for a message.
+    /// Returns a description of the exit status for a message.
     pub fn describe_exit(&self) -> String {
         match (self.exit.code, self.exit.signal) {
             (Some(code), _) => format!("exit code {code}"),
@@ -119,7 +120,7 @@ impl Ended {
 }
 
 impl Call<'_> {
-    /// Runs the call until all its processes have exited. Kills the processes if the call exceeds `limit`.
+    /// Runs the call until all its processes have exited. If the call exceeds `limit`, kills the processes.
     pub async fn run(&self) -> Result<Ended, CallError> {
         match tokio::time::timeout(self.limit, self.run_without_timeout()).await {
             Ok(ended) => ended,
@@ -145,7 +146,7 @@ impl Call<'_> {
         let run_processes = RunProcesses::new(self.operation, child.id().into_iter().collect());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
-            // A write error is ignored: a CLI that does not read its input reports its own error.
+            // Ignores write errors: a CLI that does not read its input reports the cause.
             if let (Some(mut pipe), Some(input)) = (stdin, &self.stdin) {
                 let _ = pipe.write_all(input).await;
             }
@@ -173,7 +174,7 @@ impl Call<'_> {
             (out, err)
         });
         let mut ending = std::pin::pin!(ending);
-        // Reads the output while the process runs, because a full pipe would block the CLI.
+        // Reads the output while the process is running, because a full pipe would block the CLI.
         let (status, read) = tokio::select! {
             status = &mut ending => (status, None),
             read = &mut reading => (ending.await, Some(read)),
@@ -190,13 +191,13 @@ impl Call<'_> {
 async fn capture(stdout: ChildStdout) -> Vec<u8> {
     let mut captured = Vec::new();
     let mut limited = stdout.take(MAX_CAPTURE);
-    // A read error is ignored: the caller parses the output and rejects incomplete output.
+    // Ignores read errors: the caller parses the output, and rejects incomplete output.
     let _ = limited.read_to_end(&mut captured).await;
     captured
 }
 
-/// The version of the CLI. The agent queries the version once: when the version is first used, or after a delay if it
-/// has not been used by then.
+/// Cache of the version of the CLI. The agent queries the version when it first needs the version, or after the delay
+/// of [`CliVersion::query_later`].
 #[derive(Clone)]
 pub struct CliVersion {
     layout: Layout,
@@ -209,27 +210,28 @@ impl CliVersion {
         CliVersion { layout, tasks, found: Arc::default() }
     }
 
-    /// Returns the version as the CLI printed it, without a query. Returns an empty string if the version is unknown.
+    /// Returns the cached version, or an empty string if the agent has not queried the version yet.
     pub fn known(&self) -> String {
         self.found.get().cloned().unwrap_or_default()
     }
 
-    /// Queries the version after a random delay between `after` and twice `after`. The query costs about a third of a
-    /// small run, so it must neither slow down a new pod nor run in all pods simultaneously.
+    /// Queries the version after a random delay between `after` and twice `after`. The query needs about a third of the
+    /// time of a small run. The delay prevents the query from slowing down a new pod, and prevents simultaneous queries
+    /// in all pods.
     pub async fn query_later(&self, after: Duration) {
         tokio::time::sleep(after.mul_f64(1.0 + fastrand::f64())).await;
         self.get().await;
     }
 
-    /// Returns the version as the CLI prints it. Returns an empty string if the image has no working CLI or the CLI
-    /// does not respond in time.
+    /// Returns the version in the format of the CLI. Returns an empty string if the image has no working CLI, or if the
+    /// CLI does not respond in time.
     pub async fn get(&self) -> String {
         if let Some(version) = self.found.get() {
             return version.clone();
         }
         let finder = self.clone();
-        // The query runs in a separate task, so that it continues after the timeout of the caller. The cell runs only
-        // one query at a time.
+        // Runs the query in a separate task, so that the query continues after the timeout of the caller. The cell runs
+        // only one query at a time.
         let finding = self.tasks.spawn(async move { finder.found.get_or_try_init(|| finder.query()).await.cloned() });
         match tokio::time::timeout(VERSION_ANSWER_TIMEOUT, finding).await {
             Ok(Ok(Ok(version))) => version,

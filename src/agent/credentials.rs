@@ -1,4 +1,4 @@
-//! The credentials file of the CLI, which contains the state backend of the last login and the access tokens.
+//! Reads the credentials file of the CLI, which contains the state backend of the last login and the access tokens.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-/// Variables with the directory of the file, in the order of their precedence.
+/// Environment variables that set the directory of the file, in the order of their precedence.
 const DIRECTORIES: [&str; 2] = ["PULUMI_CREDENTIALS_PATH", "PULUMI_HOME"];
 const FILE: &str = "credentials.json";
 /// Maximum size of the file in bytes.
@@ -24,7 +24,7 @@ const MAX_SIZE: u64 = 1 << 20;
 pub struct Credentials {
     /// URL of the state backend of the last login. Empty if there was no login.
     pub current: String,
-    /// The accounts by URL of the state backend.
+    /// Accounts by the URL of their state backend.
     accounts: BTreeMap<String, Account>,
 }
 
@@ -44,12 +44,12 @@ struct TokenInformation {
 /// A stored access token.
 pub struct AccessToken {
     pub token: Zeroizing<String>,
-    /// `None` if the CLI does not know the expiration.
+    /// Expiration time, or `None` if the file does not contain this time.
     pub expires: Option<Timestamp>,
 }
 
 impl Credentials {
-    /// Returns the access token for a state backend, if the file contains one.
+    /// Returns the access token for a state backend, or `None` if the file contains no such token.
     pub fn access_token(mut self, url: &str) -> Option<AccessToken> {
         let Account { access_token, token_information } = self.accounts.remove(url)?;
         let token = Zeroizing::new(access_token);
@@ -59,7 +59,7 @@ impl Credentials {
 }
 
 /// Reads the credentials file that the CLI uses with these environment variables. Returns `None` if the file does not
-/// exist or cannot be parsed, for example because the CLI has encrypted it.
+/// exist or cannot be parsed, for example because the CLI has encrypted the file.
 pub fn read(variables: &BTreeMap<OsString, OsString>) -> Option<Credentials> {
     let mut text = Zeroizing::new(String::new());
     // Without this flag, opening a named pipe would wait for a writer.

@@ -10,14 +10,14 @@ use rustix::fs::{Mode, OFlags};
 
 /// Mode bits that permit the owner of a directory to list, add and remove entries.
 const OWNER_ALL: u32 = 0o700;
-/// Maximum number of files and directories in a tree that are synced one by one. For a larger tree, the agent syncs the
-/// whole file system.
+/// Maximum number of files and directories in a tree that the agent syncs individually. If a tree has more files and
+/// directories, the agent syncs the whole file system.
 const MAX_SYNCS: usize = 256;
-/// Number of concurrent syncs. A file system with a journal combines concurrent syncs into one commit.
+/// Number of concurrent syncs. A journaling file system combines concurrent syncs into one commit.
 const CONCURRENT_SYNCS: usize = 8;
 
-/// Replaces a file atomically: writes and syncs a temporary file, then renames it to `path`. Only the owner can read
-/// the file.
+/// Replaces a file atomically: writes and syncs a temporary file, and then renames this file to `path`. Only the owner
+/// can read the file.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory =
         path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "path has no parent directory"))?;
@@ -28,7 +28,7 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_directory(directory)
 }
 
-/// Opens a file that a program can have replaced. Never waits, as for the writer of a named pipe.
+/// Opens a file that a program may have replaced. Never blocks, not even for a named pipe without a writer.
 ///
 /// # Errors
 ///
@@ -42,8 +42,8 @@ pub fn open_file(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Syncs all files and directories of a tree to the disk. For a large tree, syncs the whole file system, which is
-/// faster than a sync of each file.
+/// Syncs all files and directories of a tree to the disk. For a large tree, syncs the whole file system instead,
+/// because many syncs of single files take longer.
 pub fn sync_tree(tree: &Path) -> io::Result<()> {
     let Some(paths) = paths_to_sync(tree)? else { return sync_filesystem(tree) };
     let share = paths.len().div_ceil(CONCURRENT_SYNCS).max(1);
@@ -63,7 +63,7 @@ pub fn sync_filesystem(path: &Path) -> io::Result<()> {
 }
 
 /// Returns the files and directories of a tree, or `None` if the tree has more than [`MAX_SYNCS`]. Omits symbolic
-/// links, because a sync of their directory includes them.
+/// links, because a sync of a directory includes its symbolic links.
 fn paths_to_sync(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     let mut paths = vec![tree.to_owned()];
     let mut directories = vec![tree.to_owned()];
@@ -105,8 +105,9 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Moves each inner directory to `tree` before it removes its entries. Programs can create trees that are deeper than
-/// the stack of a thread, the number of open files and the length of a path permit.
+/// Removes a directory tree. Moves each subdirectory directly into `tree` before it removes the entries of the
+/// subdirectory. A recursive function would fail for a deep tree, because the stack, the number of open files and the
+/// length of a path are limited.
 fn remove_tree(tree: &Path) -> io::Result<()> {
     let prefix = format!(".removed-{}", uuid::Uuid::new_v4());
     let mut moved = 0_u64;
@@ -124,7 +125,7 @@ fn remove_tree(tree: &Path) -> io::Result<()> {
                 std::fs::remove_file(entry.path())?;
                 continue;
             }
-            // The owner of a directory can move it only with permission to write to it.
+            // A rename of a directory requires write permission for the directory.
             permit_changes(&entry.path())?;
             let target = tree.join(format!("{prefix}-{moved}"));
             std::fs::rename(entry.path(), &target)?;
@@ -196,7 +197,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let tree = directory.path().join("tree");
         std::fs::create_dir(&tree).unwrap();
-        // Each directory is created at a short path and then becomes the parent of the previous directory.
+        // Creates each directory at a short path, and then moves the previous directory into it.
         for _ in 0..20_000 {
             let parent = directory.path().join("parent");
             std::fs::create_dir(&parent).unwrap();

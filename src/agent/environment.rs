@@ -1,5 +1,5 @@
-//! Environment of the CLI: its variables, including variables from mounted files and init containers, and the selected
-//! state backend. The agent builds the environment for each run, so that each run uses the current credentials.
+//! Environment of a CLI call: the variables, including those from mounted files and init containers, and the selected
+//! state backend. The agent builds a new environment for each run, so that the run uses the current credentials.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -22,16 +22,17 @@ use crate::pulumi::project::Project;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
 
-/// Maximum size of a value in bytes. Equals the size limit of a Secret.
+/// Maximum size of a value in bytes, which equals the size limit of a Secret.
 const MAX_VALUE: u64 = 1024 * 1024;
-/// Maximum size in bytes of a Secret value that the agent redacts. The agent searches each line of output for all
-/// redacted values, so [`MAX_HIDDEN`] limits their number.
+/// Maximum size of a Secret value that the agent redacts, in bytes. The agent searches each line of output for all
+/// these values, so [`MAX_HIDDEN`] limits their number.
 const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
 const MAX_HIDDEN: usize = 1000;
-/// Default of `$USER`. If the variable is missing and the user ID has no user name, the CLI fails.
+/// Default of `$USER`. The CLI fails if this variable is missing and the user ID has no user name.
 const DEFAULT_USER: &str = "pulumi";
 const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";
-/// Maximum size in bytes of the file with variables from init containers. The agent reads the file before each run.
+/// Maximum size in bytes of the file with the variables from init containers. The agent reads this file before each
+/// run.
 const MAX_ENV_FILE: u64 = 1024 * 1024;
 
 /// Environment variables of a CLI call.
@@ -61,7 +62,7 @@ impl Environment {
         Redactor::new(self.secrets.iter().chain(others).map(|secret| secret.as_str()))
     }
 
-    /// Returns the value of a variable. Returns `None` if the variable is not set, is empty or is not valid UTF-8.
+    /// Returns the value of a variable, or `None` if the variable is not set, is empty or is not valid UTF-8.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.variables.get(OsStr::new(name))?.to_str().filter(|value| !value.is_empty())
     }
@@ -83,7 +84,7 @@ impl Environment {
         }
     }
 
-    /// Adds variables from init containers, for example tokens. The container's own variables take precedence.
+    /// Adds variables from init containers, for example tokens. Does not override the variables of the container.
     fn add_env_file(&mut self, layout: &Layout) -> Result<(), Refusal> {
         for (name, value) in read_env_file(&layout.env_file())? {
             if !self.variables.contains_key(OsStr::new(&name)) {
@@ -94,8 +95,8 @@ impl Environment {
         Ok(())
     }
 
-    /// Sets the access token for Pulumi Cloud to the default of the controller, unless the variable is already set.
-    /// Reads the token in each run, so that a run uses the current token.
+    /// Sets the variable for the access token of Pulumi Cloud to the default token of the controller, unless the
+    /// variable is already set. Reads the token from its file in each run, because the token can change.
     fn add_default_access_token(&mut self, layout: &Layout) -> Result<(), Refusal> {
         let file = layout.default_access_token();
         if self.variables.contains_key(OsStr::new(TOKEN_VARIABLE)) || !file.exists() {
@@ -107,13 +108,13 @@ impl Environment {
     fn set_from_file(&mut self, layout: &Layout, name: &str, file: &Path) -> Result<(), Refusal> {
         let mut value = read_value(&format!("environment variable {name}"), file, layout)?;
         if name == TOKEN_VARIABLE {
-            // A file often ends with a newline, which the CLI would write to an HTTP header.
+            // The file often ends with a line feed, which is invalid in an HTTP header.
             let mut token = value.into_vec();
             token.truncate(token.trim_ascii_end().len());
             value = OsString::from_vec(token);
         }
-        // The agent does not redact values of ConfigMaps, because they are not secret and often common words such as
-        // `true`.
+        // Does not redact the values of ConfigMaps, because these values are not secret, and are often common words
+        // such as `true`.
         if !file.starts_with(layout.config_maps()) {
             self.secrets.extend(value.to_str().map(|value| Zeroizing::new(value.to_owned())));
         }
@@ -130,8 +131,11 @@ impl Environment {
     }
 }
 
-/// Returns the files of all keys of a mounted Secret or ConfigMap. An empty directory is not an error: the object has
-/// no keys, because [`mounts::wait`] waits for all objects with keys.
+/// Returns the files of all keys of a mounted Secret or ConfigMap. Returns an empty list for an object without keys.
+///
+/// # Errors
+///
+/// Returns an error if the object is not mounted.
 fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> {
     if !directory.join("..data").exists() {
         let object = mounts::describe(layout, directory);
@@ -143,11 +147,11 @@ fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> 
     Ok(mounts::keys(directory))
 }
 
-/// Builds the environment: the agent's own variables, variables from init containers, requested variables, and finally
-/// the variables for the engine.
+/// Builds the environment from the variables of the container, the variables from init containers, the requested
+/// variables, and finally the variables for the engine.
 pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
-    // Includes all mounted Secrets, because the CLI inherits the variables of the container, which can come from any
-    // mounted Secret.
+    // Redacts the values of all mounted Secrets, because each Secret can be the source of a variable of the container,
+    // and the CLI inherits these variables.
     let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
     environment.variables.extend(std::env::vars_os());
     environment.add_env_file(layout)?;
@@ -166,7 +170,7 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     Ok(environment)
 }
 
-/// Returns the variables that apply unless the user sets them.
+/// Returns the default variables, which the user can override.
 fn defaults(layout: &Layout) -> [(&'static str, OsString); 3] {
     let go_build_cache = match is_writable(layout.cache()) {
         true => layout.shared_go_build_cache(),
@@ -176,7 +180,7 @@ fn defaults(layout: &Layout) -> [(&'static str, OsString); 3] {
         // By default, Poetry installs dependencies outside the source. A failed installation for a new source would
         // then damage the dependencies of the current source.
         ("POETRY_VIRTUALENVS_IN_PROJECT", "true".into()),
-        // The home directory is usually in the file system of the container, which loses its content when the container
+        // The default directories are in the home directory, which usually loses its content when the container
         // restarts.
         ("GOCACHE", go_build_cache.into()),
         ("GOMODCACHE", layout.go_module_cache().into()),
@@ -192,7 +196,7 @@ fn valid_name(name: &str) -> Result<&str, Refusal> {
     Ok(name)
 }
 
-/// Reads a value from a file. `what` describes the value in error messages.
+/// Reads a value from a file. `what` is the description of the value in error messages.
 pub fn read_value(what: &str, file: &Path, layout: &Layout) -> Result<OsString, Refusal> {
     let source = describe(file, layout);
     let refused = |reason: String| Refusal::Precondition(format!("failed to read {what} from {source}: {reason}"));
@@ -212,7 +216,7 @@ fn is_mounted(file: &Path, layout: &Layout) -> bool {
     file.starts_with(layout.secrets()) || file.starts_with(layout.config_maps())
 }
 
-/// Describes a file for a message. A mounted file is described as a key of its Secret or ConfigMap.
+/// Returns a description of a file for a message. A mounted file is described as a key of its Secret or ConfigMap.
 fn describe(file: &Path, layout: &Layout) -> String {
     match (file.parent(), file.file_name()) {
         (Some(parent), Some(key)) if is_mounted(file, layout) => {
@@ -232,7 +236,7 @@ fn missing_reason(file: &Path, layout: &Layout) -> String {
     format!("the {kind} {what}{MOUNT_DELAY}")
 }
 
-/// Returns the values of the mounted Secrets to redact. Skips unreadable, binary and large values.
+/// Returns the values of the mounted Secrets that the agent redacts. Skips unreadable, binary and large values.
 fn mounted_secrets(directory: &Path) -> Vec<Zeroizing<String>> {
     let keys = mounts::entries(directory).flat_map(|secret| mounts::keys(&secret));
     let is_ordinary = |key: &PathBuf| {
@@ -242,7 +246,7 @@ fn mounted_secrets(directory: &Path) -> Vec<Zeroizing<String>> {
     keys.filter(is_ordinary).take(MAX_HIDDEN).filter_map(read).collect()
 }
 
-/// Returns the home directory of the image if it is writable, otherwise a directory on the share volume.
+/// Returns the home directory of the image, or a directory on the share volume if the home directory is not writable.
 fn home(layout: &Layout, desired: Option<&OsString>) -> Result<PathBuf, Refusal> {
     if let Some(home) = desired.map(PathBuf::from).filter(|home| home.is_absolute() && is_writable(home)) {
         return Ok(home);
@@ -256,8 +260,8 @@ fn is_writable(directory: &Path) -> bool {
     directory.is_dir() && rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
-/// Returns the variables in the file that init containers write for the CLI, in the order of the file. Returns no
-/// variables if the file does not exist. An error contains the number of the line, but not its content.
+/// Returns the variables in the file that init containers write for the CLI, in the order of the file. Returns an empty
+/// list if the file does not exist. An error contains the number of the invalid line, but not its content.
 fn read_env_file(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
     let what = || format!("failed to read environment variables from {}", file.display());
     let mut text = String::new();
@@ -277,7 +281,7 @@ fn read_env_file(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
     Ok(variables)
 }
 
-/// Describes a parse error without the content of the line, which can contain a secret.
+/// Returns a description of a parse error without the content of the line, which can contain a secret.
 fn parse_error(error: &dotenvy::Error, text: &str) -> String {
     let dotenvy::Error::LineParse(line, _) = error else { return error.to_string() };
     let number = text.lines().position(|other| other.contains(line.trim())).map(|index| index + 1);
@@ -285,8 +289,8 @@ fn parse_error(error: &dotenvy::Error, text: &str) -> String {
     format!("{which} must have the form NAME=value: enclose a value with spaces or quotes in single quotes")
 }
 
-/// Returns the URL of the state backend, without credentials. Uses the precedence of the CLI: environment, project
-/// file, last login, Pulumi Cloud.
+/// Returns the URL of the state backend without credentials. Like the CLI, first reads the environment, then the
+/// project file and the last login, and uses Pulumi Cloud by default.
 pub fn backend_url(environment: &Environment, project: Option<&Project>) -> Option<String> {
     let of_project = || project.and_then(|project| project.backend_url.clone());
     let variable = |name: &str| environment.get(name).map(str::to_owned);

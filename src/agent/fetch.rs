@@ -1,6 +1,6 @@
-//! The `fetch` role: an init container that receives the source before the init containers that need it. The role
-//! serves the gRPC service of the agent on the port of the agent and exits when the source is installed. The agent
-//! starts after all init containers and uses this source.
+//! The `fetch` role of an init container, which receives the source before the init containers that need the source.
+//! The role serves the gRPC service of the agent on the port of the agent, and exits when the source is installed. The
+//! agent starts after all init containers, and uses this source.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,11 +28,11 @@ use crate::rpc::proto::agent_server::{Agent, AgentServer};
 use crate::rpc::protocol::PROTOCOL_VERSION;
 use crate::rpc::server_tls::TlsAcceptor;
 
-/// Maximum size in bytes of a request, which contains at most one chunk of an archive.
+/// Maximum size of a request in bytes. A request contains at most one chunk of an archive.
 const MAX_REQUEST: usize = 1024 * 1024;
 const MAX_CONCURRENT_STREAMS: u32 = 16;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// Maximum time from the last reply to the exit of the server. The client receives the reply in this time.
+/// Maximum time between the last reply and the exit of the server. In this time, the client receives the reply.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Configuration of the `fetch` role.
@@ -47,15 +47,18 @@ pub struct FetchConfig {
     pub pod_uid: String,
 }
 
-/// Serves the gRPC service until a source is installed. Returns an error if the server stops before then, because later
-/// init containers need the source.
+/// Serves the gRPC service until a source is installed.
+///
+/// # Errors
+///
+/// Returns an error if the server stops before a source is installed, because later init containers need the source.
 pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("failed to start the async runtime")?;
     let fetched = runtime.block_on(run(config));
-    // Limits the time for which blocking tasks can delay the exit.
+    // Limits the delay of the exit by blocking tasks.
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     fetched
 }
@@ -77,7 +80,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
             done.clone().cancelled_owned(),
         );
     tracing::info!(address = %config.address, "waiting for the source");
-    // The timeout prevents a client with an open connection from delaying the start of the pod.
+    // Without this timeout, a client with an open connection could delay the start of the pod.
     let closing = async {
         done.cancelled().await;
         tokio::time::sleep(CLOSE_TIMEOUT).await;
@@ -92,7 +95,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The gRPC service while the init containers run: accepts a source and rejects runs.
+/// The gRPC service during the init containers, which accepts a source and rejects runs.
 #[derive(Clone)]
 struct Fetch {
     identity: Identity,
@@ -142,11 +145,11 @@ impl Agent for Fetch {
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let parts = request.into_inner();
         let (source, done) = (self.source.clone(), self.done.clone());
-        // Runs in a separate task: if the client disconnects, the replacement of the source must continue.
+        // Runs in a separate task, because the installation of the source must continue if the client disconnects.
         let putting = self.source.tasks.spawn(async move {
             let unchanged = source.put(parts).await?;
             if source.is_settled() {
-                // The server stops after it has replied to this call.
+                // The server replies to this call before it stops.
                 done.cancel();
             }
             Ok::<_, Refusal>(unchanged)

@@ -1,6 +1,7 @@
-//! The first process of the container: starts the agent as its child, reaps orphaned processes, forwards signals,
-//! continues the agent if another process stops it, and exits with the agent. The agent cannot do this in its own
-//! process, because `waitpid(-1)` would consume the exit codes of the agent's children.
+//! The `init` process is the first process of the container. The process starts the agent as its child, reaps orphaned
+//! processes, forwards signals, continues the agent if another process stops it, and exits with the exit code of the
+//! agent. The agent cannot reap orphaned processes itself, because `waitpid(-1)` would consume the exit codes of its
+//! children.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,9 +11,9 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Path of the running executable. Remains valid after the file has been replaced.
+/// Path of the running executable, which remains valid after the file has been replaced.
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
-/// Number that shells add to the number of a signal to form the exit code of a killed process.
+/// Number that shells add to a signal number to form the exit code of a killed process.
 const SIGNAL_OFFSET: i32 = 128;
 
 #[derive(Debug, thiserror::Error)]
@@ -29,12 +30,12 @@ enum InitError {
     Wait(io::Error),
 }
 
-/// Maximum number of times that this process continues a stopped agent. A program runs as the same user as the agent,
-/// so it could stop the agent repeatedly and thereby disable the timeout of the run. If the agent is stopped more
-/// often, this process kills the agent, which ends the container and the run.
+/// Maximum number of times that the `init` process continues a stopped agent. A program runs as the same user as the
+/// agent, so it could stop the agent repeatedly, and thereby disable the timeout of the run. After this number, the
+/// `init` process kills the agent, which ends the container and the run.
 const MAX_STOPS: u32 = 100;
 
-/// Argument that makes this executable run as the agent instead of as init.
+/// Argument that makes this executable run as the agent instead of as the `init` process.
 const CHILD_FLAG: &str = "--child";
 
 /// Runs this executable with `arguments` and `--child` until the child exits, and returns the exit code of the child.
@@ -49,14 +50,14 @@ pub fn run_as_init(arguments: &[OsString]) -> ExitCode {
 }
 
 fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
-    // Each new source replaces the project directory, which is the working directory of the container. This process
-    // therefore changes to `/`, which the child inherits.
+    // Each new source replaces the project directory, which is the initial working directory. The `init` process
+    // therefore changes to `/`, and the child inherits this directory.
     std::env::set_current_dir("/").map_err(InitError::Directory)?;
-    // Registers the handlers before the child starts, because a SIGCHLD without a handler would be lost.
+    // Registers the handlers before it starts the child, because the process would miss a SIGCHLD without a handler.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]).map_err(InitError::Signals)?;
     let own = rustix::process::getpid();
     if own != Pid::INIT {
-        // If another process is PID 1 of this namespace, it adopts orphaned descendants unless this process is a
+        // If another process is PID 1 of the namespace, it adopts orphaned processes, unless this process is a
         // subreaper.
         rustix::process::set_child_subreaper(Some(own)).map_err(|error| InitError::Subreaper(error.into()))?;
     }
@@ -80,8 +81,8 @@ fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Sends a signal only to the agent, because the agent decides when to interrupt the CLI. Ignores errors: if the agent
-/// has already exited, a SIGCHLD follows.
+/// Sends a signal to the agent only, because the agent decides when to interrupt the CLI. Ignores errors: an error
+/// means that the agent has exited, and a SIGCHLD follows.
 fn forward(agent: Pid, signal: Signal) {
     let _ = rustix::process::kill_process(agent, signal);
 }

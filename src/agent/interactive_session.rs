@@ -1,5 +1,5 @@
-//! Detects interactive sessions. In an interactive session, a user runs the CLI in the pod. During an interactive
-//! session, the agent neither replaces the source nor starts a run.
+//! Detects interactive sessions, in which a user runs the CLI in the pod. During an interactive session, the agent
+//! neither replaces the source nor starts a run.
 
 use std::io;
 use std::path::Path;
@@ -16,16 +16,17 @@ const DIRECTORY_OPTIONS: [&str; 2] = ["-C", "--cwd"];
 /// Process ID of the first process in a PID namespace.
 const INIT_PID: u32 = 1;
 
-/// Processes among which the agent searches for interactive sessions.
+/// Processes in which the agent searches for interactive sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Space {
     /// All processes, because the container has its own PID namespace.
     Own,
-    /// Only processes whose working directory is on the share volume, because other containers share the PID namespace.
+    /// Only the processes with a working directory on the share volume, because other containers share the PID
+    /// namespace.
     Shared,
 }
 
-/// Returns the oldest interactive session. Ignores the processes of runs and the processes that the CLI starts.
+/// Returns the oldest interactive session. Ignores the processes of runs and installations.
 pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusal> {
     // The parent of the agent is init: see `agent::init`. If init has process ID 1, the container has its own PID
     // namespace.
@@ -51,25 +52,24 @@ pub fn describe(session: &proto::InteractiveSession) -> String {
     format!("interactive session in the pod: `{}` (process {}{since})", session.command, session.pid)
 }
 
-/// Returns the CLI command without its arguments if a user runs the CLI in this process, and `None` otherwise.
+/// Returns the CLI command without its arguments if this process is a CLI that a user has started.
 fn interactive_command(process: &Process, space: Space, share: &Path) -> io::Result<Option<String>> {
     let arguments = arguments(process.pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
     if !is_cli(&process.name, &program, arguments.first().map(String::as_str)) {
         return Ok(None);
     }
-    // If the CLI is a script, the command line contains the interpreter before the name of the CLI.
+    // If the CLI is a script, the command line starts with the interpreter.
     let own_name = arguments.iter().position(|argument| is_called_cli(argument)).unwrap_or_default();
     let given = arguments.get(own_name + 1..).unwrap_or_default();
     let Some(command) = cli::command_in_words(given.iter().map(String::as_str)) else { return Ok(None) };
     let directory = processes::working_directory(process.pid);
     let is_here = space == Space::Own || directory.is_some_and(|from| works_in(share, &from, given));
-    // Calls `belongs_to_operation` last, because it is the most expensive check.
+    // Checks `belongs_to_operation` last, because this check is the most expensive one.
     Ok((is_here && !processes::belongs_to_operation(process.pid)?).then_some(command))
 }
 
-/// Returns whether a process is the CLI and not one of its plugins. Also returns `true` for a script with the name of
-/// the CLI.
+/// Returns whether a process is the CLI or a script with the name of the CLI. A plugin of the CLI is not the CLI.
 fn is_cli(name: &str, program: &Path, called: Option<&str>) -> bool {
     // The kernel appends this suffix to the path of a replaced executable.
     let program = program.to_str().map(|path| path.trim_end_matches(" (deleted)"));
@@ -80,7 +80,7 @@ fn is_called_cli(path: &str) -> bool {
     Path::new(path).file_name().is_some_and(|name| name == CLI)
 }
 
-/// Returns whether a CLI that was started in `from` with these arguments uses a working directory below `share`.
+/// Returns whether a CLI with the initial directory `from` and these arguments works in a directory below `share`.
 fn works_in(share: &Path, from: &Path, arguments: &[String]) -> bool {
     let mut named = None;
     let mut rest = arguments.iter();

@@ -8,8 +8,8 @@ use crate::api::names;
 /// Name of the directory with the unpacked source.
 pub const SOURCE_DIRECTORY: &str = "source";
 
-/// The paths of one workspace. All paths, except the paths of mounted Secrets and ConfigMaps, are on one file system,
-/// so that renames are atomic.
+/// Paths of a workspace. Except for mounted Secrets, ConfigMaps and the dependency cache, all paths are in one file
+/// system, so that each rename is atomic.
 #[derive(Clone, Debug)]
 pub struct Layout {
     root: PathBuf,
@@ -30,18 +30,18 @@ impl Layout {
         }
     }
 
-    /// Replaces the mount path of the volume with the cache of dependencies.
+    /// Replaces the mount path of the volume with the dependency cache.
     pub fn with_cache(self, cache: impl Into<PathBuf>) -> Self {
         Layout { cache: cache.into(), ..self }
     }
 
-    /// Replaces the directory of mounted Secrets.
+    /// Replaces the directory of the mounted Secrets.
     #[cfg(test)]
     pub fn with_secrets(self, secrets: impl Into<PathBuf>) -> Self {
         Layout { secrets: secrets.into(), ..self }
     }
 
-    /// Replaces the directory of mounted ConfigMaps.
+    /// Replaces the directory of the mounted ConfigMaps.
     #[cfg(test)]
     pub fn with_config_maps(self, config_maps: impl Into<PathBuf>) -> Self {
         Layout { config_maps: config_maps.into(), ..self }
@@ -53,24 +53,24 @@ impl Layout {
         Layout { default_access_token: file.into(), ..self }
     }
 
-    /// Returns the directory that contains a subdirectory for each mounted Secret, with one file for each key.
+    /// Returns the parent directory of the mounted Secrets. Each Secret has a subdirectory with one file per key.
     pub fn secrets(&self) -> &Path {
         &self.secrets
     }
 
-    /// Returns the directory that contains a subdirectory for each mounted ConfigMap, with one file for each key.
+    /// Returns the parent directory of the mounted ConfigMaps. Each ConfigMap has a subdirectory with one file per key.
     pub fn config_maps(&self) -> &Path {
         &self.config_maps
     }
 
-    /// Returns the file with the default access token for Pulumi Cloud. The file is missing if the controller has no
-    /// default, or if its Secret does not exist.
+    /// Returns the file with the default access token for Pulumi Cloud. The file does not exist if the controller has
+    /// no default token, or if the Secret with the token does not exist.
     pub fn default_access_token(&self) -> &Path {
         &self.default_access_token
     }
 
-    /// Returns the mount path of the volume with the cache of dependencies, which the pods of a namespace share. The
-    /// directory is missing if the Workspace has no cache.
+    /// Returns the mount path of the volume with the dependency cache, which the pods of a namespace share. The
+    /// directory does not exist if the Workspace has no cache.
     pub fn cache(&self) -> &Path {
         &self.cache
     }
@@ -79,25 +79,26 @@ impl Layout {
         &self.root
     }
 
-    /// Returns the file with variables from init containers, one `NAME=value` per line.
+    /// Returns the file with the variables from init containers. Each line has the form `NAME=value`.
     pub fn env_file(&self) -> PathBuf {
         self.root.join(names::ENV_FILE)
     }
 
-    /// Returns the directory of the unpacked source. The directory is not a symbolic link and is replaced atomically.
+    /// Returns the directory of the unpacked source. This directory is not a symbolic link, and the agent replaces it
+    /// atomically.
     pub fn source(&self) -> PathBuf {
         self.root.join(SOURCE_DIRECTORY)
     }
 
     /// Returns the symbolic link to the directory of the project in the source. The CLI identifies a project by its
-    /// path, so runs and the shells of users in the pod use the same path.
+    /// path, so both runs and users with a shell in the pod must use this path.
     pub fn workspace(&self) -> PathBuf {
         self.root.join("workspace")
     }
 
-    /// Returns the directory in which programs run and dependencies are installed. For a project in a subdirectory of
-    /// the source, this is the path in the source instead of the symbolic link. Package managers search for files such
-    /// as `../library` and `../package.json` relative to this path.
+    /// Returns the directory in which programs run, and in which the agent installs dependencies. For a project in a
+    /// subdirectory, this directory is the real path in the source instead of the symbolic link, because package
+    /// managers search for files such as `../library` and `../package.json` relative to their working directory.
     pub fn program(&self) -> PathBuf {
         let (workspace, source) = (self.workspace(), self.source());
         match (workspace.canonicalize(), source.canonicalize()) {
@@ -130,8 +131,8 @@ impl Layout {
         self.root.join("source.json")
     }
 
-    /// Returns the file with the name of the Workspace to which a persistent share volume belongs. The file is missing on
-    /// a volume that is deleted together with the pod.
+    /// Returns the file with the name of the Workspace that owns the persistent share volume. This file does not exist
+    /// on a volume whose lifetime ends with the pod.
     pub fn owner(&self) -> PathBuf {
         self.root.join("owner")
     }
@@ -141,12 +142,12 @@ impl Layout {
         self.root.join("operations")
     }
 
-    /// Returns the directory with the data from which the agent rebuilds the stack settings.
+    /// Returns the directory with the data from which the agent rebuilds the settings of the stack.
     pub fn settings(&self) -> PathBuf {
         self.root.join("settings")
     }
 
-    /// Returns the home directory that replaces an unwritable home directory of the image.
+    /// Returns the home directory for images with a home directory that is not writable.
     pub fn home(&self) -> PathBuf {
         self.root.join("home")
     }
@@ -156,8 +157,8 @@ impl Layout {
         self.root.join("cache/go-build")
     }
 
-    /// Returns the directory of Go's build cache on the volume with the cache of dependencies. Go names the files of this
-    /// cache by their digests, and several processes can use it at the same time, so the directory needs no archives.
+    /// Returns the directory of Go's build cache on the volume with the dependency cache. Several processes can use
+    /// this directory at the same time, so the cache does not pack it into archives.
     pub fn shared_go_build_cache(&self) -> PathBuf {
         self.cache.join("go-build")
     }
@@ -167,7 +168,7 @@ impl Layout {
         self.root.join("cache/go-modules")
     }
 
-    /// Creates the directories that the agent needs when it starts.
+    /// Creates the directories that the agent needs at its start.
     pub fn create(&self) -> io::Result<()> {
         for directory in [self.staging(), self.operations(), self.settings(), self.policy_packs()] {
             std::fs::create_dir_all(directory)?;

@@ -1,6 +1,6 @@
 //! Counts the processes that the kernel has killed because the container was out of memory. With cgroup v1, and with
-//! cgroup v2 without `memory.oom.group`, the kernel can kill a single process while the container continues to run.
-//! Kubernetes does not report such a kill.
+//! cgroup v2 without `memory.oom.group`, the kernel can kill a single process of a container. Kubernetes does not
+//! report such a kill.
 
 use std::path::Path;
 
@@ -8,23 +8,23 @@ use crate::pulumi::advice::MORE_MEMORY;
 
 /// Path of the cgroup of the container.
 const CONTROL_GROUP: &str = "/sys/fs/cgroup";
-/// Files with the number of killed processes and with the memory limit. The first pair is for cgroup v2, and the second
-/// pair is for cgroup v1.
+/// Pairs of a file with the number of killed processes and a file with the memory limit, for cgroup v2 and for cgroup
+/// v1.
 const FILES: [(&str, &str); 2] =
     [("memory.events", "memory.max"), ("memory/memory.oom_control", "memory/memory.limit_in_bytes")];
 const MEBIBYTE: u64 = 1024 * 1024;
-/// Lowest value that means "unlimited". cgroup v1 reports an absent limit as the largest signed 64-bit number, rounded
-/// down to whole pages.
+/// Minimum value that means "unlimited". For an unlimited container, cgroup v1 returns the largest signed 64-bit
+/// number, rounded down to whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Returns how many processes of this container the kernel has killed because of insufficient memory, or 0 if the
-/// number is unknown.
+/// Returns the number of processes of this container that the kernel has killed because of insufficient memory. Returns
+/// 0 if this number is not available.
 pub fn kill_count() -> u64 {
     kill_count_in(Path::new(CONTROL_GROUP))
 }
 
 /// Describes the kills since [`kill_count`] returned `before`, and the memory limit of the container. Returns `None` if
-/// the kernel has killed no further process.
+/// the kernel has killed no process since then.
 pub fn killed_since(before: u64) -> Option<String> {
     describe(Path::new(CONTROL_GROUP), before)
 }
@@ -47,7 +47,7 @@ fn kill_count_in(control_group: &Path) -> u64 {
     counts.filter_map(count).next().unwrap_or_default()
 }
 
-/// Returns the memory limit in bytes, if any.
+/// Returns the memory limit in bytes, or `None` if the container has no limit.
 fn limit_in(control_group: &Path) -> Option<u64> {
     let limits = FILES.iter().filter_map(|(_, limit)| std::fs::read_to_string(control_group.join(limit)).ok());
     limits.filter_map(|text| text.trim().parse().ok()).find(|limit| *limit < NO_LIMIT)
@@ -62,7 +62,7 @@ fn quantity(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the description for a cgroup with these files. The previous number of killed processes is 1.
+    /// Returns the description for a cgroup with these files. The number of killed processes is 1 before.
     fn of(files: &[(&str, &str)]) -> Option<String> {
         let directory = tempfile::tempdir().expect("a directory");
         for (name, content) in files {

@@ -1,8 +1,8 @@
-//! Secrets and ConfigMaps that the pod mounts. Each object has a directory with one file for each key.
+//! Secrets and ConfigMaps that are mounted in the pod. Each object has a directory with one file per key.
 //!
-//! [`InputHasher`] computes keyed hashes to detect changes: one hash of all files that contain configuration values,
-//! and one hash of each directory. A hash reveals nothing about the contents. [`InputHasher`] reads the files again
-//! only after a change.
+//! [`InputHasher`] computes keyed hashes, by which the controller detects changes: one hash of all files with
+//! configuration values, and one hash per directory. A hash does not reveal the contents. [`InputHasher`] reads the
+//! files again only after a change.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,17 +22,17 @@ use crate::rpc::server_tls::INPUTS_KEY_FILE;
 
 /// Interval at which [`wait`] checks an empty directory.
 const POLL: Duration = Duration::from_millis(100);
-/// Maximum size of a Secret or ConfigMap in bytes, set by Kubernetes.
+/// Maximum size of a Secret or ConfigMap in bytes, which Kubernetes enforces.
 const MAX_VALUE: u64 = 1024 * 1024;
 /// Minimum length of the hash key in bytes. A shorter key is not secure.
 const MIN_KEY: usize = 32;
 const MAX_KEY: u64 = 1024;
-/// Maximum number of reads. The agent reads the files until two consecutive reads have the same result, because the
-/// kubelet can replace the files during a read.
+/// Maximum number of reads. The kubelet can replace the files during a read, so the agent reads the files until two
+/// consecutive reads have the same result.
 const MAX_READS: usize = 4;
 
-/// Waits until all these directories have entries. The kubelet mounts an empty directory for a missing object, and
-/// fills it with a delay when a client creates the object.
+/// Waits until all these directories have entries. For a missing object, the kubelet mounts an empty directory. When a
+/// client creates the object, the kubelet fills the directory after a delay.
 pub async fn wait(layout: &Layout, directories: &[String], limit: Duration) -> Result<(), Refusal> {
     let end = Instant::now() + limit;
     loop {
@@ -59,7 +59,7 @@ pub fn keys(directory: &Path) -> Vec<PathBuf> {
     keys
 }
 
-/// Returns the kind and name of the object that is mounted at a directory.
+/// Returns the kind and the name of the object that is mounted at a directory.
 pub fn describe(layout: &Layout, directory: &Path) -> String {
     for (kind, root) in [("Secret", layout.secrets()), ("ConfigMap", layout.config_maps())] {
         if let Ok(name) = directory.strip_prefix(root) {
@@ -69,18 +69,18 @@ pub fn describe(layout: &Layout, directory: &Path) -> String {
     directory.display().to_string()
 }
 
-/// Returns the paths in a directory. Returns no paths if the directory is unreadable.
+/// Returns the paths in a directory, or no paths if the directory is unreadable.
 pub fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Returns whether a path is internal to the kubelet. The kubelet stores mounted files in directories whose names begin
-/// with two dots, and links the keys to these files.
+/// Returns whether a path is internal to the kubelet. The kubelet stores mounted files in directories with two leading
+/// dots in their names, and creates symbolic links from the keys to these files.
 pub fn is_kubelet_internal(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".."))
 }
 
-/// Keyed hashes of contents. A hash is absent if a file or the key is unreadable.
+/// Keyed hashes of the contents of files. A hash is missing if a file or the hash key is unreadable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashes {
     /// Hash of all requested files.
@@ -91,14 +91,14 @@ pub struct Hashes {
 
 /// Computes keyed hashes of mounted Secrets and ConfigMaps.
 pub struct InputHasher {
-    /// File with the hash key, which all pods of the Workspace share. Only a client with the key can use a hash to test
-    /// guesses of a value.
+    /// File with the hash key, which all pods of the Workspace share. Without the key, a client cannot use a hash to
+    /// guess a value.
     key_file: PathBuf,
     watch: FileWatch,
     last: Cached<Hashed>,
 }
 
-/// Hashes, with the files and directories that they cover.
+/// Hashes with the paths of their files and directories.
 #[derive(Clone, Debug)]
 struct Hashed {
     files: Vec<String>,
@@ -107,12 +107,13 @@ struct Hashed {
 }
 
 impl InputHasher {
-    /// Creates a hasher that uses the key in the directory of the agent's certificate.
+    /// Creates a hasher with the hash key from `tls_directory`, which also contains the certificate of the agent.
     pub fn new(tls_directory: &Path, watch: FileWatch) -> Self {
         InputHasher { key_file: tls_directory.join(INPUTS_KEY_FILE), watch, last: Cached::default() }
     }
 
-    /// Returns the hashes of the current contents of these files and directories. Reads them only if one of them may have changed.
+    /// Returns the hashes of the current contents of these files and directories. Reads the contents only if a file may
+    /// have changed.
     pub fn hashes(&self, files: &[String], directories: &[String]) -> Hashes {
         if files.is_empty() && directories.is_empty() {
             return Hashes::default();
@@ -172,8 +173,7 @@ fn keys_of(directory: &str) -> Option<Vec<String>> {
     Some(keys)
 }
 
-/// Hashes the contents of files. The algorithm must not change, because different hashes would trigger a run of every
-/// Stack.
+/// Hashes the contents of files. If the algorithm changed, the different hashes would trigger a run of every Stack.
 fn hash_files(key: &[u8], files: &[String]) -> Option<String> {
     let mut hash = Hmac::<Sha256>::new_from_slice(key).ok()?;
     let mut add = |part: &[u8]| {
@@ -197,7 +197,7 @@ fn hash_files(key: &[u8], files: &[String]) -> Option<String> {
     Some(hex::encode(hash.finalize().into_bytes()))
 }
 
-/// Reads at most `limit` bytes of a file. Returns `None` if the file does not exist.
+/// Reads at most `limit` bytes from a file. Returns `None` if the file does not exist.
 fn read(file: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     match File::open(file).and_then(|file| file.take(limit).read_to_end(&mut content)) {

@@ -27,7 +27,8 @@ use crate::pulumi::project::Project;
 use crate::rpc::proto;
 use crate::rpc::protocol::settings_digest;
 
-/// Identity of this agent, to which a run is bound.
+/// Identity of this agent. A request to run an operation contains the identity of the agent that must run the
+/// operation.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub pod_uid: String,
@@ -48,9 +49,9 @@ pub struct Operations {
     open: Mutex<Option<RunningOperation>>,
     /// Time between the graceful and the forced cancellation of a run.
     cancellation_grace: Duration,
-    /// Time at which the agent cancels a run forcefully. Set when the pod is being terminated.
+    /// Time of the forced cancellation of a run after the termination of the pod, or `None` before the termination.
     forced_at: Mutex<Option<Instant>>,
-    /// Name of the selected stack. Commands that users run in the pod apply to this stack.
+    /// Name of the stack that the CLI has selected, to which the commands of users in the pod apply.
     selected: Arc<Mutex<Option<String>>>,
     last_login: LastLogin,
 }
@@ -59,9 +60,9 @@ pub struct Operations {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     Begun,
-    /// The operation is already known.
+    /// The operation is already in the journal, or another call is starting it.
     Known,
-    /// The operation cannot start now, for the given reason, and is not in the journal.
+    /// The operation cannot start now for this reason, and is not in the journal.
     Held(String),
 }
 
@@ -99,8 +100,8 @@ impl Operations {
         }
     }
 
-    /// Ends the operations that a previous agent left unfinished, and records them as interrupted. This agent cannot
-    /// wait for their processes, because they are not its children.
+    /// Ends the processes of the operations that a previous agent left unfinished, and records these operations as
+    /// interrupted. This agent cannot wait for the processes, because they are not its children.
     pub async fn recover(&self) -> Result<(), Refusal> {
         self.journal.forget_unfinished_of_other_pods(&self.identity.pod_uid);
         for record in self.journal.unfinished() {
@@ -128,8 +129,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Starts an operation unless it is already in the journal or a user has an interactive session. `config_inputs` is
-    /// the keyed hash of the configuration files that the operation reads.
+    /// Starts an operation, unless the operation is already in the journal or a user has an interactive session.
+    /// `config_inputs` is the keyed hash of the configuration files for the operation.
     pub fn run(self: &Arc<Self>, request: proto::RunRequest, config_inputs: String) -> Result<Admission, Refusal> {
         journal::validate_id(&request.id).map_err(|error| Refusal::Invalid(error.to_string()))?;
         if self.knows(&request)? {
@@ -137,13 +138,13 @@ impl Operations {
         }
         let parameters = OperationRequest::of(&request)?;
         self.refuse_other_agent(&request)?;
-        // Creates the token before it acquires the lock. The shutdown waits for every holder of a token, and therefore
-        // also for this operation.
+        // Creates the token before it acquires the lock. The shutdown waits until all tokens are dropped, and therefore
+        // waits for this operation.
         let token = self.tasks.token();
-        // Two controllers can briefly both be the leader and start the same operation simultaneously. If the other call
-        // fails, the operation is not in the journal, and this caller retries.
+        // Two controllers can both be the leader for a short time, and start the same operation simultaneously. If the
+        // other call fails, the operation is not in the journal, and this caller tries again.
         let Some(guard) = self.workspace_lock.lock_for_operation(&request.id)? else { return Ok(Admission::Known) };
-        // The operation may have started and ended since the first check of the journal.
+        // Another call can have started and finished the operation since the first check of the journal.
         if self.knows(&request)? {
             return Ok(Admission::Known);
         }
@@ -162,7 +163,8 @@ impl Operations {
         }
         let (cancel_request, _) = watch::channel(CancelRequest::default());
         let record = self.begin(&request, &desired, &environment, &cancel_request)?;
-        // The termination of the pod can begin after this call acquires the lock and before it registers the operation.
+        // The termination of the pod can begin after this call has acquired the lock, but before it registers the
+        // operation.
         self.cancel_if_terminated();
         let select = *lock(&self.selected) != Some(desired.stack.clone());
         let login =
@@ -207,14 +209,17 @@ impl Operations {
         RunPolicies::new(parameters.kind, &desired.policy_packs, directory_of, environment)
     }
 
-    /// Returns whether an operation is in the journal. Returns an error if the operation in the journal differs from
-    /// the request.
+    /// Returns whether an operation is in the journal.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the operation in the journal differs from the request.
     fn knows(&self, request: &proto::RunRequest) -> Result<bool, Refusal> {
         let Some(record) = self.journal.find(&request.id) else { return Ok(false) };
         check_same_content(&record, request).map(|()| true)
     }
 
-    /// Registers an operation as the running operation and writes it to the journal.
+    /// Registers an operation as the running operation, and writes it to the journal.
     fn begin(
         &self,
         request: &proto::RunRequest,
@@ -222,8 +227,7 @@ impl Operations {
         environment: &Environment,
         cancel_request: &watch::Sender<CancelRequest>,
     ) -> Result<Arc<JournalRecord>, Refusal> {
-        // Set before the operation is written to the journal, because clients can cancel an operation that is in the
-        // journal.
+        // Registers the operation first, because clients can cancel an operation as soon as it is in the journal.
         *lock(&self.open) = Some(RunningOperation { id: request.id.clone(), cancel_request: cancel_request.clone() });
         self.journal.begin(self.journal_request(request, desired, environment)).map_err(|error| {
             *lock(&self.open) = None;
@@ -243,7 +247,7 @@ impl Operations {
         let result = match AssertUnwindSafe(run.execute()).catch_unwind().await {
             Ok(result) => result,
             Err(_) => {
-                // The panic has already been logged.
+                // The panic is already in the log.
                 run.end_processes().await;
                 let message =
                     "internal error in the agent: the run was interrupted; no process of the run is left".to_owned();
@@ -256,15 +260,15 @@ impl Operations {
             *lock(&self.selected) = Some(run.desired.stack.clone());
         }
         tracing::info!(operation = request.id, update = request.name, outcome = ?result.outcome(), "operation ended");
-        // Releases the lock before the result is visible, so that a client that receives the result can start the next
-        // operation immediately.
+        // Releases the lock before the result becomes visible, so that a client that receives the result can start the
+        // next operation immediately.
         *lock(&self.open) = None;
         drop(guard);
         self.journal.finish(&run.record, result);
     }
 
-    /// Cancels an operation: gracefully on the first call, and forcefully on the second call or when the time for the
-    /// graceful cancellation has passed. Does nothing if the operation has ended.
+    /// Handles a `Cancel` call. The first call cancels the operation gracefully. The second call, or the end of the
+    /// grace period of the cancellation, cancels the operation forcefully. Has no effect if the operation has ended.
     pub fn cancel(&self, id: &str) -> Result<(), Refusal> {
         if self.journal.find(id).is_none() {
             return Err(Refusal::UnknownOperation(id.to_owned()));
@@ -276,8 +280,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Rejects new operations and sources. Cancels the running operation gracefully, and forcefully after the time for
-    /// the graceful cancellation.
+    /// Rejects new operations and sources. Cancels the running operation gracefully, and forcefully after the grace
+    /// period of the cancellation.
     pub fn terminate(&self) {
         *lock(&self.forced_at) = Some(Instant::now() + self.cancellation_grace);
         self.workspace_lock.terminate();
@@ -355,8 +359,8 @@ impl Operations {
     }
 }
 
-/// Returns a result with the project and the state backend of the request, for a run that did not report them. The
-/// controller needs both to determine the stack whose resources the run has changed.
+/// Returns a result with the project and the state backend of the request, for a run that has not reported them. From
+/// these values, the controller determines the stack whose resources the run has changed.
 fn result_with_stack_of(request: &Request) -> proto::Result {
     let runtime = request.runtime.clone().unwrap_or_default();
     let project = request.project.clone().map(|name| proto::Project { name, runtime });

@@ -1,5 +1,4 @@
-//! Copies each line of the output of the CLI to the log of the pod, keeps the last lines for messages, and reads the
-//! event log.
+//! Copies the output of the CLI to the log of the pod, keeps the last lines for messages, and reads the event log.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,12 +15,12 @@ use crate::pulumi::console;
 use crate::pulumi::events::{EngineEvent, EventError, LineSplitter};
 use crate::pulumi::failure::plan;
 
-/// Maximum length of a line in bytes. Longer lines are split.
+/// Maximum length of a line in bytes. The agent splits longer lines.
 const MAX_LINE: usize = 64 * 1024;
-/// Maximum size in bytes of the output that a [`Tail`] keeps.
+/// Maximum size of the output that a [`Tail`] keeps, in bytes.
 const TAIL: usize = 64 * 1024;
 const READ_SIZE: usize = 64 * 1024;
-/// Text in place of an output that can contain secret values.
+/// Text that replaces output with possible secret values.
 const HIDDEN: &str = " (the rest of the output is hidden, because it can contain secrets)";
 
 /// Format of the lines in the log of the pod.
@@ -30,11 +29,11 @@ pub struct PodLog {
     /// Prefix of each line: the name of the Update.
     pub name: String,
     pub redactor: Redactor,
-    /// Transcript that also receives each line. `None` outside of a run.
+    /// Transcript that also receives each line, or `None` outside of a run.
     pub transcript: Option<Arc<Transcript>>,
 }
 
-/// The last lines of an output, without colors and secrets.
+/// Last lines of an output, without colors and secrets.
 #[derive(Debug, Default)]
 pub struct Tail {
     lines: VecDeque<Line>,
@@ -67,8 +66,8 @@ impl Tail {
     }
 }
 
-/// Returns the last `count` lines of all outputs, without blank lines and lines about the plan file, in the order in
-/// which the agent read them.
+/// Returns the last `count` lines of all outputs, in the order in which the agent read the lines. Omits blank lines and
+/// lines about the plan file.
 pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -> String {
     let is_useful = |line: &&Line| !line.text.trim().is_empty() && !console::is_about_plan_file(&line.text);
     let lines = tails.into_iter().flat_map(|tail| &tail.lines).filter(is_useful);
@@ -78,8 +77,8 @@ pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -
     last.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// Copies an output to the log of the pod until the output ends, and calls `see` with each line. Treats a read error as
-/// the end of the output.
+/// Copies an output to the log of the pod until the output ends, and calls `see` with each line. A read error is
+/// handled as the end of the output.
 pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, see: impl FnMut(&str)) -> Tail {
     copy_to(output, log, tokio::io::stdout(), see).await
 }
@@ -100,7 +99,7 @@ async fn copy_to(
         if end == End::Output && line.is_empty() {
             break;
         }
-        // A secret can span two pieces of a long line. Bytes that may be the start of a secret are therefore kept for
+        // A secret can span two pieces of a long line. Bytes that may be the start of a secret therefore become part of
         // the next piece.
         let printable_len = if end == End::Piece { log.redactor.printable_len(&line) } else { line.len() };
         let printable_len = if printable_len == 0 { line.len() } else { printable_len };
@@ -116,7 +115,7 @@ async fn copy_to(
             [&mut printed, &mut kept].into_iter().for_each(|line| line.push_str(HIDDEN));
         }
         let printed = format!("{}: {printed}\n", log.name);
-        // A write error must not stop the run.
+        // Ignores write errors, because they must not stop the run.
         let _ = to.write_all(printed.as_bytes()).await;
         // Flushes all available lines together, because a flush of each line would slow down a program that prints
         // millions of lines.
@@ -133,14 +132,14 @@ async fn copy_to(
     tail
 }
 
-/// Returns whether a line contains the start, but not the end, of a value that deviates from a plan. The CLI prints these
-/// values in plain text, even if they are secret, and does not mark their ends.
+/// Returns whether a line contains the start of a value that deviates from a plan, but not the end of the value. The
+/// CLI prints such a value in plain text, even if the value is secret, and does not mark its end.
 fn has_open_value(line: &str) -> bool {
     !plan::without_values(&console::without_colors(line)).1
 }
 
 /// Returns a redacted line in two forms: with colors for the log, and without colors for [`Tail`]. If color codes split
-/// a secret, neither form has colors.
+/// a secret, both forms are without colors.
 fn without_secrets(line: &str, redactor: &Redactor) -> (String, String) {
     let printed = redactor.redact(line);
     if !line.contains(['\u{1b}', '<']) {
@@ -150,7 +149,7 @@ fn without_secrets(line: &str, redactor: &Redactor) -> (String, String) {
     if console::without_colors(&printed) == kept { (printed, kept) } else { (kept.clone(), kept) }
 }
 
-/// Reason for the end of a read.
+/// Reason why a read has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Line,
@@ -159,7 +158,7 @@ enum End {
     Output,
 }
 
-/// Reads until the line or the output ends, or until the line has the maximum length.
+/// Reads until the end of the line, the end of the output, or the maximum length of a line.
 async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Vec<u8>) -> End {
     loop {
         let Ok(bytes) = reader.fill_buf().await else { return End::Output };
@@ -185,7 +184,7 @@ async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Ve
     }
 }
 
-/// Reader of the event log, a file that the CLI creates.
+/// Reader of the event log, which is a file that the CLI creates.
 pub struct EventLog {
     path: PathBuf,
     file: Option<File>,
@@ -197,13 +196,14 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Creates a reader that redacts all messages with `redactor`, and adds the redacted events to the transcript.
+    /// Creates a reader. The reader redacts all messages with `redactor`, and adds the redacted events to the
+    /// transcript.
     pub fn new(path: PathBuf, redactor: Redactor, transcript: Arc<Transcript>) -> Self {
         let (splitter, buffer) = (LineSplitter::default(), vec![0; READ_SIZE]);
         EventLog { path, file: None, splitter, buffer, malformed: 0, redactor, transcript }
     }
 
-    /// Returns the events in the next chunk of the file, or an empty list if the file has no new events.
+    /// Returns the events from the next chunk of the file, or an empty list if the file contains no new events.
     pub fn read(&mut self) -> io::Result<Vec<EngineEvent>> {
         if self.file.is_none() {
             match File::open(&self.path) {
@@ -234,7 +234,8 @@ impl EventLog {
     }
 }
 
-/// Logs only the first malformed line, because the program of a tenant can write to the file and could flood the log.
+/// Logs only the first malformed line. The program of a tenant can write to the event log, and could otherwise flood
+/// the log of the pod.
 fn warn_once(malformed: &mut usize, error: &EventError) {
     if *malformed == 0 {
         tracing::warn!(%error, "ignoring malformed lines of the event log");
@@ -246,7 +247,7 @@ fn warn_once(malformed: &mut usize, error: &EventError) {
 mod tests {
     use super::*;
 
-    /// Copies `output`. Returns the lines that `see` receives, the printed text and the kept lines.
+    /// Copies `output`, and returns the lines that `see` receives, the printed text and the kept lines.
     async fn lines_of(output: &[u8]) -> (Vec<String>, String, Tail) {
         let log = PodLog { name: "update".into(), redactor: Redactor::new(["hunter22"]), transcript: None };
         let mut seen = Vec::new();

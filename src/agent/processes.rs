@@ -14,39 +14,39 @@ use tokio::time::{Instant, sleep};
 
 use super::resource_limits::{Failures, RETRY_INTERVAL};
 
-/// Environment variable with the ID of the operation, set for every process of a run. Identifies processes that have
-/// created their own process session.
+/// Environment variable with the ID of the operation. The agent sets the variable for every process of a run, and finds
+/// processes that have created their own process session by this variable.
 pub const MARKER: &str = "PULUMI_CONTROLLER_OPERATION";
 
 /// Resource limit that marks the processes of a run: the CPU time under a real-time scheduler, in microseconds. A
 /// descendant inherits the limit even if it creates its own process session and clears its environment, and programs
-/// rarely change this limit. Processes that a user starts in the container do not have the limit. The value is too high
-/// to restrict a process.
+/// rarely change this limit. The value is too high to restrict a process. Processes that a user starts in the container
+/// do not have this limit.
 const LIMIT: Resource = Resource::Rttime;
 /// Name of the limit in `/proc/<pid>/limits`.
 const LIMIT_NAME: &str = "Max realtime timeout";
-/// Upper bits of the limit. They identify the value as a mark. The lower bits identify the operation.
+/// Upper bits of the limit, which identify the value as a mark. The lower bits identify the operation.
 const MARKED: u64 = 0x5043 << OPERATION_BITS;
 const OPERATION_BITS: u32 = 44;
 
-/// Time for which the remaining processes of the run can exit on their own after the CLI has exited, before the agent
-/// sends SIGTERM.
+/// Delay before the SIGTERM for the remaining processes of a run. The delay starts when the CLI has exited, and allows
+/// the remaining processes to exit on their own.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
-/// Time between SIGTERM and SIGKILL.
+/// Delay between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 /// Interval at which the agent repeats SIGKILL and logs the remaining processes.
 const KILL_INTERVAL: Duration = Duration::from_secs(10);
 /// Name of the operation in log messages.
 const LIST_PROCESSES: &str = "list the processes of a run";
-/// Exit code of shells for a program that cannot be started.
+/// Exit code with which a shell reports that it could not start a program.
 const NOT_STARTED: u8 = 127;
 
 /// A process that has not exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
-    /// The first 15 bytes of the name of the program.
+    /// First 15 bytes of the name of the program.
     pub name: String,
     pub session: u32,
     /// Start time in kernel ticks since the boot of the node.
@@ -68,8 +68,8 @@ pub fn living() -> io::Result<Vec<Process>> {
     Ok(processes)
 }
 
-/// Reads a file of a process. Returns `None` if the process has exited or runs as another user. All other errors must
-/// not hide a process, for example if the agent has no free file descriptor.
+/// Reads a file of a process. Returns `None` if the process has exited or runs as another user. Returns all other
+/// errors, because a process must not remain hidden, for example if the agent has no free file descriptor.
 fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match std::fs::read(path) {
         Ok(content) => Ok(Some(content)),
@@ -104,20 +104,20 @@ pub fn working_directory(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/cwd")).ok()
 }
 
-/// Returns the ID of the process space, which combines the boot ID and the PID namespace. Process IDs are valid only
-/// within one process space.
+/// Returns the ID of the process space, which consists of the boot ID and the PID namespace. A process ID is valid only
+/// within a process space.
 pub fn process_space() -> io::Result<String> {
     let namespace = std::fs::read_link("/proc/self/ns/pid")?;
     Ok(format!("{} {}", boot_id()?, namespace.display()))
 }
 
-/// Returns the boot ID. The kernel generates a random ID at each boot of the node.
+/// Returns the boot ID, which the kernel generates randomly at each boot of the node.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Marks this process and its future descendants as processes of the operation. If this fails, the process session and
-/// the environment still identify these processes.
+/// Marks this process and its future descendants as processes of the operation. Without the mark, the agent can still
+/// identify these processes by their process session and environment.
 fn mark(operation: &str) -> io::Result<()> {
     let mut limit = rustix::process::getrlimit(LIMIT);
     limit.current = Some(limit_of(operation));
@@ -130,13 +130,13 @@ fn limit_of(operation: &str) -> u64 {
     MARKED | (first & ((1 << OPERATION_BITS) - 1))
 }
 
-/// Returns whether a process is part of an operation, including operations of other agents.
+/// Returns whether a process belongs to an operation of this agent or of another agent.
 pub fn belongs_to_operation(pid: u32) -> io::Result<bool> {
     let is_limited = limit(pid)?.is_some_and(|limit| limit >> OPERATION_BITS == MARKED >> OPERATION_BITS);
     Ok(is_limited || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))?)
 }
 
-/// The processes of one run or installation.
+/// The processes of a run or an installation.
 #[derive(Clone, Debug)]
 pub struct RunProcesses {
     operation: String,
@@ -148,7 +148,7 @@ impl RunProcesses {
         RunProcesses { operation: operation.to_owned(), sessions }
     }
 
-    /// Returns the processes that are in a process session of the run or are marked with the operation.
+    /// Returns the processes that belong to a process session of the run, or that have the mark of the operation.
     pub fn living(&self) -> io::Result<Vec<Process>> {
         let own = std::process::id();
         let mut found = Vec::new();
@@ -168,8 +168,8 @@ impl RunProcesses {
         Ok(())
     }
 
-    /// Sends SIGKILL to all processes of the run. Retries if the processes cannot be listed, and exits the agent if this
-    /// fails permanently.
+    /// Sends SIGKILL to all processes of the run. If the agent cannot list the processes, the function retries, and
+    /// terminates the agent after too many failures.
     pub async fn kill(&self) {
         let mut failures = Failures::default();
         while let Err(error) = self.signal(Signal::KILL) {
@@ -178,8 +178,8 @@ impl RunProcesses {
         }
     }
 
-    /// Waits until all processes of the run have exited. Retries if the processes cannot be listed, and exits the agent
-    /// if this fails permanently, because the agent must not report a result while a process is alive.
+    /// Waits until all processes of the run have exited. If the agent cannot list the processes, the function retries,
+    /// and terminates the agent after too many failures. The agent must not report a result while a process is running.
     pub async fn end(&self) {
         let mut failures = Failures::default();
         while let Err(error) = self.try_end().await {
@@ -188,8 +188,8 @@ impl RunProcesses {
         }
     }
 
-    /// Waits until all processes of the run have exited: first without a signal, then after SIGTERM, then with repeated
-    /// SIGKILLs. Waits without a timeout. Logs the remaining processes.
+    /// Waits until all processes of the run have exited: first without a signal, then after a SIGTERM, and finally with
+    /// repeated SIGKILLs. Has no timeout, but logs the remaining processes.
     async fn try_end(&self) -> io::Result<()> {
         if self.exited_within(SETTLE_TIME).await? {
             return Ok(());
@@ -208,7 +208,7 @@ impl RunProcesses {
         }
     }
 
-    /// Returns whether all processes exit within `limit`. Requires two consecutive checks without a process, because
+    /// Returns whether all processes exit within `limit`. Requires two consecutive checks that find no process, because
     /// the environment of a process is empty during `execve`, and `/proc` lists a new process with a delay.
     async fn exited_within(&self, limit: Duration) -> io::Result<bool> {
         let end = Instant::now() + limit;
@@ -227,7 +227,7 @@ impl RunProcesses {
     }
 }
 
-/// Sends a signal to a process. Ignores errors, because the process may have exited.
+/// Sends a signal to a process. Ignores errors, because the process may have exited already.
 pub fn send(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, signal);
@@ -244,7 +244,7 @@ fn has_variable(pid: u32, is_meant: impl Fn(&[u8]) -> bool) -> io::Result<bool> 
     Ok(environment.split(|byte| *byte == 0).any(is_meant))
 }
 
-/// Returns the value of [`LIMIT`] for a process, which is a mark if its upper bits are those of [`MARKED`].
+/// Returns the value of [`LIMIT`] for a process. The value is a mark if its upper bits equal those of [`MARKED`].
 fn limit(pid: u32) -> io::Result<Option<u64>> {
     let limits = read_file(Path::new(&format!("/proc/{pid}/limits")))?.unwrap_or_default();
     Ok(parse_limit(&String::from_utf8_lossy(&limits)))
@@ -255,9 +255,9 @@ fn parse_limit(limits: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Runs the `launch` role, which prepares a process of a run: creates a process session, sets the mark of the operation
-/// and executes the program. The session ID equals the process ID, and descendants inherit the session and the mark.
-/// Returns only if the program cannot be started.
+/// Runs the `launch` role, which starts a process of a run: creates a process session, sets the mark of the operation
+/// and executes the program. The ID of the session equals the process ID, and descendants inherit the session and the
+/// mark. Returns only if the program cannot be started.
 pub fn launch(command: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = command.split_first() else {
         eprintln!("error: missing program; usage: launch -- PROGRAM ARGUMENTS");
@@ -271,7 +271,7 @@ pub fn launch(command: &[OsString]) -> ExitCode {
     if let Some(operation) = std::env::var_os(MARKER)
         && let Err(error) = mark(&operation.to_string_lossy())
     {
-        // Not fatal: the process session and the environment also identify the process.
+        // Not a fatal error: the process session and the environment also identify the process.
         eprintln!("warning: failed to mark {} as a process of the operation: {error}", program.to_string_lossy());
     }
     let error = Command::new(program).args(arguments).exec();
@@ -328,7 +328,7 @@ mod tests {
             .spawn()
             .unwrap();
         let run_processes = RunProcesses::new(&operation, Vec::new());
-        // During `execve`, the environment of the process is unreadable, and the process cannot be found.
+        // During `execve`, the environment of the process is unreadable, so the first checks may not find the process.
         let found = async {
             while run_processes.living().unwrap().is_empty() {
                 tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Redacts secret values in output: as plain text, in base64 encoding and with JSON escapes. In the output of a run that
+//! Redacts secret values in output, including their base64 encodings and JSON escapes. In the output of a run that
 //! follows a plan, also redacts the values of properties that deviate from the plan.
 
 use std::sync::Arc;
@@ -10,28 +10,27 @@ use zeroize::Zeroizing;
 use crate::pulumi::failure::plan;
 
 const REPLACEMENT: &str = "[secret]";
-/// Minimum length in bytes of a value that the agent redacts. A shorter value can also occur in unrelated text, where
+/// Minimum length of a value that the agent redacts, in bytes. A shorter value often occurs in unrelated text, in which
 /// the text around the replacement would reveal the value.
 const MIN_LENGTH: usize = 4;
-/// Minimum length in characters of an encoded value inside the base64 encoding of a longer text. Shorter encodings are
-/// not redacted.
+/// Minimum number of characters that encode a value within a longer base64 text. The agent does not redact fewer
+/// characters.
 const MIN_INNER: usize = 8;
-/// Number of bytes in a group, which base64 encodes as four characters.
+/// Number of bytes in a group. Base64 encodes a group as four characters.
 const GROUP: usize = 3;
 
-/// The set of values to redact. Cheap to clone.
+/// Set of values to redact. A clone is cheap.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// Values in descending order of length, so that a long value is replaced before the shorter values that it
-    /// contains.
+    /// Values in descending order of their length, because a long value can contain shorter values.
     values: Arc<Vec<Zeroizing<String>>>,
     /// Whether the text can contain values of properties that deviate from a plan.
     has_plan_values: bool,
 }
 
 impl Redactor {
-    /// Creates a redactor for these values and for each of their lines, because programs can print a value line by
-    /// line.
+    /// Creates a redactor for these values and for each line of them, because programs can print the lines of a value
+    /// separately.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
         let mut values: Vec<Zeroizing<String>> = Vec::new();
         for secret in secrets {
@@ -49,7 +48,7 @@ impl Redactor {
         Redactor { values: Arc::new(values), has_plan_values: false }
     }
 
-    /// Returns a redactor that also removes the values of properties that deviate from a plan. The CLI prints these
+    /// Returns a redactor that also redacts the values of properties that deviate from a plan. The CLI prints these
     /// values in plain text, even if they are secret.
     pub fn without_plan_values(self) -> Self {
         Redactor { has_plan_values: true, ..self }
@@ -60,7 +59,7 @@ impl Redactor {
         self.has_plan_values
     }
 
-    /// Returns the text with all values replaced.
+    /// Returns the text with a replacement for each value.
     pub fn redact(&self, text: &str) -> String {
         let mut redacted = if self.has_plan_values { plan::without_values(text).0 } else { text.to_owned() };
         for value in self.values.iter() {
@@ -71,7 +70,7 @@ impl Redactor {
         redacted
     }
 
-    /// Returns the number of bytes of an incomplete text that the caller can print. The remaining bytes may be the
+    /// Returns the number of bytes of an incomplete text that the caller can print now. The remaining bytes may be the
     /// start of a value.
     pub fn printable_len(&self, text: &[u8]) -> usize {
         let uncertain = self.values.iter().filter_map(|value| partial_match_len(text, value.as_bytes()));
@@ -79,7 +78,7 @@ impl Redactor {
     }
 }
 
-/// Returns a value in all encodings that the agent redacts.
+/// Returns all encodings of a value that the agent redacts.
 fn encodings(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
     let base64 = [STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD].map(|engine| engine.encode(value));
     let inner = (0..GROUP)
@@ -87,9 +86,9 @@ fn encodings(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
     base64.into_iter().chain(inner.flatten()).chain(json_escaped(value)).map(Zeroizing::new)
 }
 
-/// Returns the characters that encode a value inside a longer base64 text, for example a password in a basic
-/// authentication header. `offset` is the position of the value within a group of three bytes. Omits characters that
-/// also depend on the text around the value.
+/// Returns the characters that encode a value within a longer base64 text, for example a password in a basic
+/// authentication header. `offset` is the position of the value in its first group of three bytes. Omits characters
+/// that also depend on the text around the value.
 fn base64_inside(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     let skipped = (GROUP - offset) % GROUP;
     let whole = value.as_bytes().get(skipped..)?;
@@ -97,8 +96,8 @@ fn base64_inside(engine: &impl Engine, value: &str, offset: usize) -> Option<Str
     Some(engine.encode(groups)).filter(|inner| inner.len() >= MIN_INNER)
 }
 
-/// Returns the escaped forms of a value in a JSON string: the form of most programs, and the form of Go programs such
-/// as the CLI. Omits forms that are equal to the value.
+/// Returns the escaped forms of a value in a JSON string, as written by most programs and by Go programs such as the
+/// CLI. Omits forms that equal the value.
 fn json_escaped(value: &str) -> impl Iterator<Item = String> {
     let quoted = serde_json::to_string(value).unwrap_or_default();
     let plain = quoted.trim_start_matches('"').strip_suffix('"').unwrap_or_default().to_owned();

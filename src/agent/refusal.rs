@@ -1,13 +1,13 @@
-//! Reasons why the agent rejects a call, with their gRPC status codes.
+//! Errors with which the agent rejects calls, and their gRPC status codes.
 
 use std::io;
 
 use tonic::{Code, Status};
 
-/// Reason for a rejected call, with a message for users.
+/// Reason why the agent rejects a call, with a message for users.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The call itself is invalid, so a retry fails, too.
+    /// The call is invalid, so a retry fails in the same way.
     #[error("{0}")]
     Invalid(String),
     /// The pod is not in the state that the call requires.
@@ -15,7 +15,7 @@ pub enum Refusal {
     Precondition(String),
     #[error("operation {0} not found in the journal")]
     UnknownOperation(String),
-    /// The size or the digest of the received source differs from the header.
+    /// The size or the digest of the received source differs from the value in the header.
     #[error("{0}")]
     DataLoss(String),
     #[error("{0}")]
@@ -25,7 +25,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns a conversion for `map_err` after a failed system call.
+    /// Returns a function for `map_err` that converts the error of a system call.
     pub fn system(action: impl Into<String>) -> impl FnOnce(io::Error) -> Refusal {
         let action = action.into();
         move |source| Refusal::System { action, source }

@@ -1,5 +1,5 @@
-//! Recovery from lowered resource limits. A program runs as the same user as the agent, so it can lower the limits of
-//! the agent with `prlimit`, for example to zero open files.
+//! Recovery after a program has lowered the resource limits of the agent. A program runs as the same user as the agent,
+//! so it can change these limits with `prlimit`, for example to zero open files.
 
 use std::io;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Interval between two attempts of a failed operation.
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Number of consecutive failures after which the agent exits, which corresponds to 10 s.
+/// Number of consecutive failures at which the agent exits, after about 10 s.
 const MAX_FAILURES: u32 = 50;
-/// Exit code of the agent (`EX_OSERR` of sysexits.h).
+/// Exit code of the agent, which equals `EX_OSERR` in `sysexits.h`.
 const EXIT_CODE: i32 = 71;
 
-/// Consecutive failures of an operation without which the agent cannot work.
+/// Consecutive failures of an operation that the agent requires.
 #[derive(Debug, Default)]
 pub struct Failures(u32);
 
 impl Failures {
-    /// Records a failure, and raises the limit of open files. After [`MAX_FAILURES`], exits the agent. The exit ends the
-    /// container with all its processes, and the next container has the original limits.
+    /// Records a failure, and raises the limit of open files. After [`MAX_FAILURES`], terminates the agent. The
+    /// container then ends with all its processes, and the next container has the original limits.
     pub fn record(&mut self, operation: &str, error: &io::Error) {
         self.0 += 1;
         tracing::warn!(operation, %error, failures = self.0, "the agent failed to perform a system operation");

@@ -3,13 +3,13 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 const GRACE_PERIOD: Duration = Duration::from_secs(60);
 
-/// Returns the sent signals with their times. All times are in seconds: `calls` are the times of `Cancel` calls,
-/// `began` is the time of the engine's first event.
+/// Returns the signals that the agent sends, with their times. All times are in seconds: `calls` are the times of
+/// `Cancel` calls, and `began` is the time of the first event of the engine.
 fn sent(calls: &[u32], began: Option<u32>) -> Vec<(u32, Step)> {
     sent_with(calls, began, |_, _, _| {})
 }
 
-/// Like [`sent`], but calls `observe` in each second.
+/// Does the same as [`sent`], and calls `observe` in each second.
 fn sent_with(calls: &[u32], began: Option<u32>, observe: impl Fn(&mut Cancellation, u32, Instant)) -> Vec<(u32, Step)> {
     let start = Instant::now();
     let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
@@ -39,14 +39,14 @@ fn a_cancellation_interrupts_the_cli_twice_and_then_kills_the_cli() {
         (&[5, 8][..], Some(1), vec![(5, Interrupt), (8, Interrupt), (38, Kill)]),
         (&[5, 8, 9, 10][..], Some(1), vec![(5, Interrupt), (8, Interrupt), (38, Kill)]),
         (&[1, 2][..], Some(4), vec![(4, Interrupt), (4, Interrupt), (34, Kill)]),
-        // The second SIGINT was sent automatically, so a further call changes nothing.
+        // The agent has already sent the second SIGINT, so the second call has no effect.
         (&[5, 70][..], Some(1), vec![(5, Interrupt), (65, Interrupt), (95, Kill)]),
     ] {
         assert_eq!(sent(calls, began), expected, "{calls:?} {began:?}");
     }
 }
 
-/// Returns the sent signals with their times, for an engine that has no resource operation in flight during `idle`. All
+/// Returns the signals that the agent sends to an engine without a resource operation in flight during `idle`. All
 /// times are in seconds.
 fn sent_while_idle(idle: &std::ops::Range<u32>, calls: &[u32]) -> Vec<(u32, Step)> {
     sent_with(calls, Some(0), |cancellation, second, now| cancellation.observe_operations(!idle.contains(&second), now))
@@ -93,7 +93,8 @@ fn a_later_cause_does_not_revert_an_earlier_cancellation() {
         (vec![ask, ask], Cause::Requested, later(1)),
         (vec![ask, ask, terminate], Cause::Requested, later(1)),
         (vec![terminate], Cause::Terminated, later(400)),
-        // Only `Cancel` calls are counted, so the first call after a termination cancels gracefully.
+        // A termination is not a `Cancel` call. The first call after a termination therefore cancels the run
+        // gracefully.
         (vec![terminate, ask], Cause::Terminated, later(61)),
         (vec![terminate, ask, ask], Cause::Terminated, later(2)),
         (vec![late, ask], timeout, later(60)),

@@ -47,7 +47,7 @@ fn go_caches_are_on_the_share_volume_unless_the_user_sets_their_paths() {
 fn every_mounted_secret_is_redacted_even_if_unused() {
     let directory = tempfile::tempdir().unwrap();
     let secret = directory.path().join("secrets/aws");
-    // The same layout as a mount of the kubelet, which links the keys into a directory that it replaces atomically.
+    // The kubelet links the keys into a directory, which it replaces atomically.
     std::fs::create_dir_all(secret.join("..2026")).unwrap();
     std::fs::write(secret.join("..2026/key"), "inherited-value").unwrap();
     std::fs::write(secret.join("..2026/large"), "x".repeat(65 * 1024)).unwrap();
@@ -88,8 +88,7 @@ fn the_default_access_token_applies_unless_another_source_sets_the_variable() {
 fn a_missing_secret_and_a_missing_key_cause_different_errors() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
-    // The same layout as a mount of the kubelet, which leaves the directory of an optional Secret empty until the
-    // Secret exists.
+    // The kubelet leaves the directory of an optional Secret empty until the Secret exists.
     for secret in ["absent", "present/..2026"] {
         std::fs::create_dir_all(layout.secrets().join(secret)).unwrap();
     }

@@ -11,8 +11,8 @@ pub fn existing_directories(source: &Path, paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().filter(|path| is_directory(&source.join(path))).cloned().collect()
 }
 
-/// Moves directories from one source to another. Skips directories that already exist in the target, so that a repeated
-/// call after a crash succeeds.
+/// Moves directories from one source to another. Skips directories that already exist in the target, so that the agent
+/// can repeat the call after a crash.
 pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     for path in paths {
         let (from, to) = (from.join(path), to.join(path));
@@ -23,17 +23,17 @@ pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// Files that [`copy_all`] copies, and how.
+/// Selection of the files that [`copy_all`] copies, and the way in which it copies them.
 #[derive(Clone, Copy)]
 pub struct Copying {
-    /// Whether files of packages become hard links, because a copy of thousands of files can take longer than an
-    /// installation. See [`is_package_file`].
+    /// Whether to create hard links to the files of packages, because a copy of thousands of files can take longer than
+    /// an installation. See [`is_package_file`].
     pub links: bool,
-    /// Returns whether to copy a file or a directory, by its path in the copied directory.
+    /// Returns whether to copy the file or directory with this path, relative to the copied directory.
     pub selects: fn(&Path) -> bool,
 }
 
-/// Copies directories from one source to another. Removes all copies after an error.
+/// Copies directories from one source to another. After an error, removes all copies.
 pub fn copy_all(
     from: &Path,
     to: &Path,
@@ -52,15 +52,15 @@ pub fn remove_all(source: &Path, paths: &[PathBuf]) -> io::Result<()> {
     paths.iter().try_for_each(|path| durable::remove(&source.join(path)))
 }
 
-/// Returns whether the path is a directory. Returns `false` for a symbolic link to a directory.
+/// Returns whether the path is a directory. A symbolic link is not a directory.
 pub(super) fn is_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
-/// Copies a directory with its modes, modification times and symbolic links. Python and npm use modification times to
-/// detect outdated files.
+/// Copies a directory with its modes, modification times and symbolic links. Python and npm detect outdated files by
+/// their modification times.
 fn copy(from: &Path, to: &Path, copying: Copying, is_stopped: &impl Fn() -> bool) -> io::Result<()> {
-    // Iterative, because recursion into a deep tree would overflow the stack of the thread.
+    // Avoids recursion, because a deep tree would overflow the stack of the thread.
     let mut pending = vec![PathBuf::new()];
     let mut directories = Vec::new();
     while let Some(inner) = pending.pop() {
@@ -87,8 +87,8 @@ fn copy(from: &Path, to: &Path, copying: Copying, is_stopped: &impl Fn() -> bool
         }
         directories.push(inner);
     }
-    // Sets modes and times only after all entries are copied, innermost directories first. A new entry changes the
-    // modification time of its directory, and the mode of a directory can forbid new entries.
+    // Sets modes and times after the function has copied all entries, innermost directories first. A new entry changes
+    // the modification time of its directory, and the mode of a directory can forbid new entries.
     for inner in directories.iter().rev() {
         let metadata = fs::metadata(from.join(inner))?;
         let directory = File::open(to.join(inner))?;
@@ -101,12 +101,12 @@ fn copy(from: &Path, to: &Path, copying: Copying, is_stopped: &impl Fn() -> bool
 /// Returns whether a file is part of an installed package. `path` is relative to the directory of the dependencies,
 /// such as `node_modules` or `venv`.
 ///
-/// If the installation fails, the agent restores the previous source. A hard link to a file of the previous source is
-/// therefore safe only if nothing changes the file in place. Package managers and Python replace the files of packages
-/// instead of changing them in place. For this reason, pnpm and uv can install packages as hard links to their caches.
+/// If an installation fails, the agent restores the previous source. A hard link to a file of the previous source is
+/// therefore safe only if no program changes the file in place. Package managers and Python replace the files of
+/// packages instead of changing them in place, so pnpm and uv can also install packages as hard links to their caches.
 /// Package managers and Python change other files in place, for example `node_modules/.package-lock.json`,
-/// `venv/pyvenv.cfg` and `venv/bin/activate`. Scripts of a project, for example patch-package, can also change the
-/// files of packages in place.
+/// `venv/pyvenv.cfg` and `venv/bin/activate`. In addition, scripts of a project, for example patch-package, can change
+/// the files of packages in place.
 fn is_package_file(path: &Path) -> bool {
     let mut components = path.components().map(|component| component.as_os_str().to_string_lossy());
     let (Some(first), Some(_)) = (components.next(), components.next()) else { return false };

@@ -1,4 +1,4 @@
-//! Finds the packages that the files of a Go module import.
+//! Finds the imports of all Go files in a module.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::pulumi::install::{Files, ProjectInSource, go};
 
-/// Maximum number of directory entries in a module.
+/// Maximum number of files and directories in a module.
 const MAX_ENTRIES: usize = 20_000;
-/// Maximum number of bytes to read from one file. The import declarations are at the beginning of a file.
+/// Maximum number of bytes to read from a file. The import declarations are at the beginning of a file.
 const MAX_IMPORTS_BYTES: u64 = 256 * 1024;
 
 /// Returns the imports of all Go files in the module of a project. Returns an empty set if the project is not a Go

@@ -1,4 +1,4 @@
-//! Installs the dependencies of a project, or reuses the dependencies of the previous source or of other pods.
+//! Installs the dependencies of a project, or reuses dependencies from the previous source or from other pods.
 
 pub mod cache;
 pub mod carry;
@@ -28,7 +28,7 @@ use carry::is_directory;
 
 /// Timeout of an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Maximum size in bytes of an input file of the installation. Lock files of large projects have several megabytes.
+/// Maximum size of an input file of the installation in bytes. The lock file of a large project has several megabytes.
 const MAX_FILE: u64 = 32 * 1024 * 1024;
 
 /// Cause of a failed installation.
@@ -38,7 +38,7 @@ pub enum InstallError {
     Environment(#[from] Refusal),
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
-    /// The message contains the cause, taken from the redacted output, and advice.
+    /// Contains the cause, which comes from the redacted output, and advice.
     #[error("`pulumi install` failed: {0}")]
     Failed(String),
     /// The controller has requested another source, or the agent is shutting down. All processes of the installation
@@ -47,7 +47,7 @@ pub enum InstallError {
     Stopped,
 }
 
-/// Runs `pulumi install` in the directory of a project or of a policy pack, and copies the output to the log of the pod.
+/// Runs `pulumi install` in the directory of a project or policy pack, and copies the output to the log of the pod.
 ///
 /// The installation runs at the final path of the project, because virtual environments and links to local packages
 /// contain absolute paths.
@@ -83,17 +83,18 @@ pub async fn install(
     Err(InstallError::Failed(if message.is_empty() { ended.describe_exit() } else { message }))
 }
 
-/// Ends the processes of an installation that a previous agent started.
+/// Ends the processes of an installation that a previous agent has started.
 pub async fn end_leftover_processes(layout: &Layout) {
     RunProcesses::new(&operation(layout), Vec::new()).end().await;
 }
 
-/// Returns the ID that marks the processes of an installation. A workspace runs at most one installation at a time.
+/// Returns the ID that marks the processes of an installation. The ID is always the same, because a workspace runs at
+/// most one installation at a time.
 fn operation(layout: &Layout) -> String {
     format!("install-{}", layout.root().display())
 }
 
-/// Plans the installation for a project in an unpacked source. `cli` is the version of the CLI, or empty if the version
+/// Plans the installation of a project in an unpacked source. `cli` is the version of the CLI, or empty if the version
 /// is unknown.
 pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) -> InstallPlan {
     let project_in_source = ProjectInSource { project, directory: Path::new(directory.as_str()) };
@@ -116,7 +117,7 @@ pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) ->
         }
     };
     let mut plan = pulumi_install::plan(project_in_source, &files, &imports, cli);
-    // A directory that the new source itself contains is not taken from the previous source.
+    // If the new source already contains a directory, the agent does not move this directory from the previous source.
     plan.trees.retain(|path| {
         !exists(&tree.join(path)) && path.parent().is_none_or(|parent| is_directory(&tree.join(parent)))
     });
@@ -132,7 +133,7 @@ fn exists(path: &PathBuf) -> bool {
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
-        // `NotADirectory` means that a component of the path is a file.
+        // `NotADirectory` means that a parent in the path is a file.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
         }

@@ -1,12 +1,13 @@
-//! The journal of operations: requests, progress and results. The journal preserves the result of a run when clients
-//! disconnect and when the agent restarts.
+//! Journal of operations with their requests, progress and results. The journal preserves the result of a run if
+//! clients disconnect or the agent restarts.
 //!
 //! The directory `operations/<id>/` contains these files:
-//! - `request.json`: the request. The agent writes this file before the process starts.
-//! - `progress-<n>`: segments of the progress, which consist of length-delimited messages.
-//! - `transcript-<part>.gz`: the transcript for the history of runs. The agent writes these files before the result.
-//! - `result`: one message. The agent writes this file after all progress.
-//! - `acknowledged`: an empty file, which the agent writes when the controller has recorded the result.
+//! - `request.json`: the request. The agent writes this file before it starts the process.
+//! - `progress-<n>`: segments of the progress, which contain length-delimited messages.
+//! - `transcript-<part>.gz`: parts of the transcript for the run history. The agent writes these files before the
+//!   result.
+//! - `result`: the result as a single message. The agent writes this file after all progress.
+//! - `acknowledged`: an empty file. The agent writes this file when the controller has recorded the result.
 
 mod reader;
 mod record;
@@ -27,7 +28,7 @@ pub use record::{JournalRecord, Request, now};
 /// Maximum number of finished operations in the journal.
 const MAX_OPERATIONS_KEPT: usize = 5;
 const MAX_ID: usize = 64;
-/// File name extension that marks the directory of an unreadable operation.
+/// File name extension for the directory of an unreadable operation.
 const UNREADABLE_EXTENSION: &str = "unreadable";
 
 #[derive(Debug, thiserror::Error)]
@@ -44,16 +45,16 @@ pub enum JournalError {
     Read { path: PathBuf, source: io::Error },
 }
 
-/// All known operations.
+/// All operations in the journal.
 pub struct Journal {
     directory: PathBuf,
     records: Mutex<BTreeMap<String, Arc<JournalRecord>>>,
 }
 
 impl Journal {
-    /// Loads the operations of previous agents. Removes an operation without a request: its process has not started,
-    /// because the request is written first. Renames the directory of an operation with an unreadable request, so that
-    /// a user can inspect it.
+    /// Loads the operations of previous agents. Removes an operation without a request: the agent writes the request
+    /// first, so the process of this operation has not started. Renames the directory of an operation with an
+    /// unreadable request, so that a user can inspect the directory.
     pub fn open(directory: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Read { path: directory.to_owned(), source };
         let mut records = BTreeMap::new();
@@ -76,7 +77,7 @@ impl Journal {
                     mark_unreadable(&path)
                 }
             };
-            // Not fatal: the journal ignores the operation even if its directory remains.
+            // Not a fatal error: the journal ignores the operation even if its directory remains.
             if let Err(error) = cleared {
                 tracing::warn!(path = %path.display(), %error, "failed to clean up the journal");
             }
@@ -84,7 +85,7 @@ impl Journal {
         Ok(Journal { directory: directory.to_owned(), records: Mutex::new(records) })
     }
 
-    /// Writes a request durably. The process of the operation must not start before this call returns.
+    /// Writes a request durably. The caller must not start the process of the operation before this function returns.
     pub fn begin(&self, request: Request) -> Result<Arc<JournalRecord>, JournalError> {
         validate_id(&request.id)?;
         let id = request.id.clone();
@@ -117,9 +118,9 @@ impl Journal {
         self.records().values().filter(|record| record.result().is_none()).cloned().collect()
     }
 
-    /// Removes the operations without a result that were started in another pod with the same persistent volume. Their
-    /// processes can still be running in that pod, for example after a forced deletion of the pod. The controller therefore
-    /// determines their end from the state of that pod, not from this agent.
+    /// Removes the unfinished operations of other pods with the same persistent volume. The processes of such an
+    /// operation can still be running in the other pod, for example after a forced deletion. The controller therefore
+    /// reads the end of these operations from the state of the other pod, and not from this agent.
     pub fn forget_unfinished_of_other_pods(&self, pod_uid: &str) {
         for record in self.unfinished() {
             let Request { id, pod_uid: started_in, .. } = record.request();
@@ -134,14 +135,13 @@ impl Journal {
         }
     }
 
-    /// Returns the operations of a stack for which the journal contains a result. Such an operation has no running
-    /// process.
+    /// Returns the finished operations of a stack. A finished operation has a result, and no running process.
     pub fn finished(&self, stack: &str) -> Vec<Arc<JournalRecord>> {
         let is_meant = |record: &&Arc<JournalRecord>| record.request().stack == stack && record.result().is_some();
         self.records().values().filter(is_meant).cloned().collect()
     }
 
-    /// Returns the operations whose result is not acknowledged, in the order of their start.
+    /// Returns the operations with unacknowledged results, in the order of their start.
     pub fn unacknowledged(&self) -> Vec<Arc<JournalRecord>> {
         let mut records: Vec<_> =
             self.records().values().filter(|record| record.is_unacknowledged()).cloned().collect();
@@ -149,8 +149,8 @@ impl Journal {
         records
     }
 
-    /// Writes the result of an operation and removes the oldest finished operations. If the write fails, the result
-    /// remains available in memory.
+    /// Writes the result of an operation, and removes the oldest finished operations. If the result cannot be written,
+    /// it remains available in memory.
     pub fn finish(&self, record: &JournalRecord, result: proto::Result) {
         if let Err(error) = record.finish(result) {
             tracing::error!(operation = record.request().id, %error, "failed to write the result of the operation");
@@ -158,8 +158,8 @@ impl Journal {
         self.remove_old();
     }
 
-    /// Keeps at most [`MAX_OPERATIONS_KEPT`] finished operations. Removes acknowledged operations before others, and
-    /// older operations before newer ones.
+    /// Keeps at most [`MAX_OPERATIONS_KEPT`] finished operations. Removes acknowledged operations first, and starts
+    /// with the oldest ones.
     fn remove_old(&self) {
         let mut records = self.records();
         let mut finished: Vec<_> = records.values().filter(|record| record.result().is_some()).cloned().collect();
@@ -178,15 +178,15 @@ impl Journal {
     }
 }
 
-/// Renames an unreadable operation. The new name is not a valid ID, so it cannot conflict with another operation, and
-/// the journal does not load it again.
+/// Renames an unreadable operation. The new name is not a valid ID, so the name cannot conflict with another operation,
+/// and the journal does not load the operation again.
 fn mark_unreadable(path: &Path) -> io::Result<()> {
     let aside = path.with_extension(UNREADABLE_EXTENSION);
     durable::remove(&aside)?;
     std::fs::rename(path, &aside)
 }
 
-/// Validates an ID, which becomes the name of a directory.
+/// Validates an ID, because the ID becomes the name of a directory.
 pub fn validate_id(id: &str) -> Result<(), JournalError> {
     let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if id.is_empty() || id.len() > MAX_ID || id.starts_with('-') || !id.bytes().all(is_safe) {

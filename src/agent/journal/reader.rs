@@ -1,5 +1,5 @@
 //! Reads the progress of an operation during and after the run. Each reader has its own position in the files, so a
-//! slow reader does not block other readers.
+//! slow reader does not block the other readers.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,7 +12,7 @@ use super::record::{JournalRecord, State};
 use crate::rpc::proto;
 use crate::rpc::proto::progress::Event;
 
-/// Maximum size of a message in bytes. The agent writes no larger messages.
+/// Maximum size of a message in bytes. The messages of the agent are never larger.
 const MAX_MESSAGE: usize = 1024 * 1024;
 const READ_SIZE: usize = 64 * 1024;
 
@@ -23,22 +23,22 @@ pub enum Item {
     Result(Arc<proto::Result>),
 }
 
-/// Process of the CLI that an operation has started.
+/// Process of the CLI in an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartedProcess {
-    /// Process ID, which is also the session ID.
+    /// Process ID, which equals the ID of the process session.
     pub pid: u32,
-    /// URL of the update of the process in Pulumi Cloud, if the CLI printed it.
+    /// URL of the update in Pulumi Cloud, if the process has printed a URL.
     pub permalink: Option<String>,
 }
 
 pub struct Reader {
     record: Arc<JournalRecord>,
     state: watch::Receiver<State>,
-    /// Lowest sequence number of the next message.
+    /// Minimum sequence number of the next message.
     next: u64,
     segment: Option<Segment>,
-    /// Whether a read of the progress has failed. The reader then skips the rest of the progress.
+    /// Whether the reader has failed to read the progress. In this case, it skips the rest of the progress.
     damaged: bool,
     ended: bool,
 }
@@ -47,7 +47,7 @@ struct Segment {
     number: u64,
     file: File,
     buffer: Vec<u8>,
-    /// Number of bytes of the buffer that are already decoded.
+    /// Number of bytes in the buffer that the reader has already decoded.
     consumed: usize,
 }
 
@@ -57,11 +57,11 @@ impl Reader {
         Reader { record, state, next: from, segment: None, damaged: false, ended: false }
     }
 
-    /// Waits for the next item. Returns `None` after the result. Skips unreadable progress, so that the client still
-    /// receives the result.
+    /// Waits for the next item, and returns `None` after the result. Skips unreadable progress, so that the client
+    /// receives the result in any case.
     pub async fn next(&mut self) -> Option<Item> {
         while !self.ended {
-            // Reads the state before the files: the files contain everything that the state refers to.
+            // Reads the state before the files, because the files contain all data to which this state refers.
             let seen = self.state.borrow_and_update().clone();
             if let Some(progress) = self.readable(seen.segment) {
                 return Some(Item::Progress(progress));
@@ -88,7 +88,7 @@ impl Reader {
         })
     }
 
-    /// Returns the processes of the operation that the journal contains.
+    /// Returns the CLI processes of an operation, which the journal contains as progress messages.
     pub fn processes(record: Arc<JournalRecord>) -> io::Result<Vec<StartedProcess>> {
         let last = record.watch().borrow().segment;
         let mut reader = Reader::new(record, 0);
@@ -130,8 +130,8 @@ impl Reader {
         }
     }
 
-    /// Opens the first existing segment after `number`, up to `last`. Returns `false` if no such segment exists. The
-    /// journal removes older segments.
+    /// Opens the first existing segment between `number` (exclusive) and `last` (inclusive). Returns `false` if no such
+    /// segment exists, because the journal removes old segments.
     fn open_after(&mut self, number: Option<u64>, last: u64) -> io::Result<bool> {
         let is_next = |candidate: &u64| *candidate <= last && number.is_none_or(|number| *candidate > number);
         for candidate in self.record.segments()?.into_iter().filter(is_next) {
@@ -149,7 +149,7 @@ impl Reader {
 }
 
 impl Segment {
-    /// Returns the next complete message, or `None` at the end of the written data.
+    /// Returns the next complete message, or `None` if the segment contains no further complete message.
     fn read(&mut self) -> io::Result<Option<proto::Progress>> {
         loop {
             if let Some(progress) = self.decode()? {
@@ -167,7 +167,7 @@ impl Segment {
     fn decode(&mut self) -> io::Result<Option<proto::Progress>> {
         let bytes = self.buffer.get(self.consumed..).unwrap_or_default();
         let mut rest = bytes;
-        // A length prefix is up to ten bytes long, so it can be incomplete in a shorter buffer.
+        // A length prefix has up to ten bytes, so a shorter buffer can contain only a part of the prefix.
         let length = match prost::decode_length_delimiter(&mut rest) {
             Ok(length) => length,
             Err(_) if bytes.len() < 10 => return Ok(None),

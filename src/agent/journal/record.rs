@@ -1,4 +1,4 @@
-//! One operation in the journal: its request, its progress and its result.
+//! An operation in the journal: its request, progress and result.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,8 +14,8 @@ use crate::agent::durable;
 use crate::agent::transcript::Transcript;
 use crate::rpc::proto;
 
-/// Size in bytes at which the journal closes a segment and removes the segment before it. An operation has at most two
-/// segments.
+/// Size of a segment in bytes at which the journal begins the next segment, and removes all segments except the last
+/// two.
 const SEGMENT: u64 = 8 * 1024 * 1024;
 const REQUEST: &str = "request.json";
 const RESULT: &str = "result";
@@ -25,7 +25,7 @@ const STATE: &str = "state.json";
 const PLAN: &str = "plan.json";
 const SEGMENT_PREFIX: &str = "progress-";
 
-/// The request for an operation, without the environment, which can contain secrets, and without the plan.
+/// Request for an operation, without the environment and the plan. The environment can contain secrets.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Request {
     pub id: String,
@@ -43,7 +43,7 @@ pub struct Request {
     pub start_id: String,
     /// Process space in which the process IDs of the operation are valid.
     pub process_space: String,
-    /// UID of the pod of this agent. Absent in the journal of an earlier version.
+    /// UID of the pod in which this agent runs. Earlier versions do not write this field.
     #[serde(default)]
     pub pod_uid: Option<String>,
     /// Start time in milliseconds since 1970.
@@ -59,7 +59,7 @@ pub struct Request {
     pub backend: Option<String>,
 }
 
-/// State of an operation. The state refers only to data that the files already contain.
+/// State of an operation. Before the agent changes the state, it writes the corresponding data to the files.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// Number of the segment to which the journal currently writes.
@@ -70,7 +70,8 @@ pub struct State {
     pub acknowledged: bool,
 }
 
-/// Record of one operation. The run of the operation writes the record, and any number of readers read the record.
+/// Record of an operation. Only the run of the operation writes the record, but any number of readers can read the
+/// record.
 pub struct JournalRecord {
     request: Request,
     directory: PathBuf,
@@ -82,9 +83,9 @@ pub struct JournalRecord {
 #[derive(Default)]
 struct Writer {
     file: Option<File>,
-    /// Length in bytes of the complete messages in the segment.
+    /// Total length of the complete messages in the segment in bytes.
     length: u64,
-    /// Whether a message was lost because of a write error.
+    /// Whether a write error has caused the loss of a message.
     lossy: bool,
 }
 
@@ -95,8 +96,12 @@ impl JournalRecord {
         Ok(Self::with_state(directory, request, State::default()))
     }
 
-    /// Loads an operation of a previous agent. Returns `NotFound` if the request is missing. Treats an unreadable
-    /// result as missing: the recovery of the unfinished operation then writes a new result.
+    /// Loads an operation of a previous agent. If the result is unreadable, the function returns an operation without a
+    /// result, and the recovery of unfinished operations writes a new result.
+    ///
+    /// # Errors
+    ///
+    /// Returns `NotFound` if the request is missing.
     pub(super) fn load(directory: &Path) -> io::Result<Self> {
         let request: Request = serde_json::from_slice(&std::fs::read(directory.join(REQUEST))?)?;
         let named = directory.file_name().is_some_and(|name| name == request.id.as_str());
@@ -129,18 +134,18 @@ impl JournalRecord {
         &self.request
     }
 
-    /// Returns the path of the file to which the CLI writes its events during the operation.
+    /// Returns the path of the event log, to which the CLI writes its events during the operation.
     pub fn event_log(&self) -> PathBuf {
         self.directory.join(EVENT_LOG)
     }
 
-    /// Returns the path of the file with the exported state of the stack. The file exists only while the operation
+    /// Returns the path of the file with the exported state of the stack. This file exists only while the operation
     /// inspects the state.
     pub fn state_file(&self) -> PathBuf {
         self.directory.join(STATE)
     }
 
-    /// Returns the path of the file with the plan that the operation saves or follows. The file exists only during the
+    /// Returns the path of the file with the plan that the operation saves or follows. This file exists only during the
     /// operation.
     pub fn plan_file(&self) -> PathBuf {
         self.directory.join(PLAN)
@@ -168,8 +173,8 @@ impl JournalRecord {
         self.state.subscribe()
     }
 
-    /// Appends an event to the progress. Drops the event after a write error, because a full disk must not stop the
-    /// run.
+    /// Appends an event to the progress. After a write error, the function drops the event, because a full disk must
+    /// not stop the run.
     pub fn append(&self, event: proto::progress::Event) {
         let mut writer = self.writer();
         let (mut segment, next) = {
@@ -207,7 +212,7 @@ impl JournalRecord {
         }
         let Some(file) = writer.file.as_mut() else { return Ok(()) };
         if let Err(error) = file.write_all(message) {
-            // Removes the partial message, which would make the following messages unreadable.
+            // Removes the incomplete message, because it would make the following messages unreadable.
             file.set_len(writer.length)?;
             return Err(error);
         }
@@ -215,17 +220,17 @@ impl JournalRecord {
         Ok(())
     }
 
-    /// Writes the result durably, after all progress.
+    /// Writes the result durably after all progress.
     pub(super) fn finish(&self, result: proto::Result) -> io::Result<()> {
         let mut writer = self.writer();
         if self.result().is_some() {
             return Ok(());
         }
-        // Removes the largest files first, because they can be the reason for a full disk.
+        // Removes the largest files first, because they can be the cause of a full disk.
         let _ = durable::remove(&self.event_log());
         let _ = durable::remove(&self.state_file());
         let _ = durable::remove(&self.plan_file());
-        // The transcript is complete when the result is visible. A run without a transcript does not fail.
+        // Completes the transcript before the result becomes visible. An error of the transcript does not fail the run.
         if let Err(error) = self.transcript.finish() {
             tracing::error!(operation = self.request.id, %error, "failed to write the transcript of the operation");
         }
@@ -296,7 +301,7 @@ fn segments(directory: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Returns the current time in milliseconds since 1970. All times in the journal and in results have this unit.
+/// Returns the current time in milliseconds since 1970, which is the unit of all times in the journal and in results.
 pub fn now() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }

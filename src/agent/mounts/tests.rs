@@ -6,7 +6,7 @@ fn layout(directory: &tempfile::TempDir) -> Layout {
     Layout::new(directory.path()).with_secrets(directory.path().join("secrets"))
 }
 
-/// Mounts an object in the same way as the kubelet, with or without a key.
+/// Mounts an object in the same way as the kubelet. Without a `key`, the object has no keys.
 fn mount(layout: &Layout, name: &str, key: Option<&str>) -> String {
     let directory = layout.secrets().join(name);
     std::fs::create_dir_all(directory.join("..2026")).unwrap();
@@ -103,7 +103,8 @@ fn mounted_files_are_read_again_only_after_they_change() {
     let files = [place.0.path().join("key").display().to_string()];
     let hash = || inputs.hashes(&files, &[]).files.unwrap();
     let before = hash();
-    // The watch cannot detect this change, so an unchanged hash proves that the file was not read again.
+    // The watch cannot detect this change. An unchanged hash therefore proves that the hasher did not read the file
+    // again.
     std::fs::write(&target, "two").unwrap();
     assert_eq!(hash(), before);
     place.write("other", "");

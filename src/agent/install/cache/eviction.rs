@@ -1,5 +1,5 @@
-//! Removes the files of the cache that have not been used for the longest time. The modification time of an archive is
-//! the time of its last use. Go also updates the modification times of the files in its build cache.
+//! Evicts the least recently used files of the cache. The agent updates the modification time of an archive at each
+//! use, and Go updates the modification times of the files in its build cache.
 
 use std::fs;
 use std::io;
@@ -14,11 +14,11 @@ use crate::agent::durable;
 const MAX_ARCHIVES: usize = 1_000;
 /// Maximum number of files in Go's build cache.
 const MAX_BUILD_FILES: usize = 100_000;
-/// Age of a temporary file after which it is removed. Its agent has been killed.
+/// Age at which the agent removes a temporary file. The agent that created this file has been killed.
 const MAX_TEMPORARY_AGE: Duration = Duration::from_secs(2 * 60 * 60);
-/// Share of the file system that the archives may use, in percent. A small volume therefore never becomes full.
+/// Percentage of the file system that the archives can use at most. The limit keeps a small volume from becoming full.
 const MAX_SHARE: u64 = 80;
-/// Maximum number of files and directories that are listed in a directory and its subdirectories.
+/// Maximum number of files and directories to list in a directory and its subdirectories.
 const MAX_LISTED: usize = 200_000;
 
 /// A file in the cache.
@@ -30,8 +30,8 @@ struct CachedFile {
 }
 
 impl DependencyCache {
-    /// Removes archives and files of Go's build cache that exceed the limits, entries without archives, and the files of
-    /// killed agents.
+    /// Removes the least recently used archives, and the least recently used files of Go's build cache, until both are
+    /// below their limits. Also removes entries whose archives are missing, and the files of killed agents.
     pub fn evict(&self) -> Result<(), CacheError> {
         let limit = self.limit();
         remove_all(surplus(list(&self.archives())?, limit, MAX_ARCHIVES))?;
@@ -63,7 +63,7 @@ impl DependencyCache {
     }
 }
 
-/// Returns the files to remove, so that the remaining files exceed neither limit.
+/// Returns the least recently used files whose removal brings the rest below both limits.
 fn surplus(mut files: Vec<CachedFile>, max_bytes: u64, max_files: usize) -> Vec<PathBuf> {
     files.sort();
     let mut bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
@@ -92,7 +92,7 @@ fn list(directory: &Path) -> Result<Vec<CachedFile>, CacheError> {
         };
         for entry in entries.flatten().take(MAX_LISTED.saturating_sub(listed)) {
             listed += 1;
-            // Another agent may remove the file at the same time.
+            // Another agent can remove the file at the same time.
             let Ok(metadata) = entry.metadata() else { continue };
             match metadata.modified() {
                 _ if metadata.is_dir() => pending.push(entry.path()),

@@ -1,9 +1,10 @@
-//! Key of an entry in the cache of dependencies: a digest of everything that determines the result of an installation.
+//! Keys of the entries in the dependency cache. A key is the digest of everything that determines the result of an
+//! installation.
 //!
-//! The digest of the plan contains the lock files, the package manager, the version of the CLI, the options of the
+//! The plan of an installation covers the lock files, the package manager, the version of the CLI, the options of the
 //! project and its directory. This module adds the programs that run the installation, the architecture, the libc and
-//! the settings in the environment. The agent does not run the programs to get their versions, because this takes
-//! longer than restoring a small installation.
+//! the settings in the environment. The agent does not execute the programs to get their versions, because this takes
+//! longer than the restoration of a small installation.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -21,27 +22,28 @@ use crate::pulumi::arguments;
 /// Programs that `pulumi install` runs, directly or through a package manager.
 const PROGRAMS: [&str; 13] =
     ["bun", "corepack", "go", "node", "npm", "pip", "pip3", "pnpm", "poetry", "python", "python3", "uv", "yarn"];
-/// Directories that contain the dynamic loader, whose name identifies the libc.
+/// Directories of the dynamic loader. The file name of the loader identifies the libc.
 const LIBRARY_DIRECTORIES: [&str; 2] = ["/lib", "/lib64"];
 const LOADERS: [&str; 2] = ["ld-linux", "ld-musl"];
 /// File with the name and the version of the distribution, and therefore of its libc.
 const DISTRIBUTION: &str = "/etc/os-release";
 /// File with the version of a package manager that is written in JavaScript.
 const MANIFEST: &str = "package.json";
-/// Number of parent directories of a program in which its manifest is searched.
+/// Maximum number of parent directories in which the agent searches for the manifest of a program.
 const MANIFEST_PARENTS: usize = 3;
-/// Maximum number of bytes of a file that are part of the key. The beginning of an executable contains its build ID.
+/// Maximum number of bytes at the beginning of a file that are part of the key. The beginning of an executable contains
+/// its build ID.
 const MAX_BYTES: u64 = 64 * 1024;
 /// Prefixes of variables with settings of package managers, in lower case.
 const SETTINGS: [&str; 8] = ["npm_config_", "node_", "yarn_", "pnpm_", "bun_", "pip_", "uv_", "poetry_"];
 /// Variables of Go that determine the downloaded modules.
 const GO_SETTINGS: [&str; 6] = ["GOFLAGS", "GOPROXY", "GOPRIVATE", "GOSUMDB", "GOTOOLCHAIN", "GOWORK"];
-/// Parts of the names of variables that do not affect the installed files, or that change at each rotation of
-/// credentials.
+/// Parts of variable names. The key omits variables whose names contain these parts, because such variables do not
+/// affect the installed files, or change at each rotation of credentials.
 const IGNORED: [&str; 7] = ["auth", "cache", "cert", "key", "pass", "secret", "token"];
 
-/// Returns the key of the installation with the plan `plan_key` at `source`, which is the root of the source. Virtual
-/// environments contain this path.
+/// Returns the key of an installation with the plan `plan_key`. The key contains `source`, the path of the source,
+/// because virtual environments contain this path.
 pub fn of_installation(plan_key: &str, source: &Path, variables: &BTreeMap<OsString, OsString>) -> String {
     let command: Vec<_> = arguments::install().iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
     let search_path = variables.get(OsStr::new("PATH")).map(OsString::as_os_str).unwrap_or_default();
@@ -64,7 +66,7 @@ fn digest(inputs: &Value) -> String {
     hex::encode(Sha256::digest(inputs.to_string()))
 }
 
-/// Describes the architecture and the libc, on which compiled files depend.
+/// Describes the architecture and the libc, because compiled files depend on both.
 fn platform() -> Value {
     let names = |directory: &&str| {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -81,14 +83,14 @@ fn platform() -> Value {
     })
 }
 
-/// Describes the programs that the installation can run, by their name.
+/// Returns descriptions of the programs that the installation can run, by the names of the programs.
 fn programs(search_path: &OsStr) -> BTreeMap<&'static str, Value> {
     let find = |name: &str| std::env::split_paths(search_path).map(|path| path.join(name)).find(|path| path.is_file());
     PROGRAMS.iter().filter_map(|name| Some((*name, program(&find(name)?)?))).collect()
 }
 
-/// Describes a program by its file and by the manifest of its package. All pods with the same image have the same
-/// modification times.
+/// Describes a program by its file and by the manifest of its package. In all pods with the same image, the file has
+/// the same modification time.
 fn program(path: &Path) -> Option<Value> {
     let file = path.canonicalize().ok()?;
     let metadata = file.metadata().ok()?;
@@ -116,7 +118,7 @@ fn beginning(path: &Path) -> Option<String> {
     read().ok().map(|content| hex::encode(Sha256::digest(content)))
 }
 
-/// Returns the digests of the variables with settings of package managers.
+/// Returns the digests of the variables that contain settings of package managers.
 fn settings(variables: &BTreeMap<OsString, OsString>) -> BTreeMap<String, String> {
     let settings = variables.iter().filter(|(name, _)| is_setting(&name.to_string_lossy()));
     let digest = |value: &OsString| hex::encode(Sha256::digest(value.as_bytes()));

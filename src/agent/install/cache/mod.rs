@@ -1,14 +1,16 @@
 //! Cache of installed dependencies on a volume that the pods of a namespace share. A new pod restores the dependencies
-//! of its source without the registry, if an earlier pod has installed them with the same inputs: see [`key`].
+//! of its source from the cache if an earlier pod has installed dependencies with the same inputs: see [`key`].
 //!
 //! The directory `v1` of the volume contains:
 //! - `entries/<key>.json`: an [`Entry`], which lists the archives with the dependencies.
-//! - `archives/<sha256>.tar.gz`: an archive. Its name is its digest, which the agent verifies while it unpacks the archive.
-//! - `locks/<key>`: an empty file, which exists while an agent stores the entry.
-//! - `temporary`: files that are being written.
+//! - `archives/<sha256>.tar.gz`: an archive, whose name is its digest. The agent verifies the digest while it unpacks
+//!   the archive.
+//! - `locks/<key>`: an empty file that exists while an agent is storing the entry.
+//! - `temporary`: incomplete files.
 //!
-//! Each file is written to `temporary`, synced and then renamed, and an entry is written after its archives. A crash
-//! therefore leaves no incomplete entry. All pods of a namespace can write to the volume, so they trust each other.
+//! The agent writes each file to `temporary`, syncs it, and then renames it. The agent writes an entry after its
+//! archives, so that a crash leaves no incomplete entry. Each pod of a namespace can write to the volume, so the pods
+//! must trust each other.
 
 mod eviction;
 pub mod key;
@@ -26,18 +28,18 @@ use crate::agent::durable;
 use crate::agent::layout::Layout;
 use crate::artifact::{Algorithm, Digest, Hasher, Limits, PackError, UnpackError, unpack_dependencies};
 
-/// Directory of this version of the format on the volume.
+/// Directory on the volume for this version of the format.
 const FORMAT: &str = "v1";
-/// Maximum size in bytes of the file of an entry.
+/// Maximum size of the file of an entry in bytes.
 const MAX_ENTRY_BYTES: u64 = 1024 * 1024;
 /// Maximum number of archives in an entry.
 const MAX_PARTS: usize = 64;
-/// Number of archives that are unpacked at the same time.
+/// Number of archives that the agent unpacks concurrently.
 const CONCURRENT_PARTS: usize = 4;
-/// Maximum length in bytes of the name of a plugin.
+/// Maximum length of the name of a plugin in bytes.
 const MAX_PLUGIN_NAME: usize = 255;
 
-/// Reason why the cache was not used. The agent then installs the dependencies, or does not store them.
+/// Reason why the agent could not use the cache. The agent then installs the dependencies, or does not store them.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     #[error("failed to {action} {}: {source}", path.display())]
@@ -56,7 +58,7 @@ pub enum CacheError {
     Occupied { path: PathBuf },
 }
 
-/// Returns a conversion for the error of a file operation.
+/// Returns a function that converts the error of a file operation.
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
     move |source| CacheError::Io { action, path: path.to_owned(), source }
 }
@@ -66,7 +68,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheE
 pub struct Places {
     /// Root of the source.
     pub source: PathBuf,
-    /// Directories in the source, relative to its root.
+    /// Directories with dependencies, relative to the root of the source.
     pub trees: Vec<PathBuf>,
     /// Directory of the plugins of the CLI.
     pub plugins: PathBuf,
@@ -74,13 +76,13 @@ pub struct Places {
     pub go_modules: Option<PathBuf>,
 }
 
-/// Dependencies that an installation with certain inputs has installed.
+/// Result of an installation with certain inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     parts: Vec<Part>,
 }
 
-/// An archive and the place for its content.
+/// An archive and the destination of its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Part {
     place: Place,
@@ -104,28 +106,28 @@ pub struct DependencyCache {
     root: PathBuf,
     /// Directory of Go's build cache on the same volume.
     go_build: PathBuf,
-    /// Maximum size of all archives in bytes. Also the maximum size of Go's build cache.
+    /// Maximum total size of the archives in bytes. The same limit applies to Go's build cache.
     max_bytes: u64,
 }
 
 impl DependencyCache {
-    /// Returns the cache of a workspace. Returns `None` if no volume with a cache is mounted.
+    /// Returns the cache of a workspace, or `None` if the workspace has no volume with a cache.
     pub fn open(layout: &Layout, max_bytes: u64) -> Option<Self> {
         let (root, go_build) = (layout.cache().join(FORMAT), layout.shared_go_build_cache());
         layout.cache().is_dir().then_some(DependencyCache { root, go_build, max_bytes })
     }
 
     /// Restores the dependencies of the entry `key`. `staging` is an empty directory in the file system of the source.
-    /// Returns `false` if the cache has no such entry.
+    /// Returns `false` if the cache does not contain the entry.
     ///
-    /// Directories appear at their final paths only after all archives are verified. Removes an entry that is damaged.
+    /// Moves the directories to their final paths only after the verification of all archives. Removes a damaged entry.
     pub fn restore(&self, key: &str, places: &Places, staging: &Path) -> Result<bool, CacheError> {
         let Some(entry) = self.entry(key)? else { return Ok(false) };
         let restored = self.restore_entry(&entry, places, staging);
         if let Err(error) = &restored
             && matches!(error, CacheError::Digest { .. } | CacheError::Unpack { .. } | CacheError::Missing { .. })
         {
-            tracing::warn!(%error, "removing a damaged entry of the cache of dependencies");
+            tracing::warn!(%error, "removing a damaged entry of the dependency cache");
             self.remove_entry(key, error);
         }
         restored.map(|()| true)
@@ -148,7 +150,7 @@ impl DependencyCache {
         Ok(())
     }
 
-    /// Unpacks archives at the same time. Returns the directories to move, and their final paths.
+    /// Unpacks archives concurrently. Returns the directories to move, with their final paths.
     fn unpack_parts(
         &self,
         parts: &[Part],
@@ -167,8 +169,8 @@ impl DependencyCache {
         })
     }
 
-    /// Unpacks an archive. Returns the directory to move and its final path, unless the content is part of the source or
-    /// already exists.
+    /// Unpacks an archive. Returns the directory to move and its final path, or `None` if the content is part of the
+    /// source or already exists.
     fn unpack_part(
         &self,
         part: &Part,
@@ -204,14 +206,14 @@ impl DependencyCache {
         })?;
         let mut reader = HashingReader { inner: &file, hasher: Hasher::new(Algorithm::Sha256) };
         let unpacked = unpack_dependencies(&mut reader, into, &limits());
-        // Reads the rest of a damaged archive, so that the error is about the digest.
+        // Reads the rest of the archive, so that the digest covers the complete archive even after an error.
         io::copy(&mut reader, &mut io::sink()).map_err(failed("read", &path))?;
         let found = reader.hasher.finish();
         if !part.archive.verify(&found) {
             return Err(CacheError::Digest { path, found: found.to_string() });
         }
         unpacked.map_err(|source| match source {
-            // The disk of the pod can be full, although the archive is valid.
+            // A write error does not mean that the archive is invalid: the disk of the pod can be full.
             UnpackError::Write { cause, .. } => failed("unpack", &path)(cause),
             source => CacheError::Unpack { path: path.clone(), source },
         })?;
@@ -240,7 +242,8 @@ impl DependencyCache {
         entry.map(Some)
     }
 
-    /// Removes an entry and, if its archive is damaged, the archive, so that the next installation stores them again.
+    /// Removes an entry, so that the next installation stores it again. Also removes the archive of the entry if the
+    /// archive is damaged.
     fn remove_entry(&self, key: &str, error: &CacheError) {
         let archive = match error {
             CacheError::Digest { path, .. } | CacheError::Unpack { path, .. } => Some(path.clone()),
@@ -248,7 +251,7 @@ impl DependencyCache {
         };
         for path in std::iter::once(self.entry_path(key)).chain(archive) {
             if let Err(error) = durable::remove(&path) {
-                tracing::warn!(path = %path.display(), %error, "failed to remove a damaged file of the cache of dependencies");
+                tracing::warn!(path = %path.display(), %error, "failed to remove a damaged file of the dependency cache");
             }
         }
     }
@@ -267,7 +270,7 @@ impl DependencyCache {
 }
 
 impl Entry {
-    /// Returns the reason why an entry is invalid. Each agent of the namespace can write entries.
+    /// Returns an error with the reason if an entry is invalid. Any agent of the namespace can have written the entry.
     fn check(&self) -> Result<(), String> {
         if self.parts.len() > MAX_PARTS {
             return Err(format!("it has more than {MAX_PARTS} archives"));
@@ -289,7 +292,7 @@ impl Entry {
     }
 }
 
-/// Returns whether a directory with this name is an installed plugin, such as `resource-random-v4.16.7`.
+/// Returns whether `name` is the directory name of an installed plugin, such as `resource-random-v4.16.7`.
 fn is_plugin(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'+');
     let is_kind =
@@ -297,19 +300,20 @@ fn is_plugin(name: &str) -> bool {
     is_kind && name.len() <= MAX_PLUGIN_NAME && name.bytes().all(is_plain) && !name.ends_with(".lock")
 }
 
-/// Returns the limits for an archive with dependencies. Installed dependencies are often larger than a source.
+/// Returns the limits of an archive with dependencies, which are higher than the limits of a source.
 fn limits() -> Limits {
     let default = Limits::default();
     // Compiled files can contain long sequences of zeros.
     Limits { unpacked_bytes: 16 * default.unpacked_bytes, entries: 5 * default.entries, ratio: 1_100, ..default }
 }
 
-/// Records the use of a file, for the eviction. The file may be on a read-only volume, where nothing is evicted.
+/// Sets the modification time of a file, from which the eviction determines the last use. Ignores errors, because the
+/// volume can be read-only. The agent evicts no files from a read-only volume.
 fn touch(file: &File) {
     let _ = file.set_modified(SystemTime::now());
 }
 
-/// Directory with the content of an archive, which is not yet at its final path.
+/// Directory with the unpacked content of an archive, before the move to its final path.
 struct Restored {
     path: PathBuf,
     /// Removes the directory.
@@ -317,7 +321,7 @@ struct Restored {
 }
 
 impl Restored {
-    /// Moves the directory to its final path, which must not exist or must be an empty directory.
+    /// Moves the directory to its final path. The final path must not exist or must be an empty directory.
     fn place(self, target: &Path) -> Result<(), CacheError> {
         fs::rename(&self.path, target).map_err(|source| match source.kind() {
             io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {
@@ -328,7 +332,7 @@ impl Restored {
     }
 }
 
-/// Computes the digest of the bytes that are read.
+/// Reader that computes the digest of the bytes that it reads.
 struct HashingReader<R> {
     inner: R,
     hasher: Hasher,

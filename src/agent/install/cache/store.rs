@@ -15,15 +15,15 @@ use crate::agent::durable;
 use crate::artifact::{Algorithm, Digest, Hasher, pack_dependencies};
 use crate::runtime::failpoint;
 
-/// Age of a lock after which another agent ignores it. Its agent has been killed.
+/// Age at which other agents ignore a lock. The agent that created this lock has been killed.
 pub(super) const MAX_LOCK_AGE: Duration = Duration::from_secs(30 * 60);
-/// Modes of the files and directories on the volume. Pods with different users share the volume.
+/// Mode of the files on the volume. The pods that share the volume can run as different users.
 const FILE_MODE: u32 = 0o664;
 const DIRECTORY_MODE: u32 = 0o2775;
 const BUFFER: usize = 256 * 1024;
 
-/// Exclusive right to store an entry. The lock only prevents needless work: two agents that store the same entry write
-/// the same content.
+/// Exclusive right to store an entry. The lock prevents unnecessary work, but is not necessary for correctness: two
+/// agents that store the same entry write the same content.
 struct Lock {
     path: PathBuf,
 }
@@ -31,14 +31,14 @@ struct Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Err(error) = durable::remove(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "failed to remove a lock of the cache of dependencies");
+            tracing::warn!(path = %self.path.display(), %error, "failed to remove a lock of the dependency cache");
         }
     }
 }
 
 impl DependencyCache {
-    /// Stores the dependencies in `places` as the entry `key`, and then removes archives that exceed the limits. Returns
-    /// `false` if the cache already contains the entry, or if another agent is storing it.
+    /// Stores the dependencies in `places` as the entry `key`, and then evicts archives that exceed the limits. Returns
+    /// `false` if the cache already contains the entry, or if another agent is storing the entry.
     pub fn store(&self, key: &str, places: &Places) -> Result<bool, CacheError> {
         self.create_directories()?;
         if self.is_complete(key) {
@@ -70,20 +70,20 @@ impl DependencyCache {
                 continue;
             }
             fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
-            // Fails if another user owns the directory, who has set the mode.
+            // Ignores errors: if another user owns the directory, this user has already set the mode.
             let _ = fs::set_permissions(&self.root, Permissions::from_mode(DIRECTORY_MODE));
             let _ = fs::set_permissions(&directory, Permissions::from_mode(DIRECTORY_MODE));
         }
         Ok(())
     }
 
-    /// Returns whether the cache contains an entry with all its archives, and records their use.
+    /// Returns whether the cache contains an entry and all its archives. Records the use of the archives.
     fn is_complete(&self, key: &str) -> bool {
         let Ok(Some(entry)) = self.entry(key) else { return false };
         entry.parts.iter().all(|part| durable::open_file(&self.archive(&part.archive)).map(|file| touch(&file)).is_ok())
     }
 
-    /// Creates the lock of an entry. Returns `None` if another agent has the lock.
+    /// Creates the lock of an entry. Returns `None` if another agent holds the lock.
     fn lock(&self, key: &str) -> Result<Option<Lock>, CacheError> {
         let path = self.root.join("locks").join(key);
         for _ in 0..2 {
@@ -100,7 +100,7 @@ impl DependencyCache {
         Ok(None)
     }
 
-    /// Returns the part for a plugin. All entries with the plugin share its archive.
+    /// Returns the part of an entry for a plugin. All entries with this plugin share one archive.
     fn plugin(&self, directory: &Path, name: String) -> Result<Part, CacheError> {
         let key = key::of_plugin(&name);
         // Reading a damaged entry removes it.
@@ -119,7 +119,7 @@ impl DependencyCache {
         Ok(part)
     }
 
-    /// Packs directories and files below `root` into an archive. Returns the digest of the archive.
+    /// Packs directories and files below `root` into an archive, and returns the digest of the archive.
     fn pack(&self, root: &Path, content: &[PathBuf]) -> Result<Digest, CacheError> {
         let temporary = self.temporary()?;
         let mut writer = BufWriter::with_capacity(
@@ -149,7 +149,7 @@ impl DependencyCache {
     }
 }
 
-/// Syncs a temporary file and renames it to its final path, which may exist.
+/// Syncs a temporary file and renames it to its final path. Replaces an existing file.
 fn persist(temporary: NamedTempFile, path: &Path) -> Result<(), CacheError> {
     let file = temporary.as_file();
     let synced = file.set_permissions(Permissions::from_mode(FILE_MODE)).and_then(|()| file.sync_all());
@@ -159,7 +159,8 @@ fn persist(temporary: NamedTempFile, path: &Path) -> Result<(), CacheError> {
     durable::sync_directory(parent).map_err(failed("sync", parent))
 }
 
-/// Returns the names of the installed plugins. The CLI marks a plugin that it has not installed completely with a file.
+/// Returns the names of the installed plugins. Skips a plugin with a `.partial` file, because the CLI has not installed
+/// this plugin completely.
 fn plugins(directory: &Path) -> Result<Vec<String>, CacheError> {
     if !directory.is_dir() {
         return Ok(Vec::new());
@@ -183,13 +184,14 @@ fn children(directory: &Path) -> Result<Vec<PathBuf>, CacheError> {
     Ok(names)
 }
 
-/// Returns whether a file was last modified before this time. Returns `false` if the file does not exist.
+/// Returns whether the last modification of a file is longer ago than `age`. Returns `false` if the file does not
+/// exist.
 pub(super) fn is_older(path: &Path, age: Duration) -> bool {
     let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified());
     modified.is_ok_and(|modified| SystemTime::now().duration_since(modified).is_ok_and(|found| found > age))
 }
 
-/// Computes the digest of the bytes that are written.
+/// Writer that computes the digest of the bytes that it writes.
 struct HashingWriter<W> {
     inner: W,
     hasher: Hasher,

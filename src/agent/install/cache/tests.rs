@@ -1,5 +1,3 @@
-//! Tests of the cache of dependencies.
-
 use std::fs::FileTimes;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -83,7 +81,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Returns the archive with the directories of the source.
+/// Returns the archive with the directories from the source.
 fn source_archive(pod: &Pod) -> PathBuf {
     let entry = pod.cache.entry(KEY).unwrap().unwrap();
     pod.cache.archive(&entry.parts.iter().find(|part| part.place == Place::Source).unwrap().archive)
@@ -257,7 +255,8 @@ fn a_read_only_cache_is_used() {
     assert_eq!(second.restore(), Ok(true));
 }
 
-/// The agent is killed at each failpoint of [`DependencyCache::store`], in a child process that runs only this test.
+/// At each failpoint of [`DependencyCache::store`], the test kills the agent, which runs in a child process with only
+/// this test.
 #[test]
 #[cfg(debug_assertions)]
 fn a_killed_agent_leaves_no_incomplete_entry() {
