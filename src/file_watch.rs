@@ -1,11 +1,11 @@
 //! Detects changes to mounted files, such as TLS certificates, known hosts, and the keys of Secrets and ConfigMaps.
 //!
-//! The kubelet replaces the files of a volume by a rename in the directory of the volume, so a watch on the directory
-//! detects each change. Network file systems do not report changes that other hosts make, so a cached value is valid
-//! for at most a minute.
+//! The kubelet replaces the files of a volume with a rename in the directory of the volume, so a watch of this
+//! directory detects each change. A network file system does not report changes by other hosts, so a cached value
+//! expires after [`MAX_AGE`].
 //!
-//! All pods of a node that run as the same user share a small number of inotify instances. If no instance or watch is
-//! available, nothing is cached, and each use reads the files.
+//! On each node, all pods of the same user share a small number of inotify instances. If no instance or no watch is
+//! available, the process reads the files at each use instead of caching their content.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use notify::event::{Event, EventKind};
 use notify::{Config, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::time::Instant;
 
-/// Maximum age of a cached value. Limited because network file systems do not report changes that other hosts make.
+/// Maximum age of a cached value. The age is limited because network file systems do not report changes by other hosts.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// Watches directories of mounted files. Clones share the watches.
@@ -25,14 +25,14 @@ pub struct FileWatch(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// `None` if no inotify instance is available.
+    /// Watcher of the directories, or `None` if no inotify instance is available.
     watcher: Option<Mutex<RecommendedWatcher>>,
     /// Number of detected changes in all directories.
     changes: Arc<AtomicU64>,
 }
 
-/// State of watched directories. If two calls of [`FileWatch::version`] return equal versions, the watch has detected
-/// no change between these calls.
+/// Version of the files in the watched directories. If two calls of [`FileWatch::version`] return equal versions, the
+/// watch has detected no change between these calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(u64);
 
@@ -53,13 +53,14 @@ impl FileWatch {
         Self(Arc::new(Shared { watcher: watcher.ok().map(Mutex::new), changes }))
     }
 
-    /// Watches these directories and returns their version. The caller must get the version before it reads the files,
-    /// and may use the content until the version changes. Returns `None` if a directory cannot be watched.
+    /// Watches these directories, and returns the version of their files. The caller must call this function before it
+    /// reads the files, and can use their content until the version changes. Returns `None` if a directory cannot be
+    /// watched.
     pub fn version<'a>(&self, directories: impl IntoIterator<Item = &'a Path>) -> Option<Version> {
         let mut watcher = self.0.watcher.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         for directory in directories {
-            // Repeats the call, because another directory may have replaced the watched directory. The call is cheap
-            // for a watched directory.
+            // Calls `watch` again for a watched directory, because another directory may have replaced it. If this is
+            // not the case, the call is cheap.
             let added = watcher.watch(directory, RecursiveMode::NonRecursive);
             if let Err(error) = added {
                 tracing::debug!(directory = %directory.display(), %error, "failed to watch the directory");
@@ -76,13 +77,13 @@ impl Default for FileWatch {
     }
 }
 
-/// Returns whether a file may have changed. A read of a file is not a change. Returns `true` for an error, because the
-/// watch may have lost events.
+/// Returns whether a file may have changed. Read access is not a change. Returns `true` for an error, because the watch
+/// may have lost events.
 fn may_be_change(event: &notify::Result<Event>) -> bool {
     event.as_ref().map_or(true, |event| event.need_rescan() || !matches!(event.kind, EventKind::Access(_)))
 }
 
-/// Cache of a value that is derived from mounted files.
+/// Cache of a value that depends on mounted files.
 #[derive(Debug)]
 pub struct Cached<V>(Mutex<Option<Entry<V>>>);
 
@@ -100,15 +101,15 @@ impl<V> Default for Cached<V> {
 }
 
 impl<V: Clone> Cached<V> {
-    /// Returns the value if it was derived from this version of the files and is not older than [`MAX_AGE`].
+    /// Returns the cached value if it belongs to this version of the files and is not older than [`MAX_AGE`].
     pub fn find(&self, version: Option<Version>) -> Option<V> {
         let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = |entry: &&Entry<V>| Some(entry.version) == version && entry.since.elapsed() < MAX_AGE;
         cached.as_ref().filter(is_current).map(|entry| entry.value.clone())
     }
 
-    /// Caches a value if the files are watched. `version` is the version that [`FileWatch::version`] returned before
-    /// the files were read.
+    /// Caches a value, unless `version` is `None`. `version` is the result of the call of [`FileWatch::version`] before
+    /// the caller read the files.
     pub fn keep(&self, version: Option<Version>, value: V) {
         let entry = version.map(|version| Entry { version, since: Instant::now(), value });
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = entry;

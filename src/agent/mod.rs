@@ -1,9 +1,9 @@
-//! The agent in the workspace pod: receives the source, runs the Pulumi CLI and records its runs in a journal. Only
-//! this module starts the CLI.
+//! The agent in the workspace pod receives the source, runs the Pulumi CLI and records the runs in a journal. Only this
+//! module starts the CLI.
 //!
-//! [`init`] is the first process and starts [`serve`], which serves the controller through [`service`]. [`source`]
-//! installs sources; [`operations`] accepts runs, [`run`] executes them and [`journal`] records them. If user-defined
-//! init containers need the source, [`fetch`] receives it before the agent starts.
+//! [`init`] is the first process, and starts [`serve`]. [`service`] implements the gRPC service that the controller
+//! calls. [`source`] installs sources, [`operations`] accepts runs, [`run`] executes the runs, and [`journal`] records
+//! them. If user-defined init containers need the source, [`fetch`] receives the source before the agent starts.
 
 mod bootstrap;
 mod cancellation;

@@ -10,16 +10,16 @@ use crate::pulumi::project::Project;
 use crate::pulumi::{backend, vcs};
 use crate::rpc::proto::{RunRequest, SourceMetadata};
 
-/// Adds the variables from which the CLI reads Git metadata if the project is not in a Git working copy. The variables
-/// of the user take precedence.
+/// Adds the variables from which the CLI reads Git metadata if the project is not in a Git working copy. Does not
+/// override variables of the user.
 pub fn add_variables(environment: &mut Environment, source: &SourceMetadata) {
     for (name, value) in variables(source) {
         environment.variables.entry(name.into()).or_insert_with(|| value.into());
     }
 }
 
-/// Adds the variables with which the CLI exports its spans as children of the span of the run. The variables of the user
-/// take precedence.
+/// Adds the variables with which the CLI exports its spans as children of the span of the run. Does not override
+/// variables of the user.
 pub fn add_trace_variables(environment: &mut Environment, request: &RunRequest) {
     let variables = [(TRACEPARENT, &request.traceparent), (OTEL_TRACES, &request.otlp_endpoint)];
     for (name, value) in variables.into_iter().filter(|(_, value)| !value.is_empty()) {
@@ -27,7 +27,7 @@ pub fn add_trace_variables(environment: &mut Environment, request: &RunRequest) 
     }
 }
 
-/// Returns the span for the log lines of a run, which then contain the ID of the trace.
+/// Returns a tracing span for the log lines of a run, which then contain the trace ID.
 pub fn log_span(traceparent: &str) -> tracing::Span {
     match traceparent.split('-').nth(1) {
         Some(trace_id) => tracing::info_span!("operation", trace_id),
@@ -35,7 +35,7 @@ pub fn log_span(traceparent: &str) -> tracing::Span {
     }
 }
 
-/// Returns the variables with known values.
+/// Returns the variables that have a value.
 fn variables(source: &SourceMetadata) -> impl Iterator<Item = (&'static str, String)> {
     let repository = vcs::repository(&source.repository_url).unwrap_or_default();
     let variables = [
@@ -55,8 +55,8 @@ fn variables(source: &SourceMetadata) -> impl Iterator<Item = (&'static str, Str
     variables.into_iter().filter(|(_, value)| !value.is_empty())
 }
 
-/// Returns the requested tags, sorted by name, if the backend of the run is Pulumi Cloud. Other backends do not support
-/// tags in the configuration.
+/// Returns the requested tags in the order of their names. Returns no tags unless the state backend is Pulumi Cloud,
+/// because other backends do not support tags in the configuration.
 pub fn stack_tags(
     layout: &Layout,
     environment: &Environment,

@@ -34,16 +34,16 @@ use crate::file_watch::FileWatch;
 use crate::rpc::proto::agent_server::AgentServer;
 use crate::rpc::server_tls::TlsAcceptor;
 
-/// Number of worker threads. Two threads suffice to serve calls during a run, because the agent is mostly idle.
+/// Number of worker threads. Two threads are sufficient for calls during a run, because the agent is mostly idle.
 const WORKERS: usize = 2;
 const BLOCKING_THREADS: usize = 8;
-/// Maximum size in bytes of a gRPC message, which can contain the settings and the environment of a run.
+/// Maximum size of a gRPC message in bytes. A message can contain the settings and the environment of a run.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
 const MAX_CONCURRENT_STREAMS: u32 = 64;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum time that the agent waits for unfinished calls before it exits.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of a readiness request, including its response.
+/// Timeout of a readiness request, including the response.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent readiness requests. Further connections wait in the backlog of the listener.
 const MAX_CONCURRENT_READINESS_REQUESTS: usize = 8;
@@ -51,10 +51,10 @@ const MAX_CONCURRENT_READINESS_REQUESTS: usize = 8;
 const MAX_READINESS_REQUEST_BYTES: usize = 2048;
 /// Maximum time that the agent waits until the controller has recorded the results.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum size of a termination message in bytes, set by Kubernetes.
+/// Maximum size of a termination message in bytes, which Kubernetes enforces.
 const MAX_TERMINATION_MESSAGE: usize = 4096;
-/// Maximum size in bytes of the message of a result. JSON escapes can enlarge each byte to six bytes, and the
-/// termination message must still fit into [`MAX_TERMINATION_MESSAGE`].
+/// Maximum size of the message of a result in bytes. JSON escapes can enlarge each byte to six bytes, and the
+/// termination message must not exceed [`MAX_TERMINATION_MESSAGE`].
 const MAX_RESULT_MESSAGE: usize = 600;
 
 /// Configuration of the agent.
@@ -62,9 +62,9 @@ const MAX_RESULT_MESSAGE: usize = 600;
 pub struct AgentConfig {
     /// Mount path of the share volume.
     pub share: PathBuf,
-    /// Mount path of the volume with the cache of dependencies. The directory is missing if the workspace has no cache.
+    /// Mount path of the volume with the dependency cache. The directory does not exist if the workspace has no cache.
     pub cache_directory: PathBuf,
-    /// Maximum size of the archives in the cache, in bytes.
+    /// Maximum size of the archives in the dependency cache, in bytes.
     pub cache_size: u64,
     /// Directory with the certificate, the key and the CA bundle.
     pub tls_directory: PathBuf,
@@ -72,18 +72,18 @@ pub struct AgentConfig {
     pub address: SocketAddr,
     /// Address on which the readiness endpoint listens.
     pub health_address: SocketAddr,
-    /// Termination message file, which the kubelet reads after the container has exited.
+    /// Termination message file. The kubelet reads this file after the container has exited.
     pub termination_log: PathBuf,
     pub pod_uid: String,
     pub pod_name: String,
     /// Termination grace period of the pod.
     pub termination_grace: Duration,
-    /// Minimum time between the start of the agent and the query of the CLI version. A call or a run that requires the
-    /// version triggers the query earlier.
+    /// Minimum delay between the start of the agent and the query of the CLI version. A call or a run that requires the
+    /// version triggers an earlier query.
     pub version_after: Duration,
 }
 
-/// Serves the gRPC service and the readiness endpoint until SIGTERM or SIGINT.
+/// Serves the gRPC service and the readiness endpoint until the process receives SIGTERM or SIGINT.
 pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
@@ -92,13 +92,13 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
         .build()
         .context("failed to start the async runtime")?;
     let served = runtime.block_on(run(config));
-    // Limits the time for which blocking tasks can delay the exit.
+    // Limits the delay of the exit by blocking tasks.
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     served
 }
 
 async fn run(config: &AgentConfig) -> anyhow::Result<()> {
-    // Registers the handlers before the first task starts, because a signal must end all tasks.
+    // Registers the handlers before it starts the first task, because a signal must end all tasks.
     let mut sigterm = signal(SignalKind::terminate()).context("failed to register a handler for SIGTERM")?;
     let mut sigint = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let stop = CancellationToken::new();
@@ -115,7 +115,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
         .with_context(|| format!("failed to listen on {}", config.health_address))?;
     let workspace_lock = operations.workspace_lock.clone();
     let health = serve_readiness(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
-    // Uses a separate tracker, because the shutdown must not wait for the version query.
+    // Uses a separate tracker, because the shutdown must not wait for the query of the version.
     let (source, after) = (operations.source.clone(), config.version_after);
     TaskTracker::new().spawn(async move { source.version.query_later(after).await });
     let service = AgentServer::new(Service {
@@ -146,7 +146,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     tokio::select! {
         served = server => served.context("failed to serve gRPC"),
         () = health => anyhow::bail!("the readiness endpoint stopped"),
-        // After the timeout, drops the unfinished calls.
+        // Ends the server with its unfinished calls after the timeout.
         () = ending => Ok(()),
     }
 }
@@ -164,8 +164,8 @@ fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operat
     Ok(Operations::new(identity, layout, workspace_lock, journal, source, settings, cancellation_grace))
 }
 
-/// Serves the readiness endpoint until the future is dropped. The endpoint uses HTTP without TLS on a separate port,
-/// has a single path and limits the size of requests. Calls `is_ready` for each connection.
+/// Serves the readiness endpoint until the caller drops the future. The endpoint uses HTTP without TLS on a separate
+/// port, has a single path and limits the size of requests. Calls `is_ready` for each connection.
 async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_READINESS_REQUESTS));
     let mut failures = Failures::default();
@@ -176,7 +176,7 @@ async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: im
                 failures.reset();
                 let ready = is_ready();
                 tasks.spawn(async move {
-                    // An error affects only this client.
+                    // Ignores errors, because an error affects only this client.
                     let _ = tokio::time::timeout(READINESS_TIMEOUT, serve_readiness_request(stream, ready)).await;
                     drop(permit);
                 });
@@ -226,8 +226,8 @@ struct TerminationMessage<'a> {
     interrupted: bool,
 }
 
-/// Cancels the running operation and waits for its end, for at most `grace` minus the reserved part. Then reports all results
-/// and syncs a persistent volume.
+/// Cancels the running operation, and waits until the operation ends, but at most for `grace` without the reserved
+/// part. Then reports all results, and syncs a persistent volume.
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();
@@ -242,11 +242,12 @@ async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
             operations.source.sync_for_next_pod().await;
         }
     };
-    // A slow volume must not delay the report of the results.
+    // Syncs concurrently, because a slow volume must not delay the report of the results.
     tokio::join!(report_results(operations, log), sync);
 }
 
-/// Writes the termination message, and waits at most [`RECORD_TIMEOUT`] until the controller has recorded all results.
+/// Writes the termination message, and waits for at most [`RECORD_TIMEOUT`] until the controller has recorded all
+/// results.
 async fn report_results(operations: &Arc<Operations>, log: &Path) {
     let pending = operations.journal.unacknowledged();
     let Some(last) = pending.last() else { return };

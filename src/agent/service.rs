@@ -1,4 +1,4 @@
-//! Implements the gRPC service of the agent, which the controller calls.
+//! gRPC service of the agent, which the controller calls.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::protocol::PROTOCOL_VERSION;
 
-/// Maximum time that a run waits until the kubelet has mounted the objects to which the run refers. A short time
-/// suffices, because the controller triggers a sync of the pod before it starts the run.
+/// Maximum time that a run waits until the kubelet has mounted the required Secrets and ConfigMaps. A short time is
+/// sufficient, because the controller triggers a sync of the pod before it starts the run.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The gRPC service. Cheap to clone.
@@ -69,7 +69,7 @@ impl Agent for Service {
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let parts = request.into_inner();
         let source = self.operations.source.clone();
-        // Runs in a separate task: if the client disconnects, the replacement of the source must continue.
+        // Runs in a separate task, because the installation of the source must continue if the client disconnects.
         let putting = self.operations.tasks.spawn(async move { source.put(parts).await });
         let unchanged =
             putting.await.map_err(|error| Status::internal(format!("failed to install the source: {error}")))??;
@@ -139,7 +139,7 @@ impl Agent for Service {
         if record.result().is_none() {
             return Err(Refusal::Precondition(format!("operation {id} has no result yet")).into());
         }
-        record.acknowledge().map_err(Refusal::system("failed to record the acknowledgement of the result"))?;
+        record.acknowledge().map_err(Refusal::system("failed to record the acknowledgment of the result"))?;
         Ok(Response::new(proto::AcknowledgeReply {}))
     }
 

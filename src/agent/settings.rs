@@ -1,6 +1,6 @@
-//! Resolves the configuration values of a run, and maintains the settings file of the stack. The agent rebuilds the
-//! file when the settings file in the source or the received settings change. The rebuilt file omits settings of
-//! earlier requests that the received settings no longer contain.
+//! Resolves the configuration values of a run, and maintains the settings file of the stack. The agent rebuilds this
+//! file if the settings file in the source or the received settings change. The new file omits settings of earlier
+//! requests that the received settings no longer contain.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -32,10 +32,10 @@ pub enum ApplyError {
     File { action: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// The settings of the last write.
+/// Record of the last settings that the agent has written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Written {
-    /// ID of the unpacked source that contains the settings file.
+    /// ID of the unpacked source with the settings file.
     tree: String,
     stack: String,
     digest: String,
@@ -44,18 +44,18 @@ struct Written {
     /// Digest of all configuration values, including values from Secrets and ConfigMaps.
     #[serde(default)]
     values: String,
-    /// Digests of the secret values by key.
+    /// Digests of the secret values, by the keys of the values.
     #[serde(default)]
     secrets: BTreeMap<String, String>,
     /// Keys of the secret values that the CLI has not yet encrypted and written to the file.
     #[serde(default)]
     missing_secrets: Vec<String>,
-    /// Tags of the Pulumi stack. The digest of the settings does not include them.
+    /// Tags of the Pulumi stack, which the digest of the settings does not include.
     #[serde(default)]
     tags: Vec<(String, String)>,
 }
 
-/// The desired settings.
+/// Desired settings of a stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Desired<'a> {
     pub stack: &'a str,
@@ -87,7 +87,7 @@ impl Written {
         }
     }
 
-    /// Returns the keys of the secret values that the file already contains and that have not changed.
+    /// Returns the keys of the secret values that are already in the file and have not changed.
     fn kept_secrets(&self, now: &Written) -> Vec<String> {
         let is_same =
             |key: &&String| self.secrets.get(*key) == now.secrets.get(*key) && !self.missing_secrets.contains(key);
@@ -95,7 +95,7 @@ impl Written {
     }
 }
 
-/// Returns the digest of configuration values. A digest without a key suffices, because the same pod contains the plain
+/// Returns the digest of configuration values. The digest does not need a key, because the pod also contains the plain
 /// values, on the same volume or in a mounted Secret.
 fn digest<'a>(config: impl IntoIterator<Item = &'a Entry>) -> String {
     let mut hasher = Sha256::new();
@@ -107,27 +107,28 @@ fn digest<'a>(config: impl IntoIterator<Item = &'a Entry>) -> String {
     hex::encode(hasher.finalize())
 }
 
-/// Maintains the settings files of the current source.
+/// Maintains the settings files of the stacks in the current source.
 pub struct Settings {
     layout: Layout,
     written: Mutex<Option<Written>>,
 }
 
 impl Settings {
-    /// Loads the record of the settings of a previous agent.
+    /// Loads the record of a previous agent.
     pub fn open(layout: Layout) -> Self {
         let written = std::fs::read(layout.settings().join("written.json")).ok();
         let written = written.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         Settings { layout, written: Mutex::new(written) }
     }
 
-    /// Returns the digest of the settings of the last write, or an empty string if the agent has not written settings.
+    /// Returns the digest of the last settings that the agent has written, or an empty string if the agent has not
+    /// written any settings.
     pub fn digest(&self) -> String {
         self.written().as_ref().map(|written| written.digest.clone()).unwrap_or_default()
     }
 
-    /// Writes the settings file unless it is up to date. Returns the keys of the secret values that the CLI must write
-    /// to the file. The caller confirms each of these keys with [`Settings::record_secret`].
+    /// Writes the settings file, unless the file is up to date. Returns the keys of the secret values that the CLI must
+    /// write to the file. The caller must confirm each of these keys with [`Settings::record_secret`].
     pub fn apply(&self, desired: &Desired<'_>, current_source: &CurrentSource) -> Result<Vec<String>, ApplyError> {
         let mut written = self.written();
         let project = Project::read(&self.layout.workspace())?;
@@ -146,7 +147,7 @@ impl Settings {
         let project_tags = Some(&project.tags);
         let content = settings::Desired { config, environments, kept_secrets: &kept_secrets, tags, project_tags };
         let rebuilt = settings::rebuild(original, current, &project.name, &content, format)?;
-        // Removes the record first, because the content of the file is unknown if the agent exits during the write.
+        // Removes the record first, because after an exit during the write, the content of the file is unknown.
         self.record(&mut written, None)?;
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
@@ -157,7 +158,7 @@ impl Settings {
         Ok(rebuilt.missing_secrets)
     }
 
-    /// Records that a secret is in the settings file.
+    /// Records that the settings file contains a secret.
     pub fn record_secret(&self, key: &str) -> Result<(), ApplyError> {
         let mut written = self.written();
         let now = written.clone().map(|mut now| {
@@ -167,12 +168,12 @@ impl Settings {
         self.record(&mut written, now)
     }
 
-    /// Keeps a copy of the settings file before the source is replaced, because the next settings file needs the
-    /// encryption header of this file. Only logs errors, because the next source may fix the cause of the error.
+    /// Keeps a copy of the settings file before the agent replaces the source, because the next settings file needs the
+    /// encryption header of the current one. Only logs errors, because the next source may fix the cause of the error.
     pub fn keep(&self, current_source: Option<&CurrentSource>) {
         let Some(written) = self.written().clone() else { return };
-        // If the last settings were written to an earlier source, the current source contains no file that the CLI has
-        // written.
+        // If the agent wrote the last settings to an earlier source, the current source contains no settings file of
+        // the CLI.
         if current_source.is_none_or(|current_source| current_source.tree != written.tree) {
             return;
         }
@@ -191,8 +192,8 @@ impl Settings {
         durable::write_atomically(&kept, text.as_bytes()).map_err(failed("write", &kept))
     }
 
-    /// Returns the original settings file of the source, or `None` if the source does not contain the file. The first
-    /// call stores a copy of the file.
+    /// Returns the original settings file of the source, or `None` if the source does not contain the file. Stores a
+    /// copy of the file in the first call.
     fn original(&self, tree: &str, file: &Path, path: &Path) -> Result<Option<String>, ApplyError> {
         let directory = self.layout.settings().join("originals");
         let of_tree = directory.join(tree);
@@ -211,8 +212,8 @@ impl Settings {
         Ok(original)
     }
 
-    /// Returns the settings file that the CLI wrote last, from this source or the previous source. Returns `None` if
-    /// neither file is readable.
+    /// Returns the last settings file that the CLI has written, from the current or the previous source. Returns `None`
+    /// if neither file is readable.
     fn current(&self, file: &Path, path: &Path, is_same_tree: bool) -> Option<String> {
         let own = if is_same_tree { read_or_warn(path) } else { None };
         own.or_else(|| read_or_warn(&self.kept(file)))
@@ -248,8 +249,8 @@ fn read_or_warn(path: &Path) -> Option<String> {
     })
 }
 
-/// Returns a file name for a path in a source. The path itself is unsuitable, because it can point outside the
-/// directory or exceed the length limit of a file name.
+/// Returns a file name for a path in a source. The path itself is not suitable, because it can point outside the
+/// directory, or exceed the length limit of a file name.
 fn flat_name(file: &Path) -> String {
     hex::encode(Sha256::digest(file.as_os_str().as_encoded_bytes()))
 }
@@ -259,8 +260,8 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApplyE
     move |source| ApplyError::File { action, path, source }
 }
 
-/// Returns all configuration entries with their values, including values in mounted Secrets and ConfigMaps. Adds secret
-/// values to the secrets of `environment`, so that they are redacted.
+/// Returns all configuration entries with their values, including values from mounted Secrets and ConfigMaps. Adds
+/// secret values to the secrets of `environment`, so that the agent redacts them.
 pub fn resolve_config(
     layout: &Layout,
     environment: &mut Environment,
@@ -302,7 +303,7 @@ fn typed(what: &str, text: String, is_json: bool) -> Result<Value, Refusal> {
     serde_json::from_str(&text).map_err(|error| Refusal::Precondition(json_error(what, &error)))
 }
 
-/// Describes a JSON error. Omits the text, which can contain a secret.
+/// Describes a JSON error without the text, which can contain a secret.
 fn json_error(what: &str, error: &serde_json::Error) -> String {
     format!("the value of {what} is not valid JSON: error at line {}, column {}", error.line(), error.column())
 }

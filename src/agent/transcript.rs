@@ -1,10 +1,10 @@
-//! The transcript of an operation: the output of the CLI, the events of the engine and the changed resources, without
-//! secrets. The controller reads the transcript when the operation has ended.
+//! The transcript of an operation contains the output of the CLI, the events of the engine and the changed resources,
+//! without secrets. The controller reads the transcript after the operation.
 //!
 //! Each part has a limited size. If a part exceeds its limit, the transcript contains only the beginning and the end of
-//! the part, with a marker that contains the number of omitted bytes in between. The end usually contains the errors
-//! and the summary. During the operation, the beginning is in a file and the end is in memory. After a restart of the
-//! agent, the end is therefore missing.
+//! the part. Between them, a marker contains the number of omitted bytes. The end usually contains the errors and the
+//! summary. During the operation, the beginning is in a file, and the end is in memory. A restart of the agent
+//! therefore causes the loss of the end.
 
 mod event;
 
@@ -27,8 +27,7 @@ use crate::rpc::transcript::{MAX_CHUNK, limit};
 
 const PREFIX: &str = "transcript-";
 
-/// The transcript of one operation. A write error never stops the operation. After a write error, the rest of the part
-/// is missing.
+/// Transcript of an operation. A write error never stops the operation, but the rest of the part is then missing.
 #[derive(Debug)]
 pub struct Transcript {
     directory: PathBuf,
@@ -50,12 +49,12 @@ struct StepLine<'a> {
     #[serde(rename = "type")]
     resource_type: &'a str,
     failed: bool,
-    /// Paths of the properties that differ.
+    /// Paths of the changed properties.
     properties: Vec<String>,
 }
 
 impl Transcript {
-    /// Returns the transcript in the directory of an operation. The files are created when they are needed.
+    /// Returns the transcript in the directory of an operation. Creates no files until they are necessary.
     pub fn new(directory: &Path) -> Self {
         let part = |part| Part::new(path(directory, part), part);
         let parts = Parts {
@@ -66,40 +65,40 @@ impl Transcript {
         Transcript { directory: directory.to_owned(), parts: Mutex::new(parts) }
     }
 
-    /// Adds a line of the output, without colors and secrets.
+    /// Adds a line of the output. The line must not contain colors and secrets.
     pub fn add_output(&self, line: &str) {
         self.parts().output.add(line.as_bytes());
     }
 
-    /// Adds a line of the event log, and redacts its secrets.
+    /// Redacts the secrets in a line of the event log, and adds the line.
     pub fn add_event(&self, line: &[u8], redactor: &Redactor) {
         let event = event::redacted(line, redactor);
         self.parts().events.add(event.as_bytes());
     }
 
-    /// Adds an operation on a resource, unless the operation does not change the resource.
+    /// Adds an operation on a resource, if the operation changes the resource or has failed.
     pub fn add_step(&self, step: &ResourceStep, failed: bool, redactor: &Redactor) {
         if !failed && !is_change(step) {
             return;
         }
         let properties = step.properties.iter().flatten().map(|path| redactor.redact(path)).collect();
-        // The program chooses the name of a resource, which can contain a secret.
+        // The program chooses the name of a resource, so the URN and the type can contain a secret.
         let (urn, resource_type) = (redactor.redact(&step.urn), redactor.redact(&step.resource_type));
         let (operation, urn, resource_type) = (&*step.operation, &*urn, &*resource_type);
         let line = StepLine { operation, urn, resource_type, failed, properties };
         self.parts().steps.add(serde_json::to_string(&line).unwrap_or_default().as_bytes());
     }
 
-    /// Compresses the parts when the operation has ended. A repeated call has no further effect.
+    /// Compresses the parts at the end of the operation. A second call has no effect.
     pub fn finish(&self) -> io::Result<()> {
         let mut parts = self.parts();
         let Parts { output, events, steps } = &mut *parts;
-        // An error of one part does not affect the other parts.
+        // An error in one part does not affect the other parts.
         [output, events, steps].map(Part::finish).into_iter().collect()
     }
 
-    /// Returns the compressed bytes of a part from an offset, and the size of the compressed part. A part without
-    /// content has the size 0.
+    /// Returns the compressed bytes of a part from an offset, and the total size of the compressed part. The size is 0
+    /// if the part has no content.
     pub fn read(&self, part: TranscriptPart, offset: u64) -> io::Result<(Vec<u8>, u64)> {
         let mut file = match File::open(compressed(&path(&self.directory, part))) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
@@ -117,7 +116,8 @@ impl Transcript {
     }
 }
 
-/// Returns whether an operation of the engine changes a resource or, for a refresh, its state.
+/// Returns whether an operation of the engine changes a resource. For a refresh, returns whether the operation changes
+/// the state of the resource.
 fn is_change(step: &ResourceStep) -> bool {
     match step.operation.as_str() {
         "same" | "read" => false,
@@ -145,16 +145,16 @@ fn compressed(path: &Path) -> PathBuf {
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
-    /// Maximum size in bytes of the beginning, and of the end.
+    /// Maximum size of the beginning in bytes, which is also the maximum size of the end.
     half: usize,
     file: Option<File>,
     /// Size of the beginning in bytes.
     written: usize,
-    /// Whether a line did not fit into the beginning. All further lines belong to the end.
+    /// Whether a line has exceeded the size of the beginning. All later lines belong to the end.
     is_full: bool,
     end: VecDeque<Vec<u8>>,
     end_size: usize,
-    /// Number of bytes that are neither in the beginning nor in the end.
+    /// Number of bytes that are neither part of the beginning nor part of the end.
     omitted: u64,
 }
 
@@ -171,7 +171,7 @@ impl Part {
         if !self.is_full && self.written + size <= self.half {
             match self.write(line) {
                 Ok(()) => self.written += size,
-                // The file may contain the start of the line, so the beginning ends here.
+                // The beginning ends here, because the file may contain an incomplete line.
                 Err(_) => (self.is_full, self.omitted) = (true, self.omitted + size as u64),
             }
             return;
@@ -209,7 +209,7 @@ impl Part {
         if beginning.is_empty() && end.is_empty() {
             return Ok(());
         }
-        // The controller waits for the result, so a fast compression is better than a small file.
+        // The controller is waiting for the result, so a fast compression is more important than a small file.
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(&beginning)?;
         if omitted > 0 {
@@ -224,7 +224,7 @@ impl Part {
     }
 }
 
-/// Returns the line that replaces the omitted bytes. In a part with JSON lines, the line is a JSON object.
+/// Returns the line that replaces the omitted bytes. In a part with JSON lines, this line is a JSON object.
 fn mark(path: &Path, omitted: u64) -> String {
     match path.ends_with(format!("{PREFIX}output")) {
         true => format!("[{omitted} bytes omitted]\n"),

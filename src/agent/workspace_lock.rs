@@ -1,4 +1,4 @@
-//! Exclusive lock of the workspace. The holder is either an installation of a source or an operation.
+//! Exclusive lock of the workspace. The holder of the lock is the installation of a source, or an operation.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +25,7 @@ pub struct WorkspaceLock {
     state: Arc<Mutex<State>>,
 }
 
-/// Holds the workspace lock until it is dropped.
+/// Guard that holds the workspace lock until it is dropped.
 #[derive(Debug)]
 pub struct WorkspaceGuard {
     workspace_lock: WorkspaceLock,
@@ -45,7 +45,8 @@ impl WorkspaceLock {
         self.lock(&mut state, "install a source", Holder::Source, is_closed)
     }
 
-    /// Locks the workspace for an operation. Returns `None` if another call has locked it for the same operation.
+    /// Locks the workspace for an operation. Returns `None` if another call already holds the lock for the same
+    /// operation.
     pub fn lock_for_operation(&self, id: &str) -> Result<Option<WorkspaceGuard>, Refusal> {
         let operation = Holder::Operation(id.to_owned());
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! Runs one process of the CLI until the process and all its descendants have exited.
+//! Runs a process of the CLI until the process and all its descendants have exited.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ use crate::rpc::proto::{self, StepState, progress};
 const POLL: Duration = Duration::from_millis(50);
 /// Maximum time that the output can stay open after the last process has exited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum size of a diagnostic message in the journal in bytes.
+/// Maximum size of a diagnostic message in the journal, in bytes.
 const MAX_DIAGNOSTIC: usize = 8 * 1024;
 const MAX_URN: usize = 4 * 1024;
 
@@ -42,9 +42,9 @@ pub(super) struct Attempt {
     pub(super) stderr: Tail,
     pub(super) summary: RunSummary,
     pub(super) permalink: Option<String>,
-    /// Update that blocked this attempt in Pulumi Cloud, if known.
+    /// Update in Pulumi Cloud that blocked this attempt, if the agent has identified the update.
     pub(super) blocked_by: Option<ActiveUpdate>,
-    /// Whether the CLI received a signal after which it abandons the resource operations in flight.
+    /// Whether the CLI has received a signal that makes it abandon the resource operations in flight.
     pub(super) was_forced: bool,
 }
 
@@ -54,29 +54,30 @@ impl Attempt {
         failure::classify(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary)
     }
 
-    /// Returns the cause of the failure of the CLI, which had to follow a plan. `unnamed` describes the resources whose
-    /// URN the CLI omits from its errors.
+    /// Returns the cause of the failure of a CLI that follows a plan. `unnamed` describes the resources whose URNs are
+    /// missing in the errors of the CLI.
     pub(super) fn failure_with_plan(&self, unnamed: Option<&str>) -> Failure {
         failure::classify_with_plan(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary, unnamed)
     }
 
-    /// Returns whether the CLI failed before its engine started, because the stack does not exist in the state backend.
+    /// Returns whether the CLI failed before the start of its engine because the stack does not exist in the state
+    /// backend.
     pub(super) fn is_stack_missing(&self) -> bool {
         !self.exit.success() && !self.summary.began() && self.failure().kind == FailureKind::StackMissing
     }
 
-    /// Returns whether the CLI failed because the stack is locked.
+    /// Returns whether the CLI failed because another client has locked the stack.
     pub(super) fn is_locked_out(&self) -> bool {
         !self.exit.success() && matches!(self.failure().kind, FailureKind::Conflict { .. })
     }
 
-    /// Returns whether the run succeeded and all its changes are in the state.
+    /// Returns whether the run has succeeded and all its changes are in the state.
     pub(super) fn is_successful(&self) -> bool {
         self.exit.success() && !self.summary.lost_state()
     }
 
-    /// Returns whether the state can contain pending operations, because the engine started but did not finish, or could
-    /// not save the state.
+    /// Returns whether the state can contain pending operations, because the engine has started but has not finished,
+    /// or could not save the state.
     pub(super) fn is_interrupted(&self) -> bool {
         let engine_is_missing_its_end = self.summary.began() && self.summary.summary().is_none();
         let left = self.exit.code == Some(failure::EXIT_CANCELED) || self.exit.signal.is_some();
@@ -88,7 +89,7 @@ impl Attempt {
     }
 }
 
-/// Runs the CLI and returns when all its processes have exited.
+/// Runs the CLI, and returns when all its processes have exited.
 pub(super) async fn run(run: &Run, kind: OperationKind, arguments: Vec<OsString>) -> Result<Attempt, AttemptError> {
     let id = &run.record.request().id;
     durable::remove(&run.record.event_log()).map_err(AttemptError::EventLog)?;
@@ -136,7 +137,7 @@ pub(super) async fn run(run: &Run, kind: OperationKind, arguments: Vec<OsString>
     Ok(Attempt { exit, stdout, stderr, summary, permalink, blocked_by: None, was_forced })
 }
 
-/// Reads the output until the process has exited, and then for up to [`OUTPUT_TIMEOUT`].
+/// Reads the output until the process has exited, and then for at most [`OUTPUT_TIMEOUT`].
 async fn join_output<T>(
     reading: impl Future<Output = (Tail, Tail)>,
     living: impl Future<Output = T>,
@@ -155,12 +156,12 @@ struct Watch<'a> {
     run_processes: &'a RunProcesses,
     events: Events<'a>,
     cancellation: Cancellation,
-    /// Whether the current period without activity is already reported.
+    /// Whether the agent has already reported the current period without activity.
     is_idle: bool,
 }
 
 impl Watch<'_> {
-    /// Waits until all processes have exited and all events are read.
+    /// Waits until all processes have exited, and reads all events.
     async fn until_ended(&mut self, child: &mut Child) -> Result<ExitStatus, AttemptError> {
         let mut poll = tokio::time::interval(POLL);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -182,7 +183,7 @@ impl Watch<'_> {
         Ok(status)
     }
 
-    /// Reports each period without activity only once.
+    /// Reports a period without activity, but only once per period.
     fn report_idle(&mut self) {
         let was_idle =
             std::mem::replace(&mut self.is_idle, self.run.parameters.limits.is_idle(self.run.liveness.idle_time()));
@@ -215,13 +216,14 @@ impl Watch<'_> {
     }
 }
 
-/// Converts the event log into progress and a summary.
+/// Converts the events in the event log into the progress and the summary of a run.
 struct Events<'a> {
     run: &'a Run,
     log: EventLog,
     redactor: Redactor,
     summary: RunSummary,
-    /// Whether the steps of the engine are progress of the operation. A check before the operation makes no progress.
+    /// Whether the steps of the engine are progress of the operation. This is not the case for a check before the
+    /// operation.
     has_progress: bool,
     readable: bool,
 }
@@ -240,8 +242,8 @@ impl<'a> Events<'a> {
         Events { run, log, redactor: run.redactor(), summary: RunSummary::new(planned), has_progress, readable: true }
     }
 
-    /// Reads new events. Returns `false` if the event log has no new events. If the event log is unreadable, the run
-    /// continues without progress events.
+    /// Reads new events. Returns `false` if the event log contains no new events, or if it is unreadable. An unreadable
+    /// event log does not stop the run.
     fn read(&mut self) -> bool {
         if !self.readable {
             return false;
@@ -268,7 +270,7 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Adds the resources that the operation has changed, or would change, to the transcript.
+    /// Adds a resource that the operation has changed, or would change, to the transcript.
     fn add_step(&self, event: &EngineEvent) {
         let (step, failed) = match &event.kind {
             EventKind::ResourceOutputs(step) => (step, false),
@@ -295,7 +297,8 @@ impl<'a> Events<'a> {
     }
 }
 
-/// Returns the progress of a step. The program chooses the name of a resource, so the URN can contain a secret.
+/// Converts a step into a progress message. The program chooses the name of a resource, so the URN can contain a
+/// secret.
 fn resource_step(step: &ResourceStep, state: StepState, redactor: &Redactor) -> proto::ResourceStep {
     proto::ResourceStep {
         urn: first_bytes(&redactor.redact(&step.urn), MAX_URN),
@@ -304,7 +307,7 @@ fn resource_step(step: &ResourceStep, state: StepState, redactor: &Redactor) -> 
     }
 }
 
-/// Returns the progress event for an error or a warning. The event log has redacted its message, but not its URN.
+/// Returns the progress event for an error or a warning. The message is already redacted, but the URN is not.
 fn reported(diagnostic: &Diagnostic, redactor: &Redactor) -> Option<progress::Event> {
     is_kept(diagnostic).then(|| {
         progress::Event::Diagnostic(proto::Diagnostic {
@@ -343,7 +346,7 @@ mod tests {
             };
             assert_eq!(diagnostic.urn, expected);
         }
-        // A secret at the limit is not cut.
+        // Truncates the URN after its redaction, so no part of the secret remains.
         let urn = format!("{}hunter22", "x".repeat(MAX_URN - 4));
         let step = ResourceStep { urn, ..ResourceStep::default() };
         assert!(!resource_step(&step, StepState::Begun, &redactor).urn.contains("hunt"));

@@ -1,4 +1,4 @@
-//! The data of an accepted operation, and the CLI calls, timeouts and errors that the steps of a run have in common.
+//! Data of an accepted operation, and the CLI calls, timeouts and errors that the steps of a run have in common.
 
 use std::ffi::OsString;
 use std::io;
@@ -31,10 +31,10 @@ use crate::pulumi::settings::Entry;
 use crate::pulumi::state::StateError;
 use crate::rpc::proto::{self, progress};
 
-/// Timeout of a call of the CLI other than the run itself.
+/// Timeout of an additional CLI call, such as the export of the state.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// Maximum size in bytes of a state that the agent changes. A change requires two copies of the state in memory; a
-/// state that the agent only reads can be larger.
+/// Maximum size of a state that the agent changes, in bytes. A change requires two copies of the state in memory. The
+/// agent can also read larger states.
 pub(super) const MAX_CHANGED: u64 = 64 * 1024 * 1024;
 
 /// An accepted operation.
@@ -46,30 +46,31 @@ pub struct Run {
     pub parameters: OperationRequest,
     pub policies: RunPolicies,
     pub desired: proto::Settings,
-    /// Name of the stack for the CLI. In Pulumi Cloud, it can contain an organization that the settings do not contain.
+    /// Name of the stack for the CLI. For Pulumi Cloud, this name can contain an organization that is missing in the
+    /// settings.
     pub stack: String,
-    /// The configuration values, including values from Secrets and ConfigMaps.
+    /// Configuration values, including values from Secrets and ConfigMaps.
     pub config: Vec<Entry>,
     /// Tags of the Pulumi stack. Empty unless the backend is Pulumi Cloud.
     pub tags: Vec<(String, String)>,
-    /// Keyed hash of the files that contain the values.
+    /// Keyed hash of the files with configuration values.
     pub config_inputs: String,
     pub current_source: CurrentSource,
     pub environment: Environment,
-    /// Login to Pulumi Cloud. `None` if the run uses the credentials in its environment.
+    /// Login to Pulumi Cloud, or `None` if the run uses the credentials in its environment.
     pub login: Option<Login>,
     pub cancel_request: watch::Sender<CancelRequest>,
     /// Time between the graceful and the forced cancellation.
     pub cancellation_grace: Duration,
     pub liveness: Liveness,
-    /// Whether the run must first select the stack, so that commands of users in the pod apply to it.
+    /// Whether the run must select the stack first, so that commands of users in the pod apply to this stack.
     pub select: bool,
     pub version: CliVersion,
 }
 
 impl Run {
-    /// Returns the message. If the run was canceled for a reason other than a `Cancel` call, the returned message
-    /// starts with this reason.
+    /// Returns the message. If the run was not canceled by a `Cancel` call, but for another reason, adds this reason to
+    /// the beginning of the message.
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
@@ -84,14 +85,14 @@ impl Run {
         self.call_with(arguments, None, stdout, &|_| {}).await
     }
 
-    /// Runs a CLI call that locks the stack. Writes the process ID to the journal: if the process is killed, a later
-    /// run identifies its lock by this ID.
+    /// Runs a CLI call that locks the stack. Writes the process ID to the journal first. If the process is killed, a
+    /// later run identifies the remaining lock by this ID.
     pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, RunCallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
         self.call_with(arguments, None, Stdout::Logged, &begun).await
     }
 
-    /// Runs a CLI call with the given standard input. `begun` receives the process ID of the call.
+    /// Runs a CLI call with this stdin. `begun` receives the process ID of the call.
     pub(super) async fn call_with(
         &self,
         arguments: Vec<OsString>,
@@ -124,8 +125,8 @@ impl Run {
         call.run().await
     }
 
-    /// Logs in to Pulumi Cloud, unless the access token of an earlier login is valid for the period. If a later login of
-    /// the run fails, the run uses the previous access token until it expires.
+    /// Logs in to Pulumi Cloud, unless an earlier access token is valid for the whole period. If a repeated login
+    /// within a run fails, the run continues with the earlier access token until this token expires.
     pub(super) async fn log_in(&self, period: Period) -> Result<(), LoginError> {
         let Some(login) = &self.login else { return Ok(()) };
         let project = Project::read(&self.directory()).ok();
@@ -178,7 +179,7 @@ impl Run {
         self.cancel_request.borrow().is_requested()
     }
 
-    /// Cancels the run if it has exceeded one of its timeouts. `silent` is the time since the last activity of the
+    /// Cancels the run if the run has exceeded one of its timeouts. `silent` is the time since the last activity of the
     /// processes.
     pub(super) fn cancel_at_timeouts(&self, silent: Duration) {
         let Some(cause) = self.parameters.limits.exceeded(self.liveness.since_begin(), silent) else { return };
@@ -213,7 +214,7 @@ pub(super) enum RunError {
 }
 
 impl RunError {
-    /// Returns the outcome of an operation with this error.
+    /// Returns the outcome of an operation that fails with this error.
     pub(super) fn outcome(&self) -> proto::Outcome {
         match self {
             RunError::Login(error)
@@ -224,7 +225,7 @@ impl RunError {
     }
 }
 
-/// Error of a CLI call other than the run itself.
+/// Error of an additional CLI call.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunCallError {
     #[error(transparent)]

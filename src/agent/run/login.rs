@@ -1,5 +1,5 @@
 //! Login of a run to Pulumi Cloud with the ServiceAccount token of the pod. The CLI exchanges this token for an access
-//! token, which it stores in its credentials file.
+//! token, and stores the access token in its credentials file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,9 +22,9 @@ use crate::pulumi::oidc;
 use crate::pulumi::run_summary::RunSummary;
 use crate::rpc::proto;
 
-/// Oldest version of the CLI that exchanges tokens.
+/// Minimum version of the CLI that can exchange tokens.
 const OLDEST_WITH_OIDC: &str = "3.209.0";
-/// Error of older versions of the CLI.
+/// Error of a CLI version that cannot exchange tokens.
 const UNKNOWN_FLAG: &str = "unknown flag: --oidc-token";
 /// Maximum size of a ServiceAccount token in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;
@@ -67,7 +67,7 @@ impl LoginError {
     }
 }
 
-/// Period for which the access token must be valid.
+/// Period during which the access token must be valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Period {
     /// The complete run.
@@ -76,7 +76,7 @@ pub(super) enum Period {
     Call,
 }
 
-/// The account for which an access token is issued.
+/// Account of an access token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Account {
     url: String,
@@ -85,20 +85,21 @@ struct Account {
     user: String,
 }
 
-/// An access token, and its validity in seconds since 1970.
+/// An access token with its start and expiration time, in seconds since 1970.
 struct Session {
     account: Account,
-    /// `None` if the credentials file is not readable, for example because the CLI has encrypted it.
+    /// `None` if the agent cannot read the credentials file, for example because the CLI has encrypted the file.
     token: Option<Zeroizing<String>>,
     started: i64,
     expires: i64,
 }
 
 impl Session {
-    /// Returns whether the access token must be replaced before a period that ends in `seconds`.
+    /// Returns whether a login must replace the access token before a period of this number of seconds.
     ///
-    /// The token is replaced when less than a fifth of its lifetime remains. A token of which four fifths remain is not
-    /// replaced, because another token would not be valid for much longer.
+    /// A login replaces a token that expires before the end of the period, and a token with less than a fifth of its
+    /// lifetime left. A token with more than four fifths of its lifetime left is not replaced, because the lifetime of
+    /// a new token would not be much longer.
     fn is_due(&self, seconds: i64, now: i64) -> bool {
         let fifth = self.expires.saturating_sub(self.started).max(0) / 5;
         self.expires.saturating_sub(now) <= seconds.min(4 * fifth).max(fifth)
@@ -109,7 +110,7 @@ impl Session {
     }
 }
 
-/// The last login of the agent. Later runs use its access token.
+/// Last login of the agent. Later runs use its access token.
 #[derive(Clone, Default)]
 pub struct LastLogin(Arc<Mutex<Option<Session>>>);
 
@@ -118,23 +119,26 @@ pub struct Login {
     request: proto::OidcLogin,
     timeout_seconds: u64,
     last: LastLogin,
-    /// The tokens to redact.
+    /// Tokens that the agent redacts.
     secrets: Mutex<Vec<Zeroizing<String>>>,
 }
 
 impl Login {
-    /// A timeout of 0 means that the run has no timeout.
+    /// Creates the login of a run. A timeout of 0 means that the run has no timeout.
     pub fn new(request: proto::OidcLogin, timeout_seconds: u64, last: LastLogin) -> Self {
         Login { request, timeout_seconds, last, secrets: Mutex::default() }
     }
 
-    /// Returns the tokens to redact.
+    /// Returns the tokens that the agent must redact.
     pub(super) fn secrets(&self) -> Vec<Zeroizing<String>> {
         lock(&self.secrets).clone()
     }
 
-    /// Returns whether a login is necessary before `period`. Returns an error if this run cannot log in. `url` is the
-    /// URL of the state backend.
+    /// Returns whether the run must log in before `period`. `url` is the URL of the state backend.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the run cannot log in.
     pub(super) fn is_due(&self, url: &str, environment: &Environment, period: Period) -> Result<bool, LoginError> {
         if environment.get(TOKEN_VARIABLE).is_some() {
             return Err(LoginError::TokenInEnvironment);
@@ -157,20 +161,20 @@ impl Login {
         self.session(url, environment, |session| session.is_valid(now)).unwrap_or_default()
     }
 
-    /// Reads a property of the last login. Returns `None` if the last login was for another account, or if the
-    /// credentials file contains another access token, because a user has logged in or out.
+    /// Reads a property of the last login. Returns `None` if the last login was for another account. Also returns
+    /// `None` if the credentials file contains another access token, because a user has logged in or out.
     fn session<T>(&self, url: &str, environment: &Environment, read: impl FnOnce(&Session) -> T) -> Option<T> {
         let stored = stored_token(url, environment).map(|stored| stored.token);
         let last = lock(&self.last.0);
         let session =
             last.as_ref().filter(|session| session.account == self.account(url) && session.token == stored)?;
-        // An earlier run may have logged in.
+        // The access token can be from an earlier run.
         self.hide(stored);
         Some(read(session))
     }
 
-    /// Reads the ServiceAccount token, so that it is redacted. Returns a description of the token, and the arguments of
-    /// the CLI call that logs in.
+    /// Reads the ServiceAccount token, and registers the token for redaction. Returns a description of the token, and
+    /// the arguments of the CLI call that logs in.
     pub(super) fn begin(&self, url: &str) -> Result<(String, Vec<OsString>), LoginError> {
         let file = self.request.token_file.as_str();
         let token = read_token(file).map_err(|error| LoginError::Token { file: file.to_owned(), error })?;
@@ -182,7 +186,7 @@ impl Login {
         Ok((claims, arguments::oidc_login(&login)))
     }
 
-    /// Records a successful login, which started at `started`, in seconds since 1970.
+    /// Records a successful login. `started` is the start time of the login in seconds since 1970.
     pub(super) fn finish(&self, url: &str, environment: &Environment, started: i64) {
         let stored = stored_token(url, environment);
         let requested = i64::try_from(self.request.expiration_seconds).unwrap_or(i64::MAX);
@@ -206,7 +210,7 @@ impl Login {
     }
 }
 
-/// Returns whether the CLI cannot exchange tokens, because it is too old.
+/// Returns whether the CLI is too old to exchange tokens.
 pub(super) fn is_unsupported(stderr: &str) -> bool {
     stderr.contains(UNKNOWN_FLAG)
 }
@@ -244,7 +248,8 @@ mod tests {
     #[test]
     fn an_access_token_is_replaced_before_it_expires() {
         let session = Session { account: Account::default(), token: None, started: 1000, expires: 2000 };
-        // The time, the seconds for which the token must be valid, and whether it is replaced.
+        // Each row contains the current time, the length of the period in seconds, and whether a login replaces the
+        // token.
         let rows = [
             (1000, 0, false),
             (1799, 0, false),

@@ -62,7 +62,7 @@ impl Run {
                 }
             }
         };
-        // Earlier pending creates remain unresolved until the engine starts.
+        // The pending creates of earlier runs remain in the state until the engine starts.
         let was_in_doubt = self.parameters.pending_creates != PendingCreates::Unspecified;
         operation_result.interrupted |=
             was_in_doubt && !operation_result.engine_began && operation_result.outcome != proto::Outcome::Succeeded;
@@ -83,14 +83,15 @@ impl Run {
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
     }
 
-    /// Completes the name of the stack with the organization of the stack that manages the resources.
+    /// Adds the organization of the stack that manages the resources to the name of the stack, if the name has no
+    /// organization.
     pub(super) fn with_organization(self) -> Self {
         let applied = self.parameters.applied();
         let completed = applied.and_then(|applied| self.with_qualified(|stack| stack.name_with_organization(&applied)));
         Run { stack: completed.unwrap_or(self.stack), ..self }
     }
 
-    /// Returns whether this operation would destroy a Pulumi stack other than the stack that manages the resources.
+    /// Returns whether this operation would destroy a Pulumi stack other than the one that manages the resources.
     fn destroys_another(&self) -> bool {
         self.with_qualified(|stack| self.parameters.destroys_another(stack))
     }
@@ -168,8 +169,8 @@ impl Run {
         }
     }
 
-    /// Runs an attempt. If the attempt fails because of the lock of an interrupted run that has ended, removes the lock
-    /// and runs a second attempt. Also runs a second attempt if the update that blocked the first attempt has ended.
+    /// Runs an attempt. If the lock of an interrupted run blocks the attempt, and this run has ended, removes the lock
+    /// and runs a second attempt. Also runs a second attempt if an update blocked the first attempt and has ended.
     async fn unlocked_attempt(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
         let first = self.attempt(kind).await?;
         if !first.is_locked_out() || self.is_cancelled() {
@@ -179,17 +180,17 @@ impl Run {
         let holder = self.holder(&stderr).await;
         let is_unlocked = match &holder {
             Some(holder) => self.remove_stale_lock(holder).await,
-            // The other update in Pulumi Cloud has ended in the meantime.
+            // The other update in Pulumi Cloud has ended since the attempt.
             None => failure::conflicts_with_update(&stderr),
         };
-        // A canceled run returns the first attempt, including the lock that blocked this attempt.
+        // For a canceled run, the result is the first attempt, including the lock that blocked this attempt.
         if is_unlocked && !self.is_cancelled() {
             return self.attempt(kind).await;
         }
         Ok(Attempt { blocked_by: holder.and_then(Holder::into_update), ..first })
     }
 
-    /// Runs the checks before the operation. Returns a result if the operation must not run.
+    /// Runs the checks before the operation. Returns a result if the agent must not start the operation.
     async fn check(&self) -> Result<Option<OperationResult>, RunError> {
         if let Some(operation_result) = self.prepare_plan().await? {
             return Ok(Some(operation_result));
@@ -200,8 +201,8 @@ impl Run {
         self.check_drift().await
     }
 
-    /// Returns a result if the run must fail on drift and the resources have drifted from the state. The check does
-    /// not change the state, so the next run detects the drift again.
+    /// Returns a result if the run must fail on drift, and the resources have drifted from the state. This check does
+    /// not change the state, so the next run detects the same drift.
     async fn check_drift(&self) -> Result<Option<OperationResult>, RunError> {
         if !self.parameters.expects_no_drift() {
             return Ok(None);
@@ -213,7 +214,7 @@ impl Run {
         Ok(Some(self.conclude_check(attempt).await))
     }
 
-    /// Converts the failed attempt of a check into the result of the operation. A check changes no resources.
+    /// Converts the failed attempt of a check into the result of the operation. The attempt has changed no resources.
     async fn conclude_check(&self, attempt: Attempt) -> OperationResult {
         let operation_result = self.conclude(attempt).await;
         OperationResult { interrupted: false, engine_began: false, ..operation_result }
@@ -243,7 +244,7 @@ impl Run {
             if attempt.is_successful() { self.success(&attempt).await } else { self.failure(&attempt).await };
         let operation_result = OperationResult {
             changes: attempt.changes(),
-            // A preview leaves no pending operations, because it does not change resources.
+            // A preview leaves no pending operations, because a preview changes no resources.
             interrupted: !self.parameters.kind.is_preview() && attempt.is_interrupted(),
             engine_began: attempt.summary.began(),
             violations: attempt.summary.violations().clone(),
@@ -286,7 +287,7 @@ impl Run {
             false => attempt.failure(),
         };
         if failure::is_unknown_flag(&attempt.stderr.text()) {
-            // Queries the version, which the controller compares with the oldest supported version.
+            // Queries the version, so that the controller can compare it with the minimum supported version.
             let version = self.version.clone();
             tokio::spawn(async move { version.get().await });
         }
@@ -307,7 +308,7 @@ impl Run {
         OperationResult { outcome: proto::Outcome::Canceled, ..OperationResult::failed(message) }
     }
 
-    /// Returns the outputs, including the values of secret outputs. Calls the CLI only if an output is secret.
+    /// Returns the outputs with the values of secret outputs. Calls the CLI only if at least one output is secret.
     async fn reveal(&self, reported: &[Output]) -> Result<Vec<Output>, RevealError> {
         if !outputs::need_values(reported) {
             return Ok(outputs::combine(reported, &BTreeMap::new())?);

@@ -17,20 +17,20 @@ use crate::rpc::proto;
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 /// Maximum size of a message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Maximum size of all outputs in bytes. Equals the size limit of a Secret.
+/// Maximum total size of the outputs in bytes, which equals the size limit of a Secret.
 const MAX_OUTPUTS: usize = 1024 * 1024;
-/// Maximum number of last output lines in a result. [`MAX_LAST_OUTPUT`] limits their size in bytes.
+/// Maximum number of lines in the last output of a result. [`MAX_LAST_OUTPUT`] limits the total size of the lines.
 const MAX_LAST_LINES: usize = 20;
 const MAX_LAST_OUTPUT: usize = 4 * 1024;
-/// Maximum number of pending creates in a result. [`MAX_HOLDERS`] limits the number of locks, and [`MAX_NAME`] the size
-/// of each name in bytes.
+/// Maximum number of pending creates in a result. [`MAX_HOLDERS`] limits the number of locks, and [`MAX_NAME`] limits
+/// the length of each name in bytes.
 const MAX_PENDING: usize = 50;
 const MAX_HOLDERS: usize = 10;
 pub(super) const MAX_NAME: usize = 4 * 1024;
-/// Maximum number of pending creates in the message.
+/// Maximum number of pending creates in a message.
 const MAX_LISTED_CREATES: usize = 5;
 
-/// Result of an operation before redaction and truncation.
+/// Result of an operation before the redaction and truncation of its texts.
 #[derive(Debug, Default)]
 pub(super) struct OperationResult {
     pub(super) outcome: proto::Outcome,
@@ -38,21 +38,21 @@ pub(super) struct OperationResult {
     pub(super) outputs: Vec<Output>,
     pub(super) changes: BTreeMap<String, u64>,
     pub(super) permalink: Option<String>,
-    /// The last output of the CLI, without secrets.
+    /// Last output of the CLI, without secrets.
     pub(super) last_output: String,
     pub(super) holders: Vec<Lock>,
     pub(super) pending_creates: Vec<String>,
     /// Whether the state can contain pending operations.
     pub(super) interrupted: bool,
-    /// Whether the operation was canceled because the pod was terminated.
+    /// Whether the termination of the pod canceled the operation.
     pub(super) pod_terminated: bool,
-    /// The compressed plan of a preview.
+    /// Compressed plan of a preview.
     pub(super) plan: Vec<u8>,
     pub(super) planned_steps: Vec<PlannedStep>,
     /// Number of resources that a preview would change.
     pub(super) planned_step_count: usize,
     pub(super) violations: Violations,
-    /// Whether the engine has started. When the engine starts, it resolves earlier pending creates.
+    /// Whether the engine has started. At its start, the engine resolves the pending creates of earlier runs.
     pub(super) engine_began: bool,
 }
 
@@ -69,7 +69,7 @@ impl OperationResult {
         OperationResult { outcome: proto::Outcome::Failed, message, ..OperationResult::default() }
     }
 
-    /// Returns the result of an operation that deviates from its plan.
+    /// Returns the result of an operation that would deviate from its plan.
     pub(super) fn plan_violated(message: String) -> Self {
         OperationResult { outcome: proto::Outcome::PlanViolated, message, ..OperationResult::default() }
     }
@@ -83,8 +83,8 @@ impl OperationResult {
         }
     }
 
-    /// Returns the result of an operation that the agent does not start, because an interrupted run left pending
-    /// creates in the state.
+    /// Returns the result of an operation that the agent does not start because of pending creates of an interrupted
+    /// run.
     pub(super) fn pending_creates(urns: Vec<String>) -> Self {
         let named = urns.iter().take(MAX_LISTED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = urns.len().saturating_sub(MAX_LISTED_CREATES);
@@ -98,16 +98,15 @@ impl OperationResult {
         OperationResult { outcome, message, pending_creates: urns, ..OperationResult::default() }
     }
 
-    /// Returns the result of a destroy whose stack was not found. The resources can still exist: the state backend may
-    /// have lost the stack, or the access token may not permit access to the stack.
+    /// Returns the result of a destroy without a stack in the state backend. The resources may still exist: the state
+    /// backend can have lost the stack, or the access token can lack permissions for the stack.
     pub(super) fn stack_not_found(stack: &str) -> Self {
         let message = format!("stack {stack} not found in the backend; nothing was destroyed");
         OperationResult { outcome: proto::Outcome::StackNotFound, message, ..OperationResult::default() }
     }
 
-    /// Returns the result of a destroy that the agent does not start, because another Pulumi stack manages the
-    /// resources of the Stack. The destroy would not delete these resources, and could delete the resources of another
-    /// owner.
+    /// Returns the result of a destroy that the agent does not start because another Pulumi stack manages the resources
+    /// of the Stack. The destroy would not delete these resources, but could delete the resources of another owner.
     pub(super) fn another_stack(stack: &str) -> Self {
         let message =
             format!("stack {stack} in this backend is not the stack that manages the resources; nothing was destroyed");
@@ -119,8 +118,8 @@ impl OperationResult {
         OperationResult { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }
     }
 
-    /// Converts this result into the message for the journal. Redacts and truncates the message, but keeps the secret
-    /// values of outputs.
+    /// Converts this result into a message of the journal. Redacts and truncates the texts, but does not redact the
+    /// values of secret outputs.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
         let mut message = console::remove_request_ids(&self.message);
         let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();
@@ -157,11 +156,11 @@ impl OperationResult {
     }
 }
 
-/// Returns the outcome of an operation after a failure.
+/// Returns the outcome of an operation that has failed.
 pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome {
     match kind {
-        // A CLI that is killed by SIGKILL has neither saved the state nor unlocked the stack, regardless of the cause
-        // of the signal.
+        // A CLI that ends with SIGKILL has neither saved the state nor unlocked the stack, regardless of the sender of
+        // the signal.
         FailureKind::Killed { signal } if *signal == SIGKILL => proto::Outcome::Interrupted,
         _ if is_cancelled => proto::Outcome::Canceled,
         FailureKind::Killed { .. } => proto::Outcome::Interrupted,
@@ -187,8 +186,8 @@ fn output(output: Output) -> proto::Output {
     proto::Output { name: output.name, value: output.value.to_string(), secret: output.secret }
 }
 
-/// Converts a planned step. The name of a resource can contain a secret, and also a property path, for example as the key
-/// of an object.
+/// Converts a planned step. The name of a resource can contain a secret. A property path can also contain a secret, for
+/// example as the key of an object.
 fn planned_step(step: &PlannedStep, redactor: &Redactor) -> proto::PlannedStep {
     let clean = |text: &str| redactor.redact(text).replace(char::is_control, " ");
     proto::PlannedStep {
@@ -202,7 +201,7 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Converts a policy violation. The event log has redacted its texts except the URN.
+/// Converts a policy violation. All its texts except the URN are already redacted.
 fn policy_violation(violation: &PolicyViolation, redactor: &Redactor) -> proto::PolicyViolation {
     let clean = |text: &str| redactor.redact(text).replace(|c: char| c.is_control() && c != '\n', " ");
     proto::PolicyViolation {

@@ -1,5 +1,5 @@
-//! The plan of a run: a preview saves the plan, and a later run follows it. The plan of an `up` is a file of the CLI.
-//! The plan of a destroy is the sorted list of the URNs that it deletes, because the CLI cannot save it.
+//! Saves the plan of a preview, and makes a later run follow this plan. The plan of an `up` is a file that the CLI
+//! writes. The CLI cannot save the plan of a destroy, so this plan is the sorted list of the URNs to delete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -22,14 +22,14 @@ use crate::pulumi::arguments::OperationKind;
 use crate::pulumi::failure::plan;
 use crate::pulumi::state;
 
-/// Maximum size of a compressed plan in bytes. The controller stores it in a Secret, which holds at most 1 MiB.
+/// Maximum size of a compressed plan in bytes. The controller stores the plan in a Secret, whose size limit is 1 MiB.
 pub(super) const MAX_COMPRESSED: usize = 700 * 1024;
-/// Maximum number of URNs of each kind in a message.
+/// Maximum number of URNs per list in a message.
 const MAX_LISTED: usize = 5;
 
 impl Run {
-    /// Prepares the file of the plan for the CLI, and compares a destroy with its plan. Returns a result if the
-    /// operation must not run.
+    /// Writes the plan file for the CLI, and compares a destroy with its plan. Returns a result if the agent must not
+    /// start the operation.
     pub(super) async fn prepare_plan(&self) -> Result<Option<OperationResult>, RunError> {
         let compressed = self.parameters.plan();
         if self.parameters.saves_cli_plan() {
@@ -47,11 +47,11 @@ impl Run {
         Ok(None)
     }
 
-    /// Previews the destroy. Returns a result if it would delete other resources than planned.
+    /// Previews the destroy. Returns a result if the destroy would not delete exactly the planned resources.
     async fn compare_deletions(&self, planned: &BTreeSet<String>) -> Result<Option<OperationResult>, RunError> {
         let attempt = self.unlocked_attempt(OperationKind::PreviewDestroy).await?;
         if attempt.is_stack_missing() {
-            // The destroy itself reports that the stack is missing.
+            // The destroy itself reports the missing stack.
             return Ok(None);
         }
         if !attempt.is_successful() {
@@ -68,7 +68,8 @@ impl Run {
         }))
     }
 
-    /// Describes the resources whose deletion deviates from the plan. The CLI omits their URNs from its error.
+    /// Describes the resources whose deletion deviates from the plan, because the error of the CLI does not contain
+    /// their URNs.
     pub(super) async fn unplanned_deletions(&self, attempt: &Attempt) -> Option<String> {
         if !plan::has_unnamed_deletion(&attempt.summary) || self.is_cancelled() {
             return None;
@@ -105,7 +106,7 @@ impl Run {
         tokio::task::spawn_blocking(read).await.ok().flatten()
     }
 
-    /// Returns the compressed plan of a successful preview. It is empty if the request does not ask for the plan.
+    /// Returns the compressed plan of a successful preview. The plan is empty if the controller has not requested it.
     pub(super) async fn saved_plan(&self, attempt: &Attempt) -> Result<Vec<u8>, PlanError> {
         if !self.parameters.saves_plan() {
             return Ok(Vec::new());
@@ -128,7 +129,8 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(failed)?
 }
 
-/// Creates an empty file that only its owner can read. The CLI keeps the permissions of an existing file.
+/// Creates an empty file that only its owner can read. The CLI keeps the permissions of this file when it writes the
+/// plan.
 fn create_private(path: &Path) -> io::Result<()> {
     durable::remove(path)?;
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map(drop)
@@ -156,7 +158,7 @@ fn read_plan(path: &Path) -> Result<Vec<u8>, PlanError> {
     Ok(plan)
 }
 
-/// Compresses a plan. The result depends only on the plan.
+/// Compresses a plan. The compression is deterministic: equal plans have equal results.
 fn compress(plan: &[u8]) -> Result<Vec<u8>, PlanError> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let compressed = encoder.write_all(plan).and_then(|()| encoder.finish());
@@ -182,7 +184,7 @@ fn planned_deletions(plan: &[u8]) -> Result<BTreeSet<String>, PlanError> {
     serde_json::from_slice(plan).map_err(|error| PlanError::Malformed { what: "not a list of URNs", error })
 }
 
-/// Describes the differences between the planned and the actual deletions. Returns `None` if they are equal.
+/// Describes the differences between the planned and the actual deletions. Returns `None` if there are no differences.
 fn differences(planned: &BTreeSet<String>, found: &BTreeSet<String>) -> Option<String> {
     let lists = [("not in the plan", found.difference(planned)), ("only in the plan", planned.difference(found))];
     let parts: Vec<String> =

@@ -1,4 +1,4 @@
-//! Errors about the plan of a run.
+//! Errors of the plan of a run.
 
 use std::io;
 

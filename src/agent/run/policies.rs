@@ -1,5 +1,5 @@
-//! The policy packs of a run: the installed packs that the controller requests, and the packs in the source of the
-//! program that environment variables select.
+//! Policy packs of a run. The controller requests installed packs, and environment variables of the user select packs
+//! in the source of the program.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,17 +16,17 @@ use crate::rpc::proto;
 
 /// Maximum number of policy packs in a request.
 const MAX_PACKS: usize = 20;
-/// Content of the configuration file of a pack without configuration.
+/// Configuration file for a pack without a configuration.
 const EMPTY: &str = "{}";
 
-/// The policy packs that a run enforces. Empty if the controller requests no packs: the CLI itself then reads the
-/// variables of the user.
+/// Policy packs that a run enforces. Empty if the controller requests no packs: the CLI then reads the environment
+/// variables of the user itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunPolicies(Vec<Pack>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pack {
-    /// Name of the policy pack in the Stack. Empty for a pack in the source of the user.
+    /// Name of the policy pack in the Stack. Empty for a pack from the source of the user.
     name: String,
     directory: PathBuf,
     config: Config,
@@ -35,17 +35,17 @@ struct Pack {
 /// Configuration of a policy pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Config {
-    /// JSON text that the agent writes to a file.
+    /// JSON text. The agent writes this text to a file.
     Text(String),
-    /// File in the source of the user.
+    /// Path of a file in the source of the user.
     File(PathBuf),
 }
 
 impl RunPolicies {
     /// Returns the policy packs of an operation. `directory_of` returns the directory of an installed pack.
     ///
-    /// Moves the packs of the user from the environment to the result. The CLI would append them to the packs on its
-    /// command line, and fail because they have no configuration files.
+    /// Removes the packs of the user from the environment, and adds them to the result. Otherwise, the CLI would append
+    /// them to the packs on its command line, and would fail because of missing configuration files.
     pub fn new(
         kind: OperationKind,
         requested: &[proto::PolicyPack],
@@ -73,13 +73,13 @@ impl RunPolicies {
         Ok(RunPolicies(packs))
     }
 
-    /// Replaces the directories of policy packs in a message of the CLI with their names.
+    /// Replaces the directories of the policy packs in a message of the CLI with the names of the packs.
     pub fn name_packs(&self, message: String) -> String {
         let named = self.0.iter().filter(|pack| !pack.name.is_empty());
         named.fold(message, |message, pack| message.replace(&*pack.directory.to_string_lossy(), &pack.name))
     }
 
-    /// Writes the configuration files, and returns the packs for the command line.
+    /// Writes the configuration files, and returns the arguments for the packs on the command line.
     pub fn write(&self, record: &JournalRecord) -> io::Result<Vec<PolicyPack>> {
         let written =
             self.0.iter().enumerate().map(|(number, Pack { directory, config, .. })| -> io::Result<PolicyPack> {
@@ -110,7 +110,7 @@ fn config(pack: &proto::PolicyPack) -> Result<String, Refusal> {
     }
 }
 
-/// Returns the packs that the variables of the user select.
+/// Returns the packs that the environment variables of the user select.
 fn packs_of_user(environment: &Environment) -> Result<Vec<Pack>, Refusal> {
     let list = |variable: &str| -> Vec<PathBuf> {
         environment.get(variable).map(|list| list.split(',').map(PathBuf::from).collect()).unwrap_or_default()

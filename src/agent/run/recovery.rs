@@ -1,6 +1,8 @@
-//! Cleans up after interrupted runs. Detects the pending creates that an interrupted run left in the state, and removes
-//! them if a user confirms that the resources do not exist. Removes the lock of an interrupted run whose processes have
-//! provably exited, or cancels its update in Pulumi Cloud, unless a user has an interactive session in the pod.
+//! Cleans up after interrupted runs:
+//! - Detects the pending creates of an interrupted run in the state. Removes them if a user confirms that the resources
+//!   do not exist.
+//! - Removes the lock of an interrupted run, or cancels its update in Pulumi Cloud, after all processes of the run have
+//!   exited. Keeps the lock during an interactive session in the pod.
 
 use std::fmt;
 use std::fs::File;
@@ -20,7 +22,7 @@ use crate::pulumi::{active_update, arguments, state};
 use crate::rpc::proto::PendingCreates;
 
 impl Run {
-    /// Handles pending creates according to the request. Returns a result if the operation must not run.
+    /// Handles pending creates as requested. Returns a result if the agent must not start the operation.
     pub(super) async fn settle_pending_creates(&self) -> Result<Option<OperationResult>, RunError> {
         let settled = match self.parameters.pending_creates {
             PendingCreates::Unspecified | PendingCreates::Keep => return Ok(None),
@@ -31,7 +33,7 @@ impl Run {
         settled
     }
 
-    /// Removes the exported state, because it can be large.
+    /// Removes the exported state, because the file can be large.
     pub(super) fn remove_exported(&self) {
         let file = self.record.state_file();
         if let Err(error) = durable::remove(&file) {
@@ -50,8 +52,8 @@ impl Run {
         Ok((!urns.is_empty()).then(|| OperationResult::pending_creates(urns)))
     }
 
-    /// Removes pending creates by importing the state. `pulumi stack import` removes all pending operations. This is
-    /// safe, because the CLI only warns about pending operations that are not creates.
+    /// Removes pending creates with an import of the state. `pulumi stack import` removes all pending operations. This
+    /// is safe, because the CLI only prints a warning for pending operations that are not creates.
     async fn clear_creates(&self) -> Result<Option<OperationResult>, RunError> {
         match self.export("clear pending creates").await? {
             Exported::NoStack => return Ok(None),
@@ -97,7 +99,7 @@ impl Run {
         Ok(Exported::Failed(Box::new(self.failed_call(&what, &ended))))
     }
 
-    /// Returns the result of an operation after a failed CLI call.
+    /// Returns the result of an operation in which a CLI call has failed.
     pub(super) fn failed_call(&self, what: &str, ended: &Ended) -> OperationResult {
         let failure = classify(ended);
         let message = self.with_cause(&format!("{what}: {}", failure.message));
@@ -130,7 +132,7 @@ fn read_pending(file: &Path) -> Result<Vec<String>, StateFileError> {
     Ok(state::pending_creates(BufReader::new(File::open(file)?))?)
 }
 
-/// Removes the pending creates from a state file. Returns `false` if the file contains none.
+/// Removes the pending creates from a state file. Returns `false` if the file contains no pending creates.
 fn clear_pending(file: &Path) -> Result<bool, StateFileError> {
     let size = std::fs::metadata(file)?.len();
     if size > MAX_CHANGED {
@@ -157,7 +159,7 @@ impl Holder {
         }
     }
 
-    /// Returns whether an interrupted run that has ended is the holder.
+    /// Returns whether the holder is one of these exited processes of interrupted runs.
     fn is_one_of(&self, exited: &[ExitedProcess]) -> bool {
         match self {
             Holder::Lock(lock) => exited_holder(lock, exited).is_some(),
@@ -176,7 +178,7 @@ impl fmt::Display for Holder {
 }
 
 impl Run {
-    /// Returns the lock or the update that blocked a CLI call. `stderr` is the standard error of the call. Returns
+    /// Returns the lock or the update that blocked a CLI call. `stderr` is the stderr output of the call. Returns
     /// `None` if several locks block the call, or if the holder is unknown.
     pub(super) async fn holder(&self, stderr: &str) -> Option<Holder> {
         if !failure::conflicts_with_update(stderr) {
@@ -191,29 +193,30 @@ impl Run {
         }
     }
 
-    /// Returns the update in progress of the stack in Pulumi Cloud.
+    /// Returns the update of the stack that is in progress in Pulumi Cloud.
     async fn active_update(&self) -> Result<Option<ActiveUpdate>, ActiveUpdateError> {
         let stack = &self.stack;
-        // The history is read last, to shorten the time between the identification of the update and its cancellation.
+        // Reads the history last, because a short time between the identification and the cancellation of the update
+        // reduces the risk of canceling another update.
         let description = self.call(arguments::stack_description(stack), Stdout::Captured).await?;
         let history = self.call(arguments::newest_update(stack), Stdout::Captured).await?;
         let Some(update) = active_update::parse_history(&history.captured)? else { return Ok(None) };
         let update = active_update::parse_stack(update, &String::from_utf8_lossy(&description.captured));
-        // Without a user, the update has started between the two calls.
+        // An update without a user has started between the two calls.
         Ok(Some(update).filter(|update| update.author.is_some()))
     }
 
-    /// Removes a lock, or cancels an update in Pulumi Cloud, if the holder is an interrupted run that has ended. Returns
-    /// whether the lock was removed.
+    /// Removes a lock, or cancels an update in Pulumi Cloud, if its holder is an interrupted run that has ended.
+    /// Returns whether the stack is now unlocked.
     ///
-    /// The CLI removes all locks of the stack, or cancels the update that is in progress at this time. This is safe,
-    /// because no other run can start while the lock or the update of the interrupted run exists.
+    /// The CLI removes all locks of the stack, or cancels whichever update is in progress. This is safe, because no
+    /// other run can start while the lock or the update of the interrupted run exists.
     pub(super) async fn remove_stale_lock(&self, holder: &Holder) -> bool {
         let operation = &self.record.request().id;
         if !self.has_ended(holder) {
             return false;
         }
-        // Also keeps the lock if the search fails, because an interactive session may exist.
+        // Also keeps the lock if the search for sessions fails, because an interactive session may exist.
         let session = interactive_session::find(&self.layout);
         if !matches!(session, Ok(None)) {
             tracing::warn!(
@@ -248,8 +251,8 @@ impl Run {
         holder.is_one_of(&known)
     }
 
-    /// Returns the processes of finished operations in this pod. These processes have exited, because the agent writes
-    /// a result only after all processes of the operation have exited.
+    /// Returns the processes of the finished operations in this pod. All these processes have exited, because the agent
+    /// writes a result only after the exit of all processes of the operation.
     fn own_exited_processes(&self) -> Vec<ExitedProcess> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut exited = Vec::new();
@@ -261,7 +264,7 @@ impl Run {
                     pid: process.pid,
                     started: record.request().started,
                     ended: result.ended,
-                    // Only an interrupted run leaves an update in progress.
+                    // Only an interrupted run can leave an update in progress.
                     permalink: process.permalink.filter(|_| result.interrupted),
                 })),
                 Err(error) => {

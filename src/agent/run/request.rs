@@ -1,4 +1,4 @@
-//! The parameters of an operation other than its source and settings.
+//! Parameters of an operation, except its source and settings.
 
 use crate::agent::cancellation::Limits;
 use crate::agent::refusal::Refusal;
@@ -13,14 +13,14 @@ pub struct OperationRequest {
     pub kind: OperationKind,
     pub limits: Limits,
     pub pending_creates: proto::PendingCreates,
-    /// CLI processes of interrupted runs, which have provably exited. The agent may remove their locks. `None` if the
-    /// agent must not remove any lock, not even the lock of an exited process in its own pod.
+    /// Exited CLI processes of interrupted runs, whose locks the agent can remove. If the value is `None`, the agent
+    /// must not remove any lock, not even a lock of an exited process in its own pod.
     pub exited_processes: Option<Vec<ExitedProcess>>,
-    /// Pulumi stack that contains the applied resources. A destroy of any other Pulumi stack fails. If the requested stack
-    /// name has no organization, the run uses the organization of this stack.
+    /// Pulumi stack that contains the applied resources. A destroy of any other Pulumi stack fails. If the requested
+    /// stack name has no organization, the run adds the organization of this stack.
     applied_stack: Option<proto::PulumiStack>,
     options: proto::RunOptions,
-    /// Plan of an earlier preview, compressed. Empty for a run without a plan.
+    /// Compressed plan of an earlier preview. Empty for a run without a plan.
     plan: Vec<u8>,
 }
 
@@ -39,17 +39,17 @@ impl OperationRequest {
         Ok(OperationRequest { kind, limits, pending_creates, exited_processes, applied_stack, options, plan })
     }
 
-    /// Returns whether the run must fail, without changing resources, if the resources have drifted from the state.
+    /// Returns whether the run must fail without changing resources if the resources have drifted from the state.
     pub fn expects_no_drift(&self) -> bool {
         self.options.expect_no_refresh_changes && self.kind == OperationKind::Up
     }
 
-    /// Returns whether the operation creates the stack if it does not exist.
+    /// Returns whether the operation creates a missing stack.
     pub fn creates_stack(&self) -> bool {
         !self.options.stack_must_exist && self.kind.is_forward()
     }
 
-    /// Returns whether this operation would destroy, or preview the destroy of, a Pulumi stack other than the stack that
+    /// Returns whether this operation destroys, or previews the destruction of, a Pulumi stack other than the one that
     /// manages the resources.
     pub fn destroys_another(&self, stack: &Qualified<'_>) -> bool {
         self.kind.is_destroy() && self.applied().is_some_and(|applied| applied.differs_from(stack))
@@ -68,27 +68,27 @@ impl OperationRequest {
         Some(self.options.secrets_provider.as_str()).filter(|provider| !provider.is_empty())
     }
 
-    /// Returns the compressed plan that the operation must follow. Empty if there is none.
+    /// Returns the compressed plan that the operation must follow. Empty for an operation without a plan.
     pub fn plan(&self) -> &[u8] {
         &self.plan
     }
 
-    /// Returns whether the CLI must follow a plan.
+    /// Returns whether the CLI itself must follow a plan.
     pub fn follows_cli_plan(&self) -> bool {
         !self.plan.is_empty() && self.kind == OperationKind::Up
     }
 
-    /// Returns whether the result of the preview contains its plan.
+    /// Returns whether the result of the preview must contain its plan.
     pub fn saves_plan(&self) -> bool {
         self.options.save_plan
     }
 
-    /// Returns whether the CLI must save the plan of the preview.
+    /// Returns whether the CLI itself must save the plan of the preview.
     pub fn saves_cli_plan(&self) -> bool {
         self.options.save_plan && self.kind == OperationKind::Preview
     }
 
-    /// Returns additional options of the CLI.
+    /// Returns the additional options of the CLI.
     pub fn options(&self) -> Options<'_> {
         let options = &self.options;
         Options {
@@ -106,7 +106,7 @@ impl OperationRequest {
     }
 }
 
-/// Returns the kind of an operation. `preview_of` is the operation whose changes a preview reports.
+/// Returns the kind of an operation. For a preview, `preview_of` is the operation whose changes the preview reports.
 fn kind(kind: i32, preview_of: i32) -> Result<OperationKind, Refusal> {
     use proto::{OperationKind as Kind, PreviewOf};
     let unsupported = || Refusal::Invalid(format!("unsupported operation kind {kind}"));
@@ -126,7 +126,7 @@ fn kind(kind: i32, preview_of: i32) -> Result<OperationKind, Refusal> {
     })
 }
 
-/// Returns an error if the operation cannot save or follow a plan as requested.
+/// Returns an error if an operation of this kind cannot save or follow the plan.
 fn check_plan(kind: OperationKind, options: &proto::RunOptions, has_plan: bool) -> Result<(), Refusal> {
     let problem = match kind {
         OperationKind::PreviewRefresh if options.save_plan => "a preview of a refresh has no plan to save",

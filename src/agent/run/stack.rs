@@ -1,5 +1,5 @@
-//! Prepares the stack for a run: selects it, creates it if necessary, and encrypts the secret configuration values. The
-//! CLI writes the encrypted values to the settings file.
+//! Prepares the stack for a run: selects the stack, creates a missing stack, and encrypts the secret configuration
+//! values. The CLI writes the encrypted values to the settings file.
 
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -13,9 +13,9 @@ use crate::pulumi::failure::{self, FailureKind};
 use crate::pulumi::settings::Entry;
 
 impl Run {
-    /// Selects the stack before the first run in a pod, so that commands of users in the pod apply to it. Also creates
-    /// a missing stack, because otherwise the first attempt of the run would fail. Only logs errors, because the run
-    /// itself reports problems with the stack or the state backend.
+    /// Selects the stack before the first run in a pod, so that commands of users in the pod apply to this stack. Also
+    /// creates a missing stack, because otherwise the first attempt of the run would fail. Only logs errors, because
+    /// the run itself reports problems with the stack or the state backend.
     pub(super) async fn select(&self) {
         let stack = &self.stack;
         let arguments = match self.parameters.creates_stack() {
@@ -29,8 +29,8 @@ impl Run {
         }
     }
 
-    /// Creates the stack. Returns a result if the creation fails. Succeeds if another client has already created the
-    /// stack.
+    /// Creates the stack. Returns a result if the creation fails. The creation also succeeds if another client has
+    /// already created the stack.
     pub(super) async fn init(&self) -> Result<Option<OperationResult>, RunError> {
         let ended = self.locking_call(arguments::stack_init(&self.stack, self.parameters.secrets_provider())).await;
         let ended = ended.map_err(|error| RunError::Call { action: "create the stack", error })?;
@@ -40,8 +40,8 @@ impl Run {
         Ok(Some(self.failed_call("failed to create the stack", &ended)))
     }
 
-    /// Encrypts the secret values of these keys. Returns a result if the encryption fails. First creates a missing
-    /// stack, because the encryption requires the stack.
+    /// Encrypts the secret values of these keys. If the stack is missing, creates the stack first, because the
+    /// encryption requires the stack. Returns a result if the encryption fails.
     pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<OperationResult>, RunError> {
         for entry in self.config.iter().filter(|entry| entry.is_secret && keys.contains(&entry.key)) {
             let mut ended = self.encrypting_call(entry).await?;
@@ -52,7 +52,7 @@ impl Run {
                 ended = self.encrypting_call(entry).await?;
             }
             if is_stack_missing(&ended) && self.parameters.kind.is_destroy() {
-                // The destroy itself reports that the stack is missing.
+                // The destroy itself reports the missing stack.
                 return Ok(None);
             }
             if !ended.exit.success() {
@@ -78,9 +78,8 @@ fn is_stack_missing(ended: &Ended) -> bool {
     !ended.exit.success() && classify(ended).kind == FailureKind::StackMissing
 }
 
-/// Returns the standard input of the CLI call that encrypts a value. The CLI encrypts only strings, so the agent passes
-/// other values as JSON, which programs parse. Adds a line feed, because the CLI removes one line feed from the end of
-/// the input.
+/// Returns the stdin of the CLI call that encrypts a value. The CLI encrypts only strings, so all other values are
+/// JSON, which programs parse. The CLI removes one line feed from the end of the input, so the function adds one.
 fn input(value: &Value) -> Zeroizing<Vec<u8>> {
     let mut text = match value {
         Value::String(text) => text.clone(),

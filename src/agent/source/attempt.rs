@@ -1,8 +1,8 @@
 //! Installs a source, with retries.
 //!
 //! The agent installs dependencies at the final path of the source, because virtual environments and links to local
-//! packages contain absolute paths. The installation at this path is called the *trial* of the source. During the trial,
-//! no run starts. If the installation fails, the agent restores the previous source.
+//! packages contain absolute paths. An installation at this path is the *trial* of the source. During the trial, no run
+//! can start. If the installation fails, the agent restores the previous source.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::pulumi::install::python::is_in_empty_environment;
 use crate::pulumi::install::{Carry, InstallPlan, Installed};
 use crate::pulumi::project::Project;
 
-/// Maximum time that an installation waits until the kubelet has mounted the objects to which its environment refers.
+/// Maximum time that an installation waits until the kubelet has mounted the Secrets and ConfigMaps of its environment.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Cause of a failed attempt.
@@ -33,7 +33,7 @@ pub(super) enum AttemptError {
     Refused(#[from] Refusal),
     #[error(transparent)]
     Install(#[from] InstallError),
-    /// The controller requests another source, or the agent is shutting down.
+    /// The controller has requested another source, or the agent is shutting down.
     #[error("the source is no longer requested")]
     Stopped,
     /// The agent could not restore the previous source, so the pod has no current source.
@@ -41,8 +41,8 @@ pub(super) enum AttemptError {
     Lost(std::io::Error),
 }
 
-/// A source that was received, verified and unpacked. The agent removes its directory only after the last attempt,
-/// because the directory contains the previous source during a trial.
+/// A source that the agent has received, verified and unpacked. During a trial, the directory of this source contains
+/// the previous source, so the agent removes the directory only after the last attempt.
 pub(super) struct Delivery {
     pub directory: PathBuf,
     pub archive: PathBuf,
@@ -50,7 +50,7 @@ pub(super) struct Delivery {
     pub plan: Option<InstallPlan>,
 }
 
-/// Removes a candidate from the state when its processing ends, even after a panic.
+/// Removes a candidate from the state at the end of its installation, even after a panic.
 struct End<'a> {
     source: &'a Source,
     candidate: &'a Arc<Candidate>,
@@ -61,8 +61,8 @@ impl Drop for End<'_> {
         let mut state = self.source.lock();
         state.candidate.take_if(|candidate| Arc::ptr_eq(candidate, self.candidate));
         if std::thread::panicking() {
-            // The panic may have interrupted a trial, so the tree at the path of the source can be incomplete. The pod
-            // has no current source until the agent installs another source or restarts.
+            // The panic may have interrupted a trial and left an incomplete tree at the path of the source. The pod
+            // therefore has no current source until the agent installs another source or restarts.
             state.current_source = None;
         }
         drop(state);
@@ -71,7 +71,8 @@ impl Drop for End<'_> {
 }
 
 impl Source {
-    /// Retries until the source is installed or the controller no longer requests it.
+    /// Installs the source with retries, until the installation succeeds or the controller no longer requests the
+    /// source.
     pub(super) async fn put_with_retries(
         self: Arc<Self>,
         candidate: Arc<Candidate>,
@@ -94,15 +95,15 @@ impl Source {
             }
         }
         drop(end);
-        // Removes the directory after the reply to the call, because the directory can contain a complete old source
-        // with many files.
+        // Removes the directory after the reply to the call, because the directory can contain an old source with many
+        // files.
         let removed = tokio::task::spawn_blocking(move || durable::remove(&delivery.directory)).await;
         if let Err(error) = removed.map_err(std::io::Error::other).and_then(|removed| removed) {
             tracing::warn!(%error, "failed to remove an old source");
         }
     }
 
-    /// Installs the dependencies of the current source if it was installed without them.
+    /// Installs the missing dependencies of the current source.
     pub(super) async fn install_awaited(self: Arc<Self>, candidate: Arc<Candidate>, current_source: CurrentSource) {
         let _end = End { source: &self, candidate: &candidate };
         let mut attempts = 0;
@@ -115,7 +116,8 @@ impl Source {
         }
     }
 
-    /// Handles the outcome of an attempt. Returns the guard for the next attempt, or `None` after the last attempt.
+    /// Handles the outcome of an attempt. Returns the guard for the next attempt, or `None` if there is no next
+    /// attempt.
     async fn after(
         &self,
         tried: Result<(), AttemptError>,
@@ -139,7 +141,7 @@ impl Source {
                 )));
                 None
             }
-            // The caller of `PutSource` receives the error and retries.
+            // The caller of `PutSource` receives the error, and calls the method again.
             AttemptError::Refused(refusal) if !candidate.has_replied() => {
                 candidate.reply(Err(refusal));
                 None
@@ -157,11 +159,12 @@ impl Source {
         }
     }
 
-    /// `failures` is the number of failed attempts.
+    /// Runs one attempt to install the source. `failures` is the number of failed attempts before.
     async fn attempt(&self, candidate: &Candidate, delivery: &Delivery, failures: u32) -> Result<(), AttemptError> {
         self.wait_for_sessions(candidate, &candidate.cancel).await?;
         let before = self.lock().current_source.clone();
-        // A program can damage its dependencies, so a copy of them can be the reason why an installation has failed.
+        // A program can damage its dependencies, so copies of these dependencies can be the cause of a failed
+        // installation.
         let copies = failures == 0;
         let carried = self.carry(candidate, delivery, before.as_ref(), copies).await?;
         self.settings.keep(before.as_ref());
@@ -211,10 +214,11 @@ impl Source {
         Ok(())
     }
 
-    /// Returns the directories to move if this source can use the dependencies of the previous source. Returns an empty
-    /// list if the dependencies were restored from the cache. Returns `None` if the dependencies must be installed. If
-    /// `copies` is true, the source can then contain copies of the previous dependencies, which make the installation
-    /// faster.
+    /// Prepares the dependencies of a new source:
+    /// - If the new source can use the previous dependencies unchanged, returns the directories to move.
+    /// - If the cache contains the dependencies, restores them, and returns an empty list.
+    /// - Otherwise, returns `None`, and the agent must install the dependencies. If `copies` is true, the new source
+    ///   can contain copies of the previous dependencies, which make the installation faster.
     async fn carry(
         &self,
         candidate: &Candidate,
@@ -239,8 +243,8 @@ impl Source {
         }
         candidate.report("copying the dependencies of the previous source");
         let (tree, cancel) = (delivery.tree.clone(), candidate.cancel.clone());
-        // Scripts of a project can change the files of packages in place, so an installation with unknown inputs gets
-        // copies instead of hard links.
+        // Scripts of a project can change the files of packages in place. If the inputs of the installation are
+        // unknown, the source therefore gets copies instead of hard links.
         let links = plan.reinstall_reason.is_none();
         let selects = if carry == Carry::CopyEnvironment { is_in_empty_environment } else { |_: &Path| true };
         let copied = tokio::task::spawn_blocking(move || {
@@ -288,8 +292,8 @@ impl Source {
         Ok(())
     }
 
-    /// Waits until the Secrets and ConfigMaps of the environment are mounted, and installs the dependencies of the
-    /// project or policy pack in `directory`.
+    /// Waits until the kubelet has mounted the Secrets and ConfigMaps of the environment, and then installs the
+    /// dependencies of the project or policy pack in `directory`.
     pub(super) async fn install(&self, candidate: &Candidate, directory: &Path) -> Result<(), AttemptError> {
         let Desired { environment, required_directories, .. } = &candidate.desired;
         if mounts::wait(&self.layout, required_directories, Duration::ZERO).await.is_err() {
@@ -306,7 +310,8 @@ impl Source {
     }
 
     /// Syncs the caches of the package managers in the background. After a power loss, the agent installs the source
-    /// again, and package managers such as Go do not detect damaged files in their caches.
+    /// again. Package managers such as Go would then use damaged files in their caches, because they do not detect the
+    /// damage.
     pub(super) fn sync_caches(&self) {
         let root = self.layout.root().to_owned();
         tokio::task::spawn_blocking(move || {
@@ -316,7 +321,7 @@ impl Source {
         });
     }
 
-    /// Returns the record of an installation that has just been completed, and stores the dependencies in the cache.
+    /// Stores the dependencies of a completed installation in the cache, and returns the record of the installation.
     async fn installed_now(&self, candidate: &Candidate, plan: &InstallPlan) -> Result<Option<Installed>, Refusal> {
         let installed = self.installed(plan, &candidate.desired).await?;
         if installed.is_some() {
@@ -325,9 +330,8 @@ impl Source {
         Ok(installed)
     }
 
-    /// Returns the record of a completed installation. Returns `None` if the installation changed its own inputs,
-    /// because the next source does not contain these changes. For example, `go mod tidy` completes `go.mod` and
-    /// `go.sum`.
+    /// Returns the record of a completed installation. Returns `None` if the installation has changed its own inputs,
+    /// because these changes are not part of the next source. For example, `go mod tidy` changes `go.mod` and `go.sum`.
     async fn installed(&self, plan: &InstallPlan, desired: &Desired) -> Result<Option<Installed>, Refusal> {
         if !plan.works_without_trees {
             return Ok(Some(plan.installed.clone()));
@@ -360,7 +364,7 @@ impl Source {
     }
 
     /// Waits until all interactive sessions have ended, because the replacement of the source would remove files that
-    /// the CLI of the user is using.
+    /// the user is still using.
     async fn wait_for_sessions(&self, candidate: &Candidate, stop: &CancellationToken) -> Result<(), AttemptError> {
         let mut reported = None;
         loop {
@@ -377,7 +381,7 @@ impl Source {
     }
 }
 
-/// Unpacks the source again, because a failed attempt changes the tree.
+/// Unpacks the source again, because the failed attempt has changed the tree.
 async fn unpack_again(delivery: &Delivery, desired: &Desired) -> Result<(), Refusal> {
     let tree = delivery.tree.clone();
     let removed = tokio::task::spawn_blocking(move || durable::remove(&tree)).await;

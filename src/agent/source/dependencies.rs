@@ -1,5 +1,5 @@
-//! Restores the dependencies of a source from the cache of the namespace, and stores them there after an installation. A
-//! failure of the cache never affects a source: the agent then installs the dependencies.
+//! Restores the dependencies of a source from the cache of the namespace, and stores them in the cache after an
+//! installation. If the cache fails, the agent installs the dependencies, so the failure never affects the source.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use crate::agent::install::cache::{CacheError, DependencyCache, Places, key};
 use crate::agent::install::carry::{self, Copying};
 use crate::pulumi::install::InstallPlan;
 
-/// Scheduling priority of the threads that change the cache.
+/// Scheduling priority of the threads that write to the cache.
 const LOWEST_PRIORITY: i32 = 19;
-/// Variable with the module cache of Go.
+/// Environment variable with the directory of Go's module cache.
 const GO_MODULES_VARIABLE: &str = "GOMODCACHE";
 
 impl Source {
-    /// Restores the dependencies of a source or a policy pack into `tree`, which is at the path `root` after the
-    /// installation. Returns whether no installation is necessary.
+    /// Restores the dependencies of a source or policy pack into `tree`. After the installation, this tree is at the
+    /// path `root`. Returns whether the restored dependencies are complete, so that no installation is necessary.
     pub(super) async fn restore_dependencies(
         &self,
         candidate: &Candidate,
@@ -41,17 +41,17 @@ impl Source {
         }
         let is_restored = restored.unwrap_or(false);
         if is_restored {
-            // Runs add files to the build cache of Go, also without an installation.
+            // Evicts files, because runs add files to Go's build cache even if the agent installs no dependencies.
             report(in_background(move || report(evicting.evict())));
         }
         is_restored
     }
 
-    /// Stores the dependencies that were installed for the source or the policy pack at `root`, in the background. The
-    /// copy of the dependencies is complete when this call returns, so a run can then change them.
+    /// Stores the installed dependencies of the source or policy pack at `root` in the background. When the function
+    /// returns, the copy of the dependencies is complete, so a run can change the original files.
     pub(super) async fn store_dependencies(&self, candidate: &Candidate, plan: &InstallPlan, root: &Path) {
         if !plan.works_without_trees && carry::existing_directories(root, &plan.trees).is_empty() {
-            // The dependencies are in directories that are not known.
+            // The directories of the dependencies are unknown.
             return;
         }
         let Some((cache, key, places)) = self.cached(candidate, plan, root, root) else { return };
@@ -65,8 +65,8 @@ impl Source {
         }
     }
 
-    /// Returns the cache, the key of the dependencies and their places. Returns `None` if the workspace has no cache, or
-    /// if the inputs of the installation are not completely known.
+    /// Returns the cache, the key of the dependencies and their directories. Returns `None` if the workspace has no
+    /// cache, or if an input of the installation is unknown.
     fn cached(
         &self,
         candidate: &Candidate,
@@ -75,7 +75,7 @@ impl Source {
         root: &Path,
     ) -> Option<(DependencyCache, String, Places)> {
         let cache = self.cache.clone().filter(|_| plan.reinstall_reason.is_none())?;
-        // If a Secret is not mounted yet, the installation waits for it.
+        // If a Secret is not mounted yet, the agent skips the cache, and the installation waits for the Secret.
         let environment = environment::build(&self.layout, &candidate.desired.environment).ok()?;
         let key = key::of_installation(&plan.installed.key, root, &environment.variables);
         let go_modules = environment.get(GO_MODULES_VARIABLE).filter(|_| plan.installed.manager == "go");
@@ -100,14 +100,14 @@ fn restore(cache: &DependencyCache, key: &str, places: &Places, staging: &Path) 
     let create = |source| CacheError::Io { action: "create a directory in", path: staging.to_owned(), source };
     let directory = tempfile::tempdir_in(staging).map_err(create)?;
     let restored = cache.restore(key, places, directory.path());
-    // A program can have stored directories that their owner cannot change.
+    // The restored dependencies can contain directories without write permission.
     if let Err(error) = durable::remove(directory.path()) {
         tracing::warn!(%error, "failed to remove a directory with restored dependencies");
     }
     restored
 }
 
-/// Copies the directories in the source to `snapshot`. Files of packages become hard links: see [`carry`].
+/// Copies the dependencies in the source to `snapshot`. Creates hard links for the files of packages: see [`carry`].
 fn copy(places: Places, snapshot: &Path) -> io::Result<Places> {
     std::fs::create_dir(snapshot)?;
     let trees = carry::existing_directories(&places.source, &places.trees);
@@ -119,10 +119,10 @@ fn copy(places: Places, snapshot: &Path) -> io::Result<Places> {
     Ok(Places { source: snapshot.to_owned(), trees, ..places })
 }
 
-/// Starts a thread that does not delay runs.
+/// Runs `work` in a thread with the lowest priority, so that runs are not slower.
 fn in_background(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let work = move || {
-        // Affects only this thread. After an error, the thread has the normal priority.
+        // Sets the priority of this thread only. After an error, the thread has the normal priority.
         let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
         work();
     };
@@ -131,11 +131,11 @@ fn in_background(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 
 fn report(evicted: Result<(), impl std::fmt::Display>) {
     if let Err(error) = evicted {
-        tracing::warn!(%error, "failed to remove unused files from the cache of dependencies");
+        tracing::warn!(%error, "failed to remove unused files from the dependency cache");
     }
 }
 
-/// Stores the dependencies, and removes their copy.
+/// Stores the dependencies in the cache, and removes their copy.
 fn store(cache: &DependencyCache, key: &str, places: &Places, snapshot: &Path) {
     match cache.store(key, places) {
         Ok(true) => tracing::info!("stored the dependencies in the cache"),

@@ -1,5 +1,5 @@
-//! Sources that are already in the pod: a directory of the image, or files that init containers put at the path of the
-//! project. The agent neither receives nor replaces these sources, and installs the dependencies in their directory.
+//! Sources that are already in the pod: a directory of the image, or files that init containers write to the path of
+//! the project. The agent neither receives nor replaces such a source, and installs the dependencies in its directory.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,7 +15,8 @@ use crate::artifact::{Directory, InPod};
 use crate::pulumi::project::{Project, ProjectError};
 
 impl Source {
-    /// Makes the files in the pod the current source. Runs can use the source when its dependencies are installed.
+    /// Makes the files in the pod the current source. Runs can use this source after the installation of its
+    /// dependencies.
     pub(super) fn adopt(
         self: &Arc<Self>,
         source: InPod,
@@ -48,7 +49,7 @@ impl Source {
             .write(&self.layout)
             .map_err(Refusal::system("failed to record the current source"))?;
         state.current_source = Some(next.clone());
-        // The installation acquires the lock again.
+        // The installation in the background acquires the lock itself.
         drop(guard);
         if awaits_install {
             let candidate = Arc::new(Candidate::new(desired, &self.stop).0);
@@ -58,7 +59,7 @@ impl Source {
         Ok(())
     }
 
-    /// Returns an error if the current source is part of the pod: only another pod can contain another source.
+    /// Returns an error if the current source is part of the pod. Another source then requires another pod.
     pub(super) fn refuse_replacing_pod_source(&self) -> Result<(), Refusal> {
         let current_source = self.lock().current_source.as_ref().map(|current_source| current_source.digest.clone());
         match current_source.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
@@ -71,7 +72,7 @@ impl Source {
     }
 }
 
-/// Creates a symbolic link at the path of the project that points to a directory of the image.
+/// Creates a symbolic link from the path of the project to a directory of the image.
 fn link_image_directory(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
     let place = directory.under(Path::new("/"));
     let project = Project::read(&place).map_err(|error| match error {
@@ -99,7 +100,7 @@ fn link_image_directory(layout: &Layout, directory: &Directory) -> Result<Projec
     Ok(project)
 }
 
-/// Reads the project that the init containers have put into the pod.
+/// Reads the project that the init containers have written to the pod.
 fn read_prepared(layout: &Layout) -> Result<Project, Refusal> {
     let place = layout.workspace();
     Project::read(&place).map_err(|error| match error {

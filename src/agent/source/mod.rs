@@ -1,11 +1,11 @@
-//! The source in the workspace. The agent receives, verifies and unpacks a new source next to the current source, and
+//! The source of the workspace. The agent receives, verifies and unpacks a new source next to the current source, and
 //! then replaces the current source atomically. A failure does not change the current source.
 //!
 //! [`in_pod`] handles a source that is already in the pod. For all other sources, [`receive`] receives and unpacks the
-//! archive, and [`attempt`] installs the unpacked tree with the steps of [`swap`], which records them on disk. A source
-//! that is not yet installed is a candidate: see [`state`].
+//! archive, and [`attempt`] installs the unpacked tree. [`swap`] contains the steps of the replacement, and records
+//! them on disk. A source whose installation has not ended is a candidate: see [`state`].
 //!
-//! [`policy_packs`] installs policy packs next to the source. [`dependencies`] uses the cache of dependencies.
+//! [`policy_packs`] installs policy packs next to the source. [`dependencies`] uses the dependency cache.
 
 mod attempt;
 mod dependencies;
@@ -41,11 +41,11 @@ use state::{Candidate, Desired, State};
 pub use swap::CurrentSource;
 use swap::Record;
 
-/// Maximum time in which a persistent volume is synced before the agent exits.
+/// Timeout of the sync of a persistent volume before the exit of the agent.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Source {
-    /// Loads the current source of a previous agent and reverts an unfinished replacement.
+    /// Loads the current source of a previous agent, and reverts an incomplete replacement.
     pub fn open(
         layout: Layout,
         workspace_lock: WorkspaceLock,
@@ -56,8 +56,8 @@ impl Source {
         let current_source = recover(&layout, &boot_id);
         let staging = layout.staging();
         if let Err(error) = durable::remove(&staging) {
-            // Not fatal: each source has a unique name in this directory, so remaining files do not conflict with a new
-            // source.
+            // Not a fatal error: each source has a unique name in this directory, so remaining files do not conflict
+            // with a new source.
             tracing::warn!(path = %staging.display(), %error, "failed to remove incomplete sources; ignoring them");
         }
         std::fs::create_dir_all(&staging)
@@ -81,42 +81,42 @@ impl Source {
         })
     }
 
-    /// Sets the cache of dependencies.
+    /// Sets the dependency cache.
     pub fn with_cache(self, cache: Option<DependencyCache>) -> Self {
         Source { cache, ..self }
     }
 
-    /// Disables the installation of dependencies, for the `fetch` role. The agent installs the dependencies after it
-    /// starts.
+    /// Disables the installation of dependencies for the `fetch` role. The agent installs the dependencies after its
+    /// start.
     pub fn without_installing(self) -> Self {
         Source { installs: false, ..self }
     }
 
-    /// Returns the current source if it is ready for runs.
+    /// Returns the current source if runs can use it.
     pub fn current_source(&self) -> Option<CurrentSource> {
         self.lock().current_source.clone().filter(|current_source| !current_source.awaits_install)
     }
 
-    /// Returns the name of the current project, or an empty string if no project exists or the project file is invalid.
-    /// The next run reports an invalid project file.
+    /// Returns the name of the current project. Returns an empty string if no project exists, or if the project file is
+    /// invalid. The next run reports an invalid project file.
     pub fn project_name(&self) -> String {
         let project = self.current_source().and_then(|_| Project::read(&self.layout.workspace()).ok());
         project.map(|project| project.name).unwrap_or_default()
     }
 
-    /// Returns whether a source is in place and no candidate exists. The dependencies of the source may still be
+    /// Returns whether a source is in place and no candidate exists. The dependencies of this source may still be
     /// missing.
     pub fn is_settled(&self) -> bool {
         let state = self.lock();
         state.current_source.is_some() && state.candidate.is_none()
     }
 
-    /// Returns the candidate, which is the source that is being installed.
+    /// Returns the candidate, which is the source that the agent is currently installing.
     pub fn candidate(&self) -> Option<proto::Candidate> {
         self.lock().candidate.as_ref().map(|candidate| candidate.to_proto())
     }
 
-    /// Starts the installation of missing dependencies of the current source in the background.
+    /// Starts the installation of the missing dependencies of the current source in the background.
     pub fn resume(self: &Arc<Self>) {
         let mut state = self.lock();
         let Some(current_source) =
@@ -134,8 +134,8 @@ impl Source {
         self.tasks.spawn(self.clone().install_awaited(candidate, current_source));
     }
 
-    /// Receives a source and installs it. Returns before a long step, such as the installation of dependencies, and
-    /// continues this step in the background. Returns whether the source was already installed.
+    /// Receives a source and installs it. Returns before a long step, such as the installation of dependencies, which
+    /// continues in the background. Returns whether the source was already installed.
     pub async fn put(self: &Arc<Self>, mut parts: impl Parts) -> Result<bool, Refusal> {
         let desired = Desired::try_from(receive::header(&mut parts).await?)?;
         if let Some(was_in_place) = self.known(&desired).await? {
@@ -143,7 +143,7 @@ impl Source {
         }
         self.stop_policy_packs().await?;
         let guard = self.workspace_lock.lock_for_source()?;
-        // Another call may have installed the source while this call received it.
+        // Another call may have installed the source since the first check.
         if let Some(was_in_place) = self.known(&desired).await? {
             return Ok(was_in_place);
         }
@@ -164,8 +164,8 @@ impl Source {
         }
     }
 
-    /// Returns `true` if the source is installed, `false` if it is the candidate, and `None` otherwise. Cancels the
-    /// candidate if it is another source.
+    /// Returns `true` if the source is already installed, `false` if the source is the candidate, and `None` otherwise.
+    /// Cancels a candidate that is a different source.
     async fn known(&self, desired: &Desired) -> Result<Option<bool>, Refusal> {
         let candidate = self.lock().candidate.clone();
         match candidate {
@@ -188,14 +188,14 @@ impl Source {
         let project = receive::unpack(&archive, &tree, desired).await?;
         let plan = self.plan(&tree, desired, project).await?;
         if plan.is_none() {
-            // Only retries of an installation need the archive.
+            // The agent needs the archive only to repeat an installation.
             durable::remove(&archive).map_err(Refusal::system("failed to remove the archive"))?;
         }
         Ok(Delivery { directory: staging.keep(), archive, tree, plan })
     }
 
-    /// Syncs the source on a persistent volume to the disk before the agent exits, so that the next pod can use the source
-    /// on any node.
+    /// Syncs the source on a persistent volume to the disk before the agent exits, so that the next pod can use the
+    /// source on any node.
     pub async fn sync_for_next_pod(&self) {
         let current_source = self.lock().current_source.clone().filter(|_| self.layout.owner().is_file());
         let Some(current_source) = current_source.filter(|_| self.is_settled()) else { return };
@@ -222,8 +222,8 @@ impl Source {
     }
 }
 
-/// Returns the current source. Returns `None` if the record or the recorded tree is missing, or if the node was
-/// rebooted after the source was installed.
+/// Returns the current source. Returns `None` if the record or its tree is missing, or if the node has rebooted since
+/// the installation of the source.
 fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     let Record { current_source, trial } = Record::read(layout);
     if let Some(trial) = &trial {
@@ -246,7 +246,7 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     });
     current_source.filter(|current_source| {
         match current_source.digest.parse().ok().and_then(|digest| InPod::of(&digest)) {
-            // A restarted container starts from the original image, which does not contain the installed dependencies.
+            // A restarted container starts from the original image, so the installed dependencies are missing.
             Some(InPod::Image) => false,
             Some(InPod::InitContainers) => layout.workspace().is_dir(),
             None => layout.source().is_dir() && is_link_to_directory(&layout.workspace()),
@@ -254,8 +254,9 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     })
 }
 
-/// Records that a source on a persistent volume, which the agent of the previous pod has synced, belongs to this boot of
-/// the node. Returns `None` if the record cannot be written: after a power loss, the next agent would use a damaged source.
+/// If the agent of the previous pod has synced the source on a persistent volume, records that the source belongs to
+/// the current boot of the node. Returns `None` if the record cannot be written: with the old record, the next agent
+/// would use a damaged source after a power loss.
 fn adopt_synced(layout: &Layout, current_source: CurrentSource, boot_id: &str) -> Option<CurrentSource> {
     if !current_source.is_synced {
         return Some(current_source);

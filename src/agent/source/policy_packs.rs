@@ -1,6 +1,7 @@
-//! Policy packs. The name of the directory of a pack is derived from its archive and from the directory in the archive,
-//! so a pack is never replaced: the agent installs another pack next to it, and removes the packs that the workspace no
-//! longer requires. An installed pack is kept until then, also if the container restarts.
+//! Policy packs of the workspace. The name of the directory of a pack is a hash of the digest of its archive and its
+//! directory in the archive. The agent therefore never replaces a pack: it installs another pack next to the existing
+//! ones, and removes packs that the workspace no longer requires. An installed pack remains after a restart of the
+//! container.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,13 +22,13 @@ use crate::pulumi::install::InstallPlan;
 use crate::pulumi::project::Project;
 use crate::rpc::proto;
 
-/// Maximum number of policy packs that a workspace can require, and that the agent keeps.
+/// Maximum number of policy packs that a workspace can require.
 const MAX_PACKS: usize = 20;
-/// Directory of the unpacked archive in the directory of a pack.
+/// Name of the directory with the unpacked archive.
 const TREE: &str = "tree";
-/// File in the directory of a pack that records the end of the installation.
+/// Name of the file that records the end of the installation.
 const RECORD: &str = "installed.json";
-/// Characters that the CLI interprets in the list of the directories of policy packs.
+/// Characters that the CLI interprets in its list of directories of policy packs.
 const SEPARATORS: [char; 2] = [',', '"'];
 /// Error of versions of the CLI that install only programs, and advice about it.
 const NO_PROJECT: &str = "no Pulumi.yaml project file found";
@@ -40,20 +41,20 @@ struct Record {
     digest: String,
     /// Directory of the pack in the archive.
     directory: String,
-    /// Boot ID of the node when the pack was installed. The agent does not use the pack after a reboot, because a power
-    /// loss may have damaged it.
+    /// Boot ID of the node at the time of the installation. The agent does not use the pack after a reboot, because the
+    /// cause may be a power loss, which can damage the pack.
     boot_id: String,
 }
 
-/// A pack that was received, verified and unpacked.
+/// A pack that the agent has received, verified and unpacked.
 struct Delivery {
     staging: PathBuf,
     archive: PathBuf,
     tree: PathBuf,
 }
 
-/// Ends the installation of a pack, even after a panic. A pack that is not installed is removed from the state, and the
-/// controller sends it again.
+/// Ends the installation of a pack, even after a panic. If the pack is not installed, removes the pack from the state,
+/// and the controller sends the pack again.
 struct End<'a> {
     source: &'a Source,
     name: &'a str,
@@ -86,7 +87,7 @@ impl Source {
             return Ok(is_installed);
         }
         let _delivery = self.policy_delivery.lock().await;
-        // Another call may have delivered the pack in the meantime.
+        // Another call may have delivered the pack since the first check.
         if let Some(is_installed) = self.is_policy_pack_installed(&name) {
             return Ok(is_installed);
         }
@@ -101,8 +102,8 @@ impl Source {
         Ok(false)
     }
 
-    /// Stops the installations of policy packs, because they would delay the installation of the source. The controller sends these packs
-    /// again after the source is installed.
+    /// Stops the installations of policy packs, because they would delay the installation of the source. The controller
+    /// sends these packs again after the installation of the source.
     pub(super) async fn stop_policy_packs(&self) -> Result<(), Refusal> {
         let candidates: Vec<Arc<Candidate>> =
             self.policy_packs().values().filter_map(|pack| pack.candidate.clone()).collect();
@@ -112,8 +113,8 @@ impl Source {
         Ok(())
     }
 
-    /// Stops the installations of policy packs that a run does not enforce, because they would delay the run. The
-    /// controller sends these packs again if the workspace still requires them.
+    /// Stops the installations of the policy packs that a run does not enforce, because the installations would delay
+    /// the run. The controller sends these packs again if the workspace still requires them.
     pub async fn stop_policy_packs_not_of(&self, request: &proto::RunRequest) -> Result<(), Refusal> {
         let enforced = enforced_by(request);
         let candidates: Vec<Arc<Candidate>> = {
@@ -154,7 +155,8 @@ impl Source {
         self.policy_packs().get(name).map(|pack| pack.candidate.is_none())
     }
 
-    /// Removes the packs that are not required. During an operation, which may use them, removes no packs.
+    /// Removes the packs that the workspace does not require. Removes no packs during an operation, because the
+    /// operation may use the packs.
     async fn remove_other_packs(&self, required: &BTreeSet<String>) -> Result<(), Refusal> {
         let others: Vec<(String, Option<Arc<Candidate>>)> = {
             let packs = self.policy_packs();
@@ -189,7 +191,7 @@ impl Source {
         Ok(Delivery { staging: staging.keep(), archive, tree })
     }
 
-    /// Retries until the pack is installed or no longer required.
+    /// Installs the pack with retries, until the installation succeeds or the workspace no longer requires the pack.
     async fn install_policy_pack(self: Arc<Self>, name: String, candidate: Arc<Candidate>, delivery: Delivery) {
         let mut attempts = 0;
         let mut guard = candidate.enter(&self.workspace_lock).await;
@@ -228,7 +230,7 @@ impl Source {
         failures: u32,
     ) -> Result<(), AttemptError> {
         if failures > 0 {
-            // A failed attempt has changed and moved the tree.
+            // The failed attempt has moved and changed the tree.
             receive::unpack_policy_pack(&delivery.archive, &delivery.tree, &candidate.desired).await?;
         }
         let place = self.layout.policy_packs().join(name);
@@ -245,7 +247,7 @@ impl Source {
 }
 
 impl Source {
-    /// Installs the dependencies of the pack in `tree`, or restores them from the cache.
+    /// Installs the dependencies of the pack in `tree`, or restores the dependencies from the cache.
     async fn install_or_restore(&self, candidate: &Candidate, tree: &Path, failures: u32) -> Result<(), AttemptError> {
         let plan = self.plan_policy_pack(candidate, tree).await;
         if let Some(plan) = plan.as_ref().filter(|_| failures == 0)
@@ -261,8 +263,8 @@ impl Source {
         Ok(())
     }
 
-    /// Returns the plan of the installation of a pack. Returns `None` without a cache, or if the file of the pack is
-    /// invalid, which the CLI reports.
+    /// Returns the plan of the installation of a pack. Returns `None` if the workspace has no cache. Also returns
+    /// `None` if the project file of the pack is invalid, because the CLI reports this error.
     async fn plan_policy_pack(&self, candidate: &Candidate, tree: &Path) -> Option<InstallPlan> {
         self.cache.as_ref()?;
         let directory = candidate.desired.directory.clone();
@@ -307,7 +309,7 @@ fn required(header: &proto::SourceHeader) -> Result<BTreeSet<String>, Refusal> {
     }
 }
 
-/// Returns an error if the pack has no archive, or if the CLI could not parse the path of its directory.
+/// Returns an error if the pack has no archive, or if the CLI cannot parse the path of its directory.
 fn check(desired: &Desired) -> Result<(), Refusal> {
     if InPod::of(&desired.digest).is_some() {
         return Err(Refusal::Invalid("a policy pack must have an archive".to_owned()));
@@ -325,7 +327,7 @@ fn directory_name(artifact: &proto::Artifact) -> String {
     hash.get(..32).unwrap_or_default().to_owned()
 }
 
-/// Moves an unpacked tree to the directory of its pack, which replaces the tree of a failed attempt.
+/// Moves an unpacked tree to the directory of its pack. Replaces the tree of a failed attempt.
 async fn move_tree(tree: PathBuf, place: PathBuf) -> Result<(), Refusal> {
     let moved = tokio::task::spawn_blocking(move || {
         durable::remove(&place)?;
@@ -337,7 +339,8 @@ async fn move_tree(tree: PathBuf, place: PathBuf) -> Result<(), Refusal> {
     moved.map_err(Refusal::system("failed to move the policy pack to its directory"))
 }
 
-/// Removes a directory, which can contain many files. Only logs errors, because the directory is no longer used.
+/// Removes a directory in a blocking task, because the directory can contain many files. Only logs errors, because the
+/// agent no longer uses the directory.
 async fn remove(directory: PathBuf) {
     let removed = tokio::task::spawn_blocking(move || remove_blocking(&directory)).await;
     if let Err(error) = removed {
@@ -351,7 +354,7 @@ fn remove_blocking(directory: &Path) {
     }
 }
 
-/// Adds advice to the error of a version of the CLI that cannot install policy packs.
+/// Adds advice to the error of a CLI version that cannot install policy packs.
 fn with_advice(error: String) -> String {
     if error.contains(NO_PROJECT) { format!("{error}\n({CLI_ADVICE})") } else { error }
 }

@@ -1,4 +1,4 @@
-//! Receives an archive, computes its digest during the transfer, and unpacks it only if the digest is correct.
+//! Receives an archive and computes its digest at the same time. Unpacks the archive only if the digest is correct.
 
 use std::fs::File;
 use std::io;
@@ -18,9 +18,9 @@ use crate::rpc::proto::{PutSourceRequest, SourceHeader};
 
 /// Maximum size of a chunk in bytes.
 const MAX_CHUNK: usize = 256 * 1024;
-/// Maximum time between two messages of a call.
+/// Timeout of the wait for the next message of a call.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum number of file names that an error lists.
+/// Maximum number of file names in an error.
 const MAX_LISTED: usize = 20;
 
 /// Stream of the messages of a call.
@@ -56,7 +56,7 @@ pub(super) async fn header(parts: &mut impl Parts) -> Result<SourceHeader, Refus
     }
 }
 
-/// Writes the archive to a file and verifies its size and digest.
+/// Writes the archive to a file, and verifies the size and the digest of the archive.
 pub(super) async fn archive(parts: &mut impl Parts, desired: &Desired, to: &Path) -> Result<(), Refusal> {
     let limit = desired.limits.download_bytes;
     if desired.size > limit {
@@ -101,13 +101,13 @@ pub(super) async fn archive(parts: &mut impl Parts, desired: &Desired, to: &Path
     Ok(())
 }
 
-/// Unpacks an archive into a new directory and returns its project. Syncs all files to the disk: a power loss can empty
-/// an unsynced file, and an empty file can be a valid program without resources.
+/// Unpacks an archive into a new directory, and returns the project in the archive. Syncs all files to the disk,
+/// because a power loss can empty a file that is not synced. An empty file can be a valid program without resources.
 pub(super) async fn unpack(archive: &Path, tree: &Path, desired: &Desired) -> Result<Project, Refusal> {
     unpack_with(archive, tree, desired, read_project).await
 }
 
-/// Unpacks the archive of a policy pack into a new directory, in the same way as [`unpack`].
+/// Unpacks the archive of a policy pack into a new directory in the same way as [`unpack`].
 pub(super) async fn unpack_policy_pack(archive: &Path, tree: &Path, desired: &Desired) -> Result<(), Refusal> {
     unpack_with(archive, tree, desired, check_policy_pack).await
 }
@@ -152,7 +152,7 @@ fn read_project(tree: &Path, directory: &Directory) -> Result<Project, Refusal> 
             directory.as_str(),
             list(&place)
         )),
-        // Removes the path of the tree from the message, because the path differs in each attempt.
+        // Removes the path of the tree from the message, because this path is different in each attempt.
         other => Refusal::Invalid(format!("invalid project in the source: {}", other.relative_to(tree))),
     })
 }
@@ -181,7 +181,7 @@ fn refusal(error: UnpackError) -> Refusal {
     }
 }
 
-/// Lists the file names in a directory for a message.
+/// Returns a list of the file names in a directory for a message.
 fn list(directory: &Path) -> String {
     let Ok(entries) = std::fs::read_dir(directory) else { return "unreadable".to_owned() };
     let mut names: Vec<String> =

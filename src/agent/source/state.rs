@@ -1,5 +1,5 @@
-//! Manages the current source and the candidate, which is the requested source that is not yet installed. Also manages
-//! the progress and the cancellation of the candidate.
+//! State of the current source and of the candidate, including the progress and the cancellation of the candidate. The
+//! candidate is the requested source, while its installation is not complete.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,14 +19,14 @@ use crate::agent::workspace_lock::{WorkspaceGuard, WorkspaceLock};
 use crate::artifact::{Digest, DigestError, Directory, DirectoryError, Limits};
 use crate::rpc::proto;
 
-/// Delay before the second attempt. The delay doubles with each attempt up to [`MAX_BACKOFF`].
+/// Delay before the second attempt. The delay doubles after each attempt, up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_secs(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
-/// Interval of all polls during an installation.
+/// Polling interval during an installation.
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
-/// Maximum time that a new source waits for the end of a canceled candidate. After a failed trial, the candidate waits
-/// until interactive sessions have ended before it restores the previous source.
+/// Maximum time that a new source waits for the end of a canceled candidate. The end can take a long time: after a
+/// failed trial, the candidate waits for the end of all interactive sessions before it restores the previous source.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Installs sources.
@@ -36,35 +36,35 @@ pub struct Source {
     pub(super) settings: Arc<Settings>,
     pub(super) boot_id: String,
     pub(super) state: Mutex<State>,
-    /// Policy packs that the agent has received, by the name of their directory.
+    /// Received policy packs, by the names of their directories.
     pub(super) policy_packs: Mutex<PolicyPacks>,
-    /// Serializes the calls that deliver policy packs, because each of them needs space for an archive.
+    /// Lock that serializes the calls that deliver policy packs, because each call needs space for an archive.
     pub(super) policy_delivery: tokio::sync::Mutex<()>,
-    /// Cancels the candidate when the agent shuts down.
+    /// Token that cancels the candidate when the agent shuts down.
     pub(super) stop: CancellationToken,
     /// Tasks that install sources.
     pub tasks: TaskTracker,
     pub version: CliVersion,
-    /// Cache of dependencies that the namespace shares, if a volume with a cache is mounted.
+    /// Dependency cache of the namespace, or `None` if the pod mounts no volume with a cache.
     pub(super) cache: Option<DependencyCache>,
-    /// Whether to install dependencies. The `fetch` init container has no CLI to install them.
+    /// Whether the agent installs dependencies. The `fetch` init container does not, because it has no CLI.
     pub(super) installs: bool,
 }
 
-/// The current source, and the candidate that replaces it.
+/// Current source and the candidate that will replace it.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) current_source: Option<CurrentSource>,
     pub(super) candidate: Option<Arc<Candidate>>,
 }
 
-/// Policy packs by the name of their directory.
+/// Policy packs by the names of their directories.
 pub(super) type PolicyPacks = BTreeMap<String, PolicyPack>;
 
 /// A policy pack that the agent has received.
 pub(super) struct PolicyPack {
     pub(super) artifact: proto::Artifact,
-    /// Installation of the pack. `None` if the pack is installed.
+    /// Installation of the pack, or `None` if the pack is already installed.
     pub(super) candidate: Option<Arc<Candidate>>,
 }
 
@@ -78,18 +78,18 @@ impl Source {
     }
 }
 
-/// The source that the controller requests.
+/// Source that the controller requests.
 #[derive(Clone, Debug)]
 pub(super) struct Desired {
     pub(super) digest: Digest,
     pub(super) directory: Directory,
     /// Size of the archive in bytes.
     pub(super) size: u64,
-    /// Limits for receiving and unpacking the archive.
+    /// Limits for the transfer and the unpacking of the archive.
     pub(super) limits: Limits,
-    /// Environment of the installation of dependencies.
+    /// Environment for the installation of dependencies.
     pub(super) environment: Vec<proto::EnvironmentVariable>,
-    /// Directories of mounted objects. The installation waits until they have entries.
+    /// Directories of mounted objects. The installation waits until all these directories have entries.
     pub(super) required_directories: Vec<String>,
 }
 
@@ -120,8 +120,8 @@ impl TryFrom<proto::SourceHeader> for Desired {
     }
 }
 
-/// Returns the limits in the header. A limit of 0, which earlier versions of the controller send, is replaced by its
-/// default.
+/// Returns the limits in the header. Earlier versions of the controller send a limit of 0, for which the function
+/// returns the default limit.
 fn limits(header: &proto::SourceHeader) -> Limits {
     let or = |requested: u64, default: u64| if requested == 0 { default } else { requested };
     let default = Limits::default();
@@ -136,15 +136,15 @@ fn invalid(error: &dyn std::error::Error) -> Refusal {
     Refusal::Invalid(error.to_string())
 }
 
-/// Sender of the reply to the caller that delivered the source. The agent replies once: when the source is installed,
-/// is rejected, or requires a long step.
+/// Sender of the reply to the caller that delivered the source. The agent replies only once: when the source is
+/// installed, when the agent rejects the source, or before a long step.
 type Reply = oneshot::Sender<Result<(), Refusal>>;
 
 pub(super) struct Candidate {
     pub desired: Desired,
-    /// Canceled when the controller requests another source or the agent shuts down.
+    /// Token that is canceled when the controller requests another source, or when the agent shuts down.
     pub cancel: CancellationToken,
-    /// Canceled when the installation of the source has ended, with or without success.
+    /// Token that is canceled when the installation of the source has ended, with or without success.
     pub ended: CancellationToken,
     progress: Mutex<Progress>,
 }
@@ -156,7 +156,7 @@ struct Progress {
 }
 
 impl Candidate {
-    /// Creates a candidate and the receiver of the reply.
+    /// Creates a candidate, and the receiver of the reply.
     pub fn new(desired: Desired, stop: &CancellationToken) -> (Self, oneshot::Receiver<Result<(), Refusal>>) {
         let (reply, answered) = oneshot::channel();
         let doing = "replacing the previous source".to_owned();
@@ -164,8 +164,8 @@ impl Candidate {
         (Candidate { desired, cancel: stop.child_token(), ended: CancellationToken::new(), progress }, answered)
     }
 
-    /// Records a long step as the progress of the candidate and replies to the caller, which does not wait for the
-    /// step.
+    /// Records a long step as the progress of the candidate. Also replies to the caller, because the caller does not
+    /// wait for a long step.
     pub fn report(&self, doing: impl Into<String>) {
         let doing = doing.into();
         tracing::info!(digest = %self.desired.digest, doing, "installing the source");
@@ -173,7 +173,7 @@ impl Candidate {
         self.reply(Ok(()));
     }
 
-    /// Cancels this candidate in favor of another source and waits until its installation has ended.
+    /// Cancels this candidate in favor of another source, and waits until the installation of this candidate has ended.
     pub async fn supersede(&self) -> Result<(), Refusal> {
         self.cancel.cancel();
         let ended = tokio::time::timeout(YIELD_TIMEOUT, self.ended.cancelled()).await;
@@ -183,7 +183,7 @@ impl Candidate {
         })
     }
 
-    /// Replies to the caller unless the reply has already been sent.
+    /// Replies to the caller, unless the candidate has already replied.
     pub fn reply(&self, reply: Result<(), Refusal>) {
         if let Some(sender) = self.progress().reply.take() {
             // The caller may have disconnected.
@@ -207,8 +207,8 @@ impl Candidate {
         proto::Candidate { artifact, doing: progress.doing.clone(), failure: progress.failure.clone() }
     }
 
-    /// Waits for the backoff delay and then for the workspace lock. Returns `None` if the source is no longer
-    /// requested.
+    /// Waits for the backoff delay, and then for the workspace lock. Returns `None` if the controller no longer
+    /// requests the source.
     pub async fn pause(&self, attempts: u32, workspace_lock: &WorkspaceLock) -> Option<WorkspaceGuard> {
         let pause = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1))).min(MAX_BACKOFF);
         if !self.sleep(pause).await {
@@ -217,7 +217,7 @@ impl Candidate {
         self.enter(workspace_lock).await
     }
 
-    /// Waits for the workspace lock. Returns `None` if the source is no longer requested.
+    /// Waits for the workspace lock. Returns `None` if the controller no longer requests the source.
     pub async fn enter(&self, workspace_lock: &WorkspaceLock) -> Option<WorkspaceGuard> {
         loop {
             if let Ok(guard) = workspace_lock.lock_for_source() {
@@ -229,7 +229,7 @@ impl Candidate {
         }
     }
 
-    /// Sleeps for `time`. Returns `false` early if the source is no longer requested.
+    /// Sleeps for `time`. Returns `false` early if the controller no longer requests the source.
     pub async fn sleep(&self, time: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(time) => !self.cancel.is_cancelled(),

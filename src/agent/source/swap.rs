@@ -1,5 +1,5 @@
-//! The record of the current source on disk, and the replacement of the source by a tree that was unpacked next to it.
-//! The agent records the replacement before its first step, so that a restarted agent can restore the previous source.
+//! Replaces the source with a new tree, and records the current source on disk. The agent records the replacement
+//! before its first step, so that a restarted agent can restore the previous source.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -14,56 +14,56 @@ use crate::agent::layout::{Layout, SOURCE_DIRECTORY};
 use crate::artifact::Directory;
 use crate::pulumi::install::Installed;
 
-/// A source that was installed.
+/// A source that the agent has installed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CurrentSource {
     /// Digest of the archive as `algorithm:hex`.
     pub digest: String,
-    /// The project's directory in the archive.
+    /// Directory of the project in the archive.
     pub directory: String,
-    /// Random ID of the unpacked tree. Two trees of the same archive have different IDs.
+    /// Random ID of the unpacked tree. Two trees from the same archive have different IDs.
     pub tree: String,
-    /// Boot ID of the node when the source was installed. The agent does not use the source after a reboot, because a
-    /// power loss may have damaged it.
+    /// Boot ID of the node at the time of the installation. The agent does not use the source after a reboot, because
+    /// the cause may be a power loss, which can damage the source.
     #[serde(default)]
     pub boot_id: String,
-    /// Whether the agent has synced the source to the disk before its end. Another node can then use the source on a
+    /// Whether the agent has synced the source to the disk before its exit. Another node can then use the source on a
     /// persistent volume.
     #[serde(default)]
     pub is_synced: bool,
-    /// Whether the dependencies must still be installed. Runs wait for the installation.
+    /// Whether dependencies are still missing. Runs wait for the installation of the dependencies.
     #[serde(default)]
     pub awaits_install: bool,
     /// Record of the installed dependencies. `None` if no dependencies are installed, or if the next source must not
-    /// reuse them.
+    /// reuse the dependencies.
     #[serde(default)]
     pub installed: Option<Installed>,
 }
 
-/// A source that has replaced the previous source for a trial. If the trial fails, the agent restores the previous
-/// source.
+/// A source that replaces the previous source for a trial. If the trial fails, the agent restores the previous source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Inode of the directory of the new source. Distinguishes the new source from the previous source after each step.
+    /// Inode of the directory of the new source. After each step, the inode distinguishes the new source from the
+    /// previous source.
     pub inode: u64,
-    /// Path relative to the share volume. Before the trial, this is the path of the new source. During the trial, this
-    /// is the path of the previous source.
+    /// Path relative to the share volume. Before the trial, this path contains the new source. During the trial, it
+    /// contains the previous source.
     pub staged: PathBuf,
     /// Directories that the trial moves from the previous source to the new source.
     pub carried: Vec<PathBuf>,
 }
 
-/// State of the source on disk, which survives a restart of the agent.
+/// State of the source on disk, which remains after a restart of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The last source that was installed without an error. During a trial, the source on disk is newer.
+    /// Last source that the agent has installed without an error. During a trial, the source on disk is newer.
     pub current_source: Option<CurrentSource>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,
 }
 
 impl Record {
-    /// Returns the last record, or an empty record if the file is missing or unreadable.
+    /// Returns the record on disk, or an empty record if the file is missing or unreadable.
     pub fn read(layout: &Layout) -> Record {
         let record = std::fs::read(layout.source_record()).ok();
         record.and_then(|record| serde_json::from_slice(&record).ok()).unwrap_or_default()
@@ -75,8 +75,8 @@ impl Record {
     }
 }
 
-/// Records that an unpacked tree is about to replace the source, and that the trial moves the directories `carried`
-/// from the previous source to the tree. Changes nothing else, so the current source is still valid after an error.
+/// Records that an unpacked tree will replace the source, and that the trial will move the directories `carried` from
+/// the previous source to the tree. Changes nothing else, so the current source is still valid after an error.
 pub(super) fn record_trial(
     layout: &Layout,
     before: Option<&CurrentSource>,
@@ -89,7 +89,7 @@ pub(super) fn record_trial(
     Ok(trial)
 }
 
-/// Installs the tree. After an error, the caller must call [`restore`].
+/// Moves the unpacked tree to the path of the source. After an error, the caller must call [`restore`].
 pub(super) fn install_tree(layout: &Layout, trial: &Trial, directory: &Directory) -> io::Result<()> {
     let tree = layout.root().join(&trial.staged);
     carry::move_all(&layout.source(), &tree, &trial.carried)?;
@@ -104,7 +104,8 @@ pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> i
     Ok(())
 }
 
-/// Restores the previous source with all its directories, after any step of the trial. A repeated call has no effect.
+/// Restores the previous source with all its directories. The function can be called after any step of the trial, and a
+/// second call has no effect.
 pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &Trial) -> io::Result<()> {
     let (source, staged) = (layout.source(), layout.root().join(&trial.staged));
     let is_there = std::fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.ino() == trial.inode);
@@ -117,12 +118,13 @@ pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &T
     carry::move_all(&staged, &source, &trial.carried)?;
     match before.map(|before| before.directory.parse::<Directory>()) {
         Some(Ok(directory)) => link_project(layout, &directory)?,
-        // Before the first source, the working directory of the container is a link to an empty directory.
+        // Before the installation of the first source, the working directory of the container is a link to an empty
+        // directory.
         _ if source.is_dir() => link_project(layout, &Directory::root())?,
         _ => durable::remove(&layout.workspace())?,
     }
     if let Err(error) = (Record { current_source: before.cloned(), trial: None }).write(layout) {
-        // Not fatal: the next agent repeats the restoration, which then has no effect.
+        // Not a fatal error: the next agent calls this function again, which then has no effect.
         tracing::warn!(%error, "failed to record the restored source");
     }
     Ok(())
@@ -151,8 +153,8 @@ fn link_project(layout: &Layout, directory: &Directory) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-/// Keeps the replaced tree as the previous source until the next replacement. Moves the tree that was kept before to
-/// `tree`, where the caller removes it. Only logs errors, because an error does not affect the new source.
+/// Keeps the replaced tree as the previous source until the next replacement. Moves the tree of the earlier previous
+/// source to `tree`, and the caller removes it. Only logs errors, because an error does not affect the new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
     if !tree.exists() {
         return;

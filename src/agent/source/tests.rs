@@ -37,7 +37,7 @@ impl Place {
     async fn put(&self, archive: &[u8], directory: &str) -> Result<bool, Refusal> {
         let put =
             self.source.put(call(archive, &Digest::of(archive).to_string(), directory, archive.len() as u64)).await;
-        // Waits for the tasks, because the agent removes the old source after the reply.
+        // Waits for the tasks, because the agent removes the old source after its reply.
         self.source.tasks.close();
         self.source.tasks.wait().await;
         put
@@ -60,7 +60,7 @@ fn call(archive: &[u8], digest: &str, directory: &str, size: u64) -> Call {
     Call(std::iter::once(header).chain(chunks).map(|part| PutSourceRequest { part: Some(part) }).collect())
 }
 
-/// Returns an archive with a project in each of these directories.
+/// Returns an archive that contains a project in each of these directories.
 fn archive(projects: &[(&str, &str)]) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     for (place, name) in projects {
@@ -136,7 +136,7 @@ async fn a_source_installed_before_a_reboot_of_the_node_is_not_current() {
     assert_eq!(current_source.boot_id, processes::boot_id().unwrap());
     current_source.boot_id = "00000000-0000-0000-0000-000000000000".to_owned();
     record.write(&place.layout).unwrap();
-    // Simulates a file that a power loss has emptied.
+    // Simulates a file that is empty after a power loss.
     fs::write(place.layout.workspace().join("Pulumi.yaml"), "").unwrap();
     let place = Place { source: open(&place.layout, &place.workspace_lock), ..place };
     assert_eq!(place.source.current_source(), None);

@@ -1,4 +1,4 @@
-//! Redacts the secrets in an event of the engine.
+//! Redacts the secrets in the events of the engine.
 
 use std::borrow::Cow;
 
@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 use crate::agent::redactor::Redactor;
 use crate::pulumi::console;
 
-/// Maximum size of an event in bytes. Larger events, for example of a resource with a large file, are replaced with a
-/// marker.
+/// Maximum size of an event in bytes. A marker replaces larger events, for example the event of a resource with a large
+/// file.
 const MAX_EVENT: usize = 256 * 1024;
 
-/// Returns an event without secrets, as one line of JSON. Redacts each string separately, so that the result is valid
+/// Returns an event without secrets as one line of JSON. Redacts each string separately, so that the result is valid
 /// JSON.
 pub(super) fn redacted(line: &[u8], redactor: &Redactor) -> String {
     if line.len() > MAX_EVENT {
@@ -19,7 +19,7 @@ pub(super) fn redacted(line: &[u8], redactor: &Redactor) -> String {
     }
     match serde_json::from_slice(line) {
         Ok(event) => value(event, redactor).to_string(),
-        // The program can write to the event log.
+        // The program can write any text to the event log.
         Err(_) => omitted(line),
     }
 }
@@ -47,7 +47,7 @@ fn object(fields: Map<String, Value>, redactor: &Redactor) -> Map<String, Value>
     fields.into_iter().map(|(key, field)| (redactor.redact(&key), value(field, redactor))).collect()
 }
 
-/// Redacts a text. Removes its colors first, because color tags can split a secret.
+/// Redacts a text without its colors, because color tags can split a secret.
 fn redacted_text(text: &str, redactor: &Redactor) -> String {
     let plain =
         if text.contains(['\u{1b}', '<']) { Cow::Owned(console::without_colors(text)) } else { Cow::Borrowed(text) };

@@ -9,7 +9,7 @@ struct Place {
 }
 
 impl Place {
-    /// Creates an unpacked tree. If `first` is false, also installs another source.
+    /// Creates a share volume with an unpacked tree. If `first` is false, also installs another source.
     fn new(first: bool) -> (Self, Option<CurrentSource>) {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path());
@@ -34,7 +34,7 @@ impl Place {
         vec![PathBuf::from("node_modules")]
     }
 
-    /// Runs the first `count` steps of a trial. Simulates an agent that is killed after these steps.
+    /// Runs the first `count` steps of a trial. This simulates an agent that is killed after these steps.
     fn step(&self, before: Option<&CurrentSource>, count: usize) {
         let (layout, tree) = (&self.layout, &self.tree);
         let steps: [&dyn Fn(); 5] = [
@@ -53,8 +53,8 @@ fn the_previous_source_is_restored_after_a_crash_at_any_step() {
     for steps in 0..=5 {
         let (place, before) = Place::new(false);
         place.step(before.as_ref(), steps);
-        // Restores the source twice: the first agent that restores it can be killed, too, or fail to update the record
-        // because the disk is full.
+        // Restores the source twice. During the first restoration, the agent can be killed, or can fail to update the
+        // record because of a full disk.
         for _ in 0..2 {
             let record = Record::read(&place.layout);
             assert_eq!(record.current_source, before, "{steps} steps");
@@ -109,7 +109,7 @@ fn a_directory_created_by_the_container_runtime_is_replaced() {
 #[test]
 fn a_trial_that_cannot_be_recorded_changes_nothing() {
     let (place, before) = Place::new(false);
-    // A file cannot replace a directory, so a directory at the path of the record simulates a full disk.
+    // A file cannot replace a directory. A directory at the path of the record therefore simulates a full disk.
     fs::remove_file(place.layout.source_record()).unwrap();
     fs::create_dir_all(place.layout.source_record().join("inner")).unwrap();
     record_trial(&place.layout, before.as_ref(), &place.tree, place.carried()).unwrap_err();
@@ -140,7 +140,7 @@ fn a_trial_that_cannot_be_confirmed_can_be_rolled_back() {
     fs::remove_file(layout.source_record()).unwrap();
     fs::create_dir_all(layout.source_record().join("inner")).unwrap();
     confirm(layout, &CurrentSource::default(), &trial).unwrap_err();
-    // The trial cannot be confirmed, but the previous source is intact.
+    // The agent could not confirm the trial, but the previous source is intact.
     restore(layout, before.as_ref(), &trial).unwrap();
     assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "old");
     assert!(layout.source().join("node_modules/left-pad").is_dir());
