@@ -1,11 +1,11 @@
-//! Processes untrusted input in a short-lived child process of this binary, with limits on memory, CPU time, wall-clock
-//! time and files.
+//! Processes untrusted input in a short-lived child process of this binary, with limits for memory, CPU time,
+//! wall-clock time and files.
 //!
 //! The parent starts the child with a role as its argument, without environment variables, and with three pipes as the
-//! only file descriptors. The parent writes the limits and then the input to the stdin of the child. The child applies
-//! the limits to itself ([`confined_input`]), reads the input, and writes its response to stdout. The parent limits the
-//! size of the response. The parent kills the child if the child exceeds the wall-clock time or if the caller drops the
-//! future. A child that exceeds a limit does not affect the parent, and [`Failure`] reports the limit.
+//! only file descriptors. The parent writes the limits and the input to the stdin of the child. The child applies the
+//! limits to itself ([`confined_input`]), reads the input, and writes its response to stdout. The parent limits the
+//! size of the response. If the child exceeds the wall-clock time or the caller drops the future, the parent kills the
+//! child. A child that exceeds a limit does not affect the parent, and [`Failure`] contains the limit.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -19,46 +19,45 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-/// Path of the running binary. Remains valid after the file has been replaced.
+/// Path of the running binary, which remains valid after the file has been replaced.
 const OWN_BINARY: &str = "/proc/self/exe";
-/// Maximum size in bytes of the stored stderr output of the child.
+/// Maximum size of the stored stderr output of the child, in bytes.
 const MAX_ERROR_OUTPUT: usize = 4 * 1024;
-/// Maximum time for a killed child to exit.
+/// Maximum time until a killed child exits.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum size of the header in bytes.
+/// Maximum size of the header with the limits, in bytes.
 const MAX_HEADER: u64 = 4 * 1024;
-/// OOM score adjustment of the child. The kernel kills the child before the parent.
+/// OOM score adjustment of the child. With this value, the kernel kills the child before the parent.
 const OOM_SCORE_ADJUSTMENT: &str = "1000";
 
-/// Resource limits of a child process. The parent enforces `wall` and `response`, and the kernel enforces all other
-/// limits.
+/// Resource limits of a child process. The parent enforces `wall` and `response`. The kernel enforces all other limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Maximum private writable memory in bytes: heap and thread stacks. Files mapped for reading do not count.
+    /// Maximum private writable memory in bytes, which includes the heap and the stacks of threads. The limit does not
+    /// include files that are mapped for reading.
     pub memory: u64,
-    /// Maximum address space in bytes: memory, the binary and mapped files.
+    /// Maximum address space in bytes, which includes the memory, the binary and mapped files.
     pub address_space: u64,
     /// Maximum stack size of the main thread in bytes.
     pub stack: u64,
     /// Maximum CPU time in whole seconds.
     pub cpu: Duration,
-    /// Nice value, from 0 (normal priority) to 19 (lowest priority). Work that takes many seconds should have a high
-    /// value.
+    /// Nice value, from 0 (normal priority) to 19 (lowest priority). Use a high value for work of many seconds.
     pub nice: u8,
     /// Maximum wall-clock time from the start of the child to its exit.
     pub wall: Duration,
-    /// Maximum size of a written file in bytes. 0 forbids writing files.
+    /// Maximum size of a file that the child writes, in bytes. If the value is 0, the child cannot write files.
     pub file_size: u64,
     /// Maximum number of open file descriptors, including the three pipes.
     pub open_files: u64,
-    /// Whether the child can start threads and processes. `false` has no effect if the child runs as root.
+    /// Whether the child can start threads and processes. The value `false` has no effect if the child runs as root.
     pub threads: bool,
     /// Maximum size of the response in bytes.
     pub response: u64,
 }
 
 impl Limits {
-    /// Returns the first line of the child's input.
+    /// Returns the header, which is the first line of the input of the child.
     fn header(&self) -> Vec<u8> {
         let mut header = serde_json::to_vec(self).unwrap_or_default();
         header.push(b'\n');
@@ -76,7 +75,7 @@ pub struct Subprocess {
     program: PathBuf,
 }
 
-/// Reason why the child did not return a response.
+/// Reason why the child has not returned a response.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("memory limit of {} exceeded", format_bytes(*limit))]
@@ -89,8 +88,8 @@ pub enum Failure {
     Response { limit: u64 },
     #[error("timed out after {} s", limit.as_secs())]
     Time { limit: Duration },
-    /// A SIGKILL ended the child, but neither the parent nor a limit caused it. The most likely sender is the kernel,
-    /// because the container or the node ran out of memory.
+    /// SIGKILL ended the child, but the parent did not send the signal, and the child did not exceed a limit. The most
+    /// likely sender is the kernel, because the container or the node was out of memory.
     #[error("the process was killed, probably because the controller's container or its node ran out of memory")]
     Killed,
     #[error("failed to start the process: {0}")]
@@ -100,7 +99,8 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns whether the input caused the failure, so that a retry with the same input would fail again.
+    /// Returns whether the input caused the failure. In this case, a retry with the same input would fail in the same
+    /// way.
     pub fn is_caused_by_input(&self) -> bool {
         matches!(
             self,
@@ -110,22 +110,23 @@ impl Failure {
 }
 
 impl Subprocess {
-    /// Creates an instance that starts children from the running binary.
+    /// Creates an instance that starts the running binary as the child.
     pub fn of_this_binary() -> Self {
         Self { program: OWN_BINARY.into() }
     }
 
-    /// Creates an instance that starts children from another binary. Tests need this function, because a test binary
+    /// Creates an instance that starts another binary as the child. Tests need this function, because a test binary
     /// does not implement the roles.
     pub fn of(program: PathBuf) -> Self {
         Self { program }
     }
 
-    /// Starts a child in a role, sends it the input, and waits for its response. Dropping the future kills the child.
+    /// Starts a child with a role, sends the input to the child, and waits for its response. The function kills the
+    /// child if the caller drops the future.
     ///
     /// # Errors
     ///
-    /// Returns an error if the child cannot be started, exceeds a limit or exits unsuccessfully.
+    /// Returns an error if the child cannot start, exceeds a limit or exits unsuccessfully.
     pub async fn run(&self, role: &str, input: &[u8], limits: &Limits) -> Result<Vec<u8>, Failure> {
         let mut child = self.start(role).map_err(Failure::Start)?;
         let outcome = tokio::time::timeout(limits.wall, communicate(&mut child, input, limits)).await;
@@ -153,15 +154,15 @@ impl Subprocess {
     fn start(&self, role: &str) -> io::Result<Child> {
         let mut command = Command::new(&self.program);
         command.arg(role).env_clear().current_dir("/");
-        // The child has a separate process group and does not receive signals to the process group of the parent.
+        // The child has its own process group, so it does not receive signals for the process group of the parent.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn()
     }
 }
 
-/// Writes the input and reads the response concurrently, then waits until the child exits. Returns `None` if the
-/// response is too large.
+/// Writes the input and reads the response concurrently, and then waits until the child exits. Returns `None` if the
+/// response exceeds its size limit.
 async fn communicate(
     child: &mut Child,
     input: &[u8],
@@ -172,7 +173,7 @@ async fn communicate(
         return Err(io::Error::other("child process has no pipes"));
     };
     let write = async move {
-        // An error is ignored: a child that exits early does not read all of its input, and its exit status reports the
+        // Ignores errors: a child that exits early does not read its complete input, and its exit status contains the
         // cause.
         let _ = stdin.write_all(&limits.header()).await;
         let _ = stdin.write_all(input).await;
@@ -194,7 +195,7 @@ async fn communicate(
     }
 }
 
-/// Reads all bytes. Returns `None` if the input is longer than `max_bytes` bytes.
+/// Reads all bytes, or returns `None` if there are more than `max_bytes` bytes.
 async fn read(from: impl AsyncRead + Unpin, max_bytes: usize) -> io::Result<Option<Vec<u8>>> {
     let mut read = Vec::new();
     let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
@@ -216,7 +217,7 @@ async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, max_bytes: usiz
     }
 }
 
-/// Kills a child and waits until it exits, so that its resources are free.
+/// Kills a child, and waits until it exits and its resources are free.
 async fn end(child: &mut Child, role: &str) {
     match tokio::time::timeout(KILL_TIMEOUT, child.kill()).await {
         Ok(Ok(())) => {}
@@ -228,7 +229,7 @@ async fn end(child: &mut Child, role: &str) {
 /// Returns the cause of an unsuccessful exit.
 fn failure(status: ExitStatus, error_output: &str, limits: &Limits) -> Failure {
     let signal = status.signal().and_then(Signal::from_named_raw);
-    // The Rust runtime prints these messages before it aborts.
+    // The Rust runtime prints these messages before it aborts the process.
     let is_out_of_memory =
         ["memory allocation of", "overflowed its stack"].iter().any(|text| error_output.contains(text));
     match signal {
@@ -259,12 +260,12 @@ fn format_bytes(bytes: u64) -> String {
     }
 }
 
-/// Applies the limits that the parent has sent, and returns a reader for the rest of stdin, which is the input. Must be
-/// called while the process has only one thread.
+/// Applies the limits from the parent to this process, and returns a reader of the input, which is the rest of stdin.
+/// The caller must call this function while the process has only one thread.
 ///
 /// # Errors
 ///
-/// Returns an error if the header is missing or invalid, or if a limit cannot be set.
+/// Returns an error if the header is missing or invalid, or if the process cannot set a limit.
 pub fn confined_input() -> io::Result<impl Read> {
     let mut stdin = BufReader::new(io::stdin());
     let mut header = Vec::new();
@@ -285,7 +286,7 @@ fn apply_limits(limits: &Limits) -> io::Result<()> {
     set_limit(Resource::Stack, limits.stack)?;
     set_limit(Resource::Data, limits.memory)?;
     set_limit(Resource::As, limits.address_space)?;
-    // The kernel kills a process that ignores SIGXCPU one second later.
+    // If the process ignores SIGXCPU, the kernel kills it one second later.
     let cpu = limits.cpu.as_secs();
     setrlimit(Resource::Cpu, Rlimit { current: Some(cpu), maximum: Some(cpu + 1) })?;
     set_limit(Resource::Fsize, limits.file_size)?;

@@ -24,12 +24,13 @@ use crate::rpc::proto::environment_variable::Source;
 
 /// Maximum size of a value in bytes, which equals the size limit of a Secret.
 const MAX_VALUE: u64 = 1024 * 1024;
-/// Maximum size of a Secret value that the agent redacts, in bytes. The agent searches each line of output for all
-/// these values, so [`MAX_HIDDEN`] limits their number.
+/// Maximum size of a Secret value that the agent redacts, in bytes.
 const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
+/// Maximum number of Secret values that the agent redacts. The agent searches each line of output for all these values.
 const MAX_HIDDEN: usize = 1000;
 /// Default of `$USER`. The CLI fails if this variable is missing and the user ID has no user name.
 const DEFAULT_USER: &str = "pulumi";
+/// Advice in errors about a missing Secret, ConfigMap or key.
 const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";
 /// Maximum size in bytes of the file with the variables from init containers. The agent reads this file before each
 /// run.

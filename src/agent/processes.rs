@@ -27,6 +27,7 @@ const LIMIT: Resource = Resource::Rttime;
 const LIMIT_NAME: &str = "Max realtime timeout";
 /// Upper bits of the limit, which identify the value as a mark. The lower bits identify the operation.
 const MARKED: u64 = 0x5043 << OPERATION_BITS;
+/// Number of lower bits of the limit that identify the operation.
 const OPERATION_BITS: u32 = 44;
 
 /// Delay before the SIGTERM for the remaining processes of a run. The delay starts when the CLI has exited, and allows

@@ -1,5 +1,6 @@
 //! Limits for the replies of agents. The program of a tenant can impersonate an agent. This module therefore truncates
-//! each field that is kept in memory, in a status or in a message before other code reads the field.
+//! each field of a reply that the controller keeps in memory, or writes to a status or a message. No other code reads
+//! the field before.
 
 use url::Url;
 
@@ -9,41 +10,44 @@ use crate::rpc::proto::{
     Artifact, AttachReply, DrainReply, Outcome, PlannedStep, Progress, Result, RunReply, StatusReply,
 };
 
-/// Maximum length in bytes of an identifier, a version or the name of an engine operation.
+/// Maximum length of an identifier, a version or the name of an engine operation, in bytes.
 const MAX_WORD: usize = 128;
-/// Maximum length in bytes of a directory, a URN or a command.
+/// Maximum length of a directory, a URN or a command, in bytes.
 const MAX_LINE: usize = 4 * 1024;
-/// Maximum length in bytes of a message for users.
+/// Maximum length of a message for users, in bytes.
 const MAX_TEXT: usize = 8 * 1024;
-/// Maximum length in bytes of the last output of the CLI in a result.
+/// Maximum length of the last output of the CLI in a result, in bytes.
 const MAX_OUTPUT: usize = 64 * 1024;
-/// Maximum length in bytes of a URL.
+/// Maximum length of a URL in bytes.
 const MAX_LINK: usize = 2 * 1024;
-/// Maximum number of engine operations in the changes in a result. The engine has about twenty operations.
+/// Maximum number of different engine operations in the changes of a result. The engine has about twenty operations.
 const MAX_OPERATIONS: usize = 32;
-/// Maximum number of pending creates and maximum number of lock holders in a result.
+/// Maximum number of pending creates in a result, which is also the maximum number of lock holders.
 const MAX_LISTED: usize = 50;
-/// Maximum size of a compressed plan in bytes. The controller stores it in a Secret, which holds at most 1 MiB.
+/// Maximum size of a compressed plan in bytes. The controller stores the plan in a Secret, whose size limit is 1 MiB.
 const MAX_PLAN: usize = 768 * 1024;
-/// Maximum number of planned steps in a result, and their maximum total size in bytes.
+/// Maximum number of planned steps in a result.
 const MAX_STEPS: usize = 200;
+/// Maximum total size of the planned steps in a result, in bytes.
 const MAX_STEPS_SIZE: usize = 256 * 1024;
-/// Maximum number of property paths of a planned step, and the maximum length of each path in bytes.
+/// Maximum number of property paths of a planned step.
 const MAX_PATHS: usize = 20;
+/// Maximum length of a property path in bytes.
 const MAX_PATH: usize = 256;
 /// Maximum number of policy packs in a status reply.
 const MAX_POLICY_PACKS: usize = 40;
-/// Maximum length of the progress and of the error of a policy pack in bytes.
+/// Maximum length of the progress of a policy pack in bytes, which is also the maximum length of its error.
 const MAX_PACK_TEXT: usize = 2 * 1024;
-/// Maximum number of policy violations in a result, and the maximum length of each message in bytes.
+/// Maximum number of policy violations in a result.
 const MAX_VIOLATIONS: usize = 50;
+/// Maximum length of the message of a policy violation in bytes.
 const MAX_VIOLATION: usize = 1024;
-/// Latest valid time in milliseconds since 1970: the start of the year 2100. The Kubernetes API rejects
-/// times in the distant future.
+/// Latest valid time in milliseconds since 1970, which is the start of the year 2100. The Kubernetes API rejects later
+/// times.
 const LATEST: i64 = 4_102_444_800_000;
 
-/// Truncates a status reply. Removes the directories that are not in `requested`, which contains the directories in the
-/// request.
+/// Truncates a status reply. Removes the hashes of directories that are not in `requested`, the list of directories in
+/// the request.
 pub(super) fn truncate_status(reply: &mut StatusReply, requested: &[String]) {
     for word in [
         &mut reply.agent_version,
@@ -112,7 +116,8 @@ fn truncate_progress(progress: &mut Progress) {
     }
 }
 
-/// Truncates a result except its outputs. The outputs are written to a Secret, whose size the API server limits.
+/// Truncates a result except its outputs. The controller writes the outputs to a Secret, whose size the API server
+/// limits.
 fn truncate_result(result: &mut Result) {
     reject_large_plan(result);
     truncate_steps(result);
@@ -143,7 +148,7 @@ fn truncate_result(result: &mut Result) {
     }
 }
 
-/// Replaces a result whose plan is too large with a failure, because a part of the plan is of no use.
+/// Replaces a result with a failure if its plan is too large, because an incomplete plan is useless.
 fn reject_large_plan(result: &mut Result) {
     let size = result.plan.len();
     if size > MAX_PLAN {
@@ -174,7 +179,7 @@ fn truncate_steps(result: &mut Result) {
     result.planned_step_count = result.planned_step_count.max(listed);
 }
 
-/// Truncates the policy violations, and corrects their numbers.
+/// Truncates the policy violations, and corrects the violation counts.
 fn truncate_violations(result: &mut Result) {
     result.policy_violations.truncate(MAX_VIOLATIONS);
     for violation in &mut result.policy_violations {
@@ -225,7 +230,7 @@ fn clear_invalid_time(milliseconds: &mut i64) {
 pub(super) fn cut(text: &mut String, max_length: usize) {
     if text.len() > max_length {
         text.truncate(text.floor_char_boundary(max_length));
-        // Frees the unused memory, because the received text can be much longer.
+        // Frees unused memory, because the received text can be much longer.
         text.shrink_to_fit();
     }
     if text.contains(|c: char| c.is_control() && c != '\n') {
@@ -248,13 +253,13 @@ mod tests {
     use super::*;
     use crate::rpc::proto;
 
-    /// Returns a text that exceeds all limits and contains characters that logs must not contain.
+    /// Returns a text that exceeds all limits, and contains characters that must not appear in logs.
     fn long() -> String {
         "\u{1b}ä".repeat(100_000)
     }
 
-    /// Returns a text that exceeds the limits of a line. Lists of this text need much less memory than lists of
-    /// [`long`].
+    /// Returns a text that exceeds the length limit of a line. A list of such texts needs much less memory than a list
+    /// of texts from [`long`].
     fn long_line() -> String {
         "\u{1b}ä".repeat(2_000)
     }

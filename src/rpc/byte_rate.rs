@@ -1,5 +1,5 @@
-//! Rate limits for the data that agents send to the controller. A tenant can replace the agent in its pods, so the
-//! controller must bound the data of each namespace.
+//! Rate limits for the data that agents send to the controller. A tenant can replace the agents in its pods, so the
+//! controller must limit the data from each namespace.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,22 +13,22 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Rate at which the controller reads from all agents of a namespace, in bytes per second.
+/// Maximum rate at which the controller reads from all agents of a namespace, in bytes per second.
 const NAMESPACE_RATE: u32 = 1024 * 1024;
-/// Maximum burst of a namespace in bytes. This burst is sufficient for two of the largest results.
+/// Maximum burst of a namespace in bytes. This burst is sufficient for two results of maximum size.
 const NAMESPACE_BURST: u32 = 8 * 1024 * 1024;
-/// Number of bytes after which a connection lets other tasks run. Without this limit, a connection on which data is
-/// always available could occupy a thread for a long time.
+/// Maximum number of bytes that a connection reads before it yields to other tasks. Without this limit, a connection
+/// that always has data could occupy a thread for a long time.
 const MAX_UNINTERRUPTED: usize = 64 * 1024;
-/// Minimum pause. Shorter pauses accumulate until they reach this minimum, because timers are not precise enough for
-/// them.
+/// Minimum duration of a pause. Shorter pauses accumulate until they reach this minimum, because timers are not precise
+/// enough.
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MICROSECONDS: i64 = 1_000_000;
 
-/// Token bucket for bytes. If more bytes are read than the bucket contains, the debt delays the next read.
+/// Token bucket for bytes. If a connection reads more bytes than the bucket contains, the deficit delays the next read.
 #[derive(Debug)]
 pub struct ByteRate {
-    /// Bytes per second.
+    /// Refill rate in bytes per second.
     rate: i64,
     burst: i64,
     left: i64,
@@ -36,13 +36,13 @@ pub struct ByteRate {
 }
 
 impl ByteRate {
-    /// Creates a full bucket with a rate in bytes per second and a burst in bytes.
+    /// Creates a full bucket. `rate` is in bytes per second, and `burst` is in bytes.
     pub fn new(rate: u32, burst: u32, now: Instant) -> Self {
         let (rate, burst) = (i64::from(rate.max(1)), i64::from(burst));
         ByteRate { rate, burst, left: burst, filled: now }
     }
 
-    /// Counts bytes, and returns the pause before the next read.
+    /// Removes bytes from the bucket, and returns the pause before the next read.
     pub fn spend(&mut self, bytes: usize, now: Instant) -> Duration {
         self.refill(now);
         self.left = self.left.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -59,7 +59,7 @@ impl ByteRate {
 
     fn refill(&mut self, now: Instant) {
         let elapsed = i64::try_from(now.duration_since(self.filled).as_micros()).unwrap_or(i64::MAX);
-        // Elapsed time that refills less than one byte counts in the next call.
+        // If the elapsed time refills less than one byte, the next call includes this time.
         let filled = elapsed.saturating_mul(self.rate) / MICROSECONDS;
         if filled > 0 {
             self.left = self.left.saturating_add(filled).min(self.burst);
@@ -70,12 +70,12 @@ impl ByteRate {
 
 type SharedRate = Arc<Mutex<ByteRate>>;
 
-/// Rate limits of all namespaces. All connections to agents of a namespace share one limit. Cheap to clone.
+/// Rate limits of all namespaces. All connections to the agents of a namespace share one limit. A clone is cheap.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamespaceRates(Arc<Mutex<HashMap<String, SharedRate>>>);
 
 impl NamespaceRates {
-    /// Wraps a connection to an agent of the namespace.
+    /// Limits the rate of a connection to an agent in this namespace.
     pub fn limit(&self, namespace: &str, stream: TcpStream) -> LimitedStream {
         let rate = self.rate(namespace, Instant::now());
         let (reader, writer) = stream.into_split();
@@ -87,7 +87,7 @@ impl NamespaceRates {
         if let Some(rate) = rates.get(namespace) {
             return rate.clone();
         }
-        // A full limit that no connection uses is equal to a new limit.
+        // A full bucket without a connection can be removed, because it equals a new bucket.
         let is_full = |rate: &SharedRate| rate.lock().unwrap_or_else(PoisonError::into_inner).is_full(now);
         rates.retain(|_, rate| Arc::strong_count(rate) > 1 || !is_full(rate));
         let new = || Arc::new(Mutex::new(ByteRate::new(NAMESPACE_RATE, NAMESPACE_BURST, now)));
@@ -95,8 +95,8 @@ impl NamespaceRates {
     }
 }
 
-/// Connection whose reads are limited. The limit is below TLS, so it also covers empty TLS records and HTTP/2 frames
-/// without content.
+/// Connection with a rate limit for reads. The limit is below TLS, so it also covers empty TLS records and HTTP/2
+/// frames without content.
 pub(super) type LimitedStream = Join<LimitedReader, OwnedWriteHalf>;
 
 /// Read half of a connection.
@@ -105,7 +105,7 @@ pub(super) struct LimitedReader {
     reader: OwnedReadHalf,
     rate: SharedRate,
     pause: Option<Pin<Box<Sleep>>>,
-    /// Number of bytes since this connection last let other tasks run.
+    /// Number of bytes that this connection has read since it last yielded to other tasks.
     uninterrupted: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Client with which the controller calls agents. Each call has a timeout, and the size of each reply is limited.
+//! Client with which the controller calls agents. Each call has a timeout, and each reply has a size limit.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -27,31 +27,33 @@ use crate::rpc::proto;
 use crate::rpc::proto::agent_client::AgentClient as Calls;
 use crate::telemetry::chain;
 
-/// Timeout of the connection setup, including TLS.
+/// Timeout of the connection setup, including the TLS handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of all calls except `Run`, `PutSource` and `PutPolicyPack`.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a call to `Run`.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout of a call to `PutSource` or `PutPolicyPack`, in which the agent receives, verifies and unpacks an archive.
+/// Timeout of a call to `PutSource` or `PutPolicyPack`. During this call, the agent receives, verifies and unpacks an
+/// archive.
 pub const PUT_SOURCE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// Interval of keepalive pings on a connection without traffic. [`KEEPALIVE_TIMEOUT`] limits the wait for the response.
+/// Interval between keepalive pings on a connection without traffic.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+/// Timeout of the response to a keepalive ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of a reply in bytes. Results, which contain the outputs, have another limit.
+/// Maximum size of a reply in bytes. Results have a higher limit, because they contain the outputs.
 const MAX_REPLY: usize = 1024 * 1024;
-/// Maximum size of a result in bytes. The outputs are stored in a Secret, which holds at most 1 MiB.
+/// Maximum size of a result in bytes. The controller stores the outputs of the result in a Secret, whose size limit is
+/// 1 MiB.
 const MAX_RESULT: usize = 4 * 1024 * 1024;
-/// Maximum number of received bytes that the controller has not processed yet, per connection. A hostile agent can fill
-/// this window with small messages, which the controller still processes after the end of the agent.
+/// Maximum number of bytes that the controller has received but not yet processed, per connection. A hostile agent can
+/// fill this window with small messages, which the controller processes even after the agent has ended.
 const RECEIVE_WINDOW: u32 = 256 * 1024;
-/// Maximum size of headers in bytes. Headers contain error messages, in which an encoded character has up to twelve
+/// Maximum size of headers in bytes. Headers contain error messages, and the encoding of a character needs up to twelve
 /// bytes.
 const MAX_HEADERS: u32 = 128 * 1024;
 /// Maximum length of an error message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Minimum rate at which an agent must receive a source. Without this minimum, a slow agent could occupy a stream slot
-/// for a long time.
+/// Minimum rate at which an agent must receive a source. A slower agent could occupy a stream slot for a long time.
 const MIN_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20) };
 
 /// Content of a stream of chunks.
@@ -61,17 +63,17 @@ enum Delivery {
     PolicyPack,
 }
 
-/// Value of [`RpcError::call`] if the connection failed before a call.
+/// Value of [`RpcError::call`] if the connection setup has failed.
 const CONNECT: &str = "connect";
 
-/// Error of a connection or of a call.
+/// Error of the connection setup or of a call.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{}: {message} ({code:?})", failed_action(call))]
 pub struct RpcError {
-    /// Name of the called method, or `connect`.
+    /// Name of the called method, or `connect` for the connection setup.
     pub call: &'static str,
     pub code: Code,
-    /// Truncated message of the agent or of the network.
+    /// Message from the agent or the network stack, truncated to the maximum length.
     pub message: String,
 }
 
@@ -85,7 +87,7 @@ fn failed_action(call: &str) -> String {
 
 impl RpcError {
     /// Returns whether the agent was unreachable or did not respond before the timeout. The agent may have executed the
-    /// call.
+    /// call nevertheless.
     pub fn is_unavailable(&self) -> bool {
         match self.code {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown | Code::Aborted => true,
@@ -109,7 +111,7 @@ impl RpcError {
         self.code == Code::DeadlineExceeded
     }
 
-    /// Returns whether the agent received and rejected the call, and would also reject an immediate retry.
+    /// Returns whether the agent has rejected the call, and would also reject an immediate retry.
     pub fn is_refusal(&self) -> bool {
         match self.code {
             Code::InvalidArgument
@@ -132,7 +134,7 @@ impl RpcError {
         }
     }
 
-    /// Returns whether the agent rejected the call because of its current state. The same call can succeed later.
+    /// Returns whether the agent has rejected the call because of its current state. A later call can succeed.
     pub fn is_precondition(&self) -> bool {
         self.code == Code::FailedPrecondition
     }
@@ -153,7 +155,7 @@ impl RpcError {
     }
 
     fn status(call: &'static str, status: &Status) -> Self {
-        // Errors of broken connections have various codes, but their source is always a transport error.
+        // Errors of broken connections have different codes, but their source is always a transport error.
         let broken = std::error::Error::source(status).is_some();
         let code = if broken { Code::Unavailable } else { status.code() };
         match std::error::Error::source(status) {
@@ -162,7 +164,7 @@ impl RpcError {
         }
     }
 
-    /// Adds the reason why the connection was closed, unless the message already contains the reason.
+    /// Adds the reason for the end of the connection, unless the message already contains this reason.
     fn because_of(self, close_reason: &CloseReason) -> Self {
         match close_reason.get() {
             Some(reason) if self.is_unavailable() && !self.message.contains(&reason) => {
@@ -173,7 +175,7 @@ impl RpcError {
     }
 }
 
-/// Network address of an agent, and the name that the certificate of the agent must contain.
+/// Network address of an agent, with the name that the certificate of the agent must contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentAddress {
     pub ip: IpAddr,
@@ -183,7 +185,7 @@ pub struct AgentAddress {
     pub namespace: String,
 }
 
-/// Factory of connections to agents. The connections use the identity of the controller. Cheap to clone.
+/// Factory for connections to agents. The connections use the identity of the controller. A clone is cheap.
 #[derive(Clone)]
 pub struct Agents {
     tls: Arc<ArcSwap<ClientConfig>>,
@@ -191,20 +193,21 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Creates a factory that trusts agents whose certificate is signed by one of the authorities (PEM, any number of
+    /// Creates a factory that trusts agents with a certificate from one of the authorities (PEM, any number of
     /// certificates). A connection presents the first client certificate that the agent accepts.
     pub fn new(clients: &[Issued], authorities_pem: &str) -> Result<Self, ClientIdentityError> {
         let config = client_tls::configuration(clients, authorities_pem)?;
         Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)), rates: NamespaceRates::default() })
     }
 
-    /// Uses these certificates for new connections of this factory and all its clones. Open connections do not change.
+    /// Uses these certificates for the new connections of this factory and all its clones. Open connections keep the
+    /// previous certificates.
     pub fn replace_identity(&self, clients: &[Issued], authorities_pem: &str) -> Result<(), ClientIdentityError> {
         self.tls.store(Arc::new(client_tls::configuration(clients, authorities_pem)?));
         Ok(())
     }
 
-    /// Connects to an agent. The connection is closed when the client and all its streams are dropped.
+    /// Connects to an agent. The connection ends when the caller drops the client and all its streams.
     pub async fn connect(&self, address: &AgentAddress) -> Result<AgentClient, RpcError> {
         let call = CONNECT;
         let name = ServerName::try_from(address.server_name.clone())
@@ -244,12 +247,12 @@ impl Agents {
     }
 }
 
-/// Connection to one agent. Cheap to clone.
+/// Connection to an agent. A clone is cheap.
 #[derive(Clone)]
 pub struct AgentClient {
     /// Calls with one reply message.
     calls: Calls<UnaryChannel>,
-    /// Calls whose reply is a stream of messages.
+    /// Calls with a stream of reply messages.
     streams: Calls<Channel>,
     close_reason: CloseReason,
 }
@@ -260,7 +263,7 @@ impl AgentClient {
         self.status_with_inputs(proto::StatusRequest::default()).await
     }
 
-    /// Returns the same state as [`AgentClient::status`], and hashes of the requested files and directories.
+    /// Returns the same state as [`AgentClient::status`], and the hashes of the requested files and directories.
     pub async fn status_with_inputs(&self, request: proto::StatusRequest) -> Result<proto::StatusReply, RpcError> {
         let mut calls = self.calls.clone();
         let requested = request.mounted_directories.clone();
@@ -270,9 +273,9 @@ impl AgentClient {
     }
 
     /// Sends a source. The header must contain the number of bytes that the reader returns. `sending` receives the
-    /// progress of the stream. When the call returns, the source is installed, or the agent is still preparing the
-    /// source and [`AgentClient::status`] reports the progress. A repeated call with the same digest and directory has
-    /// no further effect.
+    /// progress of the stream. When the function returns, the agent has installed the source, or is still preparing it.
+    /// In the latter case, [`AgentClient::status`] returns the progress. A second call with the same digest and
+    /// directory has no effect.
     pub async fn put_source<R>(
         &self,
         header: proto::SourceHeader,
@@ -299,8 +302,8 @@ impl AgentClient {
         self.put(Delivery::Source, header, reader, sending, min_rate).await
     }
 
-    /// Sends a policy pack. When the call returns, the agent is installing the pack, and [`AgentClient::status`] reports
-    /// the progress. A repeated call with the same digest and directory has no further effect.
+    /// Sends a policy pack. When the function returns, the agent is installing the pack, and [`AgentClient::status`]
+    /// returns the progress. A second call with the same digest and directory has no effect.
     pub async fn put_policy_pack<R>(
         &self,
         header: proto::SourceHeader,
@@ -342,7 +345,7 @@ impl AgentClient {
         }
     }
 
-    /// Starts an operation. A repeated call with the same operation ID has no further effect.
+    /// Starts an operation. A second call with the same operation ID has no effect.
     pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.close_reason, "Run", RUN_TIMEOUT, calls.run(request)).await?;
@@ -358,7 +361,7 @@ impl AgentClient {
         Ok(Attachment { stream, close_reason: self.close_reason.clone() })
     }
 
-    /// Returns a part of the transcript of an ended operation, compressed with gzip. Returns an empty part if the
+    /// Returns a part of the transcript of a finished operation, compressed with gzip. Returns an empty part if the
     /// operation has no such part.
     pub async fn transcript(&self, id: &str, part: proto::TranscriptPart) -> Result<Vec<u8>, RpcError> {
         const CALL: &str = "ReadTranscript";
@@ -376,14 +379,15 @@ impl AgentClient {
         }
     }
 
-    /// Confirms that the result of an operation is recorded outside the pod.
+    /// Confirms that the controller has recorded the result of an operation outside the pod.
     pub async fn acknowledge(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::AcknowledgeRequest { id: id.to_owned() };
         unary(&self.close_reason, "Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
     }
 
-    /// Cancels an operation. The first call cancels the operation gracefully. The second call cancels it forcefully.
+    /// Cancels an operation. The first call cancels the operation gracefully, and the second call cancels it
+    /// forcefully.
     pub async fn cancel(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::CancelRequest { id: id.to_owned() };
@@ -399,7 +403,7 @@ impl AgentClient {
     }
 }
 
-/// Stream with the progress of an operation, followed by its result.
+/// Stream with the progress of an operation, followed by the result of the operation.
 #[derive(Debug)]
 pub struct Attachment {
     stream: tonic::Streaming<proto::AttachReply>,
@@ -408,7 +412,7 @@ pub struct Attachment {
 
 impl Attachment {
     /// Returns the next message, or `None` if the agent has ended the stream. This function has no timeout, because an
-    /// operation can report no progress for a long time. The keepalive of the connection detects the loss of the agent.
+    /// operation can have no progress for a long time. The keepalive of the connection detects the loss of the agent.
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
         let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.close_reason))?;
@@ -430,7 +434,8 @@ async fn unary<T>(
     }
 }
 
-/// Waits until a stream is slower than `rate`, and then returns an error. Never returns if the complete stream is sent.
+/// Waits until a stream is slower than `rate`, and then returns an error. Never returns if the complete stream has been
+/// sent.
 async fn too_slow(sending: &Sending, call: &'static str, rate: Rate) -> RpcError {
     let received = sending.until_slower(rate).await;
     let seconds = rate.within.as_secs();

@@ -1,9 +1,9 @@
-//! TLS 1.3 on the side of the controller. The controller verifies that an agent serves the expected Workspace, and
-//! presents a client certificate of a certificate authority that the agent trusts.
+//! TLS 1.3 on the side of the controller. The controller verifies that an agent belongs to the expected Workspace, and
+//! presents a client certificate from a certificate authority that the agent trusts.
 //!
 //! During a rotation of the authority, some pods still have the certificate files of the previous authority. The
-//! controller therefore has a client certificate from the current authority and one from the previous authority. In the
-//! handshake, an agent lists the authorities that it trusts.
+//! controller therefore has two client certificates: one from the current authority, and one from the previous
+//! authority. During the handshake, an agent sends the list of the authorities that it trusts.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use super::byte_rate::LimitedStream;
 use super::handshake;
 use crate::rpc::identity::{self, IdentityError, Issued};
 
-/// Reason why the identity of the controller cannot be used.
+/// Reason why the controller cannot use its identity.
 #[derive(Debug, Error)]
 pub enum ClientIdentityError {
     #[error("failed to read the controller's client certificate")]
@@ -40,8 +40,8 @@ pub enum ClientIdentityError {
     Use { source: rustls::Error },
 }
 
-/// Returns a configuration that trusts these authorities (PEM, any number of certificates). The configuration presents
-/// the first of these client certificates that the agent accepts.
+/// Returns a configuration that trusts these authorities (PEM, any number of certificates), and presents the first of
+/// these client certificates that the agent accepts.
 pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result<ClientConfig, ClientIdentityError> {
     let authorities =
         identity::read_bundle(authorities_pem).map_err(|source| ClientIdentityError::Authorities { source })?;
@@ -60,8 +60,8 @@ pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result
     Ok(config)
 }
 
-/// Connects to an agent and verifies its name. `limit` limits the rate at which data is read. If the agent closes the
-/// connection, the reason is stored in `close_reason`.
+/// Connects to an agent, and verifies the name of the agent. `limit` limits the read rate of the connection. If the
+/// agent closes the connection, `close_reason` receives the reason.
 pub(super) async fn connect(
     target: SocketAddr,
     name: ServerName<'static>,
@@ -76,8 +76,8 @@ pub(super) async fn connect(
     connected.map(|stream| AgentStream { stream, close_reason }).map_err(|error| handshake::explain(error, "agent"))
 }
 
-/// Reason why a connection was closed. If the connection is closed before a call is sent, the error of the call does
-/// not contain this reason.
+/// Reason why the agent closed a connection. If the agent closes the connection before the controller sends a call, the
+/// error of the call does not contain this reason.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CloseReason(Arc<Mutex<Option<String>>>);
 
@@ -91,13 +91,13 @@ impl CloseReason {
     }
 }
 
-/// Client certificates of the controller, in the order of preference.
+/// Client certificates of the controller in the order of preference.
 #[derive(Debug)]
 struct Identities(Vec<Identity>);
 
 #[derive(Debug)]
 struct Identity {
-    /// Name of the issuing authority, in DER.
+    /// Name of the issuing authority in DER encoding.
     issuer: Vec<u8>,
     key: Arc<CertifiedKey>,
 }
@@ -117,8 +117,8 @@ impl Identity {
 impl ResolvesClientCert for Identities {
     fn resolve(&self, trusted: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let accepted = self.0.iter().find(|identity| trusted.contains(&identity.issuer.as_slice()));
-        // If the agent accepts none of the certificates, the controller presents the first one. The agent then reports
-        // why it rejects this certificate.
+        // If the agent accepts none of the certificates, the controller presents its first certificate. The error of
+        // the agent then contains the reason for the rejection.
         accepted.or_else(|| self.0.first()).map(|identity| identity.key.clone())
     }
 
@@ -127,8 +127,8 @@ impl ResolvesClientCert for Identities {
     }
 }
 
-/// Connection to an agent. An agent can reject the client certificate after the handshake of the client has completed.
-/// The first read then fails, and its error contains the reason.
+/// Connection to an agent. An agent can reject the client certificate after the client has completed the handshake. In
+/// this case, the first read fails, and its error contains the reason.
 pub(super) struct AgentStream {
     stream: TlsStream<LimitedStream>,
     close_reason: CloseReason,

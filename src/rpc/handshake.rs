@@ -1,5 +1,5 @@
-//! Verification of certificates in the TLS handshake: the check of the client certificate by the agent, and error
-//! messages that identify the invalid certificate.
+//! Verification of certificates in the TLS handshake. Contains the check of the client certificate by the agent, and
+//! error messages that identify the invalid certificate.
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, Distingu
 
 use crate::rpc::identity::{self, CONTROLLER_URI};
 
-/// Verifier of client certificates in the agent. In addition to the checks of the inner verifier, it requires the URI
-/// of the controller. Because the rejection is part of the handshake, the client receives the reason.
+/// Verifier of client certificates in the agent. In addition to the checks of the inner verifier, requires the URI of
+/// the controller. The rejection is part of the handshake, so the client receives the reason.
 #[derive(Debug)]
 pub(super) struct ControllerClientVerifier(pub(super) Arc<dyn ClientCertVerifier>);
 
@@ -64,7 +64,8 @@ impl ClientCertVerifier for ControllerClientVerifier {
 const KUBELET_DELAY: &str =
     "after a rotation of the authority, the kubelet updates the certificate files in the pod within two minutes";
 
-/// Returns the error with a message for users. `peer` is the other side of the connection: `agent` or `client`.
+/// Returns the error with a message for users. `peer` is `agent` or `client`, and identifies the other side of the
+/// connection.
 pub(super) fn explain(error: io::Error, peer: &str) -> io::Error {
     let message =
         error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).and_then(|fault| message(fault, peer));
@@ -83,7 +84,7 @@ fn message(fault: &Error, peer: &str) -> Option<String> {
     }
 }
 
-/// Returns a message for an error in the certificate of the other side.
+/// Returns a message for an invalid certificate of the other side.
 fn certificate_message(reason: &CertificateError, peer: &str) -> String {
     match reason {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
@@ -95,7 +96,7 @@ fn certificate_message(reason: &CertificateError, peer: &str) -> String {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("the {peer}'s certificate is for another workspace: {reason}")
         }
-        // If a trusted authority has the same name as the issuer but another key, the error is a bad signature.
+        // If a trusted authority has the name of the issuer but another key, the error is a bad signature.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             format!("the {peer}'s certificate is signed by an untrusted authority; {KUBELET_DELAY}")
         }
@@ -112,7 +113,7 @@ fn certificate_message(reason: &CertificateError, peer: &str) -> String {
     }
 }
 
-/// Returns a message for an alert in which the other side rejects the certificate of this side.
+/// Returns a message for an alert with which the other side rejects the certificate of this side.
 fn alert_message(alert: AlertDescription, peer: &str) -> Option<String> {
     let message = match alert {
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {

@@ -1,7 +1,8 @@
-//! Certificate authority of the controller, and the certificates of both sides of a connection to an agent.
+//! Certificate authority of the controller, and the certificates for both sides of a connection to an agent.
 //!
 //! A server certificate is valid only for server authentication, and only the client certificate of the controller
-//! contains the URI of the controller. A leaked key of a Workspace therefore cannot be used to call other Workspaces.
+//! contains the URI of the controller. An attacker with the leaked key of a Workspace therefore cannot call the agents
+//! of other Workspaces.
 
 use std::time::Duration;
 
@@ -17,19 +18,20 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use zeroize::Zeroizing;
 
-/// URI in the client certificate of the controller. Agents reject all other clients.
+/// URI in the client certificate of the controller. Agents reject clients without this URI.
 pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
-/// Validity of an authority. The authority is renewed when less than a third of its validity remains. A third is longer
-/// than [`LEAF_VALIDITY`].
+/// Validity of an authority. The controller renews the authority when less than a third of this validity remains. This
+/// third is longer than [`LEAF_VALIDITY`].
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Validity of a server or client certificate.
 pub const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-/// The validity of a certificate begins this long before its creation, because the clocks of other hosts can be behind.
+/// Time between the start of the validity of a certificate and its creation. The start is in the past, because the
+/// clocks of other hosts can be behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
 /// Organization in the name of a generated authority.
 const ORGANIZATION: &str = "pulumi-controller";
 
-/// Reason why a certificate cannot be created or read.
+/// Reason why the controller or the agent cannot create or read a certificate.
 #[derive(Debug, Error)]
 pub enum IdentityError {
     #[error("failed to create {what}")]
@@ -50,7 +52,7 @@ pub enum IdentityError {
     Time { now: Timestamp },
 }
 
-/// Certificate and its private key, as PEM.
+/// Certificate and its private key in PEM encoding.
 #[derive(Clone)]
 pub struct Issued {
     pub certificate_pem: String,
@@ -88,7 +90,7 @@ impl Authority {
     pub fn generate(now: Timestamp) -> Result<Self, IdentityError> {
         let what = "an authority";
         let key = generate_key(what)?;
-        // Each authority has a unique name. Agents list the names of the authorities that they trust, and the
+        // Each authority has a unique name. Agents send the names of the authorities that they trust, and the
         // controller selects its client certificate by these names.
         let mut params = parameters(&format!("authority {}", uuid::Uuid::new_v4()), now, AUTHORITY_VALIDITY)?;
         params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
@@ -120,7 +122,7 @@ impl Authority {
         Err(IdentityError::ForeignKey)
     }
 
-    /// Returns all certificates of the authority. The other side of a connection must trust these certificates.
+    /// Returns all certificates of the authority, which the other side of a connection must trust.
     pub fn certificate_pem(&self) -> &str {
         &self.bundle_pem
     }
@@ -130,7 +132,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// Returns whether the controller generated the authority. The controller renews only such an authority.
+    /// Returns whether the controller has generated the authority. The controller renews only generated authorities.
     pub fn is_generated(&self) -> bool {
         let is_ours = |certificate: &X509Certificate<'_>| {
             let mut organizations = certificate.subject().iter_organization();
@@ -139,18 +141,18 @@ impl Authority {
         parse(&self.certificate).is_ok_and(|certificate| is_ours(&certificate))
     }
 
-    /// Returns whether less than a third of the validity of the authority remains.
+    /// Returns whether the controller must renew the authority, because less than a third of the validity remains.
     pub fn renewal_due(&self, now: Timestamp) -> bool {
         parse(&self.certificate).is_ok_and(|certificate| is_renewal_due(&certificate, now))
     }
 
-    /// Returns the end of the validity of the authority.
+    /// Returns the expiration time of the authority.
     pub fn expiry(&self) -> Option<Timestamp> {
         let certificate = parse(&self.certificate).ok()?;
         Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
     }
 
-    /// Returns the private key of the authority as PEM.
+    /// Returns the private key of the authority in PEM encoding.
     pub fn key_pem(&self) -> Zeroizing<String> {
         Zeroizing::new(self.issuer.key().serialize_pem())
     }
@@ -179,7 +181,7 @@ impl Authority {
         self.issue(params, what)
     }
 
-    /// Returns whether the current key of the authority signed this certificate.
+    /// Returns whether the current key of the authority has signed this certificate.
     pub fn has_issued(&self, certificate_pem: &str) -> Result<bool, IdentityError> {
         let leaf = first(certificate_pem)?;
         let (leaf, own) = (parse(&leaf)?, parse(&self.certificate)?);
@@ -196,8 +198,8 @@ impl Authority {
     }
 }
 
-/// Returns whether less than a third of the validity of a certificate remains. Only the first certificate of a bundle
-/// is checked.
+/// Returns whether less than a third of the validity of a certificate remains. Checks only the first certificate of a
+/// bundle.
 pub fn renewal_due(certificate_pem: &str, now: Timestamp) -> Result<bool, IdentityError> {
     Ok(is_renewal_due(&parse(&first(certificate_pem)?)?, now))
 }
@@ -209,18 +211,18 @@ fn is_renewal_due(certificate: &X509Certificate<'_>, now: Timestamp) -> bool {
     end.saturating_sub(now.as_second()) < third
 }
 
-/// Returns whether the extensions of a certificate allow it to sign other certificates.
+/// Returns whether the extensions of a certificate permit it to sign other certificates.
 fn may_sign(certificate: &X509Certificate<'_>) -> bool {
     let signs = certificate.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
     signs && certificate.is_ca()
 }
 
-/// Returns the subject alternative names of a certificate. Only the first certificate of a bundle is read.
+/// Returns the subject alternative names of a certificate. Reads only the first certificate of a bundle.
 pub fn names(certificate_pem: &str) -> Result<Names, IdentityError> {
     names_of(&first(certificate_pem)?)
 }
 
-/// Returns the subject alternative names of a certificate in DER.
+/// Returns the subject alternative names of a certificate in DER encoding.
 pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, IdentityError> {
     let parsed = parse(certificate)?;
     let found = parsed
@@ -237,12 +239,16 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, Identi
     Ok(names)
 }
 
-/// Returns the name of the issuer of a certificate, in DER. Only the first certificate of a bundle is read.
+/// Returns the name of the issuer of a certificate in DER encoding. Reads only the first certificate of a bundle.
 pub(crate) fn issuer(certificate_pem: &str) -> Result<Vec<u8>, IdentityError> {
     Ok(parse(&first(certificate_pem)?)?.issuer().as_raw().to_vec())
 }
 
-/// Returns all certificates in a PEM text. Returns an error if the text contains no certificate.
+/// Returns all certificates in a PEM text.
+///
+/// # Errors
+///
+/// Returns an error if the text contains no certificate.
 pub(crate) fn read_bundle(pem: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let certificates: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().map_err(|_| IdentityError::ReadPem)?;

@@ -1,4 +1,4 @@
-//! Rules for messages between the controller and an agent: the protocol version of the agent, and the digest of
+//! Rules for the messages between the controller and an agent: the protocol version of the agent, and the digest of
 //! settings.
 //!
 //! An agent silently ignores fields that it does not support. The controller therefore sends a request only to an agent
@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::rpc::proto::{ConfigItem, OperationKind, PolicyPack, PreviewOf, RunOptions, RunRequest, Settings};
 
-/// Protocol version of this agent. If a new field of a run request changes the behavior of a run, increase the version,
-/// and return it from [`required_version`] for requests that contain the field.
+/// Protocol version of this agent. If a new field of a run request changes the behavior of the run, increase this
+/// version. For requests with the new field, return the increased version from [`required_version`].
 ///
 /// Version 2: a destroy fails if the backend does not contain the Pulumi stack.
 ///
@@ -24,21 +24,21 @@ use crate::rpc::proto::{ConfigItem, OperationKind, PolicyPack, PreviewOf, RunOpt
 ///
 /// Version 7: the agent installs policy packs, and a run enforces them.
 pub const PROTOCOL_VERSION: u32 = 7;
-/// Minimum protocol version of an agent that supports policy packs. An older agent would reject the digest of the
-/// settings.
+/// Minimum protocol version of an agent that supports policy packs. An older agent rejects the digest of settings with
+/// policy packs.
 pub const POLICY_PACK_VERSION: u32 = 7;
-/// Minimum protocol version of an agent that supports plans. An older agent would run without the plan, and would preview
-/// an `up` instead of another operation.
+/// Minimum protocol version of an agent that supports plans. An older agent runs without the plan, and always previews
+/// an `up`.
 const PLAN_VERSION: u32 = 6;
-/// Minimum protocol version of an agent that logs in to Pulumi Cloud. An older agent would run without credentials.
+/// Minimum protocol version of an agent that logs in to Pulumi Cloud. An older agent runs without credentials.
 const OIDC_LOGIN_VERSION: u32 = 5;
 /// Minimum protocol version of an agent that uses the organization of the applied stack. An older agent could use the
 /// stack of another organization.
 const ORGANIZATION_VERSION: u32 = 5;
-/// Minimum protocol version of an agent that waits until Secrets and ConfigMaps are mounted.
+/// Minimum protocol version of an agent that waits until the kubelet has mounted Secrets and ConfigMaps.
 pub const MOUNT_WAIT_VERSION: u32 = 3;
 
-/// Returns the minimum protocol version of an agent for this run.
+/// Returns the minimum protocol version that an agent needs for this run.
 pub fn required_version(request: &RunRequest) -> u32 {
     if request.settings.as_ref().is_some_and(|settings| !settings.policy_packs.is_empty()) {
         return POLICY_PACK_VERSION;
@@ -72,7 +72,8 @@ fn is_plain(item: &ConfigItem) -> bool {
     *item == ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }
 }
 
-/// Returns the digest of settings as `sha256:hex`. The digest does not depend on the order of the configuration items.
+/// Returns the digest of settings in the form `sha256:hex`. The digest does not depend on the order of the
+/// configuration items.
 pub fn settings_digest(settings: &Settings) -> String {
     let mut config: Vec<&ConfigItem> = settings.config.iter().collect();
     config
@@ -82,7 +83,7 @@ pub fn settings_digest(settings: &Settings) -> String {
     for item in config {
         add(&mut hasher, &item.key);
         add(&mut hasher, &item.value);
-        // An item with only a key and a value must have the same digest as in versions without the other fields.
+        // An item that has only a key and a value must have the same digest as in versions without the other fields.
         if *item != (ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }) {
             add(&mut hasher, &format!("{:?}", (&item.file, &item.variable, item.json, item.path, item.secret)));
         }
@@ -97,7 +98,7 @@ pub fn settings_digest(settings: &Settings) -> String {
     format!("sha256:{}", hex::encode(hasher.finalize()))
 }
 
-/// Adds a text with its length to a hash, so that different lists of texts have different digests.
+/// Adds a text and its length to a hash. Without the length, different lists of texts could have the same digest.
 fn add(hasher: &mut Sha256, text: &str) {
     hasher.update((text.len() as u64).to_be_bytes());
     hasher.update(text.as_bytes());

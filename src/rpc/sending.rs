@@ -1,4 +1,4 @@
-//! Stream of the messages that deliver an archive to an agent, and the progress of the stream.
+//! Stream of the messages that deliver an archive to an agent, with the progress of the stream.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,8 @@ use crate::rpc::proto::put_source_request::Part;
 /// Size of a chunk of an archive in bytes.
 const CHUNK: usize = 256 * 1024;
 
-/// Rate below which a stream is slow. An agent that reads the source at all accepts a chunk in a fraction of this time.
+/// Minimum rate of a stream that is not slow. An agent that is reading the source accepts a chunk in a fraction of this
+/// period.
 const SLOW: Rate = Rate { bytes: CHUNK as u64, within: Duration::from_secs(2) };
 
 /// Number of bytes in a period.
@@ -24,7 +25,7 @@ pub(super) struct Rate {
     pub within: Duration,
 }
 
-/// Progress of a source stream. Cheap to clone. All clones refer to the same stream.
+/// Progress of a source stream. A clone is cheap, and all clones refer to the same stream.
 #[derive(Clone, Debug, Default)]
 pub struct Sending(Arc<watch::Sender<Sent>>);
 
@@ -41,13 +42,13 @@ impl Sending {
         let _ = self.0.subscribe().wait_for(|sent| sent.is_complete).await;
     }
 
-    /// Waits until the stream is slow. Never returns if the complete stream is sent.
+    /// Waits until the stream is slow. Never returns if the complete stream has been sent.
     pub async fn until_slow(&self) {
         self.until_slower(SLOW).await;
     }
 
-    /// Waits until the stream is slower than `rate`, and then returns the number of bytes in the last period. Never returns
-    /// if the complete stream is sent.
+    /// Waits until the stream is slower than `rate`, and then returns the number of bytes in the last period. Never
+    /// returns if the complete stream has been sent.
     pub(super) async fn until_slower(&self, rate: Rate) -> u64 {
         loop {
             let before = self.0.borrow().bytes;
@@ -71,8 +72,8 @@ impl Sending {
     }
 }
 
-/// Returns the header, followed by the chunks. The next chunk is read only when the connection can send it. If the
-/// reader fails, the stream ends early, and the agent rejects the source. `broken` then contains the error.
+/// Returns the header and then the chunks. Reads the next chunk only when the connection can send it. If the reader
+/// fails, the stream ends early, the agent rejects the source, and `broken` contains the error.
 pub(super) fn source_messages<R>(
     header: proto::SourceHeader,
     reader: R,

@@ -1,8 +1,9 @@
 //! TLS 1.3 on the side of the agent. The agent requires the client certificate of the controller. The certificate files
 //! of the agent can change at any time.
 //!
-//! Before each connection, the agent checks whether the files have changed. If the directory cannot be watched, the
-//! agent reads the files for each connection. These reads are cheap, because the controller connects rarely.
+//! Before each connection, the agent checks whether the files have changed. If a watch of the directory is not
+//! possible, the agent reads the files for each connection. The cost of these reads is low, because the controller
+//! rarely opens connections.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -41,24 +42,26 @@ pub const CERTIFICATE_FILE: &str = "tls.crt";
 pub const KEY_FILE: &str = "tls.key";
 /// File name of the trusted authorities.
 pub const AUTHORITY_FILE: &str = "ca.crt";
-/// File name of the key with which the agent hashes configuration inputs. A renewal of the certificates does not change
+/// File name of the key with which the agent hashes configuration inputs. The renewal of a certificate does not change
 /// this key.
 pub const INPUTS_KEY_FILE: &str = "inputs.key";
 
 /// Timeout of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent handshakes. A further handshake replaces the handshake of the client that has been
-/// silent for the longest time. Clients that send no data therefore do not block other clients.
+/// Maximum number of concurrent handshakes. If another client connects, the agent drops the client that has been silent
+/// for the longest time. Clients that send no data therefore cannot block other clients.
 const MAX_HANDSHAKES: usize = 32;
-/// Pause after a failure to accept a connection, for example because no file descriptor is available.
+/// Delay before the next attempt if the agent cannot accept a connection, for example because of the limit of open
+/// files.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum time for which the agent reads data of a rejected client. [`REFUSED_BYTES`] limits the amount of this data.
+/// Maximum time for which the agent reads data from a rejected client.
 const REFUSED_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of bytes that the agent reads from a rejected client.
 const REFUSED_BYTES: u64 = 64 * 1024;
-/// Maximum size of a file in bytes.
+/// Maximum size of a TLS file in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// Reason why the TLS files cannot be used.
+/// Reason why the agent cannot use the TLS files.
 #[derive(Debug, Error)]
 pub enum ServerTlsError {
     #[error("failed to read {}", path.display())]
@@ -82,11 +85,11 @@ pub struct TlsAcceptor {
     directory: PathBuf,
     watch: FileWatch,
     loaded: ArcSwap<Loaded>,
-    /// Set after the files were read, until they change.
+    /// Set while the loaded files are current.
     checked: Cached<()>,
 }
 
-/// Content of the files, and the configuration that was created from the content.
+/// Content of the files, and the resulting configuration.
 struct Loaded {
     files: Files,
     config: Arc<ServerConfig>,
@@ -100,7 +103,8 @@ struct Files {
 }
 
 impl TlsAcceptor {
-    /// Reads `tls.crt`, `tls.key` and `ca.crt` from the directory. Later changes to the files apply to new connections.
+    /// Reads `tls.crt`, `tls.key` and `ca.crt` from the directory. Later changes to these files apply to new
+    /// connections.
     pub fn from_directory(directory: impl Into<PathBuf>, watch: FileWatch) -> Result<Self, ServerTlsError> {
         let directory = directory.into();
         let files = read_files(&directory)?;
@@ -109,8 +113,8 @@ impl TlsAcceptor {
         Ok(TlsAcceptor { directory, watch, loaded, checked: Cached::default() })
     }
 
-    /// Returns the connections of clients that authenticate as the controller. The stream never ends and never returns
-    /// an error. Rejected clients and failures to accept a connection are only logged.
+    /// Returns a stream of connections from clients that authenticate as the controller. The stream never ends, and
+    /// never returns an error. The agent only logs rejected clients and failures to accept a connection.
     pub fn incoming(self, listener: TcpListener) -> impl Stream<Item = io::Result<Connection>> + Send {
         futures::stream::unfold(Incoming::new(self, listener), |mut incoming| async move {
             let connection = incoming.next().await;
@@ -129,7 +133,7 @@ impl TlsAcceptor {
         self.loaded.load().config.clone()
     }
 
-    /// Reads the files, and uses them if they are valid.
+    /// Reads the files, and uses the files if they are valid.
     async fn reload(&self) {
         let directory = self.directory.clone();
         let Ok(read) = tokio::task::spawn_blocking(move || read_files(&directory)).await else { return };
@@ -155,7 +159,7 @@ impl TlsAcceptor {
 
     /// Performs the handshake. Sets `greeted` after the first message of the client.
     pub(super) async fn handshake(&self, stream: TcpStream, greeted: &AtomicBool) -> io::Result<Connection> {
-        // Without this option, the second packet of each reply waits 40 ms for the delayed acknowledgement of the first
+        // Without this option, the second packet of each reply waits 40 ms for the delayed acknowledgment of the first
         // packet.
         stream.set_nodelay(true)?;
         let greeting = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
@@ -169,13 +173,13 @@ impl TlsAcceptor {
         }
     }
 
-    /// Performs the handshake with a timeout. Logs the reason if the client is rejected.
+    /// Performs the handshake with a timeout. If the agent rejects the client, logs the reason.
     async fn connection(&self, stream: TcpStream, peer: SocketAddr, greeted: &AtomicBool) -> Option<Connection> {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "TLS handshake timed out");
         let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(stream, greeted));
         match handshake.await.unwrap_or_else(|_| Err(late())) {
             Ok(connection) => Some(connection),
-            // A probe of the port closes the connection without a message.
+            // A probe that only opens a TCP connection sends no message.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !greeted.load(Ordering::Relaxed) => {
                 tracing::debug!(%peer, "connection closed before the TLS handshake");
                 None
@@ -192,14 +196,14 @@ struct Incoming {
     acceptor: Arc<TlsAcceptor>,
     listener: TcpListener,
     handshakes: FuturesUnordered<Abortable<BoxFuture<'static, (u64, Option<Connection>)>>>,
-    /// Clients whose handshake is in progress, oldest first.
+    /// Clients with a handshake in progress. The oldest client is first.
     clients: VecDeque<Client>,
     accepted: u64,
-    /// Time until which no connection is accepted.
+    /// Time until which the agent accepts no connections.
     paused_until: Option<Instant>,
 }
 
-/// Client whose handshake is in progress.
+/// Client with a handshake in progress.
 struct Client {
     number: u64,
     peer: SocketAddr,
@@ -254,8 +258,8 @@ impl Incoming {
         self.handshakes.push(Abortable::new(connection.boxed(), registration));
     }
 
-    /// Drops a client if the maximum number of handshakes is in progress. The dropped client is the client that has
-    /// been silent for the longest time or, if no client is silent, the oldest client.
+    /// Drops a client if the maximum number of handshakes is in progress. Drops the client that has been silent for the
+    /// longest time. If no client is silent, drops the oldest client.
     fn evict_if_full(&mut self) {
         if self.clients.len() < MAX_HANDSHAKES {
             return;
@@ -307,14 +311,14 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Closes a connection so that the client receives the alert with the reason. First reads the remaining bytes of the
-/// client. Otherwise, the operating system would reset the connection and discard the alert.
+/// Closes a connection so that the client receives the alert with the reason. Before the close, reads the remaining
+/// bytes from the client. Otherwise, the operating system would reset the connection and discard the alert.
 async fn close_after_alert(mut stream: TcpStream) {
     let listening = async {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(REFUSED_BYTES), &mut tokio::io::sink()).await
     };
-    // The result is ignored, because the connection is closed in any case.
+    // Ignores the result, because the connection ends in any case.
     let _ = tokio::time::timeout(REFUSED_CLOSE_TIMEOUT, listening).await;
 }
 
@@ -330,7 +334,7 @@ fn read_files(directory: &Path) -> Result<Files, ServerTlsError> {
     Ok(Files { certificate: read(CERTIFICATE_FILE)?, key: read(KEY_FILE)?.into(), authorities: read(AUTHORITY_FILE)? })
 }
 
-/// Reads at most [`MAX_FILE`] bytes of a file, and one more byte to detect larger files.
+/// Reads at most [`MAX_FILE`] bytes from a file, and one more byte to detect a larger file.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
@@ -362,7 +366,7 @@ fn configuration(directory: &Path, files: &Files) -> Result<ServerConfig, Server
         .with_single_cert(chain, key)
         .map_err(serve)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    // Resumption is disabled, because a resumed session could rely on a certificate that is no longer valid.
+    // Disables resumption, because a resumed session could use a certificate that is no longer valid.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)

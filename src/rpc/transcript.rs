@@ -1,5 +1,5 @@
-//! Limits for the transcript of an operation, and the checks of its chunks. A tenant can replace the agent, so the
-//! controller checks the size of each part before it reads the part, and after each chunk.
+//! Size limits of a transcript, and the checks of its chunks. A tenant can replace the agent, so the controller checks
+//! the size of a part before it reads the part, and again after each chunk.
 
 use crate::rpc::proto::{ReadTranscriptReply, TranscriptPart};
 
@@ -7,10 +7,10 @@ use crate::rpc::proto::{ReadTranscriptReply, TranscriptPart};
 pub const MAX_CHUNK: usize = 256 * 1024;
 /// Parts of a transcript.
 pub const PARTS: [TranscriptPart; 3] = [TranscriptPart::Output, TranscriptPart::Events, TranscriptPart::Steps];
-/// Additional size of a compressed part in bytes, because the compression enlarges incompressible data.
+/// Maximum increase of the size of a part by the compression, in bytes. The compression enlarges incompressible data.
 const COMPRESSION: usize = 16 * 1024;
 
-/// Returns the maximum size of a part in bytes before the compression.
+/// Returns the maximum size of a part before its compression, in bytes.
 pub const fn limit(part: TranscriptPart) -> usize {
     match part {
         TranscriptPart::Unspecified => 0,
@@ -20,7 +20,7 @@ pub const fn limit(part: TranscriptPart) -> usize {
     }
 }
 
-/// Content of a part that is read in chunks.
+/// Content of a part that the controller reads in chunks.
 #[derive(Debug)]
 pub(super) struct PartContent {
     limit: usize,
@@ -37,8 +37,8 @@ impl PartContent {
         self.bytes.len() as u64
     }
 
-    /// Adds a chunk. Returns whether the part is complete. Every chunk except the last must have the maximum size, so
-    /// that the number of calls is limited.
+    /// Adds a chunk, and returns whether the part is complete. Each chunk except the last must have the maximum size.
+    /// This requirement limits the number of calls.
     pub(super) fn add(&mut self, reply: &ReadTranscriptReply) -> Result<bool, String> {
         let (size, limit) = (usize::try_from(reply.size).unwrap_or(usize::MAX), self.limit);
         if size > limit {

@@ -1,5 +1,5 @@
-//! Channel for calls with one reply message. tonic reads such a reply until its end, so an agent could occupy the
-//! controller with a reply that contains an endless number of empty messages.
+//! Channel for calls with one reply message. tonic reads such a reply to its end. Without this channel, an agent could
+//! occupy the controller with an endless reply of empty messages.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,12 +14,12 @@ use tonic::body::Body;
 use tonic::transport::{Channel, Error};
 use tower::Service;
 
-/// Size of the prefix of a gRPC message, which contains a flag and the length of the message.
+/// Size of the prefix of a gRPC message in bytes. The prefix contains a flag and the length of the message.
 const PREFIX: usize = 5;
-/// Maximum number of data frames without content in a reply.
+/// Maximum number of empty data frames in a reply.
 const MAX_EMPTY_FRAMES: u32 = 16;
 
-/// Channel that fails a reply after its first message if further data follows.
+/// Channel that returns an error for a reply with more than one message.
 #[derive(Clone, Debug)]
 pub(super) struct UnaryChannel(pub Channel);
 
@@ -37,7 +37,7 @@ impl Service<Request<Body>> for UnaryChannel {
     }
 }
 
-/// Body of a reply with one message.
+/// Body of a reply with a single message.
 #[derive(Debug)]
 pub(super) struct UnaryReply {
     body: Body,
@@ -78,7 +78,7 @@ impl HttpBody for UnaryReply {
 #[derive(Debug, Default)]
 struct Message {
     prefix: Vec<u8>,
-    /// Number of bytes of the message that follow, if the prefix is complete.
+    /// Number of remaining bytes of the message, or `None` if the prefix is incomplete.
     left: Option<u64>,
     empty_frames: u32,
 }

@@ -19,13 +19,15 @@ const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 const MAX_MESSAGE: usize = 8 * 1024;
 /// Maximum total size of the outputs in bytes, which equals the size limit of a Secret.
 const MAX_OUTPUTS: usize = 1024 * 1024;
-/// Maximum number of lines in the last output of a result. [`MAX_LAST_OUTPUT`] limits the total size of the lines.
+/// Maximum number of lines in the last output of a result.
 const MAX_LAST_LINES: usize = 20;
+/// Maximum size of the last output of a result in bytes.
 const MAX_LAST_OUTPUT: usize = 4 * 1024;
-/// Maximum number of pending creates in a result. [`MAX_HOLDERS`] limits the number of locks, and [`MAX_NAME`] limits
-/// the length of each name in bytes.
+/// Maximum number of pending creates in a result.
 const MAX_PENDING: usize = 50;
+/// Maximum number of locks in a result.
 const MAX_HOLDERS: usize = 10;
+/// Maximum length of a name in a result in bytes.
 pub(super) const MAX_NAME: usize = 4 * 1024;
 /// Maximum number of pending creates in a message.
 const MAX_LISTED_CREATES: usize = 5;

@@ -30,8 +30,9 @@ const TREE: &str = "tree";
 const RECORD: &str = "installed.json";
 /// Characters that the CLI interprets in its list of directories of policy packs.
 const SEPARATORS: [char; 2] = [',', '"'];
-/// Error of versions of the CLI that install only programs, and advice about it.
+/// Error of CLI versions that cannot install the dependencies of policy packs.
 const NO_PROJECT: &str = "no Pulumi.yaml project file found";
+/// Advice that follows the error [`NO_PROJECT`].
 const CLI_ADVICE: &str = "Pulumi CLI 3.121.0 or later is required to install the dependencies of a policy pack";
 
 /// Record of an installed pack.

@@ -21,6 +21,7 @@ use crate::rpc::proto;
 
 /// Delay before the second attempt. The delay doubles after each attempt, up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_secs(5);
+/// Maximum delay between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// Polling interval during an installation.
 pub(super) const POLL: Duration = Duration::from_secs(1);

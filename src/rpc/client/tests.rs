@@ -22,7 +22,7 @@ use crate::rpc::transcript::MAX_CHUNK;
 pub(crate) struct FakeAgent {
     calls: Arc<Mutex<Vec<String>>>,
     sources: Arc<Mutex<Vec<Received>>>,
-    /// Error with which the agent responds to `Run`.
+    /// Error that the agent returns for `Run`.
     refusal: Option<Status>,
     /// Length of the version in the reply to `Status`.
     version_length: usize,
@@ -145,7 +145,7 @@ fn done() -> proto::Result {
     proto::Result { message: "done".into(), ..Default::default() }
 }
 
-/// Reader that returns some bytes, and then an error.
+/// Reader that returns some bytes and then an error.
 struct BrokenReader(Cursor<Vec<u8>>);
 
 impl AsyncRead for BrokenReader {
@@ -202,11 +202,12 @@ async fn a_source_stream_is_aborted_if_the_agent_reads_too_slowly() {
 }
 
 #[tokio::test]
-async fn a_source_counts_as_sent_when_the_connection_has_accepted_it() {
+async fn a_stream_is_complete_when_the_connection_has_accepted_all_bytes() {
     let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let sending = Sending::default();
-    // The buffers of the connection hold the complete source, so the agent does not have to read it.
+    // The complete source fits into the buffers of the connection, so the stream ends even though the agent does not
+    // read it.
     let least = Rate { bytes: 1024 * 1024, within: Duration::from_millis(100) };
     let put = client.put_source_at(header(7), Cursor::new(vec![1; 7]), &sending, least);
     let put = tokio::time::timeout(Duration::from_secs(1), put);
@@ -306,7 +307,7 @@ async fn an_oversized_response_is_rejected() {
 async fn an_unreachable_agent_is_reported_as_unavailable() {
     let serving = Serving::start(FakeAgent::default()).await;
     let (agents, mut address) = (serving.agents(), serving.address());
-    // The port was free immediately before, so no process listens on it.
+    // The port was free immediately before, so no process is listening on it.
     address.port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let error = agents.connect(&address).await.map(|_| ()).unwrap_err();
     assert!(error.is_unavailable() && error.message.contains("refused"), "{error}");

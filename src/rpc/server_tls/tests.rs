@@ -1,4 +1,4 @@
-//! Tests of the clients that the TLS server of the agent accepts and rejects, with real connections.
+//! Tests with real connections of the clients that the TLS server of the agent accepts or rejects.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use crate::rpc::server_tls::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, ServerT
 
 const NAME: &str = "web-workspace.apps.svc";
 
-/// Running agent, and the authority that issued the certificates of both sides.
+/// A running agent, and the authority that has issued the certificates for both sides.
 pub(crate) struct Serving {
     pub(crate) authority: Authority,
     directory: tempfile::TempDir,
@@ -84,7 +84,7 @@ impl Serving {
         assert_eq!(self.status_as(&client).await.unwrap().start_id, "start");
     }
 
-    /// Returns the error that the client reports.
+    /// Returns the error that the client receives.
     async fn refusal(&self, clients: &[Issued]) -> String {
         let agents = Agents::new(clients, self.authority.certificate_pem()).unwrap();
         let error = status(&agents, &self.address()).await.expect_err("should be rejected");
@@ -98,7 +98,7 @@ impl Serving {
         self.change(|directory| write_files(directory, server, authorities));
     }
 
-    /// Changes the files of the agent, and waits until the change is detected.
+    /// Changes the files of the agent, and waits until the agent has detected the change.
     fn change(&self, change: impl FnOnce(&Path)) {
         let directory = self.directory.path();
         let version = || self.watch.version([directory]).expect("the directory is watched");
@@ -126,7 +126,7 @@ fn write_files(directory: &Path, server: &Issued, authorities: &str) {
     std::fs::write(directory.join(AUTHORITY_FILE), authorities).unwrap();
 }
 
-/// Returns a client certificate of the authority that does not contain the URI of the controller.
+/// Returns a client certificate from the authority, but without the URI of the controller.
 fn client_without_controller_uri(authority: &Authority) -> Issued {
     let key = KeyPair::from_pem(&authority.key_pem()).unwrap();
     let issuer = Issuer::from_ca_cert_pem(authority.certificate_pem(), key).unwrap();
@@ -160,8 +160,8 @@ async fn responses_are_sent_without_waiting_for_acknowledgments() {
     client.abort();
 }
 
-/// Returns clients that the agent rejects, each with a name, its certificates, the log message of the agent, and the
-/// error of the client.
+/// Returns clients that the agent rejects. Each client has a name, certificates, the log message of the agent, and the
+/// error that the client receives.
 fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str, &'static str); 5] {
     let of_another = Authority::generate(Timestamp::now()).unwrap().issue_client(Timestamp::now()).unwrap();
     [
@@ -201,7 +201,7 @@ fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str
 #[tokio::test]
 async fn unauthorized_clients_are_rejected_with_the_reason() {
     let serving = Serving::start(FakeAgent::default()).await;
-    // The attempts are repeated, because the connection is sometimes closed before the call is sent.
+    // Repeats the attempt, because the connection sometimes ends before the client sends the call.
     for (who, clients, _, error) in strangers(&serving.authority).iter().cycle().take(100) {
         let message = serving.refusal(clients).await;
         assert!(message.contains("the agent ") && message.contains(error), "{who}: {message}");
@@ -268,8 +268,8 @@ async fn a_server_with_a_wrong_certificate_is_rejected() {
     }
 }
 
-/// Combines the certificates that the controller has in each step of a rotation with the files that a pod has in each
-/// step. The pairs in `impossible` do not occur, because a pod receives new files before the next step.
+/// Combines the certificates of the controller in each step of a rotation with the files of a pod in each step. The
+/// pairs in `impossible` cannot occur, because a pod receives new files before the next step.
 #[tokio::test]
 async fn agents_stay_reachable_in_each_step_of_an_authority_rotation() {
     let serving = Serving::start(FakeAgent::default()).await;

@@ -19,6 +19,7 @@ use crate::runtime::failpoint;
 pub(super) const MAX_LOCK_AGE: Duration = Duration::from_secs(30 * 60);
 /// Mode of the files on the volume. The pods that share the volume can run as different users.
 const FILE_MODE: u32 = 0o664;
+/// Mode of the directories on the volume. New files in a directory have the group of the directory.
 const DIRECTORY_MODE: u32 = 0o2775;
 const BUFFER: usize = 256 * 1024;
 
