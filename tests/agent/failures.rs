@@ -1,4 +1,4 @@
-//! Tests failures of the Pulumi CLI. Each message contains the cause and a remedy.
+//! Tests failures of the Pulumi CLI. The message of each failure contains the cause and a remedy.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, Outcome, RunRequest};
@@ -7,7 +7,7 @@ use crate::harness::{Workspace, has_pulumi, variable};
 
 const GOOD: &str = "name: example\nruntime: yaml\noutputs: {a: 1}\n";
 
-/// Runs a program and returns the result.
+/// Runs a program, and returns the result of the run.
 async fn run(workspace: &Workspace, program: &str, change: impl Fn(&mut RunRequest)) -> proto::Result {
     workspace.deliver(&[("Pulumi.yaml", program)]).await.unwrap();
     let mut request = workspace.request(&[]).await;

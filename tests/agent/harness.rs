@@ -1,4 +1,4 @@
-//! A workspace on the local machine: the agent of the project with its own share directory, certificates and backend.
+//! A workspace on the local machine. The workspace has an agent with its own share directory, certificates and backend.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,12 +21,12 @@ mod requests;
 pub use crate::processes::{InteractiveSession, children, descendants, processes, signal};
 pub use crate::required_programs::{has_programs, report_skipped};
 
-/// Timeout for all conditions for which the tests wait.
+/// Timeout of each condition for which a test waits.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
 pub const POLL: Duration = Duration::from_millis(20);
-/// Value in a mounted Secret, which must not appear in any log.
+/// Value in a mounted Secret. This value must not appear in any log.
 pub const TOKEN: &str = "token-that-nobody-may-see";
 
 const PASSPHRASE: &str = "correct horse";
@@ -42,13 +42,13 @@ pub struct Workspace {
     address: SocketAddr,
     health_address: SocketAddr,
     agent: Option<Child>,
-    /// First entry of the agent's `PATH`, if set.
+    /// First entry of the agent's `PATH`, if the test sets one.
     programs: Option<PathBuf>,
-    /// Command line prefix for the agent.
+    /// Command line prefix of the agent.
     wrapper: Vec<String>,
     /// Additional environment variables of the agent.
     variables: Vec<(&'static str, PathBuf)>,
-    /// Name of a program that must not be on the agent's `PATH`.
+    /// Program that must not be on the agent's `PATH`.
     hidden: Option<&'static str>,
 }
 
@@ -63,14 +63,14 @@ impl Drop for Workspace {
 }
 
 impl Workspace {
-    /// Starts a workspace and waits until its agent responds.
+    /// Starts a workspace, and waits until its agent responds.
     pub async fn start() -> Self {
         let mut workspace = Self::prepare();
         workspace.start_agent().await;
         workspace
     }
 
-    /// Starts a workspace with a script that replaces the CLI, and with a command line prefix for the agent.
+    /// Starts a workspace. The script `cli` replaces the CLI, and `wrapper` is the command line prefix of the agent.
     pub async fn start_with(cli: Option<&str>, wrapper: &[&str]) -> Self {
         let mut workspace = Self::prepare();
         workspace.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
@@ -79,13 +79,13 @@ impl Workspace {
         workspace
     }
 
-    /// Starts the init container that receives the source, without the agent.
+    /// Starts the init container that receives the source, but not the agent.
     pub async fn start_fetch() -> Self {
         Self::start_fetch_with(None).await
     }
 
-    /// Starts the init container that receives the source. The agent that starts later uses a script that replaces the
-    /// CLI.
+    /// Starts the init container that receives the source. For the agent that starts later, the script `cli` replaces
+    /// the CLI.
     pub async fn start_fetch_with(cli: Option<&str>) -> Self {
         let mut workspace = Self::prepare();
         workspace.replace_cli(cli);
@@ -101,7 +101,7 @@ impl Workspace {
         self.programs = Some(programs);
     }
 
-    /// Starts a workspace whose agent assumes this termination grace period of the pod, in seconds.
+    /// Starts a workspace in a pod with this termination grace period in seconds.
     pub async fn start_with_grace(seconds: u32) -> Self {
         let mut workspace = Self::prepare();
         workspace.variables.push(("POD_TERMINATION_GRACE_SECONDS", seconds.to_string().into()));
@@ -109,7 +109,7 @@ impl Workspace {
         workspace
     }
 
-    /// Starts a workspace with a cache of dependencies in the directory `cache`, and with a script that replaces the CLI.
+    /// Starts a workspace with a dependency cache in the directory `cache`. The script `cli` replaces the CLI.
     pub async fn start_with_cache(cli: &str) -> Self {
         let mut workspace = Self::prepare();
         let cache = workspace.path("cache");
@@ -130,8 +130,8 @@ impl Workspace {
         self.start_agent().await;
     }
 
-    /// Starts a workspace with an additional environment variable and without the `PATH` entries that contain the
-    /// hidden program.
+    /// Starts a workspace with an additional environment variable. The `PATH` of its agent does not contain the hidden
+    /// program.
     pub async fn start_without(hidden: &'static str, variable: &'static str, value: PathBuf) -> Self {
         let mut workspace = Self::prepare();
         workspace.variables.push((variable, value));
@@ -140,7 +140,7 @@ impl Workspace {
         workspace
     }
 
-    /// Starts a workspace whose share volume is the file system that `mount` mounts at the given path.
+    /// Starts a workspace on a file system that `mount` mounts at the path of the share volume.
     pub async fn start_on(cli: Option<&str>, mount: impl FnOnce(&Path)) -> Self {
         let mut workspace = Self::prepare();
         mount(&workspace.path("share"));
@@ -169,7 +169,7 @@ impl Workspace {
         Workspace { directory, agents, address, health_address, agent, programs, wrapper, variables, hidden }
     }
 
-    /// Starts the agent with the arguments of the container, and waits until the agent responds.
+    /// Starts the agent with the same arguments as in a container, and waits until the agent responds.
     pub async fn start_agent(&mut self) {
         let arguments = [
             "agent".to_owned(),
@@ -232,7 +232,7 @@ impl Workspace {
         self.connect().await.status().await.unwrap()
     }
 
-    /// Returns the HTTP status line of the readiness probe's response.
+    /// Returns the HTTP status line of the response to a readiness probe.
     pub async fn readiness(&self) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(self.health_address).await.unwrap();
@@ -246,7 +246,7 @@ impl Workspace {
         self.directory.path().join(name)
     }
 
-    /// Returns the output that `kubectl logs` would show.
+    /// Returns the same output as `kubectl logs` in a real pod.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap()
     }
@@ -269,7 +269,7 @@ impl Workspace {
         children(self.init_pid())[0]
     }
 
-    /// Sends SIGTERM to the first process, as Kubernetes does to end a container.
+    /// Sends SIGTERM to the first process, in the same way as Kubernetes.
     pub fn terminate(&self) {
         signal(self.init_pid(), "TERM");
     }
@@ -278,7 +278,7 @@ impl Workspace {
         self.agent.as_mut().is_some_and(|process| process.try_wait().unwrap().is_none())
     }
 
-    /// Waits until the first process ends and returns its exit code.
+    /// Waits until the first process ends, and returns its exit code.
     pub async fn wait_for_exit(&mut self) -> Option<i32> {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -305,7 +305,7 @@ pub fn variable(name: &str, source: Source) -> proto::EnvironmentVariable {
     proto::EnvironmentVariable { name: name.into(), source: Some(source) }
 }
 
-/// Returns an archive of the files, and the descriptor that the controller would send with it.
+/// Returns an archive of the files, and the descriptor with which the controller would send this archive.
 pub fn archive(files: &[(&str, &str)]) -> (proto::Artifact, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -323,8 +323,8 @@ pub fn outputs(result: &proto::Result) -> BTreeMap<&str, (&str, bool)> {
     result.outputs.iter().map(|output| (output.name.as_str(), (output.value.as_str(), output.secret))).collect()
 }
 
-/// Returns an address that no other test of this process uses. The kernel does not select these ports for outgoing
-/// connections, which could otherwise use the port before the agent listens on it.
+/// Returns an address that no other test of this process uses. The kernel does not select its port for an outgoing
+/// connection, so the port is still free when the agent starts to listen.
 fn free_address() -> SocketAddr {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(100);

@@ -1,4 +1,4 @@
-//! Tests that the agent reports changes to mounted inputs.
+//! Tests that the agent reports changes of mounted inputs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use pulumi_controller::rpc::protocol::settings_digest;
 
 use crate::harness::{Workspace, has_pulumi, outputs, variable};
 
-/// A mounted Secret with the layout of the kubelet: each key is a symbolic link through `..data`, which the kubelet
+/// A mounted Secret with the same layout as in a pod: each key is a symbolic link through `..data`, which the kubelet
 /// replaces atomically.
 struct Mount {
     directory: PathBuf,
@@ -117,7 +117,7 @@ async fn a_run_waits_until_its_referenced_inputs_are_mounted() {
     let workspace = Workspace::start_with(Some(cli), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
     let mut secret = Mount::new(workspace.path("secrets/aws"));
-    // The kubelet mounts an optional object that does not exist as an empty directory.
+    // For a missing optional object, the kubelet mounts an empty directory.
     secret.replace(&[]);
     let directory = secret.directory.display().to_string();
     let environment = vec![variable("", Source::Directory(directory.clone()))];

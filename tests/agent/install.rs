@@ -1,4 +1,4 @@
-//! Tests the installation of dependencies with a script that replaces `pulumi install`. The script calls npm or pip.
+//! Tests the installation of dependencies. A script replaces `pulumi install`, and calls npm or pip.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,14 +16,14 @@ const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
 const PYTHON: (&str, &str) =
     ("Pulumi.yaml", "name: example\nruntime: {name: python, options: {toolchain: pip, virtualenv: venv}}\n");
 
-/// A script that replaces the CLI, and a directory with its inputs and its records.
+/// A script that replaces the CLI, and the directory with the inputs and the records of the script.
 struct FakeCli {
     directory: tempfile::TempDir,
     script: String,
 }
 
 impl FakeCli {
-    /// Creates the script. `install` implements `pulumi install`.
+    /// Creates the script. `install` is the implementation of `pulumi install`.
     fn new(install: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("version"), "v3.259.0").unwrap();
@@ -101,7 +101,7 @@ fn inode(workspace: &Workspace, name: &str) -> u64 {
     fs::metadata(workspace.path("share/workspace").join(name)).unwrap().ino()
 }
 
-/// Returns the output of a command in the directory of a source.
+/// Returns the output of a command that runs in the directory of a source.
 fn printed(workspace: &Workspace, source: &str, command: &[&str]) -> String {
     let directory = workspace.path("share").join(source);
     let output = Command::new(command[0]).args(&command[1..]).current_dir(directory).output().unwrap();
@@ -210,7 +210,7 @@ async fn local_path_dependencies_are_reinstalled_despite_an_equal_lock_file() {
     }
 }
 
-/// Returns whether Python can create virtual environments. Otherwise, reports the test as skipped.
+/// Returns whether Python can create virtual environments. If this is not possible, reports the test as skipped.
 fn has_venv(test: &str) -> bool {
     if !has_programs(test, &["python3"]) {
         return false;
@@ -297,7 +297,7 @@ async fn a_failed_installation_keeps_the_old_source_and_is_retried() {
     assert_eq!(status.artifact.as_ref(), Some(&good));
     assert_eq!((inode(&workspace, "node_modules"), fake_cli.installs()), (before, 2));
     assert!(!workspace.path("share/workspace/node_modules/half").exists());
-    // The agent rejects runs during an installation attempt. Between two attempts, it accepts runs with the previous
+    // During an installation attempt, the agent rejects runs. Between two attempts, it accepts runs with the previous
     // source.
     let request = workspace.request(&[]).await;
     assert_eq!(request.artifact, Some(good));
@@ -318,11 +318,11 @@ async fn a_failed_installation_keeps_the_old_source_and_is_retried() {
     assert!(fs::read_to_string(workspace.path("share/workspace/node_modules/installed")).unwrap().contains("mended"));
 }
 
-/// Implementation of `pulumi install` that never ends if the source contains the file `endless`.
+/// Implementation of `pulumi install`. The installation never ends if the source contains the file `endless`.
 const ENDLESS: &str =
     "[ -f endless ] || { mkdir -p node_modules; exit 0; }; echo half >node_modules/half; (sleep 1000 & wait)";
 
-/// Installs a source with dependencies, and then sends a source whose installation never ends.
+/// Installs a source with dependencies. Then sends a source whose installation never ends.
 async fn start_endless_installation(fake_cli: &FakeCli) -> (Workspace, proto::Artifact) {
     let workspace = fake_cli.start().await;
     let good = workspace.deliver(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]).await.unwrap();
@@ -462,7 +462,7 @@ async fn plugins_of_the_image_are_used() {
     let program = "name: example\nruntime: yaml\nresources:\n  step:\n    type: testing:index:Step\n    \
                    properties: {name: quick, seconds: 0, steps: 1}\noutputs:\n  done: true\n";
 
-    // The request disables downloads, so the run fails without the plugin.
+    // The request disables downloads, so the run would fail without the plugin.
     let workspace = Workspace::start_without(provider, "PULUMI_HOME", home.path().to_owned()).await;
     workspace.put(program).await;
     let result = workspace.run_to_end(&workspace.request(&[]).await).await;

@@ -1,5 +1,5 @@
-//! Tests interactive use of the CLI in the pod. During an interactive session, the agent starts no work. The commands
-//! of the user have the project and the environment of the last run.
+//! Tests the interactive use of the CLI in the pod. During an interactive session, the agent starts no installation and
+//! no run. The commands of the user have the same project and environment as the last run.
 
 use pulumi_controller::rpc::proto::{DeadRun, Outcome, RunRequest};
 
@@ -44,7 +44,7 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
 
 #[tokio::test]
 async fn informational_and_agent_cli_calls_are_not_interactive_sessions() {
-    // The run takes long enough for the detection of other CLI processes.
+    // The run is long enough for the detection of other CLI processes.
     let workspace = Workspace::start_with(Some("case \"$*\" in *up*) sleep 2;; esac"), &[]).await;
     workspace.put(YAML).await;
     let _query = workspace.session(&["version"]);
@@ -76,7 +76,7 @@ async fn a_session_in_the_container_of_the_agent_is_detected_in_any_directory() 
     drop(elsewhere);
 }
 
-/// Script that replaces the CLI. It waits, and then reports a lock until the lock is removed.
+/// Script that replaces the CLI. The script waits, and then reports a lock until a command has removed the lock.
 const LOCKED: &str = r#"
 case "$*" in
     *cancel*) touch "$HOME/removed" ;;

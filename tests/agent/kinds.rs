@@ -1,4 +1,4 @@
-//! Tests operations other than `up`, and options that limit an operation.
+//! Tests all operations except `up`, and the options that limit an operation.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, OperationKind, Outcome, RunOptions};

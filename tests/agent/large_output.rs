@@ -4,11 +4,11 @@ use pulumi_controller::rpc::proto::Outcome;
 
 use crate::harness::Workspace;
 
-/// Total size of the output and the event log of `VERBOSE_CLI`, in KiB.
+/// Total size of the output and of the event log of `VERBOSE_CLI`, in KiB.
 const OUTPUT_KIB: u64 = 148 * 1024;
 
-/// Script that replaces the CLI. It writes a line of 48 MiB to the event log, and 50 MiB without a line end and 50 MiB
-/// of lines to the output.
+/// Script that replaces the CLI. The script writes a line of 48 MiB to the event log. To the output, it writes 50 MiB
+/// without a line break, and lines with a total size of 50 MiB.
 const VERBOSE_CLI: &str = r#"
 case "$*" in *--event-log=*) ;; *) exit 0 ;; esac
 for word; do case "$word" in --event-log=*) log=${word#--event-log=} ;; esac; done
@@ -31,7 +31,7 @@ async fn agent_memory_stays_far_below_the_size_of_the_output() {
     let result = workspace.run_to_end(&request).await;
     let grown = max_memory(workspace.agent_pid()) - before;
     let printed = std::fs::metadata(workspace.path("log")).unwrap().len();
-    // Truncates the log, because a failed assertion prints the log.
+    // Truncates the log, because a failed assertion would print the complete log.
     std::fs::File::options().write(true).truncate(true).open(workspace.path("log")).unwrap();
     assert!(printed > 100 * 1024 * 1024, "the log of the pod is incomplete: {printed} bytes");
     assert_eq!(result.outcome(), Outcome::Failed);
@@ -42,7 +42,7 @@ async fn agent_memory_stays_far_below_the_size_of_the_output() {
     assert!(kept < 1024 * 1024, "the journal of the run has {kept} bytes");
 }
 
-/// Returns the peak resident memory of a process, in KiB.
+/// Returns the peak resident memory of a process in KiB.
 fn max_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

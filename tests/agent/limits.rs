@@ -1,4 +1,4 @@
-//! Tests the timeouts that the agent enforces and the signals that the agent sends.
+//! Tests the timeouts that the agent enforces, and the signals that the agent sends.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ async fn a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period() {
     if !has_pulumi("a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period") {
         return;
     }
-    // Four of the 16 seconds are reserved for the result, and four for SIGKILL.
+    // Of the 16 seconds, four are reserved for the report of the result, and four for the SIGKILL.
     let workspace = Workspace::start_with_grace(16).await;
     workspace.put(&SLOW.replace("name: slow", "name: slow, ignoreCancel: true")).await;
     let request = workspace.request(&[]).await;

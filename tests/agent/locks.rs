@@ -1,4 +1,4 @@
-//! Tests locks of interrupted runs and locks of other clients.
+//! Tests the locks of interrupted runs and of other clients.
 
 use pulumi_controller::rpc::proto::{DeadRun, Outcome, PendingCreates, RunRequest};
 
@@ -7,14 +7,14 @@ use crate::runs::SLOW;
 
 const PROGRAM: &str = "name: example\nruntime: yaml\noutputs: {one: 1}\n";
 
-/// Creates a stack with the lock of a run whose CLI was killed. Returns the process ID of that CLI.
+/// Creates a stack with the lock of a run, and kills the CLI of this run. Returns the process ID of the CLI.
 async fn with_lock_of_killed_cli(workspace: &Workspace) -> u32 {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
     let cli = workspace.until_operation_begins(&request.id).await;
-    // A CLI that is killed while it writes the state leaves an incomplete state file. The next run would then fail
-    // because of this file instead of the lock.
+    // If the test killed the CLI during a write of the state, the state file would be incomplete. The next run would
+    // then fail because of this file instead of the lock.
     let start = std::time::Instant::now();
     signal(cli, "STOP");
     while !workspace.has_complete_state() {

@@ -12,7 +12,8 @@ use crate::harness::{Workspace, has_pulumi, variable};
 const PROGRAM: &str = "name: example\nruntime: yaml\n";
 const URL: &str = "https://cloud.example";
 
-/// Records its commands. A login stores an access token that expires after `$LIFETIME` seconds, as the CLI does.
+/// Script that replaces the CLI and records its commands. As with the real CLI, a login stores an access token, which
+/// expires after `$LIFETIME` seconds.
 const CLI: &str = r#"case "$*" in
 *" login "*)
     echo login >>"$HOME/calls"

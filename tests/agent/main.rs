@@ -1,5 +1,5 @@
-//! Tests the agent with the Pulumi CLI. The tests start the agent with the same arguments as in its container. If the
-//! CLI is not on the `PATH`, the tests are skipped. If the environment variable `CI` is set, the tests fail instead.
+//! Tests the agent with the Pulumi CLI. The tests start the agent with the same arguments as in a container. Without
+//! the CLI on the `PATH`, the tests are skipped, or fail if the environment variable `CI` is set.
 
 #![allow(
     clippy::unwrap_used,

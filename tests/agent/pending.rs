@@ -1,4 +1,4 @@
-//! Tests the pending creates of a killed run.
+//! Tests the pending creates of a run whose CLI was killed.
 
 use pulumi_controller::rpc::proto::{Outcome, PendingCreates, Progress, RunRequest, progress};
 

@@ -29,7 +29,7 @@ fn secret(value: &str) -> ConfigItem {
     ConfigItem { key: "key".into(), value: format!("{value:?}"), secret: true, ..ConfigItem::default() }
 }
 
-/// Returns a request with these options and a secret configuration value.
+/// Returns a request with these options and with a secret configuration value.
 async fn request(workspace: &Workspace, kind: OperationKind, options: RunOptions, key: &str) -> proto::RunRequest {
     let settings = proto::Settings { stack: "dev".into(), config: vec![secret(key)], ..Default::default() };
     let request = workspace.request(&[]).await;
@@ -104,7 +104,7 @@ async fn a_saved_plan_is_applied_in_a_new_pod_and_contains_no_plain_secrets() {
         assert_eq!(steps(&saved), expected);
         assert!(!saved.last_output.contains("plan.json"), "{}", saved.last_output);
         assert!(!text(&saved).contains("first-secret") && text(&saved).contains("ciphertext"), "{}", text(&saved));
-        // In a new pod, the CLI writes the settings file again, which contains the salt of the encryption.
+        // Simulates a new pod, in which the CLI rewrites the settings file with the salt of the encryption.
         std::fs::remove_dir_all(workspace.path("share/settings")).unwrap_or_default();
         std::fs::remove_file(workspace.path("share/workspace/Pulumi.dev.yaml")).unwrap();
         workspace.put(&format!("{program}  pod: new\n")).await;
@@ -238,7 +238,7 @@ async fn a_large_plan_is_applied_and_a_larger_plan_is_rejected() {
     }
     let workspace = Workspace::start().await;
     let noise = |number: usize| -> String { (0..number).map(|_| uuid::Uuid::new_v4().to_string()).collect() };
-    // The plan contains the value as an input and as an output of the resource. Each ID has 15 bytes of entropy.
+    // The plan contains the value twice, as an input and as an output of the resource. Each ID has 15 bytes of entropy.
     let program = |size: usize| PROGRAM.replace("value: one", &format!("value: {}", noise(size)));
     workspace.put(&program(24_000)).await;
     let options = RunOptions { save_plan: true, ..RunOptions::default() };

@@ -1,4 +1,4 @@
-//! Tests policy packs with a script that replaces the CLI.
+//! Tests policy packs. A script replaces the CLI.
 
 use std::fs;
 
@@ -10,9 +10,9 @@ use crate::harness::{Workspace, archive, signal};
 const PROGRAM: &str = "name: example\nruntime: yaml\n";
 const PACK: &str = "name: house\nruntime: nodejs\n";
 
-/// Records the installations of policy packs and the arguments of an `up`, which reports a mandatory and an advisory
-/// violation. An installation fails if the pack contains the file `broken`, and does not end if the pack contains the
-/// file `endless`, unless `endless` is in the home directory, too.
+/// Script that replaces the CLI. The script records the installations of policy packs and the arguments of an `up`,
+/// which reports a mandatory and an advisory violation. If the pack contains the file `broken`, its installation fails.
+/// If the pack contains the file `endless` and the home directory does not, its installation never ends.
 const CLI: &str = r#"for argument in "$@"; do
     case "$argument" in --event-log=*) log=${argument#--event-log=};; esac
 done

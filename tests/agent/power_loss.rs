@@ -1,5 +1,5 @@
-//! Tests a power loss of the node. The share volume is on a loop device. A copy of the backing file has the state of
-//! the disk after the power loss: it lacks data that was only in memory.
+//! Tests a power loss of the node. The share volume is on a loop device. A copy of the backing file contains the state
+//! of the disk after a power loss, without the data that was only in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,18 @@ use crate::harness::{Workspace, has_programs};
 const FILES: usize = 40;
 const YAML: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: yaml\n");
 const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
-/// Script that replaces the CLI and installs a tree of files.
+/// Script that replaces the CLI, and installs a directory tree.
 const CLI: &str = "case \"$*\" in *version*) echo v3.259.0;; *install*)\n\
                    mkdir -p node_modules/left-pad; for n in $(seq 40); do echo \"module $n\" >node_modules/left-pad/$n.js; done;; esac";
 
-/// A file system in a file. Dropping the disk unmounts it.
+/// A file system in a file. The file system is unmounted when the disk is dropped.
 struct Disk {
     directory: tempfile::TempDir,
     mounted: Vec<PathBuf>,
 }
 
 impl Disk {
-    /// Creates the file system. Returns `None` if mounting is not permitted.
+    /// Creates the file system. Returns `None` if the test process has no permission to mount it.
     fn new(test: &str) -> Option<Disk> {
         if !has_programs(test, &["mkfs.ext4", "mount", "umount"]) {
             return None;
@@ -35,8 +35,8 @@ impl Disk {
         match mount(&disk.path("disk"), &probe) {
             Ok(()) => run("umount", &[&probe.display().to_string()]).map(|()| disk).ok(),
             Err(why) => {
-                // The test is skipped in CI, too: mounting depends on root permissions and the kernel, not on an
-                // installed program.
+                // The test is also skipped in CI, because a mount requires root permissions and a kernel feature, and
+                // not an installed program.
                 eprintln!("NOT RUN: {test}: cannot mount loop devices: {why}");
                 None
             }
@@ -52,7 +52,7 @@ impl Disk {
         self.mounted.push(place.to_owned());
     }
 
-    /// Returns a directory with the content that the disk would have if the power failed now.
+    /// Returns a directory with the content of the disk after a power loss at this time.
     fn after_power_loss(&mut self) -> PathBuf {
         fs::copy(self.path("disk"), self.path("copy")).unwrap();
         let place = self.path("left");
@@ -66,7 +66,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         for place in self.mounted.drain(..).rev() {
-            // The unmount is lazy, because a killed agent may still have open files.
+            // Unmounts lazily, because a killed agent may still have open files.
             let _ = run("umount", &["--lazy", &place.display().to_string()]);
         }
     }

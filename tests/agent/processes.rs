@@ -1,4 +1,4 @@
-//! Helpers to inspect and signal processes.
+//! Helpers that inspect processes and send signals to them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,20 +19,19 @@ impl InteractiveSession {
 
 impl Drop for InteractiveSession {
     fn drop(&mut self) {
-        // If a wrapper has started the process, `kill` ends only the wrapper, and closing the standard input ends the
-        // process.
+        // If a wrapper has started the process, `kill` ends only the wrapper. The closed stdin then ends the process.
         drop(self.0.stdin.take());
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Sends a signal to a process that the test started.
+/// Sends a signal to a process of the test.
 pub fn signal(pid: u32, name: &str) {
     Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
-/// Returns the parent and the state of each process.
+/// Returns the parent process ID and the state of each process.
 pub fn processes() -> BTreeMap<u32, (u32, char)> {
     let mut processes = BTreeMap::new();
     for entry in fs::read_dir("/proc").unwrap() {

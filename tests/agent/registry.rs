@@ -1,4 +1,4 @@
-//! Local packages for npm and pip: a registry and a directory of wheels.
+//! Local packages for npm and pip: a registry and a directory with wheels.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use tokio::process::Command;
 /// Versions of the package `pads`.
 const VERSIONS: [&str; 2] = ["1.0.0", "1.1.0"];
 
-/// Serves the package `pads` to npm until the value is dropped.
+/// Registry that serves the package `pads` to npm until the value is dropped.
 pub struct Registry {
     directory: tempfile::TempDir,
     address: String,
@@ -79,7 +79,7 @@ impl Registry {
     }
 }
 
-/// Packs one version of the package and returns its metadata for the registry.
+/// Packs a version of the package, and returns its metadata for the registry.
 async fn pack(directory: &Path, version: &str, address: &str) -> Value {
     let package = directory.join(version);
     std::fs::create_dir(&package).unwrap();
@@ -90,7 +90,7 @@ async fn pack(directory: &Path, version: &str, address: &str) -> Value {
     let output = npm.env("npm_config_cache", directory.join("cache")).output().await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let packed: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // Depending on its version, npm prints an array or an object with the package names as keys.
+    // Depending on its version, npm prints an array, or an object with the package names as keys.
     let packed = packed.get(0).or_else(|| packed.get("pads")).unwrap();
     let file = packed["filename"].as_str().unwrap();
     json!({"tarball": format!("{address}/files/{file}"), "integrity": packed["integrity"], "shasum": packed["shasum"]})
@@ -103,8 +103,8 @@ async fn file(State(directory): State<PathBuf>, UrlPath(name): UrlPath<String>) 
     }
 }
 
-/// Writes wheels of the packages `pads` and `other`. Each wheel contains a program with the name of the package that
-/// prints the version.
+/// Writes wheels of the packages `pads` and `other`. Each wheel contains a program with the name of the package. The
+/// program prints the version of the package.
 pub async fn make_wheels(directory: &Path) {
     const SCRIPT: &str = "
 import sys, zipfile

@@ -1,4 +1,4 @@
-//! Tests the results, preconditions and cancellation of runs.
+//! Tests the results, the preconditions and the cancellation of runs.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, Outcome};
@@ -20,7 +20,7 @@ outputs:
     fn::secret: hunter22
 ";
 
-/// A program with one resource whose creation takes a minute.
+/// A program with a single resource, whose creation takes a minute.
 pub const SLOW: &str = "
 name: example
 runtime: yaml
@@ -229,7 +229,7 @@ async fn a_rotated_secret_reaches_the_next_run_but_never_the_log() {
     }
 }
 
-/// Redaction must take place before truncation. Otherwise, a part of a secret could remain in the message.
+/// The agent must redact a message before it truncates the message. Otherwise, a part of a secret could remain.
 #[tokio::test]
 async fn truncating_a_message_reveals_no_part_of_a_secret() {
     let cli = r#"

@@ -46,7 +46,7 @@ async fn the_agent_reports_readiness_and_the_cli_version() {
     assert_ne!(workspace.status().await.start_id, first);
 }
 
-/// In a pod with user-defined init containers, the source arrives before the CLI is available.
+/// In a pod with user-defined init containers, the agent receives the source before the CLI is available.
 #[tokio::test]
 async fn the_agent_finds_the_source_fetched_by_the_init_container() {
     let mut workspace = Workspace::start_fetch().await;
@@ -101,7 +101,7 @@ async fn the_agent_installs_dependencies_of_a_source_older_than_the_cli() {
     assert_eq!(workspace.status().await.artifact, Some(artifact), "the source is recorded");
 }
 
-/// Returns the descriptor of a source in the pod, which has no archive.
+/// Returns the descriptor of a source in the pod. Such a source has no archive.
 fn in_pod(source: InPod, directory: &str) -> proto::Artifact {
     proto::Artifact { digest: source.digest().to_string(), directory: directory.to_owned() }
 }
@@ -174,7 +174,7 @@ async fn a_project_file_alone_needs_no_dependency_installation() {
     workspace.until_installed(&artifact).await.unwrap();
 }
 
-/// A destroy does not run the program. It therefore needs no language host for the runtime of the project.
+/// A destroy does not run the program, so it needs no language host for the runtime of the project.
 #[tokio::test]
 async fn destroy_needs_only_the_project_file() {
     if !has_pulumi("destroy_needs_only_the_project_file") {

@@ -1,4 +1,4 @@
-//! Tests the transcript of a run, which the controller stores in the history of runs.
+//! Tests the transcript of a run, which the controller stores in the run history.
 
 use std::io::Read;
 
@@ -7,7 +7,7 @@ use pulumi_controller::rpc::proto::{Outcome, TranscriptPart};
 
 use crate::harness::{TOKEN, Workspace, has_pulumi, signal};
 
-/// A program with a secret output. The tests set its configuration to a secret of the environment.
+/// A program with a secret output. The tests configure the program with a secret from the environment.
 const SECRETS: &str = "
 name: example
 runtime: yaml

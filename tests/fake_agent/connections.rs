@@ -1,5 +1,5 @@
-//! Accepts connections from the controller. The server name (SNI) selects the workspace. The certificate is from the
-//! Secret that the pod of the workspace would mount.
+//! Accepts connections from the controller. The server name (SNI) of a connection selects the workspace. The
+//! certificate is from the Secret that the pod of this workspace would mount.
 
 use std::collections::HashMap;
 use std::io;
@@ -35,7 +35,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of accepted connections that wait for the gRPC server.
 const WAITING: usize = 256;
 
-/// Accepts connections, without a limit on their number.
+/// Accepts any number of connections.
 pub(super) fn accept(
     listener: TcpListener,
     client: Client,
@@ -44,7 +44,7 @@ pub(super) fn accept(
     let (accepted, connections) = mpsc::channel(WAITING);
     let certificates = Arc::new(Certificates { client, known: Mutex::default() });
     tasks.spawn(async move {
-        // When this task ends, the handshakes are aborted. When the fake agent is dropped, this task is aborted.
+        // The end of this task aborts the handshakes. The fake agent aborts this task when it is dropped.
         let mut handshakes = JoinSet::new();
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
@@ -62,7 +62,7 @@ pub(super) fn accept(
     ReceiverStream::new(connections)
 }
 
-/// Certificates by workspace. Each certificate is read once, and read again after a failed handshake.
+/// TLS configurations by workspace. Each certificate is loaded once, and again after a failed handshake.
 struct Certificates {
     client: Client,
     known: Mutex<HashMap<Key, Arc<ServerConfig>>>,
@@ -97,7 +97,8 @@ impl Certificates {
     }
 }
 
-/// Returns the TLS configuration of an agent: TLS 1.3, and client certificates of the authorities in the Secret.
+/// Returns the TLS configuration of an agent. The agent requires TLS 1.3, and a client certificate from one of the
+/// authorities in the Secret.
 fn configuration(secret: &Secret) -> anyhow::Result<ServerConfig> {
     let data = |key: &str| {
         let value = secret.data.as_ref().and_then(|data| data.get(key));
@@ -130,7 +131,7 @@ impl Key {
     }
 }
 
-/// A connection from the controller to one workspace.
+/// A connection from the controller to the agent of a workspace.
 pub(super) struct Connection {
     stream: TlsStream<TcpStream>,
     workspace: Key,

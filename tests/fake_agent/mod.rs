@@ -1,9 +1,9 @@
-//! A fake agent for any number of workspaces at one address, for tests of the controller with more Stacks than the
-//! machine can run pods. All fake pods (`tests/cluster/cluster fake-nodes`) have this address.
+//! A fake agent for any number of workspaces at one address. With this agent, tests of the controller can have more
+//! Stacks than the machine can run pods. All fake pods (`tests/cluster/cluster fake-nodes`) have this address.
 //!
-//! Connections work as with real agents: TLS with the certificate of the workspace, selected by the server name that
-//! the controller requests. The fake agent verifies sources and discards them, and every run succeeds after a delay. It
-//! can also emulate an agent of an older version.
+//! Connections work in the same way as with real agents. They use TLS with the certificate of the workspace, which the
+//! server name of the connection selects. The fake agent verifies and discards sources. Every run succeeds after a
+//! delay. The fake agent can also emulate an agent of an older version.
 #![allow(dead_code, reason = "each test uses a part of the fake agent")]
 
 mod connections;
@@ -36,35 +36,36 @@ use workspace::{Key, Workspaces};
 pub struct FakeAgent {
     workspaces: Arc<Workspaces>,
     counts: Arc<Counts>,
-    /// Canceling this token ends all runs.
+    /// Token whose cancellation ends all runs.
     finished: CancellationToken,
     _tasks: JoinSet<()>,
 }
 
-/// Behavior of one workspace's agent.
+/// Behavior of the agent of a workspace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Behavior {
-    /// Duration of a run, unless `finish_all` ends it earlier.
+    /// Duration of a run, unless `finish_all` ends the run earlier.
     pub run_time: Duration,
-    /// Emulates an agent of an older version.
+    /// Whether the agent emulates an older version.
     pub is_older: bool,
     pub fault: Fault,
 }
 
-/// Hostile behavior of an agent.
+/// Fault or hostile behavior of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     #[default]
     None,
-    /// Returns results that exceed the size limit of the API server and have timestamps outside the valid range.
+    /// The agent returns results that exceed the size limit of the API server, and that have timestamps outside the
+    /// valid range.
     HugeResults,
-    /// Starts to receive a source, and then stops reading.
+    /// The agent begins to receive a source, and then stops reading.
     SlowSources,
-    /// Reports progress continuously, each time with another process ID.
+    /// The agent reports progress continuously, each time with a different process ID.
     Floods,
 }
 
-/// Returns the behavior of a workspace by its name.
+/// Function that returns the behavior of a workspace by the name of the workspace.
 type Behaviors = Arc<dyn Fn(&str) -> Behavior + Send + Sync>;
 
 /// Numbers of requests since the start of the agent.
@@ -74,20 +75,20 @@ struct Counts {
     sources: AtomicU64,
     runs: AtomicU64,
     acknowledged: AtomicU64,
-    /// Number of all progress streams.
+    /// Number of progress streams since the start.
     attachments: AtomicU64,
     /// Number of currently open progress streams.
     attached: AtomicUsize,
 }
 
 impl FakeAgent {
-    /// Starts an agent at an address for all workspaces of the cluster whose pods have this address. Each run takes
+    /// Starts an agent at an address, for all workspaces of the cluster whose pods have this address. Each run takes
     /// `run_time`.
     pub async fn start(client: Client, address: SocketAddr, run_time: Duration) -> anyhow::Result<FakeAgent> {
         FakeAgent::start_with(client, address, move |_| Behavior { run_time, ..Behavior::default() }).await
     }
 
-    /// Starts an agent with an individual behavior for each workspace.
+    /// Starts an agent with a separate behavior for each workspace.
     pub async fn start_with(
         client: Client,
         address: SocketAddr,
@@ -107,8 +108,8 @@ impl FakeAgent {
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
     }
 
-    /// Starts an agent for a single workspace without a cluster. The certificates are in a directory, as for a real
-    /// agent.
+    /// Starts an agent for a single workspace, without a cluster. The certificates are in a directory, as in a real
+    /// pod.
     pub fn alone(listener: TcpListener, tls: &Path, pod_uid: &str, behavior: Behavior) -> anyhow::Result<FakeAgent> {
         let acceptor = TlsAcceptor::from_directory(tls, FileWatch::new()).context("the certificates of the agent")?;
         let key = Key { namespace: "default".to_owned(), name: "example".to_owned() };
@@ -123,7 +124,7 @@ impl FakeAgent {
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
     }
 
-    /// Copies the installed source of one workspace. Workspaces that connect later start with this source.
+    /// Copies the installed source of a workspace. Workspaces that connect later start with this source.
     pub fn share_source(&self) {
         self.workspaces.share_source();
     }
@@ -133,8 +134,8 @@ impl FakeAgent {
         self.workspaces.number()
     }
 
-    /// Returns the number of workspaces whose status the controller has requested since the start or the last call of
-    /// `forget_called`.
+    /// Returns the number of workspaces whose status the controller has requested since the start, or since the last
+    /// call of `forget_called`.
     pub fn called(&self) -> usize {
         self.workspaces.called()
     }
@@ -159,12 +160,12 @@ impl FakeAgent {
         self.counts.statuses.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of received sources, including repetitions.
+    /// Returns the number of received sources, including repeated deliveries.
     pub fn sources(&self) -> u64 {
         self.counts.sources.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of all progress streams.
+    /// Returns the number of progress streams since the start.
     pub fn attachments(&self) -> u64 {
         self.counts.attachments.load(Ordering::Relaxed)
     }
@@ -174,7 +175,7 @@ impl FakeAgent {
         self.counts.attached.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of distinct acknowledged results.
+    /// Returns the number of distinct results that the controller has acknowledged.
     pub fn acknowledged(&self) -> u64 {
         self.counts.acknowledged.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Emulates an agent of an older version. `older.proto` is the protocol of that version. The emulation removes all
-//! fields that the older protocol does not have from requests and responses.
+//! Emulates an agent of an older version. `older.proto` is the protocol of this version. The emulation removes all
+//! fields that are not in the older protocol from requests and responses.
 
 use anyhow::Context as _;
 use prost::Message;
@@ -20,8 +20,8 @@ impl Older {
         Ok(Older(DescriptorPool::from_file_descriptor_set(set).with_context(|| format!("{FILE} is incomplete"))?))
     }
 
-    /// Returns the message without the fields that the older version does not have. A message of an unknown type
-    /// becomes empty.
+    /// Returns the message without the fields that are missing in the older version. If the older version does not have
+    /// this type of message, returns an empty message.
     pub(super) fn pass<M: Message + Default>(&self, name: &str, message: &M) -> anyhow::Result<M> {
         let Some(descriptor) = self.0.get_message_by_name(&format!("pulumi.controller.agent.v1.{name}")) else {
             return Ok(M::default());

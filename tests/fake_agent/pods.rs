@@ -1,4 +1,4 @@
-//! The UIDs of the workspace pods. An agent reports the UID of its pod, and the controller verifies the UID.
+//! UIDs of the workspace pods. An agent reports the UID of its pod, and the controller verifies this UID.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use tokio::time::timeout;
 
 use super::workspace::Key;
 
-/// Timeout for the initial list.
+/// Timeout of the initial list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) enum Pods {
     /// Pods of the cluster.
     Watched(Store<PartialObjectMeta<Pod>>),
-    /// The same UID for every workspace.
+    /// UID that is the same for every workspace.
     One(String),
 }
 
@@ -42,7 +42,7 @@ impl Pods {
         Ok(Pods::Watched(store))
     }
 
-    /// Returns the UID of a workspace's pod, or `None` if the pod is missing or terminating.
+    /// Returns the UID of the pod of a workspace, or `None` if the pod is missing or terminating.
     pub(super) fn uid(&self, workspace: &Key) -> Option<String> {
         let store = match self {
             Pods::Watched(store) => store,

@@ -1,4 +1,4 @@
-//! Implements the gRPC service of the agent.
+//! gRPC service of the fake agent.
 
 use std::pin::Pin;
 use std::str::FromStr;
@@ -23,7 +23,7 @@ use super::{Behavior, Behaviors, Counts, Fault};
 pub(super) struct Service {
     pub(super) workspaces: Arc<Workspaces>,
     pods: Pods,
-    /// The only workspace, if the agent serves a single workspace.
+    /// The only workspace, or `None` if the agent serves several workspaces.
     only: Option<Key>,
     behaviors: Behaviors,
     older: Arc<Older>,
@@ -44,7 +44,7 @@ impl Service {
         known.cloned().ok_or_else(|| Status::internal("unknown caller"))
     }
 
-    /// Calls a function with the workspace to which the connection refers.
+    /// Calls a function with the workspace to which the connection belongs.
     fn with<T, R>(
         &self,
         request: &Request<R>,
@@ -69,7 +69,7 @@ impl Service {
     }
 }
 
-/// Filters messages. An older agent drops the fields that it does not have.
+/// Filter of messages. For an older agent, the filter removes the fields that are missing in the older version.
 #[derive(Clone)]
 struct MessageFilter(Option<Arc<Older>>);
 
@@ -140,7 +140,7 @@ impl Agent for Service {
         let fault = self.behavior(&request)?.fault;
         let (result_of, until) = (operation.clone(), operation);
         let result = futures::stream::once(async move {
-            // The stream counts as open until the result is ready or the client disconnects.
+            // The stream is open until the result is available or the client disconnects.
             let _attached = attached;
             result_of.until_ended().await;
             Attached::Result(if fault == Fault::HugeResults { result_of.huge_result() } else { result_of.result() })
@@ -210,7 +210,7 @@ impl Drop for Attachment {
     }
 }
 
-/// Receives a source, verifies it as an agent does, and discards its bytes.
+/// Receives a source, verifies the source in the same way as a real agent, and discards its content.
 async fn receive(parts: &mut Streaming<proto::PutSourceRequest>) -> Result<proto::Artifact, Status> {
     let header = match parts.message().await?.and_then(|message| message.part) {
         Some(Part::Header(header)) => header,

@@ -1,4 +1,4 @@
-//! The state of the agents in memory, by workspace. A new pod starts with an empty state.
+//! State of the fake agents, by workspace. The state is in memory, and a new pod starts with an empty state.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,9 +26,9 @@ pub(super) struct Key {
 #[derive(Default)]
 pub(super) struct Workspaces {
     all: Mutex<HashMap<Key, Workspace>>,
-    /// Source that is already installed when a workspace connects for the first time.
+    /// Source that a workspace already has when it connects for the first time.
     common: Mutex<Option<proto::Artifact>>,
-    /// Workspaces whose status was requested since the last call of `forget_called`.
+    /// Workspaces whose status the controller has requested since the last call of `forget_called`.
     called: Mutex<HashSet<Key>>,
 }
 
@@ -43,7 +43,7 @@ impl Workspaces {
         self.called.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
     }
 
-    /// Returns the number of workspaces whose status was requested.
+    /// Returns the number of workspaces whose status the controller has requested.
     pub(super) fn called(&self) -> usize {
         self.called.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
@@ -52,14 +52,14 @@ impl Workspaces {
         self.called.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Copies the installed source of one workspace to all workspaces that connect later.
+    /// Copies the installed source of a workspace to all workspaces that connect later.
     pub(super) fn share_source(&self) {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let artifact = all.values().find_map(|workspace| workspace.artifact.clone());
         *self.common.lock().unwrap_or_else(PoisonError::into_inner) = artifact;
     }
 
-    /// Calls a function with the workspace. Resets the workspace first if the pod UID has changed.
+    /// Calls a function with the workspace. If the UID of the pod has changed, resets the workspace first.
     pub(super) fn with<T>(&self, key: &Key, pod_uid: &str, act: impl FnOnce(&mut Workspace) -> T) -> T {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let workspace = all.entry(key.clone()).or_insert_with(|| {
@@ -83,7 +83,8 @@ pub(super) struct Workspace {
     operations: VecDeque<Arc<Operation>>,
 }
 
-/// A run that succeeds after its duration or when `finish_all` is called, unless it is canceled before.
+/// A run that succeeds after its duration or after a call of `finish_all`, unless the controller cancels the run
+/// before.
 pub(super) struct Operation {
     id: String,
     began: jiff::Timestamp,
@@ -106,7 +107,7 @@ impl Operation {
         }
     }
 
-    /// Acknowledges the result. Returns true for the first acknowledgment.
+    /// Acknowledges the result. Returns `true` for the first acknowledgment.
     pub(super) fn acknowledge(&self) -> bool {
         !self.is_acknowledged.swap(true, Ordering::Relaxed)
     }
@@ -122,7 +123,7 @@ impl Operation {
         proto::Progress { sequence: number.into(), time: i64::MIN, event: Some(event) }
     }
 
-    /// Returns a result that exceeds the limits of a status and of timestamps.
+    /// Returns a result that exceeds the size limit of a status, and that has invalid timestamps.
     pub(super) fn huge_result(&self) -> proto::Result {
         proto::Result {
             started: i64::MIN,
@@ -193,7 +194,7 @@ impl Workspace {
         open.map(|operation| operation.id.clone()).unwrap_or_default()
     }
 
-    /// Installs a source. Returns true if the source was already installed.
+    /// Installs a source. Returns `true` if the source was already installed.
     pub(super) fn put(&mut self, artifact: proto::Artifact) -> Result<bool, Status> {
         if self.artifact.as_ref() == Some(&artifact) {
             return Ok(true);
@@ -205,7 +206,7 @@ impl Workspace {
         Ok(false)
     }
 
-    /// Installs a policy pack. Returns true if the pack was already installed.
+    /// Installs a policy pack. Returns `true` if the pack was already installed.
     pub(super) fn put_policy_pack(&mut self, artifact: proto::Artifact) -> bool {
         let is_installed = self.policy_packs.contains(&artifact);
         if !is_installed {
@@ -214,8 +215,8 @@ impl Workspace {
         is_installed
     }
 
-    /// Starts a run. Returns true if the run was already known. Rejects a request whose preconditions do not match this
-    /// workspace.
+    /// Starts a run. Returns `true` if the run has already started. Rejects a request whose preconditions do not match
+    /// this workspace.
     pub(super) fn run(
         &mut self,
         request: &proto::RunRequest,

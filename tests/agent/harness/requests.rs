@@ -1,9 +1,9 @@
-//! Requests to the agent, and commands in its pod.
+//! Requests to the agent, and commands in the pod of the agent.
 
 use super::*;
 
 impl Workspace {
-    /// Installs a source that consists of one program.
+    /// Installs a source that consists of a single program.
     pub async fn put(&self, program: &str) -> proto::Artifact {
         let (artifact, archive) = archive(&[("Pulumi.yaml", program)]);
         self.put_archive(artifact.clone(), archive).await.unwrap();
@@ -18,7 +18,7 @@ impl Workspace {
         Ok(self.connect().await.put_source(header, std::io::Cursor::new(archive), &Sending::default()).await?.unchanged)
     }
 
-    /// Sends a policy pack. `required` are all policy packs that the workspace requires.
+    /// Sends a policy pack. `required` contains all policy packs that the workspace requires.
     pub async fn put_policy_pack(
         &self,
         artifact: &proto::Artifact,
@@ -35,7 +35,7 @@ impl Workspace {
         Ok(agent.put_policy_pack(header, std::io::Cursor::new(archive), &sending).await?.unchanged)
     }
 
-    /// Sends a source with these files and waits until the source is installed or the first attempt has failed.
+    /// Sends a source with these files, and waits until the source is installed or the first attempt has failed.
     pub async fn deliver(&self, files: &[(&str, &str)]) -> Result<proto::Artifact, String> {
         let (artifact, archive) = archive(files);
         self.put_archive(artifact.clone(), archive).await.map_err(|error| error.to_string())?;
@@ -53,7 +53,7 @@ impl Workspace {
         status.candidate.map_or(Ok(()), |candidate| Err(candidate.failure))
     }
 
-    /// Waits until `predicate` returns true for the status of the agent.
+    /// Waits until `predicate` returns `true` for the status of the agent, and returns this status.
     pub async fn until(&self, what: &str, predicate: impl Fn(&proto::StatusReply) -> bool) -> proto::StatusReply {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -66,7 +66,7 @@ impl Workspace {
         }
     }
 
-    /// Returns a request for an `up` with the installed source, as the controller would send it.
+    /// Returns the request that the controller would send for an `up` with the installed source.
     pub async fn request(&self, config: &[(&str, &str)]) -> proto::RunRequest {
         let status = self.status().await;
         let item = |(key, value): &(&str, &str)| proto::ConfigItem {
@@ -107,18 +107,18 @@ impl Workspace {
         Ok(reply.known)
     }
 
-    /// Returns the reason why the agent does not start a run yet.
+    /// Returns the reason why the agent delays a run.
     pub async fn held(&self, request: &proto::RunRequest) -> String {
         self.connect().await.run(request.clone()).await.unwrap().held
     }
 
-    /// Starts a process with the name of the CLI in the workspace directory, as a user would. The process runs until
-    /// the guard is dropped.
+    /// Starts a process with the name of the CLI in the workspace directory, in the same way as a user. The process
+    /// runs until the caller drops the guard.
     pub fn session(&self, arguments: &[&str]) -> InteractiveSession {
         self.session_with(&[], &self.path("share/workspace"), arguments)
     }
 
-    /// Starts a process with the name of the CLI, with this command line prefix and in this directory.
+    /// Starts a process with the name of the CLI in this directory, with this command line prefix.
     pub fn session_with(&self, wrapper: &[&str], directory: &Path, arguments: &[&str]) -> InteractiveSession {
         let program = self.path("pulumi");
         if !program.exists() {
@@ -130,7 +130,8 @@ impl Workspace {
         InteractiveSession(command.spawn().unwrap())
     }
 
-    /// Runs a CLI command in the workspace directory with the environment of the container, as `kubectl exec` does.
+    /// Runs a CLI command in the workspace directory with the environment of the container, in the same way as `kubectl
+    /// exec`.
     pub fn exec(&self, command: &str) -> String {
         let line = format!("cd {} && {command}", self.path("share/workspace").display());
         let ended = Command::new("sh")
@@ -157,7 +158,7 @@ impl Workspace {
         self.connect().await.attach(id, 0).await.unwrap()
     }
 
-    /// Returns the result of an operation and the progress events before the result.
+    /// Returns the result of an operation, and the progress events before the result.
     pub async fn result(&self, id: &str) -> (proto::Result, Vec<proto::Progress>) {
         let mut attachment = self.attach(id).await;
         let mut progress = Vec::new();
@@ -175,13 +176,13 @@ impl Workspace {
         }
     }
 
-    /// Starts a run and waits for its result.
+    /// Starts a run, and returns its result.
     pub async fn run_to_end(&self, request: &proto::RunRequest) -> proto::Result {
         assert!(!self.run(request).await.unwrap());
         self.result(&request.id).await.0
     }
 
-    /// Waits until the provider has begun an operation and returns the process ID of the CLI.
+    /// Waits until the provider has begun an operation, and returns the process ID of the CLI.
     pub async fn until_operation_begins(&self, id: &str) -> u32 {
         let mut attachment = self.attach(id).await;
         let mut pid = 0;
@@ -201,7 +202,7 @@ impl Workspace {
         pid
     }
 
-    /// Writes a lock for the stack `dev` to the backend.
+    /// Writes a lock of the stack `dev` to the backend.
     pub fn put_lock(&self, host: &str, pid: u32, time: &str) {
         let locks = self.path("state/.pulumi/locks/organization/example/dev");
         fs::create_dir_all(&locks).unwrap();
@@ -216,7 +217,7 @@ impl Workspace {
         files
     }
 
-    /// Returns whether the state files of all stacks are complete. The CLI does not replace them atomically.
+    /// Returns whether the state files of all stacks are complete. The CLI does not replace these files atomically.
     pub fn has_complete_state(&self) -> bool {
         let mut files = files_below(&self.path("state/.pulumi/stacks"));
         files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
