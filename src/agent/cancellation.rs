@@ -1,4 +1,4 @@
-//! Graceful and forced cancellation of a run. The steps depend on how the CLI handles signals.
+//! Cancels a run gracefully, and then forcefully, with signals to the CLI.
 //!
 //! The CLI handles a signal as a cancellation request only while its engine is running. Before the engine starts, a
 //! signal kills the CLI, and the lock of the stack remains. The agent therefore delays the first SIGINT until the
@@ -28,20 +28,20 @@ pub const IDLE_GRACE: Duration = Duration::from_secs(30);
 /// Delay before the SIGKILL for the CLI and all its descendants. The delay starts after the second SIGINT, but not
 /// before the forced cancellation, because the CLI may still be writing the state.
 pub const KILL_GRACE: Duration = Duration::from_secs(30);
-/// Maximum duration of the last part of the termination grace period, in which the agent reports the result, waits
-/// until the controller has recorded the result, and exits. Before this part, the same duration is reserved for the
-/// forced cancellation, from the second SIGINT until all descendants of the CLI have exited.
+/// Maximum duration of each of the last two parts of the termination grace period. The first of these parts is for the
+/// forced cancellation: it starts with the second SIGINT, and ends when all descendants of the CLI have exited. In the
+/// last part, the agent reports the result, waits until the controller has recorded the result, and exits.
 const RESERVE: Duration = Duration::from_secs(60);
-/// Divisor that limits [`RESERVE`] to a quarter of the termination grace period.
+/// Divisor of the termination grace period, which limits each of these parts to a quarter of this period.
 const RESERVED_PART: u32 = 4;
 
-/// Returns the part of the termination grace period that is reserved for the report of the result.
+/// Returns the duration of the last part of the termination grace period, in which the agent reports the result.
 pub fn reserve(termination_grace: Duration) -> Duration {
     RESERVE.min(termination_grace / RESERVED_PART)
 }
 
-/// Returns the grace period of the cancellation of a run, which is the time between the graceful and the forced
-/// cancellation. This time depends on the termination grace period of the pod.
+/// Returns the grace period of a cancellation, which is the time between the graceful and the forced cancellation of a
+/// run. This time depends on the termination grace period of the pod.
 pub fn cancellation_grace(termination_grace: Duration) -> Duration {
     termination_grace.saturating_sub(reserve(termination_grace) * 2)
 }
@@ -174,7 +174,8 @@ enum Sent {
     Kill,
 }
 
-/// Decides when to send which signal to a process of the CLI. Each process of the CLI needs its own instance.
+/// Decides which signals the agent sends to a process of the CLI, and when. Each process of the CLI needs its own
+/// instance.
 #[derive(Debug, Default)]
 pub struct Cancellation {
     engine_began: bool,
@@ -231,8 +232,8 @@ impl Cancellation {
     }
 }
 
-/// Time of the last activity of a run. The readers of the output and of the events update this time. The check of the
-/// idle timeout reads it.
+/// Time of the last activity of a run. The readers of the output and of the events update this time, and the check of
+/// the idle timeout reads this time.
 #[derive(Debug)]
 pub struct Liveness {
     begun: Instant,

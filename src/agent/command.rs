@@ -146,7 +146,7 @@ impl Call<'_> {
         let run_processes = RunProcesses::new(self.operation, child.id().into_iter().collect());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
-            // Ignores write errors: a CLI that does not read its input reports the cause.
+            // Ignores write errors: if the CLI does not read its input, its error message contains the cause.
             if let (Some(mut pipe), Some(input)) = (stdin, &self.stdin) {
                 let _ = pipe.write_all(input).await;
             }
@@ -210,12 +210,12 @@ impl CliVersion {
         CliVersion { layout, tasks, found: Arc::default() }
     }
 
-    /// Returns the cached version, or an empty string if the agent has not queried the version yet.
+    /// Returns the cached version, or an empty string if the agent does not know the version yet.
     pub fn known(&self) -> String {
         self.found.get().cloned().unwrap_or_default()
     }
 
-    /// Queries the version after a random delay between `after` and twice `after`. The query needs about a third of the
+    /// Queries the version after a random delay between `after` and twice `after`. The query takes about a third of the
     /// time of a small run. The delay prevents the query from slowing down a new pod, and prevents simultaneous queries
     /// in all pods.
     pub async fn query_later(&self, after: Duration) {
@@ -223,8 +223,8 @@ impl CliVersion {
         self.get().await;
     }
 
-    /// Returns the version in the format of the CLI. Returns an empty string if the image has no working CLI, or if the
-    /// CLI does not respond in time.
+    /// Returns the version as printed by the CLI. The first call queries the version. Returns an empty string if the
+    /// image has no working CLI, or if the CLI does not respond in time.
     pub async fn get(&self) -> String {
         if let Some(version) = self.found.get() {
             return version.clone();

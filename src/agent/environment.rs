@@ -217,7 +217,8 @@ fn is_mounted(file: &Path, layout: &Layout) -> bool {
     file.starts_with(layout.secrets()) || file.starts_with(layout.config_maps())
 }
 
-/// Returns a description of a file for a message. A mounted file is described as a key of its Secret or ConfigMap.
+/// Returns a description of a file for a message. For a mounted file, the description contains the key and the name of
+/// the Secret or ConfigMap.
 fn describe(file: &Path, layout: &Layout) -> String {
     match (file.parent(), file.file_name()) {
         (Some(parent), Some(key)) if is_mounted(file, layout) => {
@@ -290,8 +291,8 @@ fn parse_error(error: &dotenvy::Error, text: &str) -> String {
     format!("{which} must have the form NAME=value: enclose a value with spaces or quotes in single quotes")
 }
 
-/// Returns the URL of the state backend without credentials. Like the CLI, first reads the environment, then the
-/// project file and the last login, and uses Pulumi Cloud by default.
+/// Returns the URL of the state backend without credentials. The order of precedence is the same as for the CLI:
+/// environment, project file, last login, Pulumi Cloud.
 pub fn backend_url(environment: &Environment, project: Option<&Project>) -> Option<String> {
     let of_project = || project.and_then(|project| project.backend_url.clone());
     let variable = |name: &str| environment.get(name).map(str::to_owned);

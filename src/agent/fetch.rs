@@ -58,7 +58,7 @@ pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
         .build()
         .context("failed to start the async runtime")?;
     let fetched = runtime.block_on(run(config));
-    // Limits the delay of the exit by blocking tasks.
+    // Waits for blocking tasks, but only until this timeout.
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     fetched
 }
@@ -100,9 +100,9 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
 struct Fetch {
     identity: Identity,
     source: Arc<Source>,
-    /// Canceled when the pod is terminated.
+    /// Token that is canceled when the pod is terminated.
     stop: CancellationToken,
-    /// Canceled when the source is installed.
+    /// Token that is canceled when the source is installed.
     done: CancellationToken,
 }
 

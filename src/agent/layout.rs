@@ -8,8 +8,8 @@ use crate::api::names;
 /// Name of the directory with the unpacked source.
 pub const SOURCE_DIRECTORY: &str = "source";
 
-/// Paths of a workspace. Except for mounted Secrets, ConfigMaps and the dependency cache, all paths are in one file
-/// system, so that each rename is atomic.
+/// Paths of a workspace. All paths are in one file system, except the paths of mounted Secrets and ConfigMaps and of
+/// the dependency cache. Renames between these paths are therefore atomic.
 #[derive(Clone, Debug)]
 pub struct Layout {
     root: PathBuf,
@@ -91,14 +91,14 @@ impl Layout {
     }
 
     /// Returns the symbolic link to the directory of the project in the source. The CLI identifies a project by its
-    /// path, so both runs and users with a shell in the pod must use this path.
+    /// path, so runs and users with a shell in the pod must use the same path.
     pub fn workspace(&self) -> PathBuf {
         self.root.join("workspace")
     }
 
     /// Returns the directory in which programs run, and in which the agent installs dependencies. For a project in a
-    /// subdirectory, this directory is the real path in the source instead of the symbolic link, because package
-    /// managers search for files such as `../library` and `../package.json` relative to their working directory.
+    /// subdirectory, this directory is the path in the source instead of the symbolic link. Package managers search for
+    /// files such as `../library` and `../package.json` relative to this directory.
     pub fn program(&self) -> PathBuf {
         let (workspace, source) = (self.workspace(), self.source());
         match (workspace.canonicalize(), source.canonicalize()) {
@@ -147,7 +147,7 @@ impl Layout {
         self.root.join("settings")
     }
 
-    /// Returns the home directory for images with a home directory that is not writable.
+    /// Returns the home directory that the CLI uses if the home directory of the image is not writable.
     pub fn home(&self) -> PathBuf {
         self.root.join("home")
     }

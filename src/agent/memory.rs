@@ -8,8 +8,7 @@ use crate::pulumi::advice::MORE_MEMORY;
 
 /// Path of the cgroup of the container.
 const CONTROL_GROUP: &str = "/sys/fs/cgroup";
-/// Pairs of a file with the number of killed processes and a file with the memory limit, for cgroup v2 and for cgroup
-/// v1.
+/// Names of the file with the number of killed processes and of the file with the memory limit, for cgroup v2 and v1.
 const FILES: [(&str, &str); 2] =
     [("memory.events", "memory.max"), ("memory/memory.oom_control", "memory/memory.limit_in_bytes")];
 const MEBIBYTE: u64 = 1024 * 1024;
@@ -62,7 +61,7 @@ fn quantity(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the description for a cgroup with these files. The number of killed processes is 1 before.
+    /// Returns the description for a cgroup with these files. The previous number of killed processes is 1.
     fn of(files: &[(&str, &str)]) -> Option<String> {
         let directory = tempfile::tempdir().expect("a directory");
         for (name, content) in files {

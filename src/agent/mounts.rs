@@ -1,8 +1,8 @@
 //! Secrets and ConfigMaps that are mounted in the pod. Each object has a directory with one file per key.
 //!
-//! [`InputHasher`] computes keyed hashes, by which the controller detects changes: one hash of all files with
-//! configuration values, and one hash per directory. A hash does not reveal the contents. [`InputHasher`] reads the
-//! files again only after a change.
+//! The controller detects changes to these objects by the keyed hashes that [`InputHasher`] computes: one hash of all
+//! files with configuration values, and one hash per directory. A hash does not reveal the contents of the files.
+//! [`InputHasher`] reads the files again only after a change.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -74,8 +74,8 @@ pub fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Returns whether a path is internal to the kubelet. The kubelet stores mounted files in directories with two leading
-/// dots in their names, and creates symbolic links from the keys to these files.
+/// Returns whether a path is internal to the kubelet. The kubelet stores mounted files in directories whose names begin
+/// with two dots. Each key is a symbolic link to one of these files.
 pub fn is_kubelet_internal(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".."))
 }
@@ -91,8 +91,8 @@ pub struct Hashes {
 
 /// Computes keyed hashes of mounted Secrets and ConfigMaps.
 pub struct InputHasher {
-    /// File with the hash key, which all pods of the Workspace share. Without the key, a client cannot use a hash to
-    /// guess a value.
+    /// File with the hash key, which all pods of the Workspace share. Without this key, a client cannot verify guesses
+    /// of a value by its hash.
     key_file: PathBuf,
     watch: FileWatch,
     last: Cached<Hashed>,
@@ -173,7 +173,8 @@ fn keys_of(directory: &str) -> Option<Vec<String>> {
     Some(keys)
 }
 
-/// Hashes the contents of files. If the algorithm changed, the different hashes would trigger a run of every Stack.
+/// Hashes the contents of files. Do not change the algorithm, because different hashes would trigger a run of every
+/// Stack.
 fn hash_files(key: &[u8], files: &[String]) -> Option<String> {
     let mut hash = Hmac::<Sha256>::new_from_slice(key).ok()?;
     let mut add = |part: &[u8]| {

@@ -27,8 +27,7 @@ use crate::pulumi::project::Project;
 use crate::rpc::proto;
 use crate::rpc::protocol::settings_digest;
 
-/// Identity of this agent. A request to run an operation contains the identity of the agent that must run the
-/// operation.
+/// Identity of this agent. The agent rejects a run request for an agent with another identity.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub pod_uid: String,
@@ -49,9 +48,9 @@ pub struct Operations {
     open: Mutex<Option<RunningOperation>>,
     /// Time between the graceful and the forced cancellation of a run.
     cancellation_grace: Duration,
-    /// Time of the forced cancellation of a run after the termination of the pod, or `None` before the termination.
+    /// Time at which the agent cancels a run forcefully, or `None` if the pod is not being terminated.
     forced_at: Mutex<Option<Instant>>,
-    /// Name of the stack that the CLI has selected, to which the commands of users in the pod apply.
+    /// Name of the stack that the CLI has selected. Commands that users run in the pod apply to this stack.
     selected: Arc<Mutex<Option<String>>>,
     last_login: LastLogin,
 }
@@ -138,8 +137,8 @@ impl Operations {
         }
         let parameters = OperationRequest::of(&request)?;
         self.refuse_other_agent(&request)?;
-        // Creates the token before it acquires the lock. The shutdown waits until all tokens are dropped, and therefore
-        // waits for this operation.
+        // The token must exist before this call acquires the lock. The shutdown waits until all tokens are dropped, and
+        // therefore also waits for this operation.
         let token = self.tasks.token();
         // Two controllers can both be the leader for a short time, and start the same operation simultaneously. If the
         // other call fails, the operation is not in the journal, and this caller tries again.
@@ -267,8 +266,9 @@ impl Operations {
         self.journal.finish(&run.record, result);
     }
 
-    /// Handles a `Cancel` call. The first call cancels the operation gracefully. The second call, or the end of the
-    /// grace period of the cancellation, cancels the operation forcefully. Has no effect if the operation has ended.
+    /// Handles a `Cancel` call. The first call cancels the operation gracefully. The second call cancels the operation
+    /// forcefully. Without a second call, the agent cancels the operation forcefully at the end of the grace period.
+    /// Has no effect if the operation has ended.
     pub fn cancel(&self, id: &str) -> Result<(), Refusal> {
         if self.journal.find(id).is_none() {
             return Err(Refusal::UnknownOperation(id.to_owned()));
@@ -280,8 +280,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Rejects new operations and sources. Cancels the running operation gracefully, and forcefully after the grace
-    /// period of the cancellation.
+    /// Rejects new operations and sources. Cancels the running operation gracefully, and forcefully at the end of the
+    /// grace period.
     pub fn terminate(&self) {
         *lock(&self.forced_at) = Some(Instant::now() + self.cancellation_grace);
         self.workspace_lock.terminate();
@@ -359,8 +359,8 @@ impl Operations {
     }
 }
 
-/// Returns a result with the project and the state backend of the request, for a run that has not reported them. From
-/// these values, the controller determines the stack whose resources the run has changed.
+/// Returns a result with the project and the state backend of the request, for an interrupted run. The controller needs
+/// both values to determine the stack whose resources the run has changed.
 fn result_with_stack_of(request: &Request) -> proto::Result {
     let runtime = request.runtime.clone().unwrap_or_default();
     let project = request.project.clone().map(|name| proto::Project { name, runtime });

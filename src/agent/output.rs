@@ -20,7 +20,7 @@ const MAX_LINE: usize = 64 * 1024;
 /// Maximum size of the output that a [`Tail`] keeps, in bytes.
 const TAIL: usize = 64 * 1024;
 const READ_SIZE: usize = 64 * 1024;
-/// Text that replaces output with possible secret values.
+/// Text that replaces the rest of an output that can contain secrets.
 const HIDDEN: &str = " (the rest of the output is hidden, because it can contain secrets)";
 
 /// Format of the lines in the log of the pod.
@@ -77,8 +77,8 @@ pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -
     last.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// Copies an output to the log of the pod until the output ends, and calls `see` with each line. A read error is
-/// handled as the end of the output.
+/// Copies an output to the log of the pod until the output ends, and calls `see` with each line. A read error ends the
+/// copy without an error.
 pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, see: impl FnMut(&str)) -> Tail {
     copy_to(output, log, tokio::io::stdout(), see).await
 }

@@ -14,14 +14,14 @@ use tokio::time::{Instant, sleep};
 
 use super::resource_limits::{Failures, RETRY_INTERVAL};
 
-/// Environment variable with the ID of the operation. The agent sets the variable for every process of a run, and finds
-/// processes that have created their own process session by this variable.
+/// Environment variable with the ID of the operation. Every process of a run has this variable. With this variable, the
+/// agent finds processes that have created their own process session.
 pub const MARKER: &str = "PULUMI_CONTROLLER_OPERATION";
 
 /// Resource limit that marks the processes of a run: the CPU time under a real-time scheduler, in microseconds. A
-/// descendant inherits the limit even if it creates its own process session and clears its environment, and programs
-/// rarely change this limit. The value is too high to restrict a process. Processes that a user starts in the container
-/// do not have this limit.
+/// descendant inherits the limit even if it creates its own process session and clears its environment. Programs rarely
+/// change this limit. The value is too high to restrict a process. Processes that a user starts in the container do not
+/// have this limit.
 const LIMIT: Resource = Resource::Rttime;
 /// Name of the limit in `/proc/<pid>/limits`.
 const LIMIT_NAME: &str = "Max realtime timeout";
@@ -38,7 +38,7 @@ const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 /// Interval at which the agent repeats SIGKILL and logs the remaining processes.
 const KILL_INTERVAL: Duration = Duration::from_secs(10);
-/// Name of the operation in log messages.
+/// Name of the failed operation in log messages.
 const LIST_PROCESSES: &str = "list the processes of a run";
 /// Exit code with which a shell reports that it could not start a program.
 const NOT_STARTED: u8 = 127;
@@ -70,7 +70,7 @@ pub fn living() -> io::Result<Vec<Process>> {
 }
 
 /// Reads a file of a process. Returns `None` if the process has exited or runs as another user. Returns all other
-/// errors, because a process must not remain hidden, for example if the agent has no free file descriptor.
+/// errors, for example if the agent has no free file descriptor. Otherwise, a process could remain undetected.
 fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match std::fs::read(path) {
         Ok(content) => Ok(Some(content)),
@@ -117,8 +117,8 @@ pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Marks this process and its future descendants as processes of the operation. Without the mark, the agent can still
-/// identify these processes by their process session and environment.
+/// Marks this process and its future descendants as processes of the operation. If this function fails, the agent can
+/// still identify these processes by their process session and environment.
 fn mark(operation: &str) -> io::Result<()> {
     let mut limit = rustix::process::getrlimit(LIMIT);
     limit.current = Some(limit_of(operation));
@@ -169,8 +169,8 @@ impl RunProcesses {
         Ok(())
     }
 
-    /// Sends SIGKILL to all processes of the run. If the agent cannot list the processes, the function retries, and
-    /// terminates the agent after too many failures.
+    /// Sends SIGKILL to all processes of the run. If the agent cannot list the processes, the function retries. After
+    /// too many failures, it terminates the agent.
     pub async fn kill(&self) {
         let mut failures = Failures::default();
         while let Err(error) = self.signal(Signal::KILL) {
@@ -179,8 +179,9 @@ impl RunProcesses {
         }
     }
 
-    /// Waits until all processes of the run have exited. If the agent cannot list the processes, the function retries,
-    /// and terminates the agent after too many failures. The agent must not report a result while a process is running.
+    /// Waits until all processes of the run have exited. If the agent cannot list the processes, the function retries.
+    /// After too many failures, it terminates the agent, because the agent must not report a result while a process is
+    /// running.
     pub async fn end(&self) {
         let mut failures = Failures::default();
         while let Err(error) = self.try_end().await {
@@ -190,7 +191,7 @@ impl RunProcesses {
     }
 
     /// Waits until all processes of the run have exited: first without a signal, then after a SIGTERM, and finally with
-    /// repeated SIGKILLs. Has no timeout, but logs the remaining processes.
+    /// repeated SIGKILLs. The wait has no timeout. Logs the remaining processes.
     async fn try_end(&self) -> io::Result<()> {
         if self.exited_within(SETTLE_TIME).await? {
             return Ok(());
@@ -272,7 +273,7 @@ pub fn launch(command: &[OsString]) -> ExitCode {
     if let Some(operation) = std::env::var_os(MARKER)
         && let Err(error) = mark(&operation.to_string_lossy())
     {
-        // Not a fatal error: the process session and the environment also identify the process.
+        // This error is not fatal: the process session and the environment also identify the process.
         eprintln!("warning: failed to mark {} as a process of the operation: {error}", program.to_string_lossy());
     }
     let error = Command::new(program).args(arguments).exec();

@@ -13,8 +13,7 @@ const REPLACEMENT: &str = "[secret]";
 /// Minimum length of a value that the agent redacts, in bytes. A shorter value often occurs in unrelated text, in which
 /// the text around the replacement would reveal the value.
 const MIN_LENGTH: usize = 4;
-/// Minimum number of characters that encode a value within a longer base64 text. The agent does not redact fewer
-/// characters.
+/// Minimum number of encoded characters that the agent redacts within a longer base64 text.
 const MIN_INNER: usize = 8;
 /// Number of bytes in a group. Base64 encodes a group as four characters.
 const GROUP: usize = 3;
@@ -22,15 +21,16 @@ const GROUP: usize = 3;
 /// Set of values to redact. A clone is cheap.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// Values in descending order of their length, because a long value can contain shorter values.
+    /// Values in descending order of their length. The agent must replace a long value before the shorter values that
+    /// it contains.
     values: Arc<Vec<Zeroizing<String>>>,
     /// Whether the text can contain values of properties that deviate from a plan.
     has_plan_values: bool,
 }
 
 impl Redactor {
-    /// Creates a redactor for these values and for each line of them, because programs can print the lines of a value
-    /// separately.
+    /// Creates a redactor for these values and for their individual lines, because programs can print a value line by
+    /// line.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
         let mut values: Vec<Zeroizing<String>> = Vec::new();
         for secret in secrets {

@@ -8,18 +8,18 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Interval between two attempts of a failed operation.
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Number of consecutive failures at which the agent exits, after about 10 s.
+/// Maximum number of consecutive failures. At this number, after about 10 s, the agent exits.
 const MAX_FAILURES: u32 = 50;
 /// Exit code of the agent, which equals `EX_OSERR` in `sysexits.h`.
 const EXIT_CODE: i32 = 71;
 
-/// Consecutive failures of an operation that the agent requires.
+/// Number of consecutive failures of an operation that is essential for the agent.
 #[derive(Debug, Default)]
 pub struct Failures(u32);
 
 impl Failures {
-    /// Records a failure, and raises the limit of open files. After [`MAX_FAILURES`], terminates the agent. The
-    /// container then ends with all its processes, and the next container has the original limits.
+    /// Records a failure, and raises the limit of open files. After [`MAX_FAILURES`], terminates the agent. The exit
+    /// ends the container with all its processes, and the next container has the original limits.
     pub fn record(&mut self, operation: &str, error: &io::Error) {
         self.0 += 1;
         tracing::warn!(operation, %error, failures = self.0, "the agent failed to perform a system operation");

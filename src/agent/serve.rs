@@ -92,7 +92,7 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
         .build()
         .context("failed to start the async runtime")?;
     let served = runtime.block_on(run(config));
-    // Limits the delay of the exit by blocking tasks.
+    // Waits for blocking tasks, but only until this timeout.
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     served
 }

@@ -23,11 +23,11 @@ pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// Selection of the files that [`copy_all`] copies, and the way in which it copies them.
+/// Options of [`copy_all`].
 #[derive(Clone, Copy)]
 pub struct Copying {
-    /// Whether to create hard links to the files of packages, because a copy of thousands of files can take longer than
-    /// an installation. See [`is_package_file`].
+    /// Whether to create hard links to the files of packages instead of copies: see [`is_package_file`]. A copy of
+    /// thousands of files can take longer than an installation.
     pub links: bool,
     /// Returns whether to copy the file or directory with this path, relative to the copied directory.
     pub selects: fn(&Path) -> bool,
@@ -60,7 +60,7 @@ pub(super) fn is_directory(path: &Path) -> bool {
 /// Copies a directory with its modes, modification times and symbolic links. Python and npm detect outdated files by
 /// their modification times.
 fn copy(from: &Path, to: &Path, copying: Copying, is_stopped: &impl Fn() -> bool) -> io::Result<()> {
-    // Avoids recursion, because a deep tree would overflow the stack of the thread.
+    // Uses a loop, because the recursion into a deep tree would overflow the stack of the thread.
     let mut pending = vec![PathBuf::new()];
     let mut directories = Vec::new();
     while let Some(inner) = pending.pop() {
@@ -87,8 +87,9 @@ fn copy(from: &Path, to: &Path, copying: Copying, is_stopped: &impl Fn() -> bool
         }
         directories.push(inner);
     }
-    // Sets modes and times after the function has copied all entries, innermost directories first. A new entry changes
-    // the modification time of its directory, and the mode of a directory can forbid new entries.
+    // Sets the modes and times of the directories after all entries are copied, starting with the innermost
+    // directories. A new entry changes the modification time of its directory, and the mode of a directory can forbid
+    // new entries.
     for inner in directories.iter().rev() {
         let metadata = fs::metadata(from.join(inner))?;
         let directory = File::open(to.join(inner))?;
@@ -103,8 +104,8 @@ fn copy(from: &Path, to: &Path, copying: Copying, is_stopped: &impl Fn() -> bool
 ///
 /// If an installation fails, the agent restores the previous source. A hard link to a file of the previous source is
 /// therefore safe only if no program changes the file in place. Package managers and Python replace the files of
-/// packages instead of changing them in place, so pnpm and uv can also install packages as hard links to their caches.
-/// Package managers and Python change other files in place, for example `node_modules/.package-lock.json`,
+/// packages instead of changing them in place, so pnpm and uv can install packages as hard links to files in their
+/// caches. Package managers and Python change other files in place, for example `node_modules/.package-lock.json`,
 /// `venv/pyvenv.cfg` and `venv/bin/activate`. In addition, scripts of a project, for example patch-package, can change
 /// the files of packages in place.
 fn is_package_file(path: &Path) -> bool {

@@ -38,7 +38,7 @@ pub enum InstallError {
     Environment(#[from] Refusal),
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
-    /// Contains the cause, which comes from the redacted output, and advice.
+    /// The message contains advice, and the cause of the failure from the redacted output.
     #[error("`pulumi install` failed: {0}")]
     Failed(String),
     /// The controller has requested another source, or the agent is shutting down. All processes of the installation

@@ -77,7 +77,7 @@ impl Journal {
                     mark_unreadable(&path)
                 }
             };
-            // Not a fatal error: the journal ignores the operation even if its directory remains.
+            // This error is not fatal: the journal ignores the operation even if its directory remains.
             if let Err(error) = cleared {
                 tracing::warn!(path = %path.display(), %error, "failed to clean up the journal");
             }
@@ -85,7 +85,7 @@ impl Journal {
         Ok(Journal { directory: directory.to_owned(), records: Mutex::new(records) })
     }
 
-    /// Writes a request durably. The caller must not start the process of the operation before this function returns.
+    /// Writes a request durably. The caller must not start the process of the operation before the request is written.
     pub fn begin(&self, request: Request) -> Result<Arc<JournalRecord>, JournalError> {
         validate_id(&request.id)?;
         let id = request.id.clone();
@@ -120,7 +120,7 @@ impl Journal {
 
     /// Removes the unfinished operations of other pods with the same persistent volume. The processes of such an
     /// operation can still be running in the other pod, for example after a forced deletion. The controller therefore
-    /// reads the end of these operations from the state of the other pod, and not from this agent.
+    /// detects the end of these operations by the state of the other pod, and not through this agent.
     pub fn forget_unfinished_of_other_pods(&self, pod_uid: &str) {
         for record in self.unfinished() {
             let Request { id, pod_uid: started_in, .. } = record.request();
@@ -149,8 +149,8 @@ impl Journal {
         records
     }
 
-    /// Writes the result of an operation, and removes the oldest finished operations. If the result cannot be written,
-    /// it remains available in memory.
+    /// Writes the result of an operation, and removes the oldest finished operations. If the write fails, the result
+    /// remains available in memory.
     pub fn finish(&self, record: &JournalRecord, result: proto::Result) {
         if let Err(error) = record.finish(result) {
             tracing::error!(operation = record.request().id, %error, "failed to write the result of the operation");
@@ -158,8 +158,8 @@ impl Journal {
         self.remove_old();
     }
 
-    /// Keeps at most [`MAX_OPERATIONS_KEPT`] finished operations. Removes acknowledged operations first, and starts
-    /// with the oldest ones.
+    /// Keeps at most [`MAX_OPERATIONS_KEPT`] finished operations. Removes acknowledged operations before unacknowledged
+    /// ones, and older operations before newer ones.
     fn remove_old(&self) {
         let mut records = self.records();
         let mut finished: Vec<_> = records.values().filter(|record| record.result().is_some()).cloned().collect();

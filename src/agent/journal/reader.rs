@@ -12,7 +12,7 @@ use super::record::{JournalRecord, State};
 use crate::rpc::proto;
 use crate::rpc::proto::progress::Event;
 
-/// Maximum size of a message in bytes. The messages of the agent are never larger.
+/// Maximum size of a message in bytes. The agent never writes larger messages.
 const MAX_MESSAGE: usize = 1024 * 1024;
 const READ_SIZE: usize = 64 * 1024;
 
@@ -38,7 +38,7 @@ pub struct Reader {
     /// Minimum sequence number of the next message.
     next: u64,
     segment: Option<Segment>,
-    /// Whether the reader has failed to read the progress. In this case, it skips the rest of the progress.
+    /// Whether the reader has failed to read the progress. The reader then skips the rest of the progress.
     damaged: bool,
     ended: bool,
 }
@@ -61,7 +61,7 @@ impl Reader {
     /// receives the result in any case.
     pub async fn next(&mut self) -> Option<Item> {
         while !self.ended {
-            // Reads the state before the files, because the files contain all data to which this state refers.
+            // Reads the state before the files. The files then contain all data to which the state refers.
             let seen = self.state.borrow_and_update().clone();
             if let Some(progress) = self.readable(seen.segment) {
                 return Some(Item::Progress(progress));
@@ -88,7 +88,7 @@ impl Reader {
         })
     }
 
-    /// Returns the CLI processes of an operation, which the journal contains as progress messages.
+    /// Returns the CLI processes that the progress messages of an operation contain.
     pub fn processes(record: Arc<JournalRecord>) -> io::Result<Vec<StartedProcess>> {
         let last = record.watch().borrow().segment;
         let mut reader = Reader::new(record, 0);
@@ -131,7 +131,7 @@ impl Reader {
     }
 
     /// Opens the first existing segment between `number` (exclusive) and `last` (inclusive). Returns `false` if no such
-    /// segment exists, because the journal removes old segments.
+    /// segment exists. The journal can have removed a segment in this range.
     fn open_after(&mut self, number: Option<u64>, last: u64) -> io::Result<bool> {
         let is_next = |candidate: &u64| *candidate <= last && number.is_none_or(|number| *candidate > number);
         for candidate in self.record.segments()?.into_iter().filter(is_next) {

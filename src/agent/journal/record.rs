@@ -14,8 +14,8 @@ use crate::agent::durable;
 use crate::agent::transcript::Transcript;
 use crate::rpc::proto;
 
-/// Size of a segment in bytes at which the journal begins the next segment, and removes all segments except the last
-/// two.
+/// Maximum size of a segment in bytes, except for its last message. When a segment reaches this size, the journal
+/// begins the next segment, and removes all segments except the last two.
 const SEGMENT: u64 = 8 * 1024 * 1024;
 const REQUEST: &str = "request.json";
 const RESULT: &str = "result";
@@ -43,7 +43,7 @@ pub struct Request {
     pub start_id: String,
     /// Process space in which the process IDs of the operation are valid.
     pub process_space: String,
-    /// UID of the pod in which this agent runs. Earlier versions do not write this field.
+    /// UID of the pod of this agent. Earlier versions of the agent do not write this field.
     #[serde(default)]
     pub pod_uid: Option<String>,
     /// Start time in milliseconds since 1970.

@@ -54,8 +54,8 @@ impl Attempt {
         failure::classify(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary)
     }
 
-    /// Returns the cause of the failure of a CLI that follows a plan. `unnamed` describes the resources whose URNs are
-    /// missing in the errors of the CLI.
+    /// Returns the cause of the failure of a CLI that follows a plan. `unnamed` describes the resources whose URNs the
+    /// CLI omits from its errors.
     pub(super) fn failure_with_plan(&self, unnamed: Option<&str>) -> Failure {
         failure::classify_with_plan(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary, unnamed)
     }
@@ -183,7 +183,7 @@ impl Watch<'_> {
         Ok(status)
     }
 
-    /// Reports a period without activity, but only once per period.
+    /// Reports the start of a period without activity.
     fn report_idle(&mut self) {
         let was_idle =
             std::mem::replace(&mut self.is_idle, self.run.parameters.limits.is_idle(self.run.liveness.idle_time()));

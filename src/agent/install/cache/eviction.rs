@@ -14,9 +14,10 @@ use crate::agent::durable;
 const MAX_ARCHIVES: usize = 1_000;
 /// Maximum number of files in Go's build cache.
 const MAX_BUILD_FILES: usize = 100_000;
-/// Age at which the agent removes a temporary file. The agent that created this file has been killed.
+/// Minimum age of a temporary file that the agent removes. The agent that was writing such a file has been killed.
 const MAX_TEMPORARY_AGE: Duration = Duration::from_secs(2 * 60 * 60);
-/// Percentage of the file system that the archives can use at most. The limit keeps a small volume from becoming full.
+/// Maximum share of the file system for the archives, in percent. This limit prevents a small volume from becoming
+/// full.
 const MAX_SHARE: u64 = 80;
 /// Maximum number of files and directories to list in a directory and its subdirectories.
 const MAX_LISTED: usize = 200_000;
@@ -63,7 +64,7 @@ impl DependencyCache {
     }
 }
 
-/// Returns the least recently used files whose removal brings the rest below both limits.
+/// Returns the least recently used files to remove, so that the remaining files do not exceed the limits.
 fn surplus(mut files: Vec<CachedFile>, max_bytes: u64, max_files: usize) -> Vec<PathBuf> {
     files.sort();
     let mut bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));

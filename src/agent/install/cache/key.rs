@@ -1,4 +1,4 @@
-//! Keys of the entries in the dependency cache. A key is the digest of everything that determines the result of an
+//! Keys of the entries in the dependency cache. A key is the digest of all inputs that determine the result of an
 //! installation.
 //!
 //! The plan of an installation covers the lock files, the package manager, the version of the CLI, the options of the
@@ -83,7 +83,7 @@ fn platform() -> Value {
     })
 }
 
-/// Returns descriptions of the programs that the installation can run, by the names of the programs.
+/// Returns the descriptions of the programs that the installation can run. The keys are the names of the programs.
 fn programs(search_path: &OsStr) -> BTreeMap<&'static str, Value> {
     let find = |name: &str| std::env::split_paths(search_path).map(|path| path.join(name)).find(|path| path.is_file());
     PROGRAMS.iter().filter_map(|name| Some((*name, program(&find(name)?)?))).collect()

@@ -34,7 +34,7 @@ const FORMAT: &str = "v1";
 const MAX_ENTRY_BYTES: u64 = 1024 * 1024;
 /// Maximum number of archives in an entry.
 const MAX_PARTS: usize = 64;
-/// Number of archives that the agent unpacks concurrently.
+/// Maximum number of archives that the agent unpacks concurrently.
 const CONCURRENT_PARTS: usize = 4;
 /// Maximum length of the name of a plugin in bytes.
 const MAX_PLUGIN_NAME: usize = 255;
@@ -206,14 +206,14 @@ impl DependencyCache {
         })?;
         let mut reader = HashingReader { inner: &file, hasher: Hasher::new(Algorithm::Sha256) };
         let unpacked = unpack_dependencies(&mut reader, into, &limits());
-        // Reads the rest of the archive, so that the digest covers the complete archive even after an error.
+        // Reads the rest of the archive after an error, because the digest must cover the complete archive.
         io::copy(&mut reader, &mut io::sink()).map_err(failed("read", &path))?;
         let found = reader.hasher.finish();
         if !part.archive.verify(&found) {
             return Err(CacheError::Digest { path, found: found.to_string() });
         }
         unpacked.map_err(|source| match source {
-            // A write error does not mean that the archive is invalid: the disk of the pod can be full.
+            // The archive can be valid in spite of a write error, for example if the disk of the pod is full.
             UnpackError::Write { cause, .. } => failed("unpack", &path)(cause),
             source => CacheError::Unpack { path: path.clone(), source },
         })?;
@@ -307,8 +307,8 @@ fn limits() -> Limits {
     Limits { unpacked_bytes: 16 * default.unpacked_bytes, entries: 5 * default.entries, ratio: 1_100, ..default }
 }
 
-/// Sets the modification time of a file, from which the eviction determines the last use. Ignores errors, because the
-/// volume can be read-only. The agent evicts no files from a read-only volume.
+/// Sets the modification time of a file to now, because the eviction removes the files with the oldest modification
+/// times. Ignores errors, because the agent evicts no files from a read-only volume.
 fn touch(file: &File) {
     let _ = file.set_modified(SystemTime::now());
 }

@@ -15,7 +15,7 @@ use crate::agent::durable;
 use crate::artifact::{Algorithm, Digest, Hasher, pack_dependencies};
 use crate::runtime::failpoint;
 
-/// Age at which other agents ignore a lock. The agent that created this lock has been killed.
+/// Minimum age of a lock that other agents ignore. The agent that created such a lock has been killed.
 pub(super) const MAX_LOCK_AGE: Duration = Duration::from_secs(30 * 60);
 /// Mode of the files on the volume. The pods that share the volume can run as different users.
 const FILE_MODE: u32 = 0o664;
@@ -23,8 +23,8 @@ const FILE_MODE: u32 = 0o664;
 const DIRECTORY_MODE: u32 = 0o2775;
 const BUFFER: usize = 256 * 1024;
 
-/// Exclusive right to store an entry. The lock prevents unnecessary work, but is not necessary for correctness: two
-/// agents that store the same entry write the same content.
+/// Exclusive lock of an entry while an agent is storing it. The lock only prevents unnecessary work: two agents that
+/// store the same entry write the same content.
 struct Lock {
     path: PathBuf,
 }
@@ -185,7 +185,7 @@ fn children(directory: &Path) -> Result<Vec<PathBuf>, CacheError> {
     Ok(names)
 }
 
-/// Returns whether the last modification of a file is longer ago than `age`. Returns `false` if the file does not
+/// Returns whether the time since the last modification of a file exceeds `age`. Returns `false` if the file does not
 /// exist.
 pub(super) fn is_older(path: &Path, age: Duration) -> bool {
     let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified());

@@ -255,8 +255,8 @@ fn a_read_only_cache_is_used() {
     assert_eq!(second.restore(), Ok(true));
 }
 
-/// At each failpoint of [`DependencyCache::store`], the test kills the agent, which runs in a child process with only
-/// this test.
+/// Kills the agent at each failpoint of [`DependencyCache::store`]. The agent runs in a child process that executes
+/// only this test.
 #[test]
 #[cfg(debug_assertions)]
 fn a_killed_agent_leaves_no_incomplete_entry() {
