@@ -59,8 +59,8 @@ impl FileWatch {
     pub fn version<'a>(&self, directories: impl IntoIterator<Item = &'a Path>) -> Option<Version> {
         let mut watcher = self.0.watcher.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         for directory in directories {
-            // Calls `watch` again for a watched directory, because another directory may have replaced it. If this is
-            // not the case, the call is cheap.
+            // Also calls `watch` for a directory that is already watched, because another directory may have replaced
+            // it. A repeated call for the same directory is cheap.
             let added = watcher.watch(directory, RecursiveMode::NonRecursive);
             if let Err(error) = added {
                 tracing::debug!(directory = %directory.display(), %error, "failed to watch the directory");
@@ -108,8 +108,8 @@ impl<V: Clone> Cached<V> {
         cached.as_ref().filter(is_current).map(|entry| entry.value.clone())
     }
 
-    /// Caches a value, unless `version` is `None`. `version` is the result of the call of [`FileWatch::version`] before
-    /// the caller read the files.
+    /// Caches a value, unless `version` is `None`. `version` must be the result of [`FileWatch::version`] before the
+    /// caller read the files.
     pub fn keep(&self, version: Option<Version>, value: V) {
         let entry = version.map(|version| Entry { version, since: Instant::now(), value });
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = entry;

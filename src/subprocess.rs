@@ -42,7 +42,7 @@ pub struct Limits {
     pub stack: u64,
     /// Maximum CPU time in whole seconds.
     pub cpu: Duration,
-    /// Nice value, from 0 (normal priority) to 19 (lowest priority). Use a high value for work of many seconds.
+    /// Nice value, from 0 (normal priority) to 19 (lowest priority). Use a high value for work that takes many seconds.
     pub nice: u8,
     /// Maximum wall-clock time from the start of the child to its exit.
     pub wall: Duration,
@@ -121,8 +121,8 @@ impl Subprocess {
         Self { program }
     }
 
-    /// Starts a child with a role, sends the input to the child, and waits for its response. The function kills the
-    /// child if the caller drops the future.
+    /// Starts a child with a role, sends the input to the child, and waits for its response. Dropping the future kills
+    /// the child.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! The `agent` role in the child process: serves the gRPC service and the readiness endpoint until the process receives
-//! SIGTERM or SIGINT. Then the agent ends the running operation, writes the result to the termination message, and
-//! waits until the controller has recorded the result.
+//! The `agent` role in the child process. Serves the gRPC service and the readiness endpoint until the process receives
+//! SIGTERM or SIGINT. Then cancels the running operation, writes the result to the termination message, and waits until
+//! the controller has recorded the result.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -146,7 +146,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     tokio::select! {
         served = server => served.context("failed to serve gRPC"),
         () = health => anyhow::bail!("the readiness endpoint stopped"),
-        // Ends the server with its unfinished calls after the timeout.
+        // Drops the server and its unfinished calls after the timeout.
         () = ending => Ok(()),
     }
 }
@@ -226,8 +226,8 @@ struct TerminationMessage<'a> {
     interrupted: bool,
 }
 
-/// Cancels the running operation, and waits until the operation ends, but at most for `grace` without the reserved
-/// part. Then reports all results, and syncs a persistent volume.
+/// Cancels the running operation, and waits until the operation ends or only the reserved part of `grace` remains. Then
+/// reports all results, and syncs a persistent volume.
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();

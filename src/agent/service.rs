@@ -1,4 +1,4 @@
-//! gRPC service of the agent, which the controller calls.
+//! Implementation of the agent's gRPC service, which the controller calls.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -44,10 +44,10 @@ struct Written {
     /// Digest of all configuration values, including values from Secrets and ConfigMaps.
     #[serde(default)]
     values: String,
-    /// Digests of the secret values, by the keys of the values.
+    /// Digests of the secret values by configuration key.
     #[serde(default)]
     secrets: BTreeMap<String, String>,
-    /// Keys of the secret values that the CLI has not yet encrypted and written to the file.
+    /// Configuration keys of the secret values that the CLI has not yet encrypted and written to the file.
     #[serde(default)]
     missing_secrets: Vec<String>,
     /// Tags of the Pulumi stack, which the digest of the settings does not include.
@@ -87,7 +87,7 @@ impl Written {
         }
     }
 
-    /// Returns the keys of the secret values that are already in the file and have not changed.
+    /// Returns the configuration keys of the secret values that are already in the file and have not changed.
     fn kept_secrets(&self, now: &Written) -> Vec<String> {
         let is_same =
             |key: &&String| self.secrets.get(*key) == now.secrets.get(*key) && !self.missing_secrets.contains(key);
@@ -147,7 +147,8 @@ impl Settings {
         let project_tags = Some(&project.tags);
         let content = settings::Desired { config, environments, kept_secrets: &kept_secrets, tags, project_tags };
         let rebuilt = settings::rebuild(original, current, &project.name, &content, format)?;
-        // Removes the record first, because after an exit during the write, the content of the file is unknown.
+        // Removes the record before the write. If the agent exits during the write, the content of the settings file is
+        // unknown.
         self.record(&mut written, None)?;
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
@@ -192,8 +193,8 @@ impl Settings {
         durable::write_atomically(&kept, text.as_bytes()).map_err(failed("write", &kept))
     }
 
-    /// Returns the original settings file of the source, or `None` if the source does not contain the file. Stores a
-    /// copy of the file in the first call.
+    /// Returns the original settings file of the source, or `None` if the source does not contain the file. The first
+    /// call for a source stores a copy of this file.
     fn original(&self, tree: &str, file: &Path, path: &Path) -> Result<Option<String>, ApplyError> {
         let directory = self.layout.settings().join("originals");
         let of_tree = directory.join(tree);

@@ -2,9 +2,9 @@
 //! without secrets. The controller reads the transcript after the operation.
 //!
 //! Each part has a limited size. If a part exceeds its limit, the transcript contains only the beginning and the end of
-//! the part. Between them, a marker contains the number of omitted bytes. The end usually contains the errors and the
-//! summary. During the operation, the beginning is in a file, and the end is in memory. A restart of the agent
-//! therefore causes the loss of the end.
+//! the part. A marker between the beginning and the end contains the number of omitted bytes. The end usually contains
+//! the errors and the summary. During the operation, the beginning is in a file, and the end is in memory. If the agent
+//! restarts, the end is therefore lost.
 
 mod event;
 
@@ -76,7 +76,7 @@ impl Transcript {
         self.parts().events.add(event.as_bytes());
     }
 
-    /// Adds an operation on a resource, if the operation changes the resource or has failed.
+    /// Adds an operation on a resource if the operation changes the resource or has failed.
     pub fn add_step(&self, step: &ResourceStep, failed: bool, redactor: &Redactor) {
         if !failed && !is_change(step) {
             return;
@@ -150,7 +150,7 @@ struct Part {
     file: Option<File>,
     /// Size of the beginning in bytes.
     written: usize,
-    /// Whether a line has exceeded the size of the beginning. All later lines belong to the end.
+    /// Whether the beginning is complete, because a line did not fit into it. All later lines belong to the end.
     is_full: bool,
     end: VecDeque<Vec<u8>>,
     end_size: usize,

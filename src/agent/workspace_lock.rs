@@ -25,7 +25,7 @@ pub struct WorkspaceLock {
     state: Arc<Mutex<State>>,
 }
 
-/// Guard that holds the workspace lock until it is dropped.
+/// Guard of the workspace lock. Dropping the guard releases the lock.
 #[derive(Debug)]
 pub struct WorkspaceGuard {
     workspace_lock: WorkspaceLock,

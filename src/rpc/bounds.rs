@@ -1,6 +1,5 @@
-//! Limits for the replies of agents. The program of a tenant can impersonate an agent. This module therefore truncates
-//! each field of a reply that the controller keeps in memory, or writes to a status or a message. No other code reads
-//! the field before.
+//! Limits for the replies of agents. The program of a tenant can impersonate an agent. Before other code reads a reply,
+//! this module therefore truncates the fields that the controller keeps in memory, or writes to a status or a message.
 
 use url::Url;
 
@@ -42,8 +41,8 @@ const MAX_PACK_TEXT: usize = 2 * 1024;
 const MAX_VIOLATIONS: usize = 50;
 /// Maximum length of the message of a policy violation in bytes.
 const MAX_VIOLATION: usize = 1024;
-/// Latest valid time in milliseconds since 1970, which is the start of the year 2100. The Kubernetes API rejects later
-/// times.
+/// Latest valid time in milliseconds since 1970, which is the start of the year 2100. The Kubernetes API rejects times
+/// in the distant future.
 const LATEST: i64 = 4_102_444_800_000;
 
 /// Truncates a status reply. Removes the hashes of directories that are not in `requested`, the list of directories in
@@ -226,7 +225,7 @@ fn clear_invalid_time(milliseconds: &mut i64) {
     }
 }
 
-/// Truncates a text and replaces its control characters, because they could forge log lines.
+/// Truncates a text and replaces its control characters, because control characters can forge log lines.
 pub(super) fn cut(text: &mut String, max_length: usize) {
     if text.len() > max_length {
         text.truncate(text.floor_char_boundary(max_length));

@@ -45,10 +45,10 @@ const MAX_REPLY: usize = 1024 * 1024;
 /// Maximum size of a result in bytes. The controller stores the outputs of the result in a Secret, whose size limit is
 /// 1 MiB.
 const MAX_RESULT: usize = 4 * 1024 * 1024;
-/// Maximum number of bytes that the controller has received but not yet processed, per connection. A hostile agent can
-/// fill this window with small messages, which the controller processes even after the agent has ended.
+/// Maximum size of the received but unprocessed data of a connection, in bytes. A hostile agent can fill this window
+/// with small messages, which the controller processes even after the agent has ended.
 const RECEIVE_WINDOW: u32 = 256 * 1024;
-/// Maximum size of headers in bytes. Headers contain error messages, and the encoding of a character needs up to twelve
+/// Maximum size of headers in bytes. Headers can contain error messages, in which an encoded character has up to twelve
 /// bytes.
 const MAX_HEADERS: u32 = 128 * 1024;
 /// Maximum length of an error message in bytes.
@@ -273,8 +273,8 @@ impl AgentClient {
     }
 
     /// Sends a source. The header must contain the number of bytes that the reader returns. `sending` receives the
-    /// progress of the stream. When the function returns, the agent has installed the source, or is still preparing it.
-    /// In the latter case, [`AgentClient::status`] returns the progress. A second call with the same digest and
+    /// progress of the stream. When the function returns, the agent has installed the source or is still preparing the
+    /// source. [`AgentClient::status`] returns the progress of the preparation. A second call with the same digest and
     /// directory has no effect.
     pub async fn put_source<R>(
         &self,

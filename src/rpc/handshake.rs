@@ -1,5 +1,5 @@
-//! Verification of certificates in the TLS handshake. Contains the check of the client certificate by the agent, and
-//! error messages that identify the invalid certificate.
+//! Verification of certificates in the TLS handshake: the check of the client certificate by the agent, and error
+//! messages that identify the invalid certificate.
 
 use std::io;
 use std::sync::Arc;

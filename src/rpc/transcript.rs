@@ -7,7 +7,7 @@ use crate::rpc::proto::{ReadTranscriptReply, TranscriptPart};
 pub const MAX_CHUNK: usize = 256 * 1024;
 /// Parts of a transcript.
 pub const PARTS: [TranscriptPart; 3] = [TranscriptPart::Output, TranscriptPart::Events, TranscriptPart::Steps];
-/// Maximum increase of the size of a part by the compression, in bytes. The compression enlarges incompressible data.
+/// Maximum number of bytes that the compression adds to a part. Incompressible data becomes larger.
 const COMPRESSION: usize = 16 * 1024;
 
 /// Returns the maximum size of a part before its compression, in bytes.

@@ -1,5 +1,5 @@
-//! Channel for calls with one reply message. tonic reads such a reply to its end. Without this channel, an agent could
-//! occupy the controller with an endless reply of empty messages.
+//! Channel for calls with one reply message. The library tonic reads such a reply to its end. Without this channel, an
+//! agent could occupy the controller with an endless reply of empty messages.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

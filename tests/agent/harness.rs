@@ -21,7 +21,7 @@ mod requests;
 pub use crate::processes::{InteractiveSession, children, descendants, processes, signal};
 pub use crate::required_programs::{has_programs, report_skipped};
 
-/// Timeout of each condition for which a test waits.
+/// Timeout of each wait in a test.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";

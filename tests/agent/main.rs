@@ -1,5 +1,6 @@
-//! Tests the agent with the Pulumi CLI. The tests start the agent with the same arguments as in a container. Without
-//! the CLI on the `PATH`, the tests are skipped, or fail if the environment variable `CI` is set.
+//! Tests the agent with the Pulumi CLI. The tests start the agent with the same arguments as in a container. If the CLI
+//! is not on the `PATH`, the tests are skipped, unless the environment variable `CI` is set. With this variable, the
+//! tests fail.
 
 #![allow(
     clippy::unwrap_used,

@@ -35,7 +35,7 @@ impl Disk {
         match mount(&disk.path("disk"), &probe) {
             Ok(()) => run("umount", &[&probe.display().to_string()]).map(|()| disk).ok(),
             Err(why) => {
-                // The test is also skipped in CI, because a mount requires root permissions and a kernel feature, and
+                // Also skips the test in CI, because the missing prerequisite is a permission or a kernel feature, and
                 // not an installed program.
                 eprintln!("NOT RUN: {test}: cannot mount loop devices: {why}");
                 None
@@ -52,7 +52,7 @@ impl Disk {
         self.mounted.push(place.to_owned());
     }
 
-    /// Returns a directory with the content of the disk after a power loss at this time.
+    /// Returns a directory with the content that the disk would have after a power loss.
     fn after_power_loss(&mut self) -> PathBuf {
         fs::copy(self.path("disk"), self.path("copy")).unwrap();
         let place = self.path("left");

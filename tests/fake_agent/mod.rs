@@ -1,9 +1,9 @@
-//! A fake agent for any number of workspaces at one address. With this agent, tests of the controller can have more
-//! Stacks than the machine can run pods. All fake pods (`tests/cluster/cluster fake-nodes`) have this address.
+//! A fake agent for any number of workspaces at one address. With this agent, a test of the controller can use many
+//! Stacks without running their pods. All fake pods (`tests/cluster/cluster fake-nodes`) have this address.
 //!
-//! Connections work in the same way as with real agents. They use TLS with the certificate of the workspace, which the
-//! server name of the connection selects. The fake agent verifies and discards sources. Every run succeeds after a
-//! delay. The fake agent can also emulate an agent of an older version.
+//! Connections work in the same way as with real agents: they use TLS, and the server name of a connection selects the
+//! certificate of the workspace. The fake agent verifies and discards sources. Every run succeeds after a delay. The
+//! fake agent can also emulate an agent of an older version.
 #![allow(dead_code, reason = "each test uses a part of the fake agent")]
 
 mod connections;

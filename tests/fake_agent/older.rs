@@ -1,5 +1,5 @@
-//! Emulates an agent of an older version. `older.proto` is the protocol of this version. The emulation removes all
-//! fields that are not in the older protocol from requests and responses.
+//! Emulates an agent of an older version. `older.proto` is the protocol of this version. The emulation removes fields
+//! from requests and responses if the older protocol does not have these fields.
 
 use anyhow::Context as _;
 use prost::Message;

@@ -222,8 +222,7 @@ struct Events<'a> {
     log: EventLog,
     redactor: Redactor,
     summary: RunSummary,
-    /// Whether the steps of the engine are progress of the operation. This is not the case for a check before the
-    /// operation.
+    /// Whether the steps of the engine are progress of the operation. `false` for a check before the operation.
     has_progress: bool,
     readable: bool,
 }
@@ -346,7 +345,7 @@ mod tests {
             };
             assert_eq!(diagnostic.urn, expected);
         }
-        // Truncates the URN after its redaction, so no part of the secret remains.
+        // The redaction is before the truncation, so no part of the secret remains.
         let urn = format!("{}hunter22", "x".repeat(MAX_URN - 4));
         let step = ResourceStep { urn, ..ResourceStep::default() };
         assert!(!resource_step(&step, StepState::Begun, &redactor).urn.contains("hunt"));

@@ -1,4 +1,4 @@
-//! Data of an accepted operation, and the CLI calls, timeouts and errors that the steps of a run have in common.
+//! Data of an accepted operation, and the CLI calls, timeouts and errors that all steps of a run use.
 
 use std::ffi::OsString;
 use std::io;
@@ -31,7 +31,7 @@ use crate::pulumi::settings::Entry;
 use crate::pulumi::state::StateError;
 use crate::rpc::proto::{self, progress};
 
-/// Timeout of an additional CLI call, such as the export of the state.
+/// Timeout of a CLI call other than the operation itself, such as the export of the state.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum size of a state that the agent changes, in bytes. A change requires two copies of the state in memory. The
 /// agent can also read larger states.
@@ -69,8 +69,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the message. If the run was not canceled by a `Cancel` call, but for another reason, adds this reason to
-    /// the beginning of the message.
+    /// Returns the message. If a timeout or the termination of the pod canceled the run, inserts this cause at the
+    /// beginning of the message.
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
@@ -85,8 +85,8 @@ impl Run {
         self.call_with(arguments, None, stdout, &|_| {}).await
     }
 
-    /// Runs a CLI call that locks the stack. Writes the process ID to the journal first. If the process is killed, a
-    /// later run identifies the remaining lock by this ID.
+    /// Runs a CLI call that locks the stack. Writes the process ID of the call to the journal. If the call is killed, a
+    /// later run identifies its lock by this ID.
     pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, RunCallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
         self.call_with(arguments, None, Stdout::Logged, &begun).await
@@ -225,7 +225,7 @@ impl RunError {
     }
 }
 
-/// Error of an additional CLI call.
+/// Error of a CLI call other than the operation itself.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunCallError {
     #[error(transparent)]

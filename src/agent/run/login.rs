@@ -95,11 +95,11 @@ struct Session {
 }
 
 impl Session {
-    /// Returns whether a login must replace the access token before a period of this number of seconds.
+    /// Returns whether a new login must replace the access token before a period of this number of seconds.
     ///
-    /// A login replaces a token that expires before the end of the period, and a token with less than a fifth of its
-    /// lifetime left. A token with more than four fifths of its lifetime left is not replaced, because the lifetime of
-    /// a new token would not be much longer.
+    /// Returns `true` if the token expires before the end of the period, or if at most a fifth of its lifetime remains.
+    /// Returns `false` if more than four fifths of its lifetime remain, because a new token would not be valid for much
+    /// longer.
     fn is_due(&self, seconds: i64, now: i64) -> bool {
         let fifth = self.expires.saturating_sub(self.started).max(0) / 5;
         self.expires.saturating_sub(now) <= seconds.min(4 * fifth).max(fifth)
@@ -248,8 +248,7 @@ mod tests {
     #[test]
     fn an_access_token_is_replaced_before_it_expires() {
         let session = Session { account: Account::default(), token: None, started: 1000, expires: 2000 };
-        // Each row contains the current time, the length of the period in seconds, and whether a login replaces the
-        // token.
+        // Each row contains the current time, the length of the period in seconds, and whether a login is due.
         let rows = [
             (1000, 0, false),
             (1799, 0, false),

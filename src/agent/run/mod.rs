@@ -83,8 +83,7 @@ impl Run {
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
     }
 
-    /// Adds the organization of the stack that manages the resources to the name of the stack, if the name has no
-    /// organization.
+    /// If the stack name has no organization, adds the organization of the stack that manages the resources.
     pub(super) fn with_organization(self) -> Self {
         let applied = self.parameters.applied();
         let completed = applied.and_then(|applied| self.with_qualified(|stack| stack.name_with_organization(&applied)));
@@ -169,8 +168,9 @@ impl Run {
         }
     }
 
-    /// Runs an attempt. If the lock of an interrupted run blocks the attempt, and this run has ended, removes the lock
-    /// and runs a second attempt. Also runs a second attempt if an update blocked the first attempt and has ended.
+    /// Runs an attempt. If the lock of an interrupted run blocks the attempt, and all processes of the interrupted run
+    /// have exited, removes the lock and runs a second attempt. Also runs a second attempt if the update that blocked
+    /// the first attempt has ended.
     async fn unlocked_attempt(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
         let first = self.attempt(kind).await?;
         if !first.is_locked_out() || self.is_cancelled() {
@@ -183,7 +183,8 @@ impl Run {
             // The other update in Pulumi Cloud has ended since the attempt.
             None => failure::conflicts_with_update(&stderr),
         };
-        // For a canceled run, the result is the first attempt, including the lock that blocked this attempt.
+        // A canceled run does not attempt the operation again. Its result contains the lock that blocked the first
+        // attempt.
         if is_unlocked && !self.is_cancelled() {
             return self.attempt(kind).await;
         }
@@ -287,7 +288,8 @@ impl Run {
             false => attempt.failure(),
         };
         if failure::is_unknown_flag(&attempt.stderr.text()) {
-            // Queries the version, so that the controller can compare it with the minimum supported version.
+            // Queries the version in the background, because the controller compares it with the minimum supported
+            // version.
             let version = self.version.clone();
             tokio::spawn(async move { version.get().await });
         }

@@ -27,7 +27,7 @@ const MAX_LAST_OUTPUT: usize = 4 * 1024;
 const MAX_PENDING: usize = 50;
 /// Maximum number of locks in a result.
 const MAX_HOLDERS: usize = 10;
-/// Maximum length of a name in a result in bytes.
+/// Maximum length of a name in bytes.
 pub(super) const MAX_NAME: usize = 4 * 1024;
 /// Maximum number of pending creates in a message.
 const MAX_LISTED_CREATES: usize = 5;
@@ -71,7 +71,7 @@ impl OperationResult {
         OperationResult { outcome: proto::Outcome::Failed, message, ..OperationResult::default() }
     }
 
-    /// Returns the result of an operation that would deviate from its plan.
+    /// Returns the result of an operation that deviates from its plan.
     pub(super) fn plan_violated(message: String) -> Self {
         OperationResult { outcome: proto::Outcome::PlanViolated, message, ..OperationResult::default() }
     }
@@ -100,8 +100,8 @@ impl OperationResult {
         OperationResult { outcome, message, pending_creates: urns, ..OperationResult::default() }
     }
 
-    /// Returns the result of a destroy without a stack in the state backend. The resources may still exist: the state
-    /// backend can have lost the stack, or the access token can lack permissions for the stack.
+    /// Returns the result of a destroy whose stack does not exist in the state backend. The resources may still exist:
+    /// the state backend can have lost the stack, or the access token can lack permissions for the stack.
     pub(super) fn stack_not_found(stack: &str) -> Self {
         let message = format!("stack {stack} not found in the backend; nothing was destroyed");
         OperationResult { outcome: proto::Outcome::StackNotFound, message, ..OperationResult::default() }
@@ -120,7 +120,7 @@ impl OperationResult {
         OperationResult { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }
     }
 
-    /// Converts this result into a message of the journal. Redacts and truncates the texts, but does not redact the
+    /// Converts this result into the format of the journal. Redacts and truncates the texts, but does not redact the
     /// values of secret outputs.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
         let mut message = console::remove_request_ids(&self.message);

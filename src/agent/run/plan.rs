@@ -47,7 +47,7 @@ impl Run {
         Ok(None)
     }
 
-    /// Previews the destroy. Returns a result if the destroy would not delete exactly the planned resources.
+    /// Previews the destroy. Returns a result if the resources to delete differ from the planned resources.
     async fn compare_deletions(&self, planned: &BTreeSet<String>) -> Result<Option<OperationResult>, RunError> {
         let attempt = self.unlocked_attempt(OperationKind::PreviewDestroy).await?;
         if attempt.is_stack_missing() {
@@ -158,7 +158,7 @@ fn read_plan(path: &Path) -> Result<Vec<u8>, PlanError> {
     Ok(plan)
 }
 
-/// Compresses a plan. The compression is deterministic: equal plans have equal results.
+/// Compresses a plan. The result depends only on the plan, and not on the time of the compression.
 fn compress(plan: &[u8]) -> Result<Vec<u8>, PlanError> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let compressed = encoder.write_all(plan).and_then(|()| encoder.finish());

@@ -1,5 +1,5 @@
-//! Policy packs of a run. The controller requests installed packs, and environment variables of the user select packs
-//! in the source of the program.
+//! Policy packs of a run. The controller requests installed packs. In addition, the user can select packs in the source
+//! of the program with environment variables.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ const MAX_PACKS: usize = 20;
 /// Configuration file for a pack without a configuration.
 const EMPTY: &str = "{}";
 
-/// Policy packs that a run enforces. Empty if the controller requests no packs: the CLI then reads the environment
-/// variables of the user itself.
+/// Policy packs that a run enforces. If the controller requests no packs, the list is empty, and the CLI itself reads
+/// the environment variables of the user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunPolicies(Vec<Pack>);
 

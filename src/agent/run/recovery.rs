@@ -196,21 +196,21 @@ impl Run {
     /// Returns the update of the stack that is in progress in Pulumi Cloud.
     async fn active_update(&self) -> Result<Option<ActiveUpdate>, ActiveUpdateError> {
         let stack = &self.stack;
-        // Reads the history last, because a short time between the identification and the cancellation of the update
-        // reduces the risk of canceling another update.
+        // Reads the history last. The history identifies the update, and the time until the cancellation of this update
+        // should be short.
         let description = self.call(arguments::stack_description(stack), Stdout::Captured).await?;
         let history = self.call(arguments::newest_update(stack), Stdout::Captured).await?;
         let Some(update) = active_update::parse_history(&history.captured)? else { return Ok(None) };
         let update = active_update::parse_stack(update, &String::from_utf8_lossy(&description.captured));
-        // An update without a user has started between the two calls.
+        // If the user is missing, the update has started between the two calls.
         Ok(Some(update).filter(|update| update.author.is_some()))
     }
 
     /// Removes a lock, or cancels an update in Pulumi Cloud, if its holder is an interrupted run that has ended.
-    /// Returns whether the stack is now unlocked.
+    /// Returns whether the agent has removed the lock or canceled the update.
     ///
-    /// The CLI removes all locks of the stack, or cancels whichever update is in progress. This is safe, because no
-    /// other run can start while the lock or the update of the interrupted run exists.
+    /// The CLI removes all locks of the stack, or cancels the update that is in progress at this time. This is safe,
+    /// because no other run can start while the lock or the update of the interrupted run exists.
     pub(super) async fn remove_stale_lock(&self, holder: &Holder) -> bool {
         let operation = &self.record.request().id;
         if !self.has_ended(holder) {

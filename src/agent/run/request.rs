@@ -1,4 +1,4 @@
-//! Parameters of an operation, except its source and settings.
+//! Parameters of an operation, without its source and settings.
 
 use crate::agent::cancellation::Limits;
 use crate::agent::refusal::Refusal;
@@ -13,8 +13,8 @@ pub struct OperationRequest {
     pub kind: OperationKind,
     pub limits: Limits,
     pub pending_creates: proto::PendingCreates,
-    /// Exited CLI processes of interrupted runs, whose locks the agent can remove. If the value is `None`, the agent
-    /// must not remove any lock, not even a lock of an exited process in its own pod.
+    /// CLI processes of interrupted runs that have provably exited. The agent can remove the locks of these processes.
+    /// If the value is `None`, the agent must not remove any lock, not even a lock of an exited process in its own pod.
     pub exited_processes: Option<Vec<ExitedProcess>>,
     /// Pulumi stack that contains the applied resources. A destroy of any other Pulumi stack fails. If the requested
     /// stack name has no organization, the run adds the organization of this stack.
@@ -49,8 +49,8 @@ impl OperationRequest {
         !self.options.stack_must_exist && self.kind.is_forward()
     }
 
-    /// Returns whether this operation destroys, or previews the destruction of, a Pulumi stack other than the one that
-    /// manages the resources.
+    /// Returns whether this operation is a destroy, or the preview of a destroy, of a Pulumi stack other than the one
+    /// that manages the resources.
     pub fn destroys_another(&self, stack: &Qualified<'_>) -> bool {
         self.kind.is_destroy() && self.applied().is_some_and(|applied| applied.differs_from(stack))
     }

@@ -78,8 +78,9 @@ fn is_stack_missing(ended: &Ended) -> bool {
     !ended.exit.success() && classify(ended).kind == FailureKind::StackMissing
 }
 
-/// Returns the stdin of the CLI call that encrypts a value. The CLI encrypts only strings, so all other values are
-/// JSON, which programs parse. The CLI removes one line feed from the end of the input, so the function adds one.
+/// Returns the stdin of the CLI call that encrypts a value. The CLI encrypts only strings, so other values are encoded
+/// as JSON, which programs parse. The function adds a line feed, because the CLI removes one line feed from the end of
+/// the input.
 fn input(value: &Value) -> Zeroizing<Vec<u8>> {
     let mut text = match value {
         Value::String(text) => text.clone(),

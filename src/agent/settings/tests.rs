@@ -199,7 +199,7 @@ impl Mount {
     fn new(content: &[u8]) -> Mount {
         let directory = tempfile::tempdir().unwrap();
         let secret = directory.path().join("secrets/keys");
-        // The same layout as a mount of the kubelet, which links the keys into a directory.
+        // The kubelet creates each key as a symbolic link into a directory.
         std::fs::create_dir_all(secret.join("..data")).unwrap();
         std::fs::write(secret.join("..data/one"), content).unwrap();
         std::os::unix::fs::symlink("..data/one", secret.join("one")).unwrap();

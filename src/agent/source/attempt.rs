@@ -41,7 +41,7 @@ pub(super) enum AttemptError {
     Lost(std::io::Error),
 }
 
-/// A source that the agent has received, verified and unpacked. During a trial, the directory of this source contains
+/// A source that the agent has received, verified and unpacked. During a trial, the directory of the delivery contains
 /// the previous source, so the agent removes the directory only after the last attempt.
 pub(super) struct Delivery {
     pub directory: PathBuf,
@@ -159,12 +159,12 @@ impl Source {
         }
     }
 
-    /// Runs one attempt to install the source. `failures` is the number of failed attempts before.
+    /// Attempts to install the source. `failures` is the number of previous failed attempts.
     async fn attempt(&self, candidate: &Candidate, delivery: &Delivery, failures: u32) -> Result<(), AttemptError> {
         self.wait_for_sessions(candidate, &candidate.cancel).await?;
         let before = self.lock().current_source.clone();
-        // A program can damage its dependencies, so copies of these dependencies can be the cause of a failed
-        // installation.
+        // After a failed attempt, uses no copies of the previous dependencies. A program can damage its dependencies,
+        // and their copies can then be the cause of the failure.
         let copies = failures == 0;
         let carried = self.carry(candidate, delivery, before.as_ref(), copies).await?;
         self.settings.keep(before.as_ref());
@@ -216,9 +216,9 @@ impl Source {
 
     /// Prepares the dependencies of a new source:
     /// - If the new source can use the previous dependencies unchanged, returns the directories to move.
-    /// - If the cache contains the dependencies, restores them, and returns an empty list.
+    /// - If `copies` is true and the cache contains the dependencies, restores them, and returns an empty list.
     /// - Otherwise, returns `None`, and the agent must install the dependencies. If `copies` is true, the new source
-    ///   can contain copies of the previous dependencies, which make the installation faster.
+    ///   can contain copies of the previous dependencies, which accelerate the installation.
     async fn carry(
         &self,
         candidate: &Candidate,
@@ -244,7 +244,7 @@ impl Source {
         candidate.report("copying the dependencies of the previous source");
         let (tree, cancel) = (delivery.tree.clone(), candidate.cancel.clone());
         // Scripts of a project can change the files of packages in place. If the inputs of the installation are
-        // unknown, the source therefore gets copies instead of hard links.
+        // unknown, the new source therefore gets copies instead of hard links.
         let links = plan.reinstall_reason.is_none();
         let selects = if carry == Carry::CopyEnvironment { is_in_empty_environment } else { |_: &Path| true };
         let copied = tokio::task::spawn_blocking(move || {
@@ -310,8 +310,8 @@ impl Source {
     }
 
     /// Syncs the caches of the package managers in the background. After a power loss, the agent installs the source
-    /// again. Package managers such as Go would then use damaged files in their caches, because they do not detect the
-    /// damage.
+    /// again. Package managers such as Go do not detect damaged files in their caches, so the caches must be synced,
+    /// too.
     pub(super) fn sync_caches(&self) {
         let root = self.layout.root().to_owned();
         tokio::task::spawn_blocking(move || {
@@ -321,7 +321,8 @@ impl Source {
         });
     }
 
-    /// Stores the dependencies of a completed installation in the cache, and returns the record of the installation.
+    /// Returns the record of an installation that the agent has just completed, and stores the dependencies in the
+    /// cache.
     async fn installed_now(&self, candidate: &Candidate, plan: &InstallPlan) -> Result<Option<Installed>, Refusal> {
         let installed = self.installed(plan, &candidate.desired).await?;
         if installed.is_some() {

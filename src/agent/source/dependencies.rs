@@ -17,8 +17,8 @@ const LOWEST_PRIORITY: i32 = 19;
 const GO_MODULES_VARIABLE: &str = "GOMODCACHE";
 
 impl Source {
-    /// Restores the dependencies of a source or policy pack into `tree`. After the installation, this tree is at the
-    /// path `root`. Returns whether the restored dependencies are complete, so that no installation is necessary.
+    /// Restores the dependencies of a source or policy pack into `tree`. `root` is the path of this tree after the
+    /// installation. Returns whether the restored dependencies are complete, so that no installation is necessary.
     pub(super) async fn restore_dependencies(
         &self,
         candidate: &Candidate,
@@ -51,7 +51,7 @@ impl Source {
     /// returns, the copy of the dependencies is complete, so a run can change the original files.
     pub(super) async fn store_dependencies(&self, candidate: &Candidate, plan: &InstallPlan, root: &Path) {
         if !plan.works_without_trees && carry::existing_directories(root, &plan.trees).is_empty() {
-            // The directories of the dependencies are unknown.
+            // The dependencies cannot be stored, because their directories are unknown.
             return;
         }
         let Some((cache, key, places)) = self.cached(candidate, plan, root, root) else { return };
@@ -119,7 +119,7 @@ fn copy(places: Places, snapshot: &Path) -> io::Result<Places> {
     Ok(Places { source: snapshot.to_owned(), trees, ..places })
 }
 
-/// Runs `work` in a thread with the lowest priority, so that runs are not slower.
+/// Runs `work` in a thread with the lowest priority, so that the thread does not slow down runs.
 fn in_background(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let work = move || {
         // Sets the priority of this thread only. After an error, the thread has the normal priority.

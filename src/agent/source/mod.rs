@@ -41,7 +41,7 @@ use state::{Candidate, Desired, State};
 pub use swap::CurrentSource;
 use swap::Record;
 
-/// Timeout of the sync of a persistent volume before the exit of the agent.
+/// Timeout of the sync of a persistent volume during the shutdown of the agent.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Source {
@@ -56,8 +56,8 @@ impl Source {
         let current_source = recover(&layout, &boot_id);
         let staging = layout.staging();
         if let Err(error) = durable::remove(&staging) {
-            // Not a fatal error: each source has a unique name in this directory, so remaining files do not conflict
-            // with a new source.
+            // This error is not fatal: each source has a unique name in this directory, so remaining files do not
+            // conflict with a new source.
             tracing::warn!(path = %staging.display(), %error, "failed to remove incomplete sources; ignoring them");
         }
         std::fs::create_dir_all(&staging)
@@ -92,7 +92,7 @@ impl Source {
         Source { installs: false, ..self }
     }
 
-    /// Returns the current source if runs can use it.
+    /// Returns the current source, or `None` if runs cannot use a source yet.
     pub fn current_source(&self) -> Option<CurrentSource> {
         self.lock().current_source.clone().filter(|current_source| !current_source.awaits_install)
     }
@@ -104,8 +104,7 @@ impl Source {
         project.map(|project| project.name).unwrap_or_default()
     }
 
-    /// Returns whether a source is in place and no candidate exists. The dependencies of this source may still be
-    /// missing.
+    /// Returns whether a current source and no candidate exists. The dependencies of this source may still be missing.
     pub fn is_settled(&self) -> bool {
         let state = self.lock();
         state.current_source.is_some() && state.candidate.is_none()

@@ -1,7 +1,7 @@
-//! Policy packs of the workspace. The name of the directory of a pack is a hash of the digest of its archive and its
-//! directory in the archive. The agent therefore never replaces a pack: it installs another pack next to the existing
-//! ones, and removes packs that the workspace no longer requires. An installed pack remains after a restart of the
-//! container.
+//! Policy packs of the workspace. Each pack has a directory whose name depends on the digest of the archive and on the
+//! directory in the archive. The agent therefore never replaces a pack, but installs each new pack next to the existing
+//! packs. The agent removes packs that the workspace no longer requires. An installed pack remains after a restart of
+//! the container.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::rpc::proto;
 const MAX_PACKS: usize = 20;
 /// Name of the directory with the unpacked archive.
 const TREE: &str = "tree";
-/// Name of the file that records the end of the installation.
+/// Name of the file with the record of a completed installation.
 const RECORD: &str = "installed.json";
 /// Characters that the CLI interprets in its list of directories of policy packs.
 const SEPARATORS: [char; 2] = [',', '"'];
@@ -42,8 +42,8 @@ struct Record {
     digest: String,
     /// Directory of the pack in the archive.
     directory: String,
-    /// Boot ID of the node at the time of the installation. The agent does not use the pack after a reboot, because the
-    /// cause may be a power loss, which can damage the pack.
+    /// Boot ID of the node at the time of the installation. The agent does not use the pack after a reboot, because a
+    /// power loss may have damaged the pack.
     boot_id: String,
 }
 

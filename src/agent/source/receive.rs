@@ -18,7 +18,7 @@ use crate::rpc::proto::{PutSourceRequest, SourceHeader};
 
 /// Maximum size of a chunk in bytes.
 const MAX_CHUNK: usize = 256 * 1024;
-/// Timeout of the wait for the next message of a call.
+/// Timeout of the next message of a call.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of file names in an error.
 const MAX_LISTED: usize = 20;

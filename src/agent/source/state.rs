@@ -1,5 +1,5 @@
-//! State of the current source and of the candidate, including the progress and the cancellation of the candidate. The
-//! candidate is the requested source, while its installation is not complete.
+//! State of the current source and of the candidate, including the progress and the cancellation of the candidate. A
+//! candidate is a requested source that the agent has not completely installed yet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,8 @@ pub struct Source {
     pub version: CliVersion,
     /// Dependency cache of the namespace, or `None` if the pod mounts no volume with a cache.
     pub(super) cache: Option<DependencyCache>,
-    /// Whether the agent installs dependencies. The `fetch` init container does not, because it has no CLI.
+    /// Whether the agent installs dependencies. The `fetch` init container installs no dependencies, because it has no
+    /// CLI.
     pub(super) installs: bool,
 }
 
@@ -121,8 +122,8 @@ impl TryFrom<proto::SourceHeader> for Desired {
     }
 }
 
-/// Returns the limits in the header. Earlier versions of the controller send a limit of 0, for which the function
-/// returns the default limit.
+/// Returns the limits in the header. Replaces a limit of 0 with the default limit, because earlier versions of the
+/// controller send 0.
 fn limits(header: &proto::SourceHeader) -> Limits {
     let or = |requested: u64, default: u64| if requested == 0 { default } else { requested };
     let default = Limits::default();

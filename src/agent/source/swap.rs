@@ -23,8 +23,8 @@ pub struct CurrentSource {
     pub directory: String,
     /// Random ID of the unpacked tree. Two trees from the same archive have different IDs.
     pub tree: String,
-    /// Boot ID of the node at the time of the installation. The agent does not use the source after a reboot, because
-    /// the cause may be a power loss, which can damage the source.
+    /// Boot ID of the node at the time of the installation. The agent does not use the source after a reboot, because a
+    /// power loss may have damaged the source.
     #[serde(default)]
     pub boot_id: String,
     /// Whether the agent has synced the source to the disk before its exit. Another node can then use the source on a
@@ -46,8 +46,8 @@ pub struct Trial {
     /// Inode of the directory of the new source. After each step, the inode distinguishes the new source from the
     /// previous source.
     pub inode: u64,
-    /// Path relative to the share volume. Before the trial, this path contains the new source. During the trial, it
-    /// contains the previous source.
+    /// Path relative to the share volume. Before the trial, this path contains the new source. During the trial, this
+    /// path contains the previous source.
     pub staged: PathBuf,
     /// Directories that the trial moves from the previous source to the new source.
     pub carried: Vec<PathBuf>,
@@ -124,7 +124,7 @@ pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &T
         _ => durable::remove(&layout.workspace())?,
     }
     if let Err(error) = (Record { current_source: before.cloned(), trial: None }).write(layout) {
-        // Not a fatal error: the next agent calls this function again, which then has no effect.
+        // This error is not fatal: the next agent repeats the restoration, which then has no effect.
         tracing::warn!(%error, "failed to record the restored source");
     }
     Ok(())
@@ -153,8 +153,9 @@ fn link_project(layout: &Layout, directory: &Directory) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-/// Keeps the replaced tree as the previous source until the next replacement. Moves the tree of the earlier previous
-/// source to `tree`, and the caller removes it. Only logs errors, because an error does not affect the new source.
+/// Keeps the replaced tree as the previous source until the next replacement. Moves the tree that was the previous
+/// source before to `tree`, so that the caller can remove it. Only logs errors, because an error does not affect the
+/// new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
     if !tree.exists() {
         return;

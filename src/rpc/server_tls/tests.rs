@@ -1,4 +1,4 @@
-//! Tests with real connections of the clients that the TLS server of the agent accepts or rejects.
+//! Tests which clients the TLS server of the agent accepts. The tests use real connections.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
