@@ -32,7 +32,7 @@ pub const KILL_GRACE: Duration = Duration::from_secs(30);
 /// forced cancellation: it starts with the second SIGINT, and ends when all descendants of the CLI have exited. In the
 /// last part, the agent reports the result, waits until the controller has recorded the result, and exits.
 const RESERVE: Duration = Duration::from_secs(60);
-/// Divisor of the termination grace period, which limits each of these parts to a quarter of this period.
+/// Divisor of the termination grace period that limits [`RESERVE`] to a quarter of this period.
 const RESERVED_PART: u32 = 4;
 
 /// Returns the duration of the last part of the termination grace period, in which the agent reports the result.

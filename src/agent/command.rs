@@ -32,8 +32,8 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the version query.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time that a caller waits for the version. The query continues after this time, so that a later call can
-/// return the version. The time is long, because without the version, the agent reinstalls the dependencies of a
-/// source, which takes longer than a slow query.
+/// return the version. The time is long: without the version, the agent reinstalls the dependencies of a source, which
+/// takes longer than a slow query.
 const VERSION_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]

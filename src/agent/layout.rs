@@ -158,7 +158,7 @@ impl Layout {
     }
 
     /// Returns the directory of Go's build cache on the volume with the dependency cache. Several processes can use
-    /// this directory at the same time, so the cache does not pack it into archives.
+    /// this directory at the same time, so the agent does not pack it into an archive.
     pub fn shared_go_build_cache(&self) -> PathBuf {
         self.cache.join("go-build")
     }

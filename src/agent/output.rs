@@ -77,8 +77,8 @@ pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -
     last.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// Copies an output to the log of the pod until the output ends, and calls `see` with each line. A read error ends the
-/// copy without an error.
+/// Copies an output to the log of the pod until the output ends, and calls `see` with each line. Treats a read error as
+/// the end of the output.
 pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, see: impl FnMut(&str)) -> Tail {
     copy_to(output, log, tokio::io::stdout(), see).await
 }

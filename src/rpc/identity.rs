@@ -25,8 +25,8 @@ pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Validity of a server or client certificate.
 pub const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-/// Time between the start of the validity of a certificate and its creation. The start is in the past, because the
-/// clocks of other hosts can be behind.
+/// Maximum clock skew between hosts. The validity of a certificate starts this time before the creation of the
+/// certificate, because the clocks of other hosts can be behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
 /// Organization in the name of a generated authority.
 const ORGANIZATION: &str = "pulumi-controller";

@@ -1,4 +1,4 @@
-//! Tests failures of the Pulumi CLI. The message of each failure contains the cause and a remedy.
+//! Tests for failures of the Pulumi CLI. The message of each failure contains the cause and a remedy.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, Outcome, RunRequest};

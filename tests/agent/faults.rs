@@ -1,5 +1,5 @@
-//! Tests crashes of the CLI, the agent and the container. After each crash, all child processes have ended, and each
-//! run has a result.
+//! Tests for crashes of the CLI, the agent and the container. After each crash, all child processes have ended, and
+//! each run has a result.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

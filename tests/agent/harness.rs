@@ -323,8 +323,8 @@ pub fn outputs(result: &proto::Result) -> BTreeMap<&str, (&str, bool)> {
     result.outputs.iter().map(|output| (output.name.as_str(), (output.value.as_str(), output.secret))).collect()
 }
 
-/// Returns an address that no other test of this process uses. The kernel does not select its port for an outgoing
-/// connection, so the port is still free when the agent starts to listen.
+/// Returns an address that no other test of this process uses. The kernel does not select the port of this address for
+/// outgoing connections, so the port is still free when the agent starts to listen.
 fn free_address() -> SocketAddr {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(100);

@@ -1,4 +1,4 @@
-//! Tests a program whose output exceeds the limits of the agent.
+//! Test with a program whose output exceeds the limits of the agent.
 
 use pulumi_controller::rpc::proto::Outcome;
 

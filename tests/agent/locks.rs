@@ -1,4 +1,4 @@
-//! Tests the locks of interrupted runs and of other clients.
+//! Tests for the locks of interrupted runs and of other clients.
 
 use pulumi_controller::rpc::proto::{DeadRun, Outcome, PendingCreates, RunRequest};
 

@@ -1,4 +1,4 @@
-//! Tests previews that save a plan, and runs that follow a plan.
+//! Tests for previews that save a plan, and for runs that follow a plan.
 
 use std::io::Read;
 

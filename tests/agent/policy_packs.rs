@@ -1,4 +1,4 @@
-//! Tests policy packs. A script replaces the CLI.
+//! Tests for policy packs. A script replaces the CLI.
 
 use std::fs;
 

@@ -191,7 +191,7 @@ impl Run {
         Ok(Attempt { blocked_by: holder.and_then(Holder::into_update), ..first })
     }
 
-    /// Runs the checks before the operation. Returns a result if the agent must not start the operation.
+    /// Runs the checks before the operation. If the agent must not start the operation, returns its result.
     async fn check(&self) -> Result<Option<OperationResult>, RunError> {
         if let Some(operation_result) = self.prepare_plan().await? {
             return Ok(Some(operation_result));
@@ -202,8 +202,8 @@ impl Run {
         self.check_drift().await
     }
 
-    /// Returns a result if the run must fail on drift, and the resources have drifted from the state. This check does
-    /// not change the state, so the next run detects the same drift.
+    /// Checks for drift if the run must fail on drift. If the resources have drifted from the state, returns the result
+    /// of the operation. The check does not change the state, so the next run detects the same drift.
     async fn check_drift(&self) -> Result<Option<OperationResult>, RunError> {
         if !self.parameters.expects_no_drift() {
             return Ok(None);
@@ -310,7 +310,8 @@ impl Run {
         OperationResult { outcome: proto::Outcome::Canceled, ..OperationResult::failed(message) }
     }
 
-    /// Returns the outputs with the values of secret outputs. Calls the CLI only if at least one output is secret.
+    /// Returns the outputs, including the values of secret outputs. Calls the CLI only if at least one output is
+    /// secret.
     async fn reveal(&self, reported: &[Output]) -> Result<Vec<Output>, RevealError> {
         if !outputs::need_values(reported) {
             return Ok(outputs::combine(reported, &BTreeMap::new())?);

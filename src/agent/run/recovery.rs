@@ -22,7 +22,7 @@ use crate::pulumi::{active_update, arguments, state};
 use crate::rpc::proto::PendingCreates;
 
 impl Run {
-    /// Handles pending creates as requested. Returns a result if the agent must not start the operation.
+    /// Handles pending creates as requested. If the agent must not start the operation, returns its result.
     pub(super) async fn settle_pending_creates(&self) -> Result<Option<OperationResult>, RunError> {
         let settled = match self.parameters.pending_creates {
             PendingCreates::Unspecified | PendingCreates::Keep => return Ok(None),
@@ -147,7 +147,7 @@ fn clear_pending(file: &Path) -> Result<bool, StateFileError> {
 pub(super) enum Holder {
     /// The only lock of the stack in a DIY backend.
     Lock(Lock),
-    /// The update in progress in Pulumi Cloud.
+    /// The update that is in progress in Pulumi Cloud.
     Update(ActiveUpdate),
 }
 

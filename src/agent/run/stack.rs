@@ -29,8 +29,8 @@ impl Run {
         }
     }
 
-    /// Creates the stack. Returns a result if the creation fails. The creation also succeeds if another client has
-    /// already created the stack.
+    /// Creates the stack, unless another client has already created it. If the creation fails, returns the result of
+    /// the operation.
     pub(super) async fn init(&self) -> Result<Option<OperationResult>, RunError> {
         let ended = self.locking_call(arguments::stack_init(&self.stack, self.parameters.secrets_provider())).await;
         let ended = ended.map_err(|error| RunError::Call { action: "create the stack", error })?;
@@ -41,7 +41,7 @@ impl Run {
     }
 
     /// Encrypts the secret values of these keys. If the stack is missing, creates the stack first, because the
-    /// encryption requires the stack. Returns a result if the encryption fails.
+    /// encryption requires the stack. If the encryption fails, returns the result of the operation.
     pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<OperationResult>, RunError> {
         for entry in self.config.iter().filter(|entry| entry.is_secret && keys.contains(&entry.key)) {
             let mut ended = self.encrypting_call(entry).await?;

@@ -14,7 +14,8 @@ use crate::agent::durable;
 const MAX_ARCHIVES: usize = 1_000;
 /// Maximum number of files in Go's build cache.
 const MAX_BUILD_FILES: usize = 100_000;
-/// Minimum age of a temporary file that the agent removes. The agent that was writing such a file has been killed.
+/// Maximum age of a temporary file. The agent removes older files, because the agents that were writing them have been
+/// killed.
 const MAX_TEMPORARY_AGE: Duration = Duration::from_secs(2 * 60 * 60);
 /// Maximum share of the file system for the archives, in percent. This limit prevents a small volume from becoming
 /// full.

@@ -2,9 +2,9 @@
 //! installation.
 //!
 //! The plan of an installation covers the lock files, the package manager, the version of the CLI, the options of the
-//! project and its directory. This module adds the programs that run the installation, the architecture, the libc and
-//! the settings in the environment. The agent does not execute the programs to get their versions, because this takes
-//! longer than the restoration of a small installation.
+//! project, and the directory of the project. This module adds the programs that run the installation, the
+//! architecture, the libc and the settings in the environment. The agent does not execute the programs to get their
+//! versions, because this takes longer than the restoration of a small installation.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

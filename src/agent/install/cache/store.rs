@@ -15,7 +15,7 @@ use crate::agent::durable;
 use crate::artifact::{Algorithm, Digest, Hasher, pack_dependencies};
 use crate::runtime::failpoint;
 
-/// Minimum age of a lock that other agents ignore. The agent that created such a lock has been killed.
+/// Maximum age of a lock. Other agents ignore an older lock, because the agent that created it has been killed.
 pub(super) const MAX_LOCK_AGE: Duration = Duration::from_secs(30 * 60);
 /// Mode of the files on the volume. The pods that share the volume can run as different users.
 const FILE_MODE: u32 = 0o664;
