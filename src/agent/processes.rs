@@ -170,7 +170,7 @@ impl RunProcesses {
     }
 
     /// Sends SIGKILL to all processes of the run. If the agent cannot list the processes, the function retries. After
-    /// too many failures, it terminates the agent.
+    /// too many failures, the function terminates the agent.
     pub async fn kill(&self) {
         let mut failures = Failures::default();
         while let Err(error) = self.signal(Signal::KILL) {
@@ -180,8 +180,8 @@ impl RunProcesses {
     }
 
     /// Waits until all processes of the run have exited. If the agent cannot list the processes, the function retries.
-    /// After too many failures, it terminates the agent, because the agent must not report a result while a process is
-    /// running.
+    /// After too many failures, the function terminates the agent, because the agent must not report a result while a
+    /// process is running.
     pub async fn end(&self) {
         let mut failures = Failures::default();
         while let Err(error) = self.try_end().await {

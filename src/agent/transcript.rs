@@ -150,7 +150,7 @@ struct Part {
     file: Option<File>,
     /// Size of the beginning in bytes.
     written: usize,
-    /// Whether the beginning is complete, because a line did not fit into it. All later lines belong to the end.
+    /// Whether the beginning is full, because a line did not fit. All later lines belong to the end.
     is_full: bool,
     end: VecDeque<Vec<u8>>,
     end_size: usize,

@@ -297,8 +297,8 @@ async fn a_failed_installation_keeps_the_old_source_and_is_retried() {
     assert_eq!(status.artifact.as_ref(), Some(&good));
     assert_eq!((inode(&workspace, "node_modules"), fake_cli.installs()), (before, 2));
     assert!(!workspace.path("share/workspace/node_modules/half").exists());
-    // During an installation attempt, the agent rejects runs. Between two attempts, it accepts runs with the previous
-    // source.
+    // During an installation attempt, the agent rejects runs. Between two attempts, the agent accepts runs with the
+    // previous source.
     let request = workspace.request(&[]).await;
     assert_eq!(request.artifact, Some(good));
     while let Err(refusal) = workspace.run(&request).await {

@@ -64,7 +64,7 @@ async fn request(workspace: &Workspace, artifact: &proto::Artifact, config: &str
 }
 
 #[tokio::test]
-async fn a_policy_pack_is_installed_once_and_kept_until_it_is_no_longer_required() {
+async fn a_policy_pack_is_installed_once_and_removed_when_no_longer_required() {
     let mut workspace = Workspace::start_with(Some(CLI), &[]).await;
     workspace.put(PROGRAM).await;
     let ((first, bytes), (second, other)) = (pack("one"), pack("two"));
@@ -92,7 +92,7 @@ async fn a_policy_pack_is_installed_once_and_kept_until_it_is_no_longer_required
 }
 
 #[tokio::test]
-async fn killing_the_agent_during_the_installation_of_a_policy_pack_leaves_no_incomplete_pack() {
+async fn killing_the_agent_leaves_no_incomplete_policy_pack() {
     let mut workspace = Workspace::start_with(Some(CLI), &[]).await;
     workspace.put(PROGRAM).await;
     let (artifact, bytes) = pack("endless");
@@ -114,7 +114,7 @@ async fn killing_the_agent_during_the_installation_of_a_policy_pack_leaves_no_in
 }
 
 #[tokio::test]
-async fn a_run_without_policy_packs_does_not_wait_for_the_installation_of_a_pack() {
+async fn a_run_does_not_wait_for_the_installation_of_an_unused_policy_pack() {
     let workspace = Workspace::start_with(Some(CLI), &[]).await;
     workspace.put(PROGRAM).await;
     let (artifact, bytes) = pack("endless");
@@ -126,7 +126,7 @@ async fn a_run_without_policy_packs_does_not_wait_for_the_installation_of_a_pack
 }
 
 #[tokio::test]
-async fn an_invalid_policy_pack_is_rejected_and_a_failed_installation_is_reported() {
+async fn invalid_policy_packs_are_rejected_and_failed_installations_reported() {
     let workspace = Workspace::start_with(Some(CLI), &[]).await;
     workspace.put(PROGRAM).await;
     let (artifact, bytes) = archive(&[("Pulumi.yaml", PROGRAM)]);

@@ -21,7 +21,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Creates the file system. Returns `None` if the test process has no permission to mount it.
+    /// Creates the file system. Returns `None` if the test process has no permission to mount file systems.
     fn new(test: &str) -> Option<Disk> {
         if !has_programs(test, &["mkfs.ext4", "mount", "umount"]) {
             return None;

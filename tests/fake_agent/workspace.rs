@@ -26,7 +26,7 @@ pub(super) struct Key {
 #[derive(Default)]
 pub(super) struct Workspaces {
     all: Mutex<HashMap<Key, Workspace>>,
-    /// Source that a workspace already has when it connects for the first time.
+    /// Source that is already installed when a workspace connects for the first time.
     common: Mutex<Option<proto::Artifact>>,
     /// Workspaces whose status the controller has requested since the last call of `forget_called`.
     called: Mutex<HashSet<Key>>,

@@ -62,7 +62,7 @@ fn every_mounted_secret_is_redacted_even_if_unused() {
 }
 
 #[test]
-fn the_default_access_token_applies_unless_another_source_sets_the_variable() {
+fn the_default_access_token_applies_unless_the_variable_is_set() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("accessToken");
     let layout = Layout::new(directory.path()).with_default_access_token(&file);

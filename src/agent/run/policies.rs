@@ -45,7 +45,7 @@ impl RunPolicies {
     /// Returns the policy packs of an operation. `directory_of` returns the directory of an installed pack.
     ///
     /// Removes the packs of the user from the environment, and adds them to the result. Otherwise, the CLI would append
-    /// them to the packs on its command line, and would fail because of missing configuration files.
+    /// these packs to the packs on its command line, and would fail because of missing configuration files.
     pub fn new(
         kind: OperationKind,
         requested: &[proto::PolicyPack],

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_and_previews_of_other_operations_are_limited_to_the_kinds_that_support_them() {
+    fn plans_and_previews_are_limited_to_the_operations_that_support_them() {
         use proto::{OperationKind as Kind, PreviewOf};
         let table: [(Kind, i32, bool, bool, Result<OperationKind, &str>); 15] = [
             (Kind::Preview, PreviewOf::Up.into(), false, false, Ok(OperationKind::Preview)),

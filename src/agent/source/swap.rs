@@ -154,8 +154,8 @@ fn link_project(layout: &Layout, directory: &Directory) -> io::Result<()> {
 }
 
 /// Keeps the replaced tree as the previous source until the next replacement. Moves the tree that was the previous
-/// source before to `tree`, so that the caller can remove it. Only logs errors, because an error does not affect the
-/// new source.
+/// source until now to `tree`, from where the caller removes this tree. Only logs errors, because an error does not
+/// affect the new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
     if !tree.exists() {
         return;

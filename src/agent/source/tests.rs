@@ -74,7 +74,7 @@ fn archive(projects: &[(&str, &str)]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_source_on_a_persistent_volume_survives_a_change_of_the_node_only_if_it_is_synced() {
+async fn only_a_synced_source_on_a_persistent_volume_survives_a_node_change() {
     let place = Place::new();
     place.put(&archive(&[("", "first")]), "").await.unwrap();
     place.source.sync_for_next_pod().await;

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_that_have_not_been_used_for_the_longest_time_are_removed() {
+    fn the_least_recently_used_files_are_removed() {
         let file = |name: &str, second: u64, bytes: u64| CachedFile {
             used: SystemTime::UNIX_EPOCH + Duration::from_secs(second),
             bytes,
