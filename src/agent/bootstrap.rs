@@ -16,7 +16,7 @@ const MODE: u32 = 0o755;
 const BUFFER: usize = 256 * 1024;
 /// Maximum length of the owner in an error message, in characters.
 const MAX_OWNER: usize = 100;
-/// Maximum number of bytes to read from the owner file of a volume. A longer owner is never the name of a Workspace.
+/// Maximum number of bytes to read from the owner file of a volume. A longer value cannot be the name of a Workspace.
 const MAX_OWNER_BYTES: u64 = 4096;
 
 #[derive(Debug, thiserror::Error)]

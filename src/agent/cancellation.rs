@@ -112,7 +112,7 @@ impl CancelRequest {
     }
 
     /// Cancels the run gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled, keeps
-    /// the cause and the time of the graceful cancellation, and the earlier time of the forced cancellation.
+    /// the cause and the time of the graceful cancellation, and uses the earlier time of the forced cancellation.
     pub fn cancel(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
         self.graceful_at.get_or_insert(now);

@@ -24,7 +24,7 @@ const MAX_SIZE: u64 = 1 << 20;
 pub struct Credentials {
     /// URL of the state backend of the last login. Empty if there was no login.
     pub current: String,
-    /// Accounts by the URL of their state backend.
+    /// Accounts, with the URLs of their state backends as keys.
     accounts: BTreeMap<String, Account>,
 }
 

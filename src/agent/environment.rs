@@ -181,7 +181,7 @@ fn defaults(layout: &Layout) -> [(&'static str, OsString); 3] {
         // By default, Poetry installs dependencies outside the source. A failed installation for a new source would
         // then damage the dependencies of the current source.
         ("POETRY_VIRTUALENVS_IN_PROJECT", "true".into()),
-        // The default directories are in the home directory, which usually loses its content when the container
+        // By default, the caches of Go are in the home directory, which usually loses its content when the container
         // restarts.
         ("GOCACHE", go_build_cache.into()),
         ("GOMODCACHE", layout.go_module_cache().into()),

@@ -95,7 +95,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The gRPC service during the init containers, which accepts a source and rejects runs.
+/// gRPC service of the `fetch` role, which accepts a source and rejects runs.
 #[derive(Clone)]
 struct Fetch {
     identity: Identity,

@@ -27,7 +27,7 @@ use crate::pulumi::project::Project;
 use crate::rpc::proto;
 use crate::rpc::protocol::settings_digest;
 
-/// Identity of this agent. The agent rejects a run request for an agent with another identity.
+/// Identity of this agent. The agent rejects a run request that contains another identity.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub pod_uid: String,
@@ -61,7 +61,7 @@ pub enum Admission {
     Begun,
     /// The operation is already in the journal, or another call is starting it.
     Known,
-    /// The operation cannot start now for this reason, and is not in the journal.
+    /// The operation cannot start now, for the given reason. The journal does not contain the operation.
     Held(String),
 }
 

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep};
 
 use super::resource_limits::{Failures, RETRY_INTERVAL};
 
-/// Environment variable with the ID of the operation. Every process of a run has this variable. With this variable, the
-/// agent finds processes that have created their own process session.
+/// Environment variable with the ID of the operation. The agent sets this variable for every process of a run, so that
+/// it can find processes that have created their own process session.
 pub const MARKER: &str = "PULUMI_CONTROLLER_OPERATION";
 
 /// Resource limit that marks the processes of a run: the CPU time under a real-time scheduler, in microseconds. A

@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Interval between two attempts of a failed operation.
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum number of consecutive failures. At this number, after about 10 s, the agent exits.
+/// Number of consecutive failures after which the agent exits. With [`RETRY_INTERVAL`], this is about ten seconds.
 const MAX_FAILURES: u32 = 50;
 /// Exit code of the agent, which equals `EX_OSERR` in `sysexits.h`.
 const EXIT_CODE: i32 = 71;

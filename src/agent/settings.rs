@@ -50,7 +50,7 @@ struct Written {
     /// Configuration keys of the secret values that the CLI has not yet encrypted and written to the file.
     #[serde(default)]
     missing_secrets: Vec<String>,
-    /// Tags of the Pulumi stack, which the digest of the settings does not include.
+    /// Tags of the Pulumi stack. The digest of the settings does not include the tags.
     #[serde(default)]
     tags: Vec<(String, String)>,
 }

@@ -65,7 +65,7 @@ impl Transcript {
         Transcript { directory: directory.to_owned(), parts: Mutex::new(parts) }
     }
 
-    /// Adds a line of the output. The line must not contain colors and secrets.
+    /// Adds a line of the output. The line must not contain colors or secrets.
     pub fn add_output(&self, line: &str) {
         self.parts().output.add(line.as_bytes());
     }

@@ -40,8 +40,8 @@ pub enum ClientIdentityError {
     Use { source: rustls::Error },
 }
 
-/// Returns a configuration that trusts these authorities (PEM, any number of certificates), and presents the first of
-/// these client certificates that the agent accepts.
+/// Returns a configuration that trusts these authorities (PEM, any number of certificates). A connection presents the
+/// first of the client certificates that the agent accepts.
 pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result<ClientConfig, ClientIdentityError> {
     let authorities =
         identity::read_bundle(authorities_pem).map_err(|source| ClientIdentityError::Authorities { source })?;

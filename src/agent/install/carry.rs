@@ -29,7 +29,7 @@ pub struct Copying {
     /// Whether to create hard links to the files of packages instead of copies: see [`is_package_file`]. A copy of
     /// thousands of files can take longer than an installation.
     pub links: bool,
-    /// Returns whether to copy the file or directory with this path, relative to the copied directory.
+    /// Returns whether to copy the file or directory at this path. The path is relative to the copied directory.
     pub selects: fn(&Path) -> bool,
 }
 

@@ -120,7 +120,7 @@ impl Journal {
 
     /// Removes the unfinished operations of other pods with the same persistent volume. The processes of such an
     /// operation can still be running in the other pod, for example after a forced deletion. The controller therefore
-    /// detects the end of these operations by the state of the other pod, and not through this agent.
+    /// determines the end of these operations from the state of the other pod, and not from this agent.
     pub fn forget_unfinished_of_other_pods(&self, pod_uid: &str) {
         for record in self.unfinished() {
             let Request { id, pod_uid: started_in, .. } = record.request();

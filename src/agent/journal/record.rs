@@ -14,8 +14,8 @@ use crate::agent::durable;
 use crate::agent::transcript::Transcript;
 use crate::rpc::proto;
 
-/// Maximum size of a segment in bytes, except for its last message. When a segment reaches this size, the journal
-/// begins the next segment, and removes all segments except the last two.
+/// Size of a complete segment in bytes. When a segment reaches this size, the journal begins the next segment, and
+/// removes all segments except the last two.
 const SEGMENT: u64 = 8 * 1024 * 1024;
 const REQUEST: &str = "request.json";
 const RESULT: &str = "result";

@@ -44,7 +44,7 @@ pub(super) struct Attempt {
     pub(super) permalink: Option<String>,
     /// Update in Pulumi Cloud that blocked this attempt, if the agent has identified the update.
     pub(super) blocked_by: Option<ActiveUpdate>,
-    /// Whether the CLI has received a signal that makes it abandon the resource operations in flight.
+    /// Whether the CLI has received a signal that makes the CLI abandon the resource operations in flight.
     pub(super) was_forced: bool,
 }
 

@@ -22,7 +22,7 @@ use crate::pulumi::oidc;
 use crate::pulumi::run_summary::RunSummary;
 use crate::rpc::proto;
 
-/// Minimum version of the CLI that can exchange tokens.
+/// Minimum CLI version for the exchange of tokens.
 const OLDEST_WITH_OIDC: &str = "3.209.0";
 /// Error of a CLI version that cannot exchange tokens.
 const UNKNOWN_FLAG: &str = "unknown flag: --oidc-token";

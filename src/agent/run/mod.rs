@@ -183,7 +183,7 @@ impl Run {
             // The other update in Pulumi Cloud has ended since the attempt.
             None => failure::conflicts_with_update(&stderr),
         };
-        // A canceled run does not attempt the operation again. Its result contains the lock that blocked the first
+        // A canceled run does not attempt the operation again. The result then contains the lock that blocked the first
         // attempt.
         if is_unlocked && !self.is_cancelled() {
             return self.attempt(kind).await;

@@ -203,7 +203,7 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Converts a policy violation. All its texts except the URN are already redacted.
+/// Converts a policy violation. All texts of the violation except the URN are already redacted.
 fn policy_violation(violation: &PolicyViolation, redactor: &Redactor) -> proto::PolicyViolation {
     let clean = |text: &str| redactor.redact(text).replace(|c: char| c.is_control() && c != '\n', " ");
     proto::PolicyViolation {

@@ -16,7 +16,7 @@ use crate::rpc::proto;
 
 /// Maximum number of policy packs in a request.
 const MAX_PACKS: usize = 20;
-/// Configuration file for a pack without a configuration.
+/// Content of the configuration file of a pack without a configuration.
 const EMPTY: &str = "{}";
 
 /// Policy packs that a run enforces. If the controller requests no packs, the list is empty, and the CLI itself reads

@@ -13,8 +13,8 @@ pub struct OperationRequest {
     pub kind: OperationKind,
     pub limits: Limits,
     pub pending_creates: proto::PendingCreates,
-    /// CLI processes of interrupted runs that have provably exited. The agent can remove the locks of these processes.
-    /// If the value is `None`, the agent must not remove any lock, not even a lock of an exited process in its own pod.
+    /// Exited CLI processes of interrupted runs. The agent can remove the locks of these processes. If the value is
+    /// `None`, the agent must not remove any lock, not even a lock of an exited process in its own pod.
     pub exited_processes: Option<Vec<ExitedProcess>>,
     /// Pulumi stack that contains the applied resources. A destroy of any other Pulumi stack fails. If the requested
     /// stack name has no organization, the run adds the organization of this stack.
@@ -39,7 +39,8 @@ impl OperationRequest {
         Ok(OperationRequest { kind, limits, pending_creates, exited_processes, applied_stack, options, plan })
     }
 
-    /// Returns whether the run must fail without changing resources if the resources have drifted from the state.
+    /// Returns whether the run must fail if the resources have drifted from the state. Such a run does not change any
+    /// resources.
     pub fn expects_no_drift(&self) -> bool {
         self.options.expect_no_refresh_changes && self.kind == OperationKind::Up
     }

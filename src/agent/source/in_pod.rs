@@ -59,7 +59,7 @@ impl Source {
         Ok(())
     }
 
-    /// Returns an error if the current source is part of the pod. Another source then requires another pod.
+    /// Returns an error if the current source is part of the pod. A different source then requires another pod.
     pub(super) fn refuse_replacing_pod_source(&self) -> Result<(), Refusal> {
         let current_source = self.lock().current_source.as_ref().map(|current_source| current_source.digest.clone());
         match current_source.and_then(|digest| InPod::of(&digest.parse().ok()?)) {

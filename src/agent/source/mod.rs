@@ -104,7 +104,8 @@ impl Source {
         project.map(|project| project.name).unwrap_or_default()
     }
 
-    /// Returns whether a current source and no candidate exists. The dependencies of this source may still be missing.
+    /// Returns whether a current source exists and the agent is not installing a candidate. The dependencies of this
+    /// source may still be missing.
     pub fn is_settled(&self) -> bool {
         let state = self.lock();
         state.current_source.is_some() && state.candidate.is_none()

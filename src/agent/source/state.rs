@@ -37,7 +37,7 @@ pub struct Source {
     pub(super) settings: Arc<Settings>,
     pub(super) boot_id: String,
     pub(super) state: Mutex<State>,
-    /// Received policy packs, by the names of their directories.
+    /// Policy packs that the agent has received. The keys are the names of their directories.
     pub(super) policy_packs: Mutex<PolicyPacks>,
     /// Lock that serializes the calls that deliver policy packs, because each call needs space for an archive.
     pub(super) policy_delivery: tokio::sync::Mutex<()>,
@@ -60,7 +60,7 @@ pub(super) struct State {
     pub(super) candidate: Option<Arc<Candidate>>,
 }
 
-/// Policy packs by the names of their directories.
+/// Policy packs, with the names of their directories as keys.
 pub(super) type PolicyPacks = BTreeMap<String, PolicyPack>;
 
 /// A policy pack that the agent has received.

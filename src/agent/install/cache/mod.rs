@@ -30,13 +30,13 @@ use crate::artifact::{Algorithm, Digest, Hasher, Limits, PackError, UnpackError,
 
 /// Directory on the volume for this version of the format.
 const FORMAT: &str = "v1";
-/// Maximum size of the file of an entry in bytes.
+/// Maximum size of an entry file in bytes.
 const MAX_ENTRY_BYTES: u64 = 1024 * 1024;
 /// Maximum number of archives in an entry.
 const MAX_PARTS: usize = 64;
 /// Maximum number of archives that the agent unpacks concurrently.
 const CONCURRENT_PARTS: usize = 4;
-/// Maximum length of the name of a plugin in bytes.
+/// Maximum length of a plugin name in bytes.
 const MAX_PLUGIN_NAME: usize = 255;
 
 /// Reason why the agent could not use the cache. The agent then installs the dependencies, or does not store them.

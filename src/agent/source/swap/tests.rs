@@ -34,7 +34,7 @@ impl Place {
         vec![PathBuf::from("node_modules")]
     }
 
-    /// Runs the first `count` steps of a trial. This simulates an agent that is killed after these steps.
+    /// Runs the first `count` steps of a trial. Simulates an agent that is killed after these steps.
     fn step(&self, before: Option<&CurrentSource>, count: usize) {
         let (layout, tree) = (&self.layout, &self.tree);
         let steps: [&dyn Fn(); 5] = [
