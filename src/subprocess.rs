@@ -222,7 +222,7 @@ async fn end(child: &mut Child, role: &str) {
     match tokio::time::timeout(KILL_TIMEOUT, child.kill()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(role, %error, "failed to kill child process"),
-        Err(_) => tracing::warn!(role, "killed child process did not exit"),
+        Err(_) => tracing::warn!(role, "the killed child process did not exit"),
     }
 }
 

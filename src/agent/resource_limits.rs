@@ -22,12 +22,12 @@ impl Failures {
     /// ends the container with all its processes, and the next container has the original limits.
     pub fn record(&mut self, operation: &str, error: &io::Error) {
         self.0 += 1;
-        tracing::warn!(operation, %error, failures = self.0, "the agent failed to perform a system operation");
+        tracing::warn!(operation, %error, failures = self.0, "failed to perform a system operation");
         if let Err(error) = raise_open_files() {
             tracing::warn!(%error, "failed to raise the limit of open files");
         }
         if self.0 >= MAX_FAILURES {
-            tracing::error!(operation, %error, "exiting, because the agent cannot work");
+            tracing::error!(operation, %error, "exiting after too many failures of a system operation");
             std::process::exit(EXIT_CODE);
         }
     }

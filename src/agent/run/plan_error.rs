@@ -8,7 +8,7 @@ pub(super) const MAX_PLAN: u64 = 32 * 1024 * 1024;
 pub(super) enum PlanError {
     #[error("the compressed plan of the request is invalid: {0}")]
     Compressed(io::Error),
-    #[error("the compressed plan of the request has more than {MAX_PLAN} bytes of content")]
+    #[error("the plan of the request exceeds the limit of {MAX_PLAN} bytes")]
     Bomb,
     #[error("the plan of the request is invalid: {what} at line {}, column {}", .error.line(), .error.column())]
     Malformed { what: &'static str, error: serde_json::Error },

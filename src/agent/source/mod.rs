@@ -208,7 +208,7 @@ impl Source {
         let synced = tokio::time::timeout(SYNC_TIMEOUT, syncing).await.map_err(|_| std::io::ErrorKind::TimedOut.into());
         let synced = synced.and_then(|synced| synced.map_err(std::io::Error::other)).and_then(|synced| synced);
         if let Err(error) = synced {
-            tracing::warn!(%error, "failed to sync the source; after a change of the node, the source is installed again");
+            tracing::warn!(%error, "failed to sync the source: on another node, the next pod installs the source again");
         }
     }
 

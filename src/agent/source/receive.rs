@@ -167,7 +167,8 @@ fn check_policy_pack(tree: &Path, directory: &Directory) -> Result<(), Refusal> 
         directory => format!("directory {directory:?}"),
     };
     Err(Refusal::Invalid(format!(
-        "no PulumiPolicy.yaml found in {place_name} of the policy pack; it contains: {}; set dir of the policy pack",
+        "no PulumiPolicy.yaml found in {place_name} of the policy pack; it contains: {}; set the field dir of \
+         the policy pack",
         list(&place)
     )))
 }

@@ -280,7 +280,7 @@ impl Entry {
                 return Err("two archives have the same place".to_owned());
             }
             if archive.algorithm() != Algorithm::Sha256 {
-                return Err(format!("the digest {archive} has another algorithm"));
+                return Err(format!("the digest {archive} does not use SHA-256"));
             }
             if let Place::Plugin(name) = place
                 && !is_plugin(name)
