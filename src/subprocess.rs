@@ -23,7 +23,7 @@ use tokio::process::{Child, Command};
 const OWN_BINARY: &str = "/proc/self/exe";
 /// Maximum size of the stored stderr output of the child, in bytes.
 const MAX_ERROR_OUTPUT: usize = 4 * 1024;
-/// Maximum time until a killed child exits.
+/// Timeout of the wait for the exit of a killed child.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of the header with the limits, in bytes.
 const MAX_HEADER: u64 = 4 * 1024;

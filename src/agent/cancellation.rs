@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::journal;
 use crate::pulumi::failure::CANCELED;
 
-/// Maximum time that the agent waits for the first event of the engine before it sends the first SIGINT.
+/// Maximum delay of the first SIGINT, during which the agent waits for the first event of the engine.
 pub const MAX_SIGINT_DELAY: Duration = Duration::from_secs(15);
 /// Delay before the second SIGINT if the engine has no resource operation in flight. The delay starts when the last
 /// resource operation ends, but not before the first SIGINT.

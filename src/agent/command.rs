@@ -27,7 +27,7 @@ const OWN_EXECUTABLE: &str = "/proc/self/exe";
 const CLI: &str = "pulumi";
 /// Maximum number of bytes to read from a captured stdout.
 const MAX_CAPTURE: u64 = 16 * 1024 * 1024;
-/// Maximum time that the output can stay open after the last process of the call has exited.
+/// Timeout of the output after the last process of the call has exited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the version query.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);

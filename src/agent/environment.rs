@@ -30,7 +30,7 @@ const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
 const MAX_HIDDEN: usize = 1000;
 /// Default of `$USER`. The CLI fails if this variable is missing and the user ID has no user name.
 const DEFAULT_USER: &str = "pulumi";
-/// Advice in errors about a missing Secret, ConfigMap or key.
+/// Last part of an error about a missing Secret, ConfigMap or key.
 const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";
 /// Maximum size in bytes of the file with the variables from init containers. The agent reads this file before each
 /// run.

@@ -32,7 +32,7 @@ use crate::rpc::server_tls::TlsAcceptor;
 const MAX_REQUEST: usize = 1024 * 1024;
 const MAX_CONCURRENT_STREAMS: u32 = 16;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// Maximum time between the last reply and the exit of the server. In this time, the client receives the reply.
+/// Timeout of the shutdown of the server after its last reply. During the shutdown, the client receives this reply.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Configuration of the `fetch` role.

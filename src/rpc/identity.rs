@@ -20,8 +20,8 @@ use zeroize::Zeroizing;
 
 /// URI in the client certificate of the controller. Agents reject clients without this URI.
 pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
-/// Validity of an authority. The controller renews the authority when less than a third of this validity remains. This
-/// third is longer than [`LEAF_VALIDITY`].
+/// Validity of an authority. The controller renews the authority when less than a third of this validity remains. A
+/// third of this validity is longer than [`LEAF_VALIDITY`], so no certificate outlives its authority.
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Validity of a server or client certificate.
 pub const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 60 * 60);

@@ -54,7 +54,7 @@ const MAX_HANDSHAKES: usize = 32;
 /// Delay before the next attempt if the agent cannot accept a connection, for example because of the limit of open
 /// files.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Timeout of reading the remaining data from a rejected client.
+/// Timeout of reads from a rejected client.
 const REFUSED_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of bytes that the agent reads from a rejected client.
 const REFUSED_BYTES: u64 = 64 * 1024;

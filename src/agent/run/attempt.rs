@@ -29,7 +29,7 @@ use crate::rpc::proto::{self, StepState, progress};
 
 /// Interval at which the agent reads the event log.
 const POLL: Duration = Duration::from_millis(50);
-/// Maximum time that the output can stay open after the last process has exited.
+/// Timeout of the output after the last process has exited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a diagnostic message in the journal, in bytes.
 const MAX_DIAGNOSTIC: usize = 8 * 1024;

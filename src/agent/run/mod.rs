@@ -90,7 +90,7 @@ impl Run {
         Run { stack: completed.unwrap_or(self.stack), ..self }
     }
 
-    /// Returns whether this operation would destroy a Pulumi stack other than the one that manages the resources.
+    /// Returns whether this operation would destroy a Pulumi stack that does not manage the resources.
     fn destroys_another(&self) -> bool {
         self.with_qualified(|stack| self.parameters.destroys_another(stack))
     }

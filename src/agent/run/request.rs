@@ -50,8 +50,8 @@ impl OperationRequest {
         !self.options.stack_must_exist && self.kind.is_forward()
     }
 
-    /// Returns whether this operation is a destroy, or the preview of a destroy, of a Pulumi stack other than the one
-    /// that manages the resources.
+    /// Returns whether this operation destroys a Pulumi stack that does not manage the resources, or previews such a
+    /// destroy.
     pub fn destroys_another(&self, stack: &Qualified<'_>) -> bool {
         self.kind.is_destroy() && self.applied().is_some_and(|applied| applied.differs_from(stack))
     }

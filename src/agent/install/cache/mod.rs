@@ -76,7 +76,7 @@ pub struct Places {
     pub go_modules: Option<PathBuf>,
 }
 
-/// Result of an installation with certain inputs.
+/// Entry of the cache, which lists the archives with the dependencies of an installation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     parts: Vec<Part>,
