@@ -35,7 +35,7 @@ const MAX_PATHS: usize = 20;
 const MAX_PATH: usize = 256;
 /// Maximum number of policy packs in a status reply.
 const MAX_POLICY_PACKS: usize = 40;
-/// Maximum length of the progress of a policy pack in bytes, which is also the maximum length of its error.
+/// Maximum length of the progress text and of the error text of a policy pack, in bytes.
 const MAX_PACK_TEXT: usize = 2 * 1024;
 /// Maximum number of policy violations in a result.
 const MAX_VIOLATIONS: usize = 50;
