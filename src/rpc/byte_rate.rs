@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_debt_delays_the_next_read_until_the_rate_has_covered_it() {
+    async fn a_deficit_delays_the_next_read() {
         let begin = Instant::now();
         let mut rate = ByteRate::new(1000, 2000, begin);
         assert_eq!(rate.spend(2000, begin), Duration::ZERO);

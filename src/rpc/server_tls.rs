@@ -85,7 +85,7 @@ pub struct TlsAcceptor {
     directory: PathBuf,
     watch: FileWatch,
     loaded: ArcSwap<Loaded>,
-    /// Set while the loaded files are current.
+    /// Cache entry that exists while the loaded files are current.
     checked: Cached<()>,
 }
 

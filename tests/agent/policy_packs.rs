@@ -12,7 +12,8 @@ const PACK: &str = "name: house\nruntime: nodejs\n";
 
 /// Script that replaces the CLI. The script records the installations of policy packs and the arguments of an `up`,
 /// which reports a mandatory and an advisory violation. If the pack contains the file `broken`, its installation fails.
-/// If the pack contains the file `endless` and the home directory does not, its installation never ends.
+/// If the pack contains the file `endless`, and the home directory does not contain such a file, the installation never
+/// ends.
 const CLI: &str = r#"for argument in "$@"; do
     case "$argument" in --event-log=*) log=${argument#--event-log=};; esac
 done

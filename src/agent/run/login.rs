@@ -95,7 +95,7 @@ struct Session {
 }
 
 impl Session {
-    /// Returns whether a new login must replace the access token before a period of this number of seconds.
+    /// Returns whether a new login must replace the access token before a period of `seconds` seconds.
     ///
     /// Returns `true` if the token expires before the end of the period, or if at most a fifth of its lifetime remains.
     /// Returns `false` if more than four fifths of its lifetime remain, because a new token would not be valid for much

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn packs_that_cannot_be_enforced_reject_the_run() {
+    fn a_run_with_unenforceable_policy_packs_is_rejected() {
         let up = |packs: &[proto::PolicyPack], variables: &[(&str, &str)]| {
             found(OperationKind::Up, packs, variables).expect_err("should be rejected")
         };
