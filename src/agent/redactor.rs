@@ -18,7 +18,7 @@ const MIN_INNER: usize = 8;
 /// Number of bytes in a group. Base64 encodes a group as four characters.
 const GROUP: usize = 3;
 
-/// Set of values to redact. A clone is cheap.
+/// Set of values to redact. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct Redactor {
     /// Values in descending order of their length. The agent must replace a long value before the shorter values that

@@ -70,7 +70,7 @@ impl ByteRate {
 
 type SharedRate = Arc<Mutex<ByteRate>>;
 
-/// Rate limits of all namespaces. All connections to the agents of a namespace share one limit. A clone is cheap.
+/// Rate limits of all namespaces. All connections to the agents of a namespace share one limit. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamespaceRates(Arc<Mutex<HashMap<String, SharedRate>>>);
 

@@ -185,7 +185,7 @@ pub struct AgentAddress {
     pub namespace: String,
 }
 
-/// Factory for connections to agents. The connections use the identity of the controller. A clone is cheap.
+/// Factory for connections to agents. The connections use the identity of the controller. Cloning is cheap.
 #[derive(Clone)]
 pub struct Agents {
     tls: Arc<ArcSwap<ClientConfig>>,
@@ -247,7 +247,7 @@ impl Agents {
     }
 }
 
-/// Connection to an agent. A clone is cheap.
+/// Connection to an agent. Cloning is cheap.
 #[derive(Clone)]
 pub struct AgentClient {
     /// Calls with one reply message.

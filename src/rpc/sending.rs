@@ -25,7 +25,7 @@ pub(super) struct Rate {
     pub within: Duration,
 }
 
-/// Progress of a source stream. A clone is cheap, and all clones refer to the same stream.
+/// Progress of a source stream. Cloning is cheap, and all clones refer to the same stream.
 #[derive(Clone, Debug, Default)]
 pub struct Sending(Arc<watch::Sender<Sent>>);
 
