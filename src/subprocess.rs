@@ -203,7 +203,8 @@ async fn read(from: impl AsyncRead + Unpin, max_bytes: usize) -> io::Result<Opti
     Ok((read.len() <= max_bytes).then_some(read))
 }
 
-/// Returns the first `max_bytes` bytes. Reads and discards the rest, because a full pipe would block the writer.
+/// Returns the first `max_bytes` bytes. The function also reads the rest, but discards it, because a full pipe would
+/// block the writer.
 async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, max_bytes: usize) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     let mut buffer = [0; 1024];

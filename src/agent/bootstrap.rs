@@ -1,5 +1,5 @@
-//! The `bootstrap` role of an init container. Copies this executable to the share volume, so that the agent can run in
-//! any Pulumi image, and creates the working directory of the container.
+//! The `bootstrap` role of an init container. The role copies this executable to the share volume, so that the agent
+//! can run in any Pulumi image, and creates the working directory of the container.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read};
@@ -75,7 +75,7 @@ pub fn bootstrap(to: &Path) -> Result<(), BootstrapError> {
 }
 
 /// Creates `project` as a symbolic link to an empty directory, unless `project` is already a directory or a link to a
-/// directory. Replaces a dangling link, because the container cannot start without its working directory.
+/// directory. The function replaces a dangling link, because the container cannot start without its working directory.
 pub fn make_project(project: &Path) -> Result<(), BootstrapError> {
     let make = || {
         if project.is_dir() {

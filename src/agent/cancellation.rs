@@ -204,7 +204,7 @@ impl Cancellation {
         matches!(self.sent, Sent::Second { .. } | Sent::Kill)
     }
 
-    /// Returns the signal that the caller must send now, if any. Records this signal as sent.
+    /// Returns the signal that the caller must send now, if any, and records this signal as sent.
     pub fn next_signal(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
         let has_passed = |at: Option<Instant>, grace: Duration| at.is_some_and(|at| now >= at + grace);
         let (sent, step) = match self.sent {

@@ -46,9 +46,9 @@ pub enum CallError {
     Timeout(Duration),
 }
 
-/// Starts the CLI in a new process session, with pipes for stdout and stderr. Marks the CLI and all its descendants
-/// with the operation ID `operation`. Sets `PWD` to `directory`, so that the CLI and the programs do not resolve
-/// symbolic links in this path.
+/// Starts the CLI in a new process session, with pipes for stdout and stderr. The CLI and all its descendants have the
+/// mark of the operation with the ID `operation`. The variable `PWD` contains `directory`, so that the CLI and the
+/// programs do not resolve symbolic links in this path.
 pub fn spawn(
     arguments: &[OsString],
     directory: &Path,

@@ -28,7 +28,7 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_directory(directory)
 }
 
-/// Opens a file that a program may have replaced. Never blocks, not even for a named pipe without a writer.
+/// Opens a file that a program may have replaced. The call never blocks, not even for a named pipe without a writer.
 ///
 /// # Errors
 ///
@@ -62,8 +62,8 @@ pub fn sync_filesystem(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(File::open(path)?)?)
 }
 
-/// Returns the files and directories of a tree, or `None` if the tree has more than [`MAX_SYNCS`]. Omits symbolic
-/// links, because a sync of a directory includes its symbolic links.
+/// Returns the files and directories of a tree, or `None` if the tree has more than [`MAX_SYNCS`]. The list omits
+/// symbolic links, because a sync of a directory includes its symbolic links.
 fn paths_to_sync(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     let mut paths = vec![tree.to_owned()];
     let mut directories = vec![tree.to_owned()];
@@ -91,8 +91,8 @@ pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Removes a file, a symbolic link or a directory tree, including directories without write permission. Succeeds if
-/// `path` does not exist.
+/// Removes a file, a symbolic link or a directory tree, including directories without write permission. The function
+/// succeeds if `path` does not exist.
 pub fn remove(path: &Path) -> io::Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => remove_tree(path),
@@ -105,9 +105,9 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a directory tree. Moves each subdirectory directly into `tree` before it removes the entries of the
-/// subdirectory. A recursive function would fail for a deep tree, because the stack, the number of open files and the
-/// length of a path are limited.
+/// Removes a directory tree. The function moves each subdirectory directly into `tree` before it removes the entries of
+/// the subdirectory. A recursive function would fail for a deep tree, because the stack, the number of open files and
+/// the length of a path are limited.
 fn remove_tree(tree: &Path) -> io::Result<()> {
     let prefix = format!(".removed-{}", uuid::Uuid::new_v4());
     let mut moved = 0_u64;

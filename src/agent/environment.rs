@@ -85,7 +85,8 @@ impl Environment {
         }
     }
 
-    /// Adds variables from init containers, for example tokens. Does not override the variables of the container.
+    /// Adds variables from init containers, for example tokens. These variables do not override the variables of the
+    /// container.
     fn add_env_file(&mut self, layout: &Layout) -> Result<(), Refusal> {
         for (name, value) in read_env_file(&layout.env_file())? {
             if !self.variables.contains_key(OsStr::new(&name)) {
@@ -97,7 +98,7 @@ impl Environment {
     }
 
     /// Sets the variable for the access token of Pulumi Cloud to the default token of the controller, unless the
-    /// variable is already set. Reads the token from its file in each run, because the token can change.
+    /// variable is already set. Each run reads the token from its file, because the token can change.
     fn add_default_access_token(&mut self, layout: &Layout) -> Result<(), Refusal> {
         let file = layout.default_access_token();
         if self.variables.contains_key(OsStr::new(TOKEN_VARIABLE)) || !file.exists() {
@@ -238,7 +239,8 @@ fn missing_reason(file: &Path, layout: &Layout) -> String {
     format!("the {kind} {what}{MOUNT_DELAY}")
 }
 
-/// Returns the values of the mounted Secrets that the agent redacts. Skips unreadable, binary and large values.
+/// Returns the values of the mounted Secrets that the agent redacts. The list omits unreadable, binary and large
+/// values.
 fn mounted_secrets(directory: &Path) -> Vec<Zeroizing<String>> {
     let keys = mounts::entries(directory).flat_map(|secret| mounts::keys(&secret));
     let is_ordinary = |key: &PathBuf| {

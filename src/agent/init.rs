@@ -81,8 +81,8 @@ fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Sends a signal to the agent only, because the agent decides when to interrupt the CLI. Ignores errors: an error
-/// means that the agent has exited, and a SIGCHLD follows.
+/// Sends a signal to the agent only, because the agent decides when to interrupt the CLI. The function ignores errors:
+/// an error means that the agent has exited, and a SIGCHLD follows.
 fn forward(agent: Pid, signal: Signal) {
     let _ = rustix::process::kill_process(agent, signal);
 }

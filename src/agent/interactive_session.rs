@@ -26,7 +26,7 @@ enum Space {
     Shared,
 }
 
-/// Returns the oldest interactive session. Ignores the processes of runs and installations.
+/// Returns the oldest interactive session. The processes of runs and installations are not sessions.
 pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusal> {
     // The parent of the agent is the `init` process: see `agent::init`. If this process has the ID 1, the container has
     // its own PID namespace.

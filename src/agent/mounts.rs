@@ -112,8 +112,8 @@ impl InputHasher {
         InputHasher { key_file: tls_directory.join(INPUTS_KEY_FILE), watch, last: Cached::default() }
     }
 
-    /// Returns the hashes of the current contents of these files and directories. Reads the contents only if a file may
-    /// have changed.
+    /// Returns the hashes of the current contents of these files and directories. The function reads the contents only
+    /// if a file may have changed.
     pub fn hashes(&self, files: &[String], directories: &[String]) -> Hashes {
         if files.is_empty() && directories.is_empty() {
             return Hashes::default();
@@ -162,8 +162,8 @@ impl InputHasher {
     }
 }
 
-/// Returns the paths of the keys of a mounted Secret or ConfigMap, or `None` if the directory is unreadable. Omits
-/// entries that are internal to the kubelet: see [`is_kubelet_internal`].
+/// Returns the paths of the keys of a mounted Secret or ConfigMap, or `None` if the directory is unreadable. The list
+/// omits entries that are internal to the kubelet: see [`is_kubelet_internal`].
 fn keys_of(directory: &str) -> Option<Vec<String>> {
     let entries = std::fs::read_dir(directory).ok()?;
     let names = entries.map(|entry| entry.ok()?.file_name().into_string().ok()).collect::<Option<Vec<_>>>()?;

@@ -268,7 +268,7 @@ impl Operations {
 
     /// Handles a `Cancel` call. The first call cancels the operation gracefully. The second call cancels the operation
     /// forcefully. Without a second call, the agent cancels the operation forcefully at the end of the grace period.
-    /// Has no effect if the operation has ended.
+    /// The call has no effect if the operation has ended.
     pub fn cancel(&self, id: &str) -> Result<(), Refusal> {
         if self.journal.find(id).is_none() {
             return Err(Refusal::UnknownOperation(id.to_owned()));
@@ -280,8 +280,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Rejects new operations and sources. Cancels the running operation gracefully, and forcefully at the end of the
-    /// grace period.
+    /// Rejects new operations and sources, and cancels the running operation. The cancellation is graceful at first,
+    /// and forced at the end of the grace period.
     pub fn terminate(&self) {
         *lock(&self.forced_at) = Some(Instant::now() + self.cancellation_grace);
         self.workspace_lock.terminate();

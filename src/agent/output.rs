@@ -66,8 +66,8 @@ impl Tail {
     }
 }
 
-/// Returns the last `count` lines of all outputs, in the order in which the agent read the lines. Omits blank lines and
-/// lines about the plan file.
+/// Returns the last `count` lines of all outputs, in the order in which the agent read the lines. The result omits
+/// blank lines and lines about the plan file.
 pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -> String {
     let is_useful = |line: &&Line| !line.text.trim().is_empty() && !console::is_about_plan_file(&line.text);
     let lines = tails.into_iter().flat_map(|tail| &tail.lines).filter(is_useful);
@@ -77,8 +77,8 @@ pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -
     last.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// Copies an output to the log of the pod until the output ends, and calls `see` with each line. Treats a read error as
-/// the end of the output.
+/// Copies an output to the log of the pod until the output ends, and calls `see` with each line. A read error ends the
+/// output.
 pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, see: impl FnMut(&str)) -> Tail {
     copy_to(output, log, tokio::io::stdout(), see).await
 }

@@ -191,7 +191,7 @@ impl RunProcesses {
     }
 
     /// Waits until all processes of the run have exited: first without a signal, then after a SIGTERM, and finally with
-    /// repeated SIGKILLs. The wait has no timeout. Logs the remaining processes.
+    /// repeated SIGKILLs. The wait has no timeout, but the function logs the remaining processes.
     async fn try_end(&self) -> io::Result<()> {
         if self.exited_within(SETTLE_TIME).await? {
             return Ok(());
@@ -210,8 +210,8 @@ impl RunProcesses {
         }
     }
 
-    /// Returns whether all processes exit within `limit`. Requires two consecutive checks that find no process, because
-    /// the environment of a process is empty during `execve`, and `/proc` lists a new process with a delay.
+    /// Returns whether all processes exit within `limit`. Two consecutive checks must find no process, because the
+    /// environment of a process is empty during `execve`, and `/proc` lists a new process with a delay.
     async fn exited_within(&self, limit: Duration) -> io::Result<bool> {
         let end = Instant::now() + limit;
         let mut was_empty = false;
@@ -229,7 +229,7 @@ impl RunProcesses {
     }
 }
 
-/// Sends a signal to a process. Ignores errors, because the process may have exited already.
+/// Sends a signal to a process. The function ignores errors, because the process may have exited already.
 pub fn send(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, signal);

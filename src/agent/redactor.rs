@@ -87,8 +87,8 @@ fn encodings(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
 }
 
 /// Returns the characters that encode a value within a longer base64 text, for example a password in a basic
-/// authentication header. `offset` is the position of the value in its first group of three bytes. Omits characters
-/// that also depend on the text around the value.
+/// authentication header. `offset` is the position of the value in its first group of three bytes. The result omits
+/// characters that also depend on the text around the value.
 fn base64_inside(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     let skipped = (GROUP - offset) % GROUP;
     let whole = value.as_bytes().get(skipped..)?;
@@ -97,7 +97,7 @@ fn base64_inside(engine: &impl Engine, value: &str, offset: usize) -> Option<Str
 }
 
 /// Returns the escaped forms of a value in a JSON string, as written by most programs and by Go programs such as the
-/// CLI. Omits forms that equal the value.
+/// CLI. The result omits forms that equal the value.
 fn json_escaped(value: &str) -> impl Iterator<Item = String> {
     let quoted = serde_json::to_string(value).unwrap_or_default();
     let plain = quoted.trim_start_matches('"').strip_suffix('"').unwrap_or_default().to_owned();

@@ -10,16 +10,16 @@ use crate::pulumi::project::Project;
 use crate::pulumi::{backend, vcs};
 use crate::rpc::proto::{RunRequest, SourceMetadata};
 
-/// Adds the variables from which the CLI reads Git metadata if the project is not in a Git working copy. Does not
-/// override variables of the user.
+/// Adds the variables from which the CLI reads Git metadata if the project is not in a Git working copy. Variables of
+/// the user take precedence.
 pub fn add_variables(environment: &mut Environment, source: &SourceMetadata) {
     for (name, value) in variables(source) {
         environment.variables.entry(name.into()).or_insert_with(|| value.into());
     }
 }
 
-/// Adds the variables with which the CLI exports its spans as children of the span of the run. Does not override
-/// variables of the user.
+/// Adds the variables with which the CLI exports its spans as children of the span of the run. Variables of the user
+/// take precedence.
 pub fn add_trace_variables(environment: &mut Environment, request: &RunRequest) {
     let variables = [(TRACEPARENT, &request.traceparent), (OTEL_TRACES, &request.otlp_endpoint)];
     for (name, value) in variables.into_iter().filter(|(_, value)| !value.is_empty()) {

@@ -1,6 +1,6 @@
-//! The `agent` role in the child process. Serves the gRPC service and the readiness endpoint until the process receives
-//! SIGTERM or SIGINT. Then cancels the running operation, writes the result to the termination message, and waits until
-//! the controller has recorded the result.
+//! The `agent` role in the child process. The agent serves the gRPC service and the readiness endpoint until the
+//! process receives SIGTERM or SIGINT. Then the agent cancels the running operation, writes the result to the
+//! termination message, and waits until the controller has recorded the result.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -165,7 +165,7 @@ fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operat
 }
 
 /// Serves the readiness endpoint until the caller drops the future. The endpoint uses HTTP without TLS on a separate
-/// port, has a single path and limits the size of requests. Calls `is_ready` for each connection.
+/// port, has a single path and limits the size of requests. The endpoint calls `is_ready` for each connection.
 async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_READINESS_REQUESTS));
     let mut failures = Failures::default();
@@ -227,7 +227,7 @@ struct TerminationMessage<'a> {
 }
 
 /// Cancels the running operation, and waits until the operation ends or only the reserved part of `grace` remains. Then
-/// reports all results, and syncs a persistent volume.
+/// the agent reports all results, and syncs a persistent volume.
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();

@@ -170,7 +170,8 @@ impl Settings {
     }
 
     /// Keeps a copy of the settings file before the agent replaces the source, because the next settings file needs the
-    /// encryption header of the current one. Only logs errors, because the next source may fix the cause of the error.
+    /// encryption header of the current one. The function only logs errors, because the next source may fix the cause
+    /// of the error.
     pub fn keep(&self, current_source: Option<&CurrentSource>) {
         let Some(written) = self.written().clone() else { return };
         // If the agent wrote the last settings to an earlier source, the current source contains no settings file of
@@ -261,8 +262,8 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApplyE
     move |source| ApplyError::File { action, path, source }
 }
 
-/// Returns all configuration entries with their values, including values from mounted Secrets and ConfigMaps. Adds
-/// secret values to the secrets of `environment`, so that the agent redacts them.
+/// Returns all configuration entries with their values, including values from mounted Secrets and ConfigMaps. The
+/// function adds secret values to the secrets of `environment`, so that the agent redacts them.
 pub fn resolve_config(
     layout: &Layout,
     environment: &mut Environment,

@@ -54,7 +54,7 @@ struct StepLine<'a> {
 }
 
 impl Transcript {
-    /// Returns the transcript in the directory of an operation. Creates no files until they are necessary.
+    /// Returns the transcript in the directory of an operation. The files are created when they are necessary.
     pub fn new(directory: &Path) -> Self {
         let part = |part| Part::new(path(directory, part), part);
         let parts = Parts {

@@ -79,7 +79,7 @@ impl WorkspaceLock {
         }
     }
 
-    /// Rejects new operations. Permits the installation of sources.
+    /// Rejects new operations, but permits the installation of sources.
     pub fn drain(&self) {
         self.state().draining = true;
     }

@@ -45,8 +45,8 @@ const MAX_VIOLATION: usize = 1024;
 /// in the distant future.
 const LATEST: i64 = 4_102_444_800_000;
 
-/// Truncates a status reply. Removes the hashes of directories that are not in `requested`, which contains the
-/// directories in the request.
+/// Truncates a status reply. The function removes the hashes of directories that are not in `requested`, which contains
+/// the directories in the request.
 pub(super) fn truncate_status(reply: &mut StatusReply, requested: &[String]) {
     for word in [
         &mut reply.agent_version,

@@ -434,8 +434,8 @@ async fn unary<T>(
     }
 }
 
-/// Waits until a stream is slower than `rate`, and then returns an error. Never returns if the complete stream has been
-/// sent.
+/// Waits until a stream is slower than `rate`, and then returns an error. The function never returns if the complete
+/// stream has been sent.
 async fn too_slow(sending: &Sending, call: &'static str, rate: Rate) -> RpcError {
     let received = sending.until_slower(rate).await;
     let seconds = rate.within.as_secs();

@@ -198,8 +198,8 @@ impl Authority {
     }
 }
 
-/// Returns whether less than a third of the validity of a certificate remains. Checks only the first certificate of a
-/// bundle.
+/// Returns whether less than a third of the validity of a certificate remains. In a bundle, the function checks only
+/// the first certificate.
 pub fn renewal_due(certificate_pem: &str, now: Timestamp) -> Result<bool, IdentityError> {
     Ok(is_renewal_due(&parse(&first(certificate_pem)?)?, now))
 }
@@ -217,7 +217,7 @@ fn may_sign(certificate: &X509Certificate<'_>) -> bool {
     signs && certificate.is_ca()
 }
 
-/// Returns the subject alternative names of a certificate. Reads only the first certificate of a bundle.
+/// Returns the subject alternative names of a certificate. In a bundle, the function reads only the first certificate.
 pub fn names(certificate_pem: &str) -> Result<Names, IdentityError> {
     names_of(&first(certificate_pem)?)
 }
@@ -239,7 +239,8 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, Identi
     Ok(names)
 }
 
-/// Returns the name of the issuer of a certificate in DER encoding. Reads only the first certificate of a bundle.
+/// Returns the name of the issuer of a certificate in DER encoding. In a bundle, the function reads only the first
+/// certificate.
 pub(crate) fn issuer(certificate_pem: &str) -> Result<Vec<u8>, IdentityError> {
     Ok(parse(&first(certificate_pem)?)?.issuer().as_raw().to_vec())
 }

@@ -42,13 +42,13 @@ impl Sending {
         let _ = self.0.subscribe().wait_for(|sent| sent.is_complete).await;
     }
 
-    /// Waits until the stream is slow. Never returns if the complete stream has been sent.
+    /// Waits until the stream is slow. The function never returns if the complete stream has been sent.
     pub async fn until_slow(&self) {
         self.until_slower(SLOW).await;
     }
 
-    /// Waits until the stream is slower than `rate`, and then returns the number of bytes in the last period. Never
-    /// returns if the complete stream has been sent.
+    /// Waits until the stream is slower than `rate`, and then returns the number of bytes in the last period. The
+    /// function never returns if the complete stream has been sent.
     pub(super) async fn until_slower(&self, rate: Rate) -> u64 {
         loop {
             let before = self.0.borrow().bytes;
@@ -72,8 +72,8 @@ impl Sending {
     }
 }
 
-/// Returns the header and then the chunks. Reads the next chunk only when the connection can send it. If the reader
-/// fails, the stream ends early, the agent rejects the source, and `broken` contains the error.
+/// Returns the header and then the chunks. The stream reads the next chunk only when the connection can send it. If the
+/// reader fails, the stream ends early, the agent rejects the source, and `broken` contains the error.
 pub(super) fn source_messages<R>(
     header: proto::SourceHeader,
     reader: R,

@@ -157,7 +157,7 @@ impl TlsAcceptor {
         }
     }
 
-    /// Performs the handshake. Sets `greeted` after the first message of the client.
+    /// Performs the handshake, and sets `greeted` after the first message of the client.
     pub(super) async fn handshake(&self, stream: TcpStream, greeted: &AtomicBool) -> io::Result<Connection> {
         // Without this option, the second packet of each reply waits 40 ms for the delayed acknowledgment of the first
         // packet.
@@ -258,8 +258,8 @@ impl Incoming {
         self.handshakes.push(Abortable::new(connection.boxed(), registration));
     }
 
-    /// Drops a client if the maximum number of handshakes is in progress. Drops the client that has been silent for the
-    /// longest time. If no client is silent, drops the oldest client.
+    /// Drops a client if the maximum number of handshakes is in progress. This client is the one that has been silent
+    /// for the longest time or, if no client is silent, the oldest one.
     fn evict_if_full(&mut self) {
         if self.clients.len() < MAX_HANDSHAKES {
             return;

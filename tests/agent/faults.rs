@@ -166,7 +166,7 @@ async fn orphans_are_reaped_if_the_agent_is_pid_1() {
     leaves_no_orphans(&workspace, children(workspace.init_pid())[0]).await;
 }
 
-/// Runs the program. Afterwards, checks that the agent is the only descendant of PID 1.
+/// Runs the program, and then checks that the agent is the only descendant of PID 1.
 async fn leaves_no_orphans(workspace: &Workspace, init: u32) {
     workspace.put("name: example\nruntime: yaml\n").await;
     let request = workspace.request(&[]).await;

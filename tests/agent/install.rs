@@ -322,7 +322,7 @@ async fn a_failed_installation_keeps_the_old_source_and_is_retried() {
 const ENDLESS: &str =
     "[ -f endless ] || { mkdir -p node_modules; exit 0; }; echo half >node_modules/half; (sleep 1000 & wait)";
 
-/// Installs a source with dependencies. Then sends a source whose installation never ends.
+/// Installs a source with dependencies, and then sends a source whose installation never ends.
 async fn start_endless_installation(fake_cli: &FakeCli) -> (Workspace, proto::Artifact) {
     let workspace = fake_cli.start().await;
     let good = workspace.deliver(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]).await.unwrap();

@@ -215,8 +215,8 @@ impl Workspace {
         is_installed
     }
 
-    /// Starts a run. Returns `true` if the run has already started. Rejects a request whose preconditions do not match
-    /// this workspace.
+    /// Starts a run. Returns `true` if the run has already started. The fake agent rejects a request whose
+    /// preconditions do not match this workspace.
     pub(super) fn run(
         &mut self,
         request: &proto::RunRequest,

@@ -11,8 +11,8 @@ pub fn existing_directories(source: &Path, paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().filter(|path| is_directory(&source.join(path))).cloned().collect()
 }
 
-/// Moves directories from one source to another. Skips directories that already exist in the target, so that the agent
-/// can repeat the call after a crash.
+/// Moves directories from one source to another. The function skips directories that already exist in the target, so
+/// that the agent can repeat the call after a crash.
 pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     for path in paths {
         let (from, to) = (from.join(path), to.join(path));

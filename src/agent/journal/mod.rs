@@ -52,9 +52,9 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Loads the operations of previous agents. Removes an operation without a request: the agent writes the request
-    /// first, so the process of this operation has not started. Renames the directory of an operation with an
-    /// unreadable request, so that a user can inspect the directory.
+    /// Loads the operations of previous agents. The function removes an operation without a request: the agent writes
+    /// the request first, so the process of this operation has not started. If a request is unreadable, the function
+    /// renames the directory of the operation, so that a user can inspect the directory.
     pub fn open(directory: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Read { path: directory.to_owned(), source };
         let mut records = BTreeMap::new();
@@ -158,8 +158,8 @@ impl Journal {
         self.remove_old();
     }
 
-    /// Keeps at most [`MAX_OPERATIONS_KEPT`] finished operations. Removes acknowledged operations before unacknowledged
-    /// ones, and older operations before newer ones.
+    /// Keeps at most [`MAX_OPERATIONS_KEPT`] finished operations. The journal removes acknowledged operations before
+    /// unacknowledged ones, and older operations before newer ones.
     fn remove_old(&self) {
         let mut records = self.records();
         let mut finished: Vec<_> = records.values().filter(|record| record.result().is_some()).cloned().collect();

@@ -57,8 +57,8 @@ impl Reader {
         Reader { record, state, next: from, segment: None, damaged: false, ended: false }
     }
 
-    /// Waits for the next item, and returns `None` after the result. Skips unreadable progress, so that the client
-    /// receives the result in any case.
+    /// Waits for the next item, and returns `None` after the result. The reader skips unreadable progress, so that the
+    /// client receives the result in any case.
     pub async fn next(&mut self) -> Option<Item> {
         while !self.ended {
             // Reads the state before the files. The files then contain all data to which the state refers.

@@ -85,8 +85,8 @@ impl Run {
         self.call_with(arguments, None, stdout, &|_| {}).await
     }
 
-    /// Runs a CLI call that locks the stack. Writes the process ID of the call to the journal. If the call is killed, a
-    /// later run identifies its lock by this ID.
+    /// Runs a CLI call that locks the stack. The function writes the process ID of the call to the journal. If the call
+    /// is killed, a later run identifies its lock by this ID.
     pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, RunCallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
         self.call_with(arguments, None, Stdout::Logged, &begun).await

@@ -48,7 +48,7 @@ enum RevealError {
 }
 
 impl Run {
-    /// Runs the operation to completion. Converts an error into a result.
+    /// Runs the operation to completion, and converts an error into a result.
     pub async fn execute(&self) -> proto::Result {
         let killed_before = memory::kill_count();
         let mut operation_result = match self.perform().await {
@@ -169,8 +169,8 @@ impl Run {
     }
 
     /// Runs an attempt. If the lock of an interrupted run blocks the attempt, and all processes of the interrupted run
-    /// have exited, removes the lock and runs a second attempt. Also runs a second attempt if the update that blocked
-    /// the first attempt has ended.
+    /// have exited, removes the lock and runs a second attempt. The function also runs a second attempt if the update
+    /// that blocked the first attempt has ended.
     async fn unlocked_attempt(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
         let first = self.attempt(kind).await?;
         if !first.is_locked_out() || self.is_cancelled() {
@@ -310,8 +310,8 @@ impl Run {
         OperationResult { outcome: proto::Outcome::Canceled, ..OperationResult::failed(message) }
     }
 
-    /// Returns the outputs, including the values of secret outputs. Calls the CLI only if at least one output is
-    /// secret.
+    /// Returns the outputs, including the values of secret outputs. The function calls the CLI only if at least one
+    /// output is secret.
     async fn reveal(&self, reported: &[Output]) -> Result<Vec<Output>, RevealError> {
         if !outputs::need_values(reported) {
             return Ok(outputs::combine(reported, &BTreeMap::new())?);

@@ -120,8 +120,8 @@ impl OperationResult {
         OperationResult { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }
     }
 
-    /// Converts this result into the format of the journal. Redacts and truncates the texts, but does not redact the
-    /// values of secret outputs.
+    /// Converts this result into the format of the journal. The conversion redacts and truncates the texts, but does
+    /// not redact the values of secret outputs.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
         let mut message = console::remove_request_ids(&self.message);
         let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();

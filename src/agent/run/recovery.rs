@@ -1,8 +1,8 @@
 //! Cleans up after interrupted runs:
-//! - Detects the pending creates of an interrupted run in the state. Removes the pending creates if a user confirms
-//!   that the resources do not exist.
+//! - Detects the pending creates of an interrupted run in the state, and removes them if a user confirms that the
+//!   resources do not exist.
 //! - Removes the lock of an interrupted run, or cancels its update in Pulumi Cloud, after all processes of the run have
-//!   exited. Keeps the lock during an interactive session in the pod.
+//!   exited. The lock remains during an interactive session in the pod.
 
 use std::fmt;
 use std::fs::File;

@@ -107,7 +107,7 @@ fn restore(cache: &DependencyCache, key: &str, places: &Places, staging: &Path) 
     restored
 }
 
-/// Copies the dependencies in the source to `snapshot`. Creates hard links for the files of packages: see [`carry`].
+/// Copies the dependencies in the source to `snapshot`. The files of packages are hard links: see [`carry`].
 fn copy(places: Places, snapshot: &Path) -> io::Result<Places> {
     std::fs::create_dir(snapshot)?;
     let trees = carry::existing_directories(&places.source, &places.trees);

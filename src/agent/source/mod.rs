@@ -165,7 +165,7 @@ impl Source {
     }
 
     /// Returns `true` if the source is already installed, `false` if the source is the candidate, and `None` otherwise.
-    /// Cancels a candidate that is a different source.
+    /// The function cancels a candidate that is a different source.
     async fn known(&self, desired: &Desired) -> Result<Option<bool>, Refusal> {
         let candidate = self.lock().candidate.clone();
         match candidate {

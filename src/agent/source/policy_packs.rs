@@ -54,8 +54,8 @@ struct Delivery {
     tree: PathBuf,
 }
 
-/// Ends the installation of a pack, even after a panic. If the pack is not installed, removes the pack from the state,
-/// and the controller sends the pack again.
+/// Ends the installation of a pack, even after a panic. If the pack is not installed, the agent removes the pack from
+/// the state, and the controller sends the pack again.
 struct End<'a> {
     source: &'a Source,
     name: &'a str,
@@ -156,8 +156,8 @@ impl Source {
         self.policy_packs().get(name).map(|pack| pack.candidate.is_none())
     }
 
-    /// Removes the packs that the workspace does not require. Removes no packs during an operation, because the
-    /// operation may use the packs.
+    /// Removes the packs that the workspace does not require. During an operation, the function removes no packs,
+    /// because the operation may use the packs.
     async fn remove_other_packs(&self, required: &BTreeSet<String>) -> Result<(), Refusal> {
         let others: Vec<(String, Option<Arc<Candidate>>)> = {
             let packs = self.policy_packs();
@@ -275,8 +275,8 @@ impl Source {
     }
 }
 
-/// Returns the policy packs that an earlier agent has installed since the last reboot of the node. Removes the
-/// directories of all other packs.
+/// Returns the policy packs that an earlier agent has installed since the last reboot of the node. The function removes
+/// the directories of all other packs.
 pub(super) fn recover(layout: &Layout, boot_id: &str) -> PolicyPacks {
     let mut packs = PolicyPacks::new();
     for entry in std::fs::read_dir(layout.policy_packs()).into_iter().flatten().flatten() {
@@ -328,7 +328,7 @@ fn directory_name(artifact: &proto::Artifact) -> String {
     hash.get(..32).unwrap_or_default().to_owned()
 }
 
-/// Moves an unpacked tree to the directory of its pack. Replaces the tree of a failed attempt.
+/// Moves an unpacked tree to the directory of its pack, and replaces the tree of a failed attempt.
 async fn move_tree(tree: PathBuf, place: PathBuf) -> Result<(), Refusal> {
     let moved = tokio::task::spawn_blocking(move || {
         durable::remove(&place)?;
@@ -340,8 +340,8 @@ async fn move_tree(tree: PathBuf, place: PathBuf) -> Result<(), Refusal> {
     moved.map_err(Refusal::system("failed to move the policy pack to its directory"))
 }
 
-/// Removes a directory in a blocking task, because the directory can contain many files. Only logs errors, because the
-/// agent no longer uses the directory.
+/// Removes a directory in a blocking task, because the directory can contain many files. The function only logs errors,
+/// because the agent no longer uses the directory.
 async fn remove(directory: PathBuf) {
     let removed = tokio::task::spawn_blocking(move || remove_blocking(&directory)).await;
     if let Err(error) = removed {

@@ -122,8 +122,8 @@ impl TryFrom<proto::SourceHeader> for Desired {
     }
 }
 
-/// Returns the limits in the header. Replaces a limit of 0 with the default limit, because earlier versions of the
-/// controller send 0.
+/// Returns the limits in the header. The function replaces a limit of 0 with the default limit, because earlier
+/// versions of the controller send 0.
 fn limits(header: &proto::SourceHeader) -> Limits {
     let or = |requested: u64, default: u64| if requested == 0 { default } else { requested };
     let default = Limits::default();
@@ -166,8 +166,8 @@ impl Candidate {
         (Candidate { desired, cancel: stop.child_token(), ended: CancellationToken::new(), progress }, answered)
     }
 
-    /// Records a long step as the progress of the candidate. Also replies to the caller, because the caller does not
-    /// wait for a long step.
+    /// Records a long step as the progress of the candidate. The function also replies to the caller, because the
+    /// caller does not wait for a long step.
     pub fn report(&self, doing: impl Into<String>) {
         let doing = doing.into();
         tracing::info!(digest = %self.desired.digest, doing, "installing the source");

@@ -76,7 +76,8 @@ impl Record {
 }
 
 /// Records that an unpacked tree will replace the source, and that the trial will move the directories `carried` from
-/// the previous source to the tree. Changes nothing else, so the current source is still valid after an error.
+/// the previous source to the tree. The function changes nothing else, so the current source is still valid after an
+/// error.
 pub(super) fn record_trial(
     layout: &Layout,
     before: Option<&CurrentSource>,
@@ -97,7 +98,7 @@ pub(super) fn install_tree(layout: &Layout, trial: &Trial, directory: &Directory
     link_project(layout, directory)
 }
 
-/// Makes the source of the trial the current source. Keeps the previous source until the next replacement.
+/// Makes the source of the trial the current source. The previous source is kept until the next replacement.
 pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> io::Result<()> {
     Record { current_source: Some(next.clone()), trial: None }.write(layout)?;
     keep_previous(layout, &layout.root().join(&trial.staged));
@@ -153,9 +154,9 @@ fn link_project(layout: &Layout, directory: &Directory) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-/// Keeps the replaced tree as the previous source until the next replacement. Moves the tree that was the previous
-/// source until now to `tree`, from where the caller removes this tree. Only logs errors, because an error does not
-/// affect the new source.
+/// Keeps the replaced tree as the previous source until the next replacement. The tree that was the previous source
+/// until now moves to `tree`, from where the caller removes this tree. The function only logs errors, because an error
+/// does not affect the new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
     if !tree.exists() {
         return;

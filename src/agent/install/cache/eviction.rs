@@ -33,8 +33,8 @@ struct CachedFile {
 
 impl DependencyCache {
     /// Removes the least recently used archives, and the least recently used files of Go's build cache, until both are
-    /// below their limits. Also removes entries with missing archives, and the temporary files and locks of killed
-    /// agents.
+    /// below their limits. The eviction also removes entries with missing archives, and the temporary files and locks
+    /// of killed agents.
     pub fn evict(&self) -> Result<(), CacheError> {
         let limit = self.limit();
         remove_all(surplus(list(&self.archives())?, limit, MAX_ARCHIVES))?;

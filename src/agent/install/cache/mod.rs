@@ -120,7 +120,8 @@ impl DependencyCache {
     /// Restores the dependencies of the entry `key`. `staging` is an empty directory in the file system of the source.
     /// Returns `false` if the cache does not contain the entry.
     ///
-    /// Moves the directories to their final paths only after the verification of all archives. Removes a damaged entry.
+    /// Moves the directories to their final paths only after the verification of all archives. The function removes a
+    /// damaged entry.
     pub fn restore(&self, key: &str, places: &Places, staging: &Path) -> Result<bool, CacheError> {
         let Some(entry) = self.entry(key)? else { return Ok(false) };
         let restored = self.restore_entry(&entry, places, staging);
@@ -242,8 +243,8 @@ impl DependencyCache {
         entry.map(Some)
     }
 
-    /// Removes an entry, so that the next installation stores it again. Also removes the archive of the entry if the
-    /// archive is damaged.
+    /// Removes an entry, so that the next installation stores it again. If the archive of the entry is damaged, the
+    /// function also removes the archive.
     fn remove_entry(&self, key: &str, error: &CacheError) {
         let archive = match error {
             CacheError::Digest { path, .. } | CacheError::Unpack { path, .. } => Some(path.clone()),
@@ -308,7 +309,7 @@ fn limits() -> Limits {
 }
 
 /// Sets the modification time of a file to now, because the eviction removes the files with the oldest modification
-/// times. Ignores errors, because the agent evicts no files from a read-only volume.
+/// times. The function ignores errors, because the agent evicts no files from a read-only volume.
 fn touch(file: &File) {
     let _ = file.set_modified(SystemTime::now());
 }

@@ -78,7 +78,7 @@ impl DependencyCache {
         Ok(())
     }
 
-    /// Returns whether the cache contains an entry and all its archives. Records the use of the archives.
+    /// Returns whether the cache contains an entry and all its archives, and records the use of the archives.
     fn is_complete(&self, key: &str) -> bool {
         let Ok(Some(entry)) = self.entry(key) else { return false };
         entry.parts.iter().all(|part| durable::open_file(&self.archive(&part.archive)).map(|file| touch(&file)).is_ok())
@@ -150,7 +150,7 @@ impl DependencyCache {
     }
 }
 
-/// Syncs a temporary file and renames it to its final path. Replaces an existing file.
+/// Syncs a temporary file, and renames it to its final path. An existing file is replaced.
 fn persist(temporary: NamedTempFile, path: &Path) -> Result<(), CacheError> {
     let file = temporary.as_file();
     let synced = file.set_permissions(Permissions::from_mode(FILE_MODE)).and_then(|()| file.sync_all());
@@ -160,8 +160,8 @@ fn persist(temporary: NamedTempFile, path: &Path) -> Result<(), CacheError> {
     durable::sync_directory(parent).map_err(failed("sync", parent))
 }
 
-/// Returns the names of the installed plugins. Skips a plugin with a `.partial` file, because the CLI has not installed
-/// this plugin completely.
+/// Returns the names of the installed plugins. The list omits a plugin with a `.partial` file, because the CLI has not
+/// installed this plugin completely.
 fn plugins(directory: &Path) -> Result<Vec<String>, CacheError> {
     if !directory.is_dir() {
         return Ok(Vec::new());
