@@ -111,8 +111,9 @@ impl CancelRequest {
         self.cancel(Cause::Requested, now, forced_at);
     }
 
-    /// Cancels the run gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled, keeps
-    /// the cause and the time of the graceful cancellation, and uses the earlier time of the forced cancellation.
+    /// Cancels the run gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled, the
+    /// function keeps the cause and the time of the graceful cancellation, and uses the earlier time of the forced
+    /// cancellation.
     pub fn cancel(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
         self.graceful_at.get_or_insert(now);

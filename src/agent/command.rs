@@ -120,7 +120,8 @@ impl Ended {
 }
 
 impl Call<'_> {
-    /// Runs the call until all its processes have exited. If the call exceeds `limit`, kills the processes.
+    /// Runs the call until all its processes have exited. If the call exceeds `limit`, the function kills the
+    /// processes.
     pub async fn run(&self) -> Result<Ended, CallError> {
         match tokio::time::timeout(self.limit, self.run_without_timeout()).await {
             Ok(ended) => ended,

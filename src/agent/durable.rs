@@ -42,8 +42,8 @@ pub fn open_file(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Syncs all files and directories of a tree to the disk. For a large tree, syncs the whole file system instead,
-/// because many syncs of single files take longer.
+/// Syncs all files and directories of a tree to the disk. For a large tree, the function syncs the whole file system
+/// instead, because many syncs of single files take longer.
 pub fn sync_tree(tree: &Path) -> io::Result<()> {
     let Some(paths) = paths_to_sync(tree)? else { return sync_filesystem(tree) };
     let share = paths.len().div_ceil(CONCURRENT_SYNCS).max(1);

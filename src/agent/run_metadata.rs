@@ -55,8 +55,8 @@ fn variables(source: &SourceMetadata) -> impl Iterator<Item = (&'static str, Str
     variables.into_iter().filter(|(_, value)| !value.is_empty())
 }
 
-/// Returns the requested tags in the order of their names. For a state backend other than Pulumi Cloud, returns no
-/// tags, because such a backend does not support tags in the configuration.
+/// Returns the requested tags in the order of their names. For a state backend other than Pulumi Cloud, the function
+/// returns no tags, because such a backend does not support tags in the configuration.
 pub fn stack_tags(
     layout: &Layout,
     environment: &Environment,

@@ -116,8 +116,8 @@ impl Transcript {
     }
 }
 
-/// Returns whether an operation of the engine changes a resource. For a refresh, returns whether the operation changes
-/// the state of the resource.
+/// Returns whether an operation of the engine changes a resource. For a refresh, the function returns whether the
+/// operation changes the state of the resource.
 fn is_change(step: &ResourceStep) -> bool {
     match step.operation.as_str() {
         "same" | "read" => false,

@@ -122,7 +122,7 @@ impl TlsAcceptor {
         })
     }
 
-    /// Returns the TLS configuration for the next client. If the files are invalid, returns the last valid
+    /// Returns the TLS configuration for the next client. If the files are invalid, the function returns the last valid
     /// configuration.
     async fn current(&self) -> Arc<ServerConfig> {
         let version = self.watch.version([self.directory.as_path()]);
@@ -173,7 +173,7 @@ impl TlsAcceptor {
         }
     }
 
-    /// Performs the handshake with a timeout. If the agent rejects the client, logs the reason.
+    /// Performs the handshake with a timeout. If the agent rejects the client, the agent logs the reason.
     async fn connection(&self, stream: TcpStream, peer: SocketAddr, greeted: &AtomicBool) -> Option<Connection> {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "TLS handshake timed out");
         let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(stream, greeted));
@@ -311,8 +311,8 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Closes a connection so that the client receives the alert with the reason. Before the close, reads the remaining
-/// bytes from the client. Otherwise, the operating system would reset the connection and discard the alert.
+/// Closes a connection so that the client receives the alert with the reason. Before the close, the agent reads the
+/// remaining bytes from the client. Otherwise, the operating system would reset the connection and discard the alert.
 async fn close_after_alert(mut stream: TcpStream) {
     let listening = async {
         stream.shutdown().await?;

@@ -210,7 +210,8 @@ async fn local_path_dependencies_are_reinstalled_despite_an_equal_lock_file() {
     }
 }
 
-/// Returns whether Python can create virtual environments. If Python cannot create them, reports the test as skipped.
+/// Returns whether Python can create virtual environments. If Python cannot create them, the function reports the test
+/// as skipped.
 fn has_venv(test: &str) -> bool {
     if !has_programs(test, &["python3"]) {
         return false;

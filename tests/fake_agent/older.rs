@@ -21,7 +21,7 @@ impl Older {
     }
 
     /// Returns the message without the fields that are missing in the older version. If the older version does not have
-    /// this type of message, returns an empty message.
+    /// this type of message, the function returns an empty message.
     pub(super) fn pass<M: Message + Default>(&self, name: &str, message: &M) -> anyhow::Result<M> {
         let Some(descriptor) = self.0.get_message_by_name(&format!("pulumi.controller.agent.v1.{name}")) else {
             return Ok(M::default());

@@ -59,7 +59,7 @@ impl Workspaces {
         *self.common.lock().unwrap_or_else(PoisonError::into_inner) = artifact;
     }
 
-    /// Calls a function with the workspace. If the UID of the pod has changed, resets the workspace first.
+    /// Calls a function with the workspace. If the UID of the pod has changed, the function resets the workspace first.
     pub(super) fn with<T>(&self, key: &Key, pod_uid: &str, act: impl FnOnce(&mut Workspace) -> T) -> T {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let workspace = all.entry(key.clone()).or_insert_with(|| {

@@ -33,7 +33,7 @@ pub struct Copying {
     pub selects: fn(&Path) -> bool,
 }
 
-/// Copies directories from one source to another. After an error, removes all copies.
+/// Copies directories from one source to another. After an error, the function removes all copies.
 pub fn copy_all(
     from: &Path,
     to: &Path,

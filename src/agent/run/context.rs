@@ -69,8 +69,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the message. If a timeout or the termination of the pod canceled the run, inserts this cause at the
-    /// beginning of the message.
+    /// Returns the message. If a timeout or the termination of the pod canceled the run, the function inserts this
+    /// cause at the beginning of the message.
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),

@@ -83,7 +83,7 @@ impl Run {
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
     }
 
-    /// If the stack name has no organization, adds the organization of the stack that manages the resources.
+    /// If the stack name has no organization, the run adds the organization of the stack that manages the resources.
     pub(super) fn with_organization(self) -> Self {
         let applied = self.parameters.applied();
         let completed = applied.and_then(|applied| self.with_qualified(|stack| stack.name_with_organization(&applied)));
@@ -169,8 +169,8 @@ impl Run {
     }
 
     /// Runs an attempt. If the lock of an interrupted run blocks the attempt, and all processes of the interrupted run
-    /// have exited, removes the lock and runs a second attempt. The function also runs a second attempt if the update
-    /// that blocked the first attempt has ended.
+    /// have exited, the function removes the lock and runs a second attempt. The function also runs a second attempt if
+    /// the update that blocked the first attempt has ended.
     async fn unlocked_attempt(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
         let first = self.attempt(kind).await?;
         if !first.is_locked_out() || self.is_cancelled() {
@@ -191,7 +191,8 @@ impl Run {
         Ok(Attempt { blocked_by: holder.and_then(Holder::into_update), ..first })
     }
 
-    /// Runs the checks before the operation. If the agent must not start the operation, returns its result.
+    /// Runs the checks before the operation. If the agent must not start the operation, the function returns its
+    /// result.
     async fn check(&self) -> Result<Option<OperationResult>, RunError> {
         if let Some(operation_result) = self.prepare_plan().await? {
             return Ok(Some(operation_result));
@@ -202,8 +203,9 @@ impl Run {
         self.check_drift().await
     }
 
-    /// Checks for drift if the run must fail on drift. If the resources have drifted from the state, returns the result
-    /// of the operation. The check does not change the state, so the next run detects the same drift.
+    /// Checks for drift if the run must fail on drift. If the resources have drifted from the state, the function
+    /// returns the result of the operation. The check does not change the state, so the next run detects the same
+    /// drift.
     async fn check_drift(&self) -> Result<Option<OperationResult>, RunError> {
         if !self.parameters.expects_no_drift() {
             return Ok(None);

@@ -29,7 +29,7 @@ const MAX_LISTED: usize = 5;
 
 impl Run {
     /// Writes the plan file for the CLI, and compares a destroy with its plan. If the agent must not start the
-    /// operation, returns its result.
+    /// operation, the function returns its result.
     pub(super) async fn prepare_plan(&self) -> Result<Option<OperationResult>, RunError> {
         let compressed = self.parameters.plan();
         if self.parameters.saves_cli_plan() {
@@ -47,8 +47,8 @@ impl Run {
         Ok(None)
     }
 
-    /// Previews the destroy. If the resources to delete differ from the planned resources, returns the result of the
-    /// operation.
+    /// Previews the destroy. If the resources to delete differ from the planned resources, the function returns the
+    /// result of the operation.
     async fn compare_deletions(&self, planned: &BTreeSet<String>) -> Result<Option<OperationResult>, RunError> {
         let attempt = self.unlocked_attempt(OperationKind::PreviewDestroy).await?;
         if attempt.is_stack_missing() {

@@ -22,7 +22,8 @@ use crate::pulumi::{active_update, arguments, state};
 use crate::rpc::proto::PendingCreates;
 
 impl Run {
-    /// Handles pending creates as requested. If the agent must not start the operation, returns its result.
+    /// Handles pending creates as requested. If the agent must not start the operation, the function returns its
+    /// result.
     pub(super) async fn settle_pending_creates(&self) -> Result<Option<OperationResult>, RunError> {
         let settled = match self.parameters.pending_creates {
             PendingCreates::Unspecified | PendingCreates::Keep => return Ok(None),

@@ -29,8 +29,8 @@ impl Run {
         }
     }
 
-    /// Creates the stack, unless another client has already created it. If the creation fails, returns the result of
-    /// the operation.
+    /// Creates the stack, unless another client has already created it. If the creation fails, the function returns the
+    /// result of the operation.
     pub(super) async fn init(&self) -> Result<Option<OperationResult>, RunError> {
         let ended = self.locking_call(arguments::stack_init(&self.stack, self.parameters.secrets_provider())).await;
         let ended = ended.map_err(|error| RunError::Call { action: "create the stack", error })?;
@@ -40,8 +40,8 @@ impl Run {
         Ok(Some(self.failed_call("failed to create the stack", &ended)))
     }
 
-    /// Encrypts the secret values of these keys. If the stack is missing, creates the stack first, because the
-    /// encryption requires the stack. If the encryption fails, returns the result of the operation.
+    /// Encrypts the secret values of these keys. If the stack is missing, the function creates the stack first, because
+    /// the encryption requires the stack. If the encryption fails, the function returns the result of the operation.
     pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<OperationResult>, RunError> {
         for entry in self.config.iter().filter(|entry| entry.is_secret && keys.contains(&entry.key)) {
             let mut ended = self.encrypting_call(entry).await?;

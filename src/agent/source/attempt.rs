@@ -163,8 +163,8 @@ impl Source {
     async fn attempt(&self, candidate: &Candidate, delivery: &Delivery, failures: u32) -> Result<(), AttemptError> {
         self.wait_for_sessions(candidate, &candidate.cancel).await?;
         let before = self.lock().current_source.clone();
-        // After a failed attempt, uses no copies of the previous dependencies. A program can damage its dependencies,
-        // and their copies can then be the cause of the failure.
+        // After a failed attempt, the agent uses no copies of the previous dependencies. A program can damage its
+        // dependencies, and their copies can then be the cause of the failure.
         let copies = failures == 0;
         let carried = self.carry(candidate, delivery, before.as_ref(), copies).await?;
         self.settings.keep(before.as_ref());
@@ -215,10 +215,11 @@ impl Source {
     }
 
     /// Prepares the dependencies of a new source:
-    /// - If the new source can use the previous dependencies unchanged, returns the directories to move.
-    /// - If `copies` is true and the cache contains the dependencies, restores them, and returns an empty list.
-    /// - Otherwise, returns `None`, and the agent must install the dependencies. If `copies` is true, the new source
-    ///   can contain copies of the previous dependencies, which accelerate the installation.
+    /// - If the new source can use the previous dependencies unchanged, the function returns the directories to move.
+    /// - If `copies` is true and the cache contains the dependencies, the function restores them, and returns an empty
+    ///   list.
+    /// - Otherwise, the function returns `None`, and the agent must install the dependencies. If `copies` is true, the
+    ///   new source can contain copies of the previous dependencies, which accelerate the installation.
     async fn carry(
         &self,
         candidate: &Candidate,

@@ -254,9 +254,9 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     })
 }
 
-/// If the agent of the previous pod has synced the source on a persistent volume, records that the source belongs to
-/// the current boot of the node. Returns `None` if the record cannot be written: with the old record, the next agent
-/// would use a damaged source after a power loss.
+/// If the agent of the previous pod has synced the source on a persistent volume, the function records that the source
+/// belongs to the current boot of the node. Returns `None` if the record cannot be written: with the old record, the
+/// next agent would use a damaged source after a power loss.
 fn adopt_synced(layout: &Layout, current_source: CurrentSource, boot_id: &str) -> Option<CurrentSource> {
     if !current_source.is_synced {
         return Some(current_source);

@@ -9,7 +9,7 @@ struct Place {
 }
 
 impl Place {
-    /// Creates a share volume with an unpacked tree. If `first` is false, also installs another source.
+    /// Creates a share volume with an unpacked tree. If `first` is false, the function also installs another source.
     fn new(first: bool) -> (Self, Option<CurrentSource>) {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path());
