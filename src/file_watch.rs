@@ -108,8 +108,8 @@ impl<V: Clone> Cached<V> {
         cached.as_ref().filter(is_current).map(|entry| entry.value.clone())
     }
 
-    /// Caches a value, unless `version` is `None`. `version` must be the result of [`FileWatch::version`] before the
-    /// caller read the files.
+    /// Caches a value, unless `version` is `None`. The caller must get `version` from [`FileWatch::version`] before it
+    /// reads the files.
     pub fn keep(&self, version: Option<Version>, value: V) {
         let entry = version.map(|version| Entry { version, since: Instant::now(), value });
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = entry;

@@ -308,8 +308,8 @@ fn limits() -> Limits {
     Limits { unpacked_bytes: 16 * default.unpacked_bytes, entries: 5 * default.entries, ratio: 1_100, ..default }
 }
 
-/// Sets the modification time of a file to now, because the eviction removes the files with the oldest modification
-/// times. The function ignores errors, because the agent evicts no files from a read-only volume.
+/// Sets the modification time of a file to the current time, because the eviction removes the files with the oldest
+/// modification times. The function ignores errors, because the agent evicts no files from a read-only volume.
 fn touch(file: &File) {
     let _ = file.set_modified(SystemTime::now());
 }
