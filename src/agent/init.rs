@@ -1,7 +1,7 @@
 //! The `init` process is the first process of the container. The process starts the agent as its child, reaps orphaned
-//! processes, forwards signals, continues the agent if another process stops it, and exits with the exit code of the
-//! agent. The agent cannot reap orphaned processes itself, because `waitpid(-1)` would consume the exit codes of its
-//! children.
+//! processes and forwards signals. If another process stops the agent, the `init` process continues the agent. When the
+//! agent exits, the `init` process exits with the same exit code. The agent cannot reap orphaned processes itself,
+//! because `waitpid(-1)` would consume the exit codes of its children.
 
 use std::ffi::OsString;
 use std::io;

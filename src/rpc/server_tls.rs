@@ -258,8 +258,8 @@ impl Incoming {
         self.handshakes.push(Abortable::new(connection.boxed(), registration));
     }
 
-    /// Drops a client if the maximum number of handshakes is in progress: the client that has been silent for the
-    /// longest time or, if no client is silent, the oldest client.
+    /// If the maximum number of handshakes is in progress, drops the client that has been silent for the longest time.
+    /// If no client is silent, the function drops the oldest client.
     fn evict_if_full(&mut self) {
         if self.clients.len() < MAX_HANDSHAKES {
             return;

@@ -104,10 +104,10 @@ fn copy(from: &Path, to: &Path, copying: Copying, is_stopped: &impl Fn() -> bool
 ///
 /// If an installation fails, the agent restores the previous source. A hard link to a file of the previous source is
 /// therefore safe only if no program changes the file in place. Package managers and Python replace the files of
-/// packages instead of changing them in place, so pnpm and uv can install packages as hard links to files in their
-/// caches. Package managers and Python change other files in place, for example `node_modules/.package-lock.json`,
-/// `venv/pyvenv.cfg` and `venv/bin/activate`. In addition, scripts of a project, for example patch-package, can change
-/// the files of packages in place.
+/// packages instead of changing them in place. For this reason, pnpm and uv can install packages as hard links to files
+/// in their caches. Package managers and Python change other files in place, for example
+/// `node_modules/.package-lock.json`, `venv/pyvenv.cfg` and `venv/bin/activate`. In addition, scripts of a project, for
+/// example patch-package, can change the files of packages in place.
 fn is_package_file(path: &Path) -> bool {
     let mut components = path.components().map(|component| component.as_os_str().to_string_lossy());
     let (Some(first), Some(_)) = (components.next(), components.next()) else { return false };

@@ -168,9 +168,9 @@ impl Run {
         }
     }
 
-    /// Runs an attempt. If the lock of an interrupted run blocks the attempt, and all processes of the interrupted run
-    /// have exited, the function removes the lock and runs a second attempt. The function also runs a second attempt if
-    /// the update that blocked the first attempt has ended.
+    /// Runs an attempt. If an interrupted run holds the lock and its processes have exited, the function removes the
+    /// lock and runs a second attempt. The function also runs a second attempt if the update that blocked the first
+    /// attempt has ended.
     async fn unlocked_attempt(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
         let first = self.attempt(kind).await?;
         if !first.is_locked_out() || self.is_cancelled() {
