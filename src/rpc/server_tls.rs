@@ -258,7 +258,7 @@ impl Incoming {
         self.handshakes.push(Abortable::new(connection.boxed(), registration));
     }
 
-    /// If the maximum number of handshakes is in progress, drops the client that has been silent for the longest time.
+    /// Drops the client that has been silent for the longest time if the maximum number of handshakes is in progress.
     /// If no client is silent, the function drops the oldest client.
     fn evict_if_full(&mut self) {
         if self.clients.len() < MAX_HANDSHAKES {
