@@ -1,12 +1,13 @@
-//! Size limits of the custom resources. The API server enforces them with the schemas. The controller also applies them
-//! to the objects that it writes.
+//! Size limits of the custom resources. The schemas contain the limits, and the API server enforces them. The
+//! controller also applies the limits to the objects that it writes.
 //!
 //! The limits allow all objects that the controller generates, and prevent a single object from exhausting the
 //! resources of the controller.
 
 /// Maximum number of references in one list, such as the references to Stacks, Secrets, ConfigMaps or ESC environments.
 pub const REFERENCES: u32 = 100;
-/// Maximum number of patterns in one list. Each pattern is matched against all changed resources of a run.
+/// Maximum number of patterns in one list. The limit is low, because the controller matches each pattern against all
+/// changed resources of a run.
 pub const PATTERNS: u32 = 20;
 /// Maximum number of values in one map or list, such as configuration, environment variables or targets.
 pub const ENTRIES: u32 = 1000;
@@ -15,8 +16,8 @@ pub const PROGRAM_ENTRIES: u32 = 5000;
 /// Maximum number of environment variables of a Workspace: [`ENTRIES`] from its Stack, [`ENTRIES`] from
 /// `workspaceTemplate`, and a reserve for variables that the controller adds.
 pub const WORKSPACE_ENV: u32 = 2 * ENTRIES + REFERENCES;
-/// Maximum number of `envFrom` entries of a Workspace: twice the maximum number that the fields of its Stack can
-/// generate, because `workspaceTemplate` can add entries.
+/// Maximum number of `envFrom` entries of a Workspace: 2 × [`REFERENCES`] from its Stack, and the same number from
+/// `workspaceTemplate`.
 pub const WORKSPACE_ENV_FROM: u32 = 4 * REFERENCES;
 /// Maximum number of configuration values of a Pulumi stack in a Workspace: [`ENTRIES`] for each of the four maps of
 /// its Stack and for the list in `workspaceTemplate`.
@@ -26,23 +27,23 @@ pub const WORKSPACE_CONFIG: u32 = 5 * ENTRIES;
 pub const WORKSPACE_ENVIRONMENTS: u32 = 2 * REFERENCES;
 /// Maximum number of Secrets and ConfigMaps that a Workspace references.
 pub const REFERENCED_OBJECTS: u32 = WORKSPACE_ENV + WORKSPACE_ENV_FROM + WORKSPACE_CONFIG;
-/// Maximum number of mounted Secrets and ConfigMaps whose hashes are in a status.
+/// Maximum number of hashes of mounted Secrets and ConfigMaps in a status.
 pub const MOUNTED_INPUTS: u32 = ENTRIES;
 /// Maximum number of conditions of an object.
 pub const CONDITIONS: u32 = 16;
-/// Maximum number of types of operations, such as `create`, in the summary of the changes that a run has made.
+/// Maximum number of operation types, such as `create`, in the change summary of a run.
 pub const OPERATIONS: u32 = 64;
 /// Maximum number of pending creates in the status of an Update.
 pub const PENDING_CREATES: u32 = 100;
 /// Maximum number of changed resources of a preview in a status.
 pub const PLANNED_RESOURCES: u32 = 200;
-/// Maximum number of properties of a changed resource in a status.
+/// Maximum number of changed properties of a resource in a status.
 pub const PLANNED_PROPERTIES: u32 = 20;
 /// Maximum number of policy packs of a Stack, and of the policy packs that the controller adds to all Stacks.
 pub const POLICY_PACKS: u32 = 10;
 /// Maximum number of policy packs of a Workspace.
 pub const WORKSPACE_POLICY_PACKS: u32 = 2 * POLICY_PACKS;
-/// Maximum number of objects with the outputs of a Stack.
+/// Maximum number of objects to which the controller writes the outputs of a Stack.
 pub const OUTPUT_OBJECTS: u32 = 10;
 /// Maximum number of policy violations in a status.
 pub const POLICY_VIOLATIONS: u32 = 20;

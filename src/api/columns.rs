@@ -1,4 +1,4 @@
-//! Shortens values for the columns of `kubectl get`, so that a row normally has fewer than 160 characters.
+//! Shortens the values in the columns of `kubectl get`. A row normally has fewer than 160 characters.
 
 /// Maximum length of the column `Status`, in characters.
 pub const MAX_STATUS: usize = 56;
@@ -7,15 +7,15 @@ pub const MAX_STATUS: usize = 56;
 pub const MAX_PROGRESS: usize = 69;
 /// Maximum length of the column `Revision`, in characters.
 const MAX_REVISION: usize = 24;
-/// Number of characters that a shortened revision keeps from the end of the revision: `@sha1:` and a short digest.
+/// Number of characters at the end of a revision that remain in the shortened revision: `@sha1:` and a short digest.
 const REVISION_END: usize = 14;
 const ELLIPSIS: &str = "...";
 /// Number of digits of a shortened digest or commit hash.
 const SHORT_DIGEST: usize = 8;
-/// Minimum number of consecutive hexadecimal digits that count as a digest.
+/// Minimum number of consecutive hexadecimal digits in a digest. Shorter sequences stay unchanged.
 const MIN_DIGEST: usize = 40;
 
-/// Returns the first line of `text` with short digests, truncated to `max_length` characters.
+/// Returns the first line of `text` with shortened digests, truncated to `max_length` characters.
 pub fn text(text: &str, max_length: usize) -> String {
     let short = with_short_digests(text.lines().next().unwrap_or_default());
     match short.chars().count() > max_length {

@@ -8,17 +8,20 @@ use crate::api::columns;
 pub const READY: &str = "Ready";
 pub const RECONCILING: &str = "Reconciling";
 pub const STALLED: &str = "Stalled";
-/// Condition of a Stack with `spec.drift`: whether the last drift check found drift.
+/// Condition that reports whether the last drift check of a Stack found drift. Only a Stack with `spec.drift` has this
+/// condition.
 pub const DRIFTED: &str = "Drifted";
-/// Condition of a Stack with `spec.ttl` or `spec.expiresAt`: whether the Stack expires within an hour, or has expired.
+/// Condition that reports whether a Stack has expired or expires within an hour. Only a Stack with `spec.ttl` or
+/// `spec.expiresAt` has this condition.
 pub const EXPIRING: &str = "Expiring";
-/// Condition of a Stack with `spec.writeOutputsTo`: whether the outputs of the last successful update were written.
+/// Condition that reports whether the controller has written the outputs of the last successful update. Only a Stack
+/// with `spec.writeOutputsTo` has this condition.
 pub const OUTPUTS_WRITTEN: &str = "OutputsWritten";
 pub const PROGRESSING: &str = "Progressing";
 pub const FAILED: &str = "Failed";
 pub const COMPLETE: &str = "Complete";
 
-/// Reasons of the conditions of a Stack. They are the reasons of the Pulumi Kubernetes Operator v2, with additions.
+/// Reasons of the conditions of a Stack. The reasons include all reasons of the Pulumi Kubernetes Operator v2.
 pub mod stack_reason {
     pub const PROCESSING_COMPLETED: &str = "ProcessingCompleted";
     pub const NOT_READY_IN_PROGRESS: &str = "NotReadyInProgress";
@@ -51,10 +54,10 @@ pub mod stack_reason {
     pub const PAUSED: &str = "Paused";
     /// A run is due, but no window is open, or a freeze prevents the run.
     pub const OUTSIDE_SCHEDULE: &str = "OutsideSchedule";
-    /// A run is due, but the last runs started because of changed Secrets or ConfigMaps, which the outputs of this Stack may
-    /// have caused.
+    /// A run is due, but changed Secrets or ConfigMaps started the last runs, and the outputs of this Stack may have
+    /// caused these changes.
     pub const INPUTS_CHANGE_OFTEN: &str = "InputsChangeOften";
-    /// Too many Stacks were deleted in a short time. The destroy of this Stack requires a confirmation by a user.
+    /// Users deleted too many Stacks in a short time, so the destroy of this Stack requires a confirmation.
     pub const DESTROY_UNCONFIRMED: &str = "DestroyUnconfirmed";
     /// A user canceled the run. The controller does not retry the run.
     pub const CANCELED: &str = "Canceled";
@@ -62,11 +65,11 @@ pub mod stack_reason {
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
 }
 
-/// Reasons of the condition `Drifted` of a Stack, and of the event about drift.
+/// Reasons of the condition `Drifted` of a Stack and of the events about drift.
 pub mod drift_reason {
     pub const DRIFT_DETECTED: &str = "DriftDetected";
     pub const NO_DRIFT: &str = "NoDrift";
-    /// A run with a refresh has succeeded since the drift check.
+    /// A run with a refresh has succeeded after the drift check.
     pub const CORRECTED: &str = "Corrected";
     /// The last drift check failed.
     pub const CHECK_FAILED: &str = "CheckFailed";
@@ -79,7 +82,7 @@ pub mod expiry_reason {
     pub const EXPIRED: &str = "Expired";
 }
 
-/// Reasons of the condition `OutputsWritten` of a Stack, and of the event about a failure.
+/// Reasons of the condition `OutputsWritten` of a Stack, and of the events about failed writes.
 pub mod outputs_reason {
     pub const OUTPUTS_WRITTEN: &str = "OutputsWritten";
     pub const OUTPUTS_NOT_WRITTEN: &str = "OutputsNotWritten";
@@ -91,7 +94,7 @@ pub mod program_reason {
     pub const SPEC_INVALID: &str = "SpecInvalid";
 }
 
-/// Reasons of the conditions and events of a StackReceiver. They are the reasons of the Flux Receiver, with additions.
+/// Reasons of the conditions and events of a StackReceiver. The reasons include the reasons of the Flux Receiver.
 pub mod receiver_reason {
     pub const SUCCEEDED: &str = "Succeeded";
     pub const FAILED: &str = "Failed";
@@ -99,7 +102,7 @@ pub mod receiver_reason {
     pub const PROGRESSING_WITH_RETRY: &str = "ProgressingWithRetry";
     /// A request failed authentication or exceeded the rate limit.
     pub const VALIDATION_FAILED: &str = "ValidationFailed";
-    /// The controller does not serve webhooks.
+    /// The controller does not run the webhook server.
     pub const NOT_SERVED: &str = "NotServed";
 }
 
@@ -125,7 +128,7 @@ pub mod workspace_reason {
     pub const DELETING: &str = "Deleting";
     /// The Workspace is idle and has no pod. The status of `Ready` is `True`.
     pub const SLEEPING: &str = "Sleeping";
-    /// The Workspace was asleep, and its pod is being created.
+    /// The Workspace wakes up: the controller creates the pod of the Workspace.
     pub const WAKING: &str = "Waking";
 }
 
@@ -148,14 +151,14 @@ pub mod update_reason {
     pub const UPDATE_FAILED: &str = "UpdateFailed";
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
-    /// The state backend is unavailable or limits the rate of requests. The run did not start.
+    /// The state backend is unavailable or has rejected requests because of a rate limit. The run did not start.
     pub const BACKEND_UNAVAILABLE: &str = "BackendUnavailable";
     pub const CANCELED: &str = "Canceled";
     /// The run was interrupted, or its pod ended. The program and its configuration did not cause the failure.
     pub const ABORTED: &str = "Aborted";
     /// The Pulumi state contains resources that an interrupted run was creating. The run did not start.
     pub const PENDING_CREATES: &str = "PendingCreates";
-    /// The backend does not contain the Pulumi stack to destroy. No resource was destroyed.
+    /// The backend does not contain the Pulumi stack to destroy. The run destroyed no resources.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
     /// The run deviated from its approved plan, or the plan is not available. The run may have made changes that are part
     /// of the plan.
@@ -181,7 +184,7 @@ pub mod update_reason {
 pub const WAITING_FOR_SLOT: &str = "waiting for a run slot: ";
 /// Start of the message of a run that waits for its concurrency group.
 pub const WAITING_FOR_GROUP: &str = "waiting for concurrency group ";
-/// Part of the message of a plan that requires an approval, before the reason why an existing approval does not count.
+/// Text before the reason why an existing approval is not valid, in the message about a plan that requires an approval.
 pub const APPROVAL_DOES_NOT_COUNT: &str = "an approval does not count: ";
 
 /// Maximum length of a condition message that the API server accepts, in bytes.
@@ -214,8 +217,8 @@ impl Status {
     }
 }
 
-/// Adds or replaces a condition. The transition time changes only with the status, as the Kubernetes API conventions
-/// require.
+/// Adds or replaces a condition. The transition time changes only if the status changes, as the Kubernetes API
+/// conventions require.
 pub fn set(conditions: &mut Vec<Condition>, update: &ConditionUpdate<'_>, generation: i64, now: Timestamp) {
     let message = shorten(update.message, MAX_MESSAGE);
     let status = update.status.as_str();
@@ -238,7 +241,7 @@ pub fn set(conditions: &mut Vec<Condition>, update: &ConditionUpdate<'_>, genera
     }
 }
 
-/// Formats a time for messages, in UTC and in seconds.
+/// Formats a time for messages, in UTC and rounded down to seconds.
 pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

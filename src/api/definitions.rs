@@ -12,8 +12,8 @@ use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::{Approval, Program, Stack, StackReceiver};
 use crate::api::template_schema;
 
-/// Returns all CustomResourceDefinitions as they are installed in a cluster. The fields of templates are not part of the
-/// derived schemas, because the derive macro transforms deeply nested schemas too slowly.
+/// Returns the CustomResourceDefinitions for the installation in a cluster. This function adds the fields of templates
+/// to the derived schemas, because the derive macro is too slow for deeply nested schemas.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     let (mut stack, mut workspace, mut update) = (Stack::crd(), Workspace::crd(), Update::crd());
     if let (Some(stack), Some(workspace), Some(update)) = (spec(&mut stack), spec(&mut workspace), spec(&mut update)) {
@@ -23,7 +23,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     [stack, Program::crd(), StackReceiver::crd(), Approval::crd(), workspace, update].into_iter().map(finish).collect()
 }
 
-/// Returns the schema of the spec in the generated version.
+/// Returns the schema of the spec in the version that the derive macro generates.
 fn spec(crd: &mut CustomResourceDefinition) -> Option<&mut JSONSchemaProps> {
     let schema = crd.spec.versions.first_mut()?.schema.as_mut()?;
     schema.open_api_v3_schema.as_mut()?.properties.as_mut()?.get_mut("spec")
@@ -41,7 +41,7 @@ pub fn api_versions() -> BTreeSet<(String, String)> {
 /// `observedGeneration: -1`. Without this default, tools that wait for readiness report a new object as ready before its
 /// first reconciliation.
 fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
-    // Prevents Flux from replacing `${...}` in descriptions with variables.
+    // This annotation prevents Flux from replacing `${...}` in descriptions with the values of variables.
     crd.metadata
         .annotations
         .get_or_insert_default()
@@ -56,8 +56,9 @@ fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd
 }
 
-/// Serves Stacks as `v1alpha1` in addition to `v1`. Both versions have the same fields, so Stacks need no conversion. Two
-/// complete schemas would exceed the maximum size of a definition for `kubectl apply`.
+/// Serves Stacks as `v1alpha1` in addition to `v1`. Both versions have the same fields, so Stacks need no conversion.
+/// The schema of `v1alpha1` is shortened, because two complete schemas would exceed the maximum size of a
+/// CustomResourceDefinition for `kubectl apply`.
 fn serve_older_version(crd: &mut CustomResourceDefinition) {
     if crd.spec.group != Stack::group(&()) || crd.spec.names.kind != Stack::kind(&()) {
         return;

@@ -8,19 +8,20 @@ use sha2::{Digest as _, Sha256};
 /// Field manager of all objects that the controller writes.
 pub const FIELD_MANAGER: &str = "pulumi-controller";
 
-/// Field manager of the Pulumi Kubernetes Operator v2. The operator also uses this name followed by a slash and a
-/// suffix.
+/// Field manager of the Pulumi Kubernetes Operator v2. The operator also uses field managers that consist of this name,
+/// a slash and a suffix.
 pub const OPERATOR_FIELD_MANAGER: &str = "pulumi-kubernetes-operator";
 
 /// Finalizer of a Stack. The Pulumi Kubernetes Operator uses the same name.
 pub const STACK_FINALIZER: &str = "finalizer.stack.pulumi.com";
-/// Finalizer of an Update. The controller removes it after the run has ended and the metadata of the run has been
-/// removed from the pod.
+/// Finalizer of an Update. The controller removes the finalizer when the run has ended and the pod no longer contains
+/// the metadata of the run.
 pub const UPDATE_FINALIZER: &str = "finalizer.update.auto.pulumi.com";
-/// Finalizer of a Workspace. The controller removes it after it has deleted the objects of the Workspace in order.
+/// Finalizer of a Workspace. The controller removes the finalizer after it has deleted the objects of the Workspace in
+/// the required order.
 pub const WORKSPACE_FINALIZER: &str = "finalizer.workspace.auto.pulumi.com";
-/// Finalizer of a workspace pod with an open run. It keeps a force-deleted pod in the API, so that the controller can
-/// read the status of the pod and the StatefulSet does not replace the pod.
+/// Finalizer of a workspace pod with an open run. The finalizer keeps a force-deleted pod in the API: the controller
+/// can still read the status of the pod, and the StatefulSet does not replace the pod.
 pub const RUN_FINALIZER: &str = "auto.pulumi.com/run";
 
 /// Label of all objects of a Stack. The value is `stack`.
@@ -33,7 +34,8 @@ pub const LABEL_SHARD: &str = "sharding.fluxcd.io/key";
 pub const LABEL_COMPONENT: &str = "auto.pulumi.com/component";
 /// Label with the name of the Workspace.
 pub const LABEL_WORKSPACE_NAME: &str = "auto.pulumi.com/workspace-name";
-/// Label of a pod of a pool. The value is the key of the pool. A pod that a Workspace has taken keeps the label.
+/// Label of a pod of a pool. The value is the key of the pool. The pod keeps the label when a Workspace takes the pod
+/// from the pool.
 pub const LABEL_POOL: &str = "auto.pulumi.com/pool";
 /// Label of a workspace pod with an open run. The PodDisruptionBudget of the Workspace selects this label.
 pub const LABEL_RUN: &str = "auto.pulumi.com/run";
@@ -49,22 +51,22 @@ pub const CONTROLLER_SELECTOR: &str = "app.kubernetes.io/component=pulumi-contro
 pub const ANNOTATION_RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
 /// Flux annotation. A new value requests a reconciliation. On a Stack, a new value also requests a run.
 pub const ANNOTATION_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
-/// Flux annotation that forces a run regardless of the result of the last run. Its value must equal the value of
+/// Flux annotation that forces a run regardless of the result of the last run. The value must be equal to the value of
 /// `requestedAt`.
 pub const ANNOTATION_FORCE_AT: &str = "reconcile.fluxcd.io/forceAt";
-/// Flux annotation that resets the failure count. Its value must equal the value of `requestedAt`.
+/// Flux annotation that resets the failure count. The value must be equal to the value of `requestedAt`.
 pub const ANNOTATION_RESET_AT: &str = "reconcile.fluxcd.io/resetAt";
-/// Annotation of a Stack that requests a run with a refresh of the state. Its value must equal the value of
+/// Annotation of a Stack that requests a run with a refresh of the state. The value must be equal to the value of
 /// `requestedAt`.
 pub const ANNOTATION_REFRESH: &str = "pulumi.com/refresh";
 /// Annotation with which a user resolves a run that requires a decision. The value is `<update>=retry|clear|abandon`.
 /// The user sets the annotation on a Stack, or on an Update that a user created.
 pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
-/// Annotation that cancels a run. On a Stack, the name of an Update cancels the run of this Update, and any other new
-/// value cancels the open run. On an Update, any value cancels its run.
+/// Annotation that cancels a run. On an Update, any value cancels the run of the Update. On a Stack, the name of an
+/// Update cancels the run of that Update, and any other new value cancels the open run.
 pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
-/// Annotation of a Stack that confirms the destroy of its resources. The value `true` permits the destroy although the limit
-/// of `--max-destroys` is exceeded.
+/// Annotation of a Stack that confirms the destroy of its resources. The value `true` permits the destroy even if the
+/// number of destroys exceeds `--max-destroys`.
 pub const ANNOTATION_CONFIRM_DESTROY: &str = "pulumi.com/confirm-destroy";
 /// Annotation of a namespace that prevents the start of runs. The value is the reason. An empty value and `false` have no
 /// effect.
@@ -72,37 +74,37 @@ pub const ANNOTATION_PAUSE: &str = "pulumi.com/pause";
 /// Annotation of a namespace with windows and freezes for the runs of all its Stacks, with the structure of
 /// `spec.schedule` of a Stack, in YAML or JSON.
 pub const ANNOTATION_SCHEDULE: &str = "pulumi.com/schedule";
-/// Annotation of a namespace with the maximum number of its concurrent runs. It replaces the flag
+/// Annotation of a namespace with the maximum number of its concurrent runs. The annotation overrides the flag
 /// `--max-concurrent-runs-per-namespace` for this namespace.
 pub const ANNOTATION_MAX_CONCURRENT_RUNS: &str = "pulumi.com/max-concurrent-runs";
-/// Annotation of a namespace with its weight in the distribution of run slots.
+/// Annotation of a namespace with the weight of the namespace in the distribution of run slots.
 pub const ANNOTATION_RUN_WEIGHT: &str = "pulumi.com/run-weight";
 /// Annotation of a namespace with the names of the concurrency groups that it shares with other namespaces, separated by
 /// commas.
 pub const ANNOTATION_CONCURRENCY_GROUPS: &str = "pulumi.com/concurrency-groups";
-/// Annotation of a namespace with the number of idle pods that each of its pools keeps for Workspaces that are asleep. The
-/// flag `--max-idle-pods` limits the number.
+/// Annotation of a namespace with the number of idle pods that each pool of the namespace keeps for sleeping
+/// Workspaces. The flag `--max-idle-pods` limits the number.
 pub const ANNOTATION_IDLE_PODS: &str = "pulumi.com/idle-pods";
 /// Annotation of an Update with the reason why the controller deletes the Update before its run starts.
 pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
 /// Annotation of a workspace pod with an open run. The value is the UID of the Update.
 pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
-/// Annotation with the hash of the inputs of a workspace pod. A pod is outdated if its hash differs from the current
-/// hash.
+/// Annotation with the hash of the inputs of a workspace pod. The pod is outdated if the value differs from the hash of
+/// the current inputs.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
 /// Annotation of a workspace pod. A change to the annotation makes the kubelet update the mounted Secrets and
 /// ConfigMaps. The value is the time of the last such change.
 pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
 /// Annotation of an Update with the time at which the controller requested the cancellation of the run from the agent.
 pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";
-/// Annotation of a Workspace and of an Update with the times of the phases before the run and the push of the run, as JSON.
-/// The controller sets it only while it exports traces.
+/// Annotation of a Workspace and of an Update with the phase times and the push of a run, as JSON. The controller sets
+/// the annotation only if it exports traces.
 pub const ANNOTATION_PHASE_TIMES: &str = "auto.pulumi.com/phase-times";
 /// Annotation of a Secret with outputs. The value is a JSON list of the keys whose outputs are secret.
 pub const ANNOTATION_SECRETS: &str = "pulumi.com/secrets";
-/// Annotation of a workspace pod with an open run. It prevents the cluster autoscaler from evicting the pod.
+/// Annotation that prevents the cluster autoscaler from evicting a workspace pod with an open run.
 pub const ANNOTATION_SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
-/// Annotation of a workspace pod with an open run. It prevents Karpenter from disrupting the pod.
+/// Annotation that prevents Karpenter from disrupting a workspace pod with an open run.
 pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 
 /// Taint with which an administrator confirms that no process runs on the node.
@@ -120,25 +122,26 @@ pub const PULUMI_CONTAINER: &str = "pulumi";
 pub const SHARE_VOLUME: &str = "share";
 /// Mount path of the share volume.
 pub const SHARE_DIRECTORY: &str = "/share";
-/// Mount path of the volume with the cache of dependencies, which the pods of a namespace share.
+/// Mount path of the volume with the dependency cache, which the pods of a namespace share.
 pub const CACHE_DIRECTORY: &str = "/var/cache/pulumi-controller";
-/// Environment variable with the maximum size of the archives in the cache of dependencies, in bytes.
+/// Environment variable with the maximum size of all archives in the dependency cache, in bytes.
 pub const CACHE_SIZE_VARIABLE: &str = "DEPENDENCY_CACHE_MAX_SIZE";
 /// Default of [`CACHE_SIZE_VARIABLE`]: 10 GiB.
 pub const CACHE_SIZE: u64 = 10 * 1024 * 1024 * 1024;
 /// Environment variable with the path of the file to which init containers write environment variables for the CLI. The
 /// Pulumi Kubernetes Operator uses the same name.
 pub const ENV_FILE_VARIABLE: &str = "PULUMI_ENV";
-/// Name of the file in the share volume to which [`ENV_FILE_VARIABLE`] refers.
+/// Name of the file in the share volume that the path in [`ENV_FILE_VARIABLE`] refers to.
 pub const ENV_FILE: &str = ".env";
 /// Mount path of the certificate, the key and the CA bundle of the agent.
 pub const TLS_DIRECTORY: &str = "/var/run/pulumi-controller/tls";
-/// Directory with one mount for each Secret to which the environment or the configuration refers.
+/// Directory with one mount for each Secret that the environment or the configuration references.
 pub const SECRETS_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/secrets";
-/// Directory with one mount for each ConfigMap to which the environment or the configuration refers.
+/// Directory with one mount for each ConfigMap that the environment or the configuration references.
 pub const CONFIG_MAPS_DIRECTORY: &str = "/var/run/configmaps/stacks.pulumi.com/configmaps";
-/// Mount path of the ServiceAccount token for Pulumi Cloud, and the name of its file.
+/// Mount path of the volume with the ServiceAccount token for Pulumi Cloud.
 pub const OIDC_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/oidc";
+/// Name of the file with the ServiceAccount token for Pulumi Cloud.
 pub const OIDC_FILE: &str = "token";
 /// Mount path of the Secret with the default access token for Pulumi Cloud.
 pub const ACCESS_TOKEN_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/access-token";
@@ -155,7 +158,7 @@ pub fn workspace_pod(workspace: &str) -> String {
     format!("{workspace}-workspace-0")
 }
 
-/// Start of the names of all pods of pools.
+/// Prefix of the name of each pod that a pool creates.
 pub const POOL_POD_PREFIX: &str = "pulumi-pool-";
 
 /// Returns the name of the Secret with the server certificate of the agent in a pod of a pool.
@@ -196,7 +199,7 @@ pub fn plan_secret(update: &str) -> String {
 
 /// Number of hexadecimal digits at the end of the name of an Update that a Stack creates.
 pub const UPDATE_HASH_LENGTH: usize = 11;
-/// Number of these digits that encode the attempt. After the maximum, the encoded number starts at 0 again.
+/// Number of hexadecimal digits that encode the attempt. After the maximum, the encoded number starts at 0 again.
 const ATTEMPT_DIGITS: usize = 5;
 
 /// Returns the name of an Update that a Stack creates. The name depends only on the UID of the Stack and the attempt,

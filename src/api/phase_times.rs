@@ -1,6 +1,6 @@
-//! Times of the phases before a run, and the push to which it belongs. The controller stores them in an annotation of the
-//! Workspace and of the Update.
-//! Timestamps in a status have whole seconds, but most of these phases take less than a second.
+//! Times of the phases before a run, and the push that started the run. The controller stores these times in an
+//! annotation of the Workspace and of the Update, because timestamps in a status have a resolution of one second, and
+//! most phases take less than one second.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +20,17 @@ pub struct PhaseTimes {
     /// UID of the Stack that requested the run. Absent in a Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
-    /// Time at which the controller detected the artifact, if the run belongs to the trace of this push. Unlike
-    /// `detected`, it is also present in the later runs of the push.
+    /// Time at which the controller detected the artifact, if the run belongs to the trace of the push. Unlike
+    /// `detected`, this field is also present in the later runs of the push.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pushed: Option<i64>,
     /// Time at which the controller detected the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detected: Option<i64>,
-    /// Time at which the artifact was in the store of the controller.
+    /// Time at which the controller stored the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetched: Option<i64>,
-    /// Time at which the artifact was installed in the pod, if the run was requested later.
+    /// Time at which the agent installed the artifact in the pod. Absent if the run was requested earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<i64>,
     /// Time at which the run was requested.
@@ -39,7 +39,7 @@ pub struct PhaseTimes {
 }
 
 impl PhaseTimes {
-    /// Returns the times in the annotations of an object. Returns `None` if the annotation is absent or invalid.
+    /// Returns the times from the annotation in `annotations`, or `None` if the annotation is absent or invalid.
     pub fn of(annotations: &BTreeMap<String, String>) -> Option<Self> {
         let text = annotations.get(names::ANNOTATION_PHASE_TIMES).filter(|text| text.len() <= MAX_SIZE)?;
         serde_json::from_str(text).ok()

@@ -3,7 +3,7 @@
 /// Decision of a user about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Start another run. The state is not changed before the run.
+    /// Start another run, and keep the state.
     Retry,
     /// Remove the pending creates from the state, then start another run.
     Clear,
@@ -11,7 +11,7 @@ pub enum Decision {
     Abandon,
 }
 
-/// Decision of a user about the run of the Update with this name.
+/// Decision of a user about the run of an Update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution<'a> {
     pub update: &'a str,
@@ -19,7 +19,7 @@ pub struct Resolution<'a> {
 }
 
 /// Maximum length of the annotation value in bytes: the maximum length of an object name, and the longest decision. The
-/// value is limited because the controller copies it to the status.
+/// length is limited because the controller copies the value to the status.
 const MAX_LENGTH: usize = 253 + "=abandon".len();
 
 /// Parses the annotation value. The error is a message for the user.

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::api::bounds;
 
-/// Returns the schema of a JSON object with any fields. Templates use this schema, because they stay JSON until they
-/// are merged into an object. `template_schema` adds the fields.
+/// Returns the schema of a JSON object with any fields. A template has this schema, because the controller does not
+/// parse a template before the merge with an object. `template_schema` adds the fields.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
@@ -20,8 +20,8 @@ pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Removes the defaults of the fields of an object in a list. Argo CD compares a list as a whole, so an object whose list
-/// the API server completes would always be out of sync.
+/// Removes the defaults of the fields of the objects in a list. If the API server added defaults to the objects, Argo
+/// CD would always report the list as out of sync, because Argo CD compares a list as a whole.
 pub fn without_defaults(schema: &mut Schema) {
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
     for property in properties.into_iter().flat_map(|properties| properties.values_mut()) {

@@ -1,14 +1,14 @@
-//! Schemas of templates, which are merged into generated objects with the semantics of `kubectl patch --type=strategic`.
+//! Schemas of templates. A template is a strategic merge patch that the controller applies to a generated object.
 //!
 //! A template has the fields of its object, with two differences: no field is required, and `null` deletes a field.
 //!
-//! The API server removes fields that a schema does not contain, and warns about them. This applies to the fields of
-//! this API. Objects of the Kubernetes API keep such fields, because a newer Kubernetes version can support them. The
-//! controller reports the unknown fields of these objects after a dry run.
+//! The API server removes unknown fields from objects of this API, and returns a warning. In objects of the Kubernetes
+//! API inside a template, the API server keeps unknown fields, because a newer Kubernetes version can support these
+//! fields. The controller reports such unknown fields after a dry run.
 //!
-//! Directives, such as `$patch`, are therefore possible only in objects of the Kubernetes API. The schemas must not
-//! name directives: a client-side `kubectl apply` and Helm upgrade a CustomResourceDefinition with a strategic merge
-//! patch, in which a property `$patch` is an instruction and deletes the properties beside it.
+//! A template can therefore contain directives, such as `$patch`, only in objects of the Kubernetes API. The schemas
+//! must not contain properties with the names of directives. A client-side `kubectl apply` and Helm upgrade a
+//! CustomResourceDefinition with a strategic merge patch, and would interpret a property `$patch` as a directive.
 
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -41,7 +41,7 @@ const SET_IN_UPDATE: [&str; 14] = [
     "workspaceName",
 ];
 
-/// Fields of a Stack whose schema in the older version contains no fields.
+/// Fields of a Stack whose nested fields are not part of the schema of `v1alpha1`.
 const SHORTENED: [&str; 9] = [
     "concurrencyGroup",
     "drift",
@@ -57,9 +57,9 @@ const SHORTENED: [&str; 9] = [
 /// Start of the description of a field that the controller rejects.
 pub const NOT_SUPPORTED: &str = "Not supported";
 
-/// Fields of a pod that are not part of the schema, which limits the size of the CustomResourceDefinitions. A template
-/// cannot contain ephemeral containers. Kubernetes has removed the other fields, which are volume types, or replaced
-/// them with CSI drivers.
+/// Fields of a pod that the schema omits to limit the size of the CustomResourceDefinitions. A pod template cannot
+/// contain ephemeral containers. The other fields are volume types that Kubernetes has removed or replaced with CSI
+/// drivers.
 const OMITTED: [&str; 18] = [
     "awsElasticBlockStore",
     "azureDisk",
@@ -120,8 +120,8 @@ fn describe(object: &mut JSONSchemaProps, field: &str, schema: Value) {
     }
 }
 
-/// Removes the descriptions of a schema, and the fields of large objects. The schema still accepts all objects that it
-/// accepted before.
+/// Removes the descriptions from a schema, and the fields of large objects. The shortened schema accepts all objects
+/// that the complete schema accepts.
 pub fn shorten(schema: &mut JSONSchemaProps) {
     schema.description = None;
     for (name, property) in schema.properties.iter_mut().flatten() {
@@ -141,7 +141,8 @@ pub fn shorten(schema: &mut JSONSchemaProps) {
     items.chain(values).for_each(|schema| shorten(schema));
 }
 
-/// Removes the fields of an object, or of the objects in a list. The schema accepts all fields.
+/// Removes the fields of an object, or of the objects in a list, from the schema. The remaining schema accepts any
+/// fields.
 fn remove_fields(schema: &mut JSONSchemaProps) {
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
         return remove_fields(items);
@@ -150,22 +151,23 @@ fn remove_fields(schema: &mut JSONSchemaProps) {
     schema.x_kubernetes_preserve_unknown_fields = Some(true);
 }
 
-/// Converts a schema that consists of the keywords in this file and of schemas that are already valid.
+/// Converts a schema. The conversion cannot fail, because the schema consists of the keywords in this file and of valid
+/// schemas.
 fn to_schema(schema: Value) -> JSONSchemaProps {
     serde_json::from_value(schema).unwrap_or_default()
 }
 
-/// Returns the schema of a template of an object with this spec. The controller ignores the other fields of a complete
-/// object.
+/// Returns the schema of a template for an object with this spec. The schema permits the other fields of a complete
+/// object, but the controller ignores them.
 fn object_template(spec: &JSONSchemaProps, not_supported: &[&str], example: &str) -> Value {
-    let description = format!("Fields of the spec that are merged. Default: none. Example: `{example}`.");
+    let description = format!("Fields to merge into the spec. Default: none. Example: `{example}`.");
     let mut spec = json!(JSONSchemaProps { description: Some(description), ..spec.clone() });
     if let Some(Value::Object(fields)) = spec.get_mut("properties") {
         for (name, field) in fields.iter_mut() {
             if not_supported.contains(&name.as_str()) {
                 *field = json!({
-                    "description": format!("{NOT_SUPPORTED} in a template, because the Stack sets this field. The \
-                        schema contains it only so that the conditions of the Stack can report the error."),
+                    "description": format!("{NOT_SUPPORTED} in a template, because the Stack sets this field. If a \
+                        template contains the field, the conditions of the Stack report an error."),
                     PRESERVE_UNKNOWN_FIELDS: true,
                 });
             }
@@ -234,7 +236,8 @@ fn relax(schema: &mut Value) {
     }
 }
 
-/// Permits `null`, which deletes a field. The API server rejects `null` for every field with the keyword `enum`.
+/// Permits `null`, which deletes a field. The function replaces `enum` with `pattern`, because the API server rejects
+/// `null` for a field with `enum`.
 fn make_nullable(schema: &mut Value) {
     let Some(schema) = schema.as_object_mut() else { return };
     schema.insert("nullable".to_owned(), json!(true));
@@ -244,8 +247,8 @@ fn make_nullable(schema: &mut Value) {
     }
 }
 
-/// Returns the schema of a type of the Kubernetes API in a template. The schema contains no limits, because the
-/// controller limits the size of a template in bytes.
+/// Returns the schema of a Kubernetes type in a template. The schema contains no size limits, because the controller
+/// limits the size of the whole template in bytes.
 fn kubernetes<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
     let mut schema = T::json_schema(generator).to_value();
     relax_kubernetes(&mut schema);
@@ -277,7 +280,7 @@ fn relax_kubernetes(schema: &mut Value) {
         let Some(inner) = schema.get_mut(keyword) else { continue };
         relax_kubernetes(inner);
         if let Some(inner) = inner.as_object_mut() {
-            // The description of the list or map describes the items, too.
+            // The description of the list or map also describes the items.
             inner.remove("description");
         }
         if is_nullable {
@@ -286,8 +289,8 @@ fn relax_kubernetes(schema: &mut Value) {
     }
 }
 
-/// Returns the first sentence of a description. The complete descriptions of a pod template exceed the maximum size of a
-/// CustomResourceDefinition.
+/// Returns the first sentence of a description. With complete descriptions, a pod template would exceed the maximum
+/// size of a CustomResourceDefinition.
 fn first_sentence(description: &str) -> &str {
     let paragraph = description.split("\n\n").next().unwrap_or_default();
     let mut starts = paragraph.match_indices(". ").filter_map(|(at, _)| paragraph.get(..=at));

@@ -1,4 +1,4 @@
-//! Plans of previews: the changes that a preview reports, and the saved plan that a later run follows.
+//! Changes that a preview reports, and the plan that a preview saves for a later run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub enum PreviewOf {
     Up,
     /// The resources that a `destroy` deletes.
     Destroy,
-    /// The differences between the actual resources and the state, which a `refresh` writes to the state.
+    /// The changes that a `refresh` makes to the state.
     Refresh,
 }
 
@@ -26,8 +26,8 @@ pub struct PlanReference {
     /// Name of the Update that saved the plan, in the same namespace.
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub update_name: String,
-    /// Digest of the plan file, as in `status.plan.fileDigest` of that Update. The run fails if the digest of the plan
-    /// file differs.
+    /// Expected digest of the plan file, from `status.plan.fileDigest` of that Update. The run fails if the plan file
+    /// has another digest.
     pub file_digest: Digest,
 }
 
@@ -48,7 +48,7 @@ pub struct UpdatePlan {
     pub resource_count: i64,
 }
 
-/// Change to a resource that a preview reports.
+/// Planned change to a resource.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedResource {
@@ -58,7 +58,7 @@ pub struct PlannedResource {
     /// Operation of the Pulumi engine, such as `create`, `update`, `replace` or `delete`.
     #[schemars(length(max = bounds::WORD))]
     pub operation: String,
-    /// Paths of the properties that differ, without their values. At most 20 entries. Example: `["tags.owner"]`.
+    /// Paths of the changed properties, without the values. At most 20 entries. Example: `["tags.owner"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PLANNED_PROPERTIES), inner(length(max = bounds::WORD)))]
     pub properties: Vec<String>,
@@ -75,13 +75,13 @@ impl PreviewOf {
 }
 
 impl PlannedResource {
-    /// Returns the type of the resource, without the types of its parents. Empty if the URN is invalid.
+    /// Returns the type of the resource without the types of its parents, or an empty string if the URN is invalid.
     pub fn kind(&self) -> &str {
         let types = self.urn.split("::").nth(2).unwrap_or_default();
         types.rsplit('$').next().unwrap_or_default()
     }
 
-    /// Returns the name of the resource. Empty if the URN is invalid.
+    /// Returns the name of the resource, or an empty string if the URN is invalid.
     pub fn name(&self) -> &str {
         self.urn.splitn(4, "::").nth(3).unwrap_or_default()
     }

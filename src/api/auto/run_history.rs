@@ -1,18 +1,18 @@
-//! Reference from an Update to its run in the history.
+//! Reference from an Update to its run in the run history.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::bounds;
 
-/// Run of an Update in the history of runs.
+/// Run of an Update in the run history.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct RunHistory {
     /// URL of the directory with the files of the run. Absent if the controller could not store the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub url: Option<String>,
-    /// Reason why the run, or a part of it, is not in the history. Absent if the history contains the complete run.
+    /// Reason why the history does not contain the complete run. Absent if the history contains the complete run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::MESSAGE))]
     pub message: Option<String>,

@@ -1,4 +1,4 @@
-//! Sleep of an idle Workspace: a Workspace without a pod, which keeps its status.
+//! Settings for idle Workspaces, and the state of a sleeping Workspace, which has a status but no pod.
 
 use std::collections::BTreeMap;
 
@@ -8,45 +8,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{bounds, schema};
 
-/// When an idle Workspace falls asleep, and what it keeps.
+/// Settings for an idle Workspace: when the controller removes the pod, and which data the Workspace keeps.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct WorkspaceIdle {
-    /// Time after which the controller removes the pod of an idle Workspace, as a duration such as `30m`. A Workspace
-    /// is idle if no run and no interactive session is open. The next run creates the pod again. The minimum is `1m`.
+    /// Delay before the controller removes the pod of an idle Workspace, as a duration such as `30m`. A Workspace is
+    /// idle if it has no open run and no interactive session. The next run creates the pod again. The minimum is `1m`.
     /// With `0s`, the Workspace keeps its pod. Default: the flag `--default-workspace-idle-after` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub after: Option<String>,
 
-    /// What a Workspace keeps while it has no pod: `Nothing`, `Caches` (its dependencies, in a cache that the namespace
-    /// shares) or `Volume` (its share volume). Default: the flag `--default-workspace-idle-keep` of the controller.
+    /// Data that a Workspace keeps while it has no pod: `Nothing`, `Caches` (the dependencies, in a shared cache of the
+    /// namespace) or `Volume` (the share volume). Default: the flag `--default-workspace-idle-keep` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<IdleKeep>,
 
-    /// PersistentVolumeClaim with the cache or with the share volume. Default for `Caches`: the flag
+    /// Name of the PersistentVolumeClaim for the cache or the share volume. Default for `Caches`: the flag
     /// `--workspace-cache-claim` of the controller. Required for `Volume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAME))]
     pub claim: Option<String>,
 }
 
-/// What a Workspace keeps while it has no pod: `Nothing`, `Caches` (its dependencies, in a cache that the namespace
-/// shares) or `Volume` (its share volume). Default: the flag `--default-workspace-idle-keep` of the controller.
+/// Data that a Workspace keeps while it has no pod: `Nothing`, `Caches` (the dependencies, in a shared cache of the
+/// namespace) or `Volume` (the share volume). Default: the flag `--default-workspace-idle-keep` of the controller.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum IdleKeep {
-    /// Only its status.
+    /// No data except the status of the Workspace.
     #[default]
     Nothing,
-    /// Its dependencies, in a cache that the Workspaces of the namespace share.
+    /// The dependencies, in a cache that the Workspaces of the namespace share.
     Caches,
-    /// Its share volume, with the source, the dependencies and the caches.
+    /// The share volume, with the source, the dependencies and the caches.
     Volume,
 }
 
 impl IdleKeep {
     const ALL: [IdleKeep; 3] = [IdleKeep::Nothing, IdleKeep::Caches, IdleKeep::Volume];
 
-    /// Returns the value of the field.
+    /// Returns the name of the variant, as in the field `keep`.
     pub fn as_str(self) -> &'static str {
         match self {
             IdleKeep::Nothing => "Nothing",
@@ -55,13 +55,13 @@ impl IdleKeep {
         }
     }
 
-    /// Returns the value with this name.
+    /// Returns the variant with this name, or `None` if no variant has the name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|keep| keep.as_str() == name)
     }
 }
 
-/// Pod of a pool that a Workspace has taken.
+/// Pod that a Workspace has taken from a pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct PooledPod {
     /// Name of the pod.
@@ -72,7 +72,7 @@ pub struct PooledPod {
     pub uid: String,
 }
 
-/// State of a Workspace that is asleep.
+/// State of a sleeping Workspace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceSleep {
@@ -80,8 +80,8 @@ pub struct WorkspaceSleep {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 
-    /// Resource version of each Secret and ConfigMap that the pod had mounted, by object, such as `Secret/aws`. Empty for
-    /// an object that did not exist. A change to one of these objects can wake the Workspace.
+    /// Resource version of each Secret and ConfigMap that the previous pod mounted, by object, such as `Secret/aws`.
+    /// The version of an object that did not exist is empty. A change to one of the objects can wake up the Workspace.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::REFERENCED_OBJECTS))]
     pub input_versions: BTreeMap<String, String>,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::bounds;
 
-/// Git metadata of the source of a run. Authors of commits and owners of sources can choose these texts freely.
+/// Git metadata of the source of a run. Authors of commits and owners of sources can write any text into these fields.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceMetadata {
@@ -17,8 +17,8 @@ pub struct SourceMetadata {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub head: Option<String>,
-    /// Reference to the commit, such as `refs/heads/main` or `refs/tags/v1`. Only a name, such as `main`, if it is
-    /// unknown whether the name is a branch or a tag. Absent if unknown.
+    /// Git reference of the commit, such as `refs/heads/main` or `refs/tags/v1`, or only a short name, such as `main`,
+    /// if the kind of the reference is unknown. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub head_name: Option<String>,
@@ -49,8 +49,8 @@ pub struct SourceMetadata {
 }
 
 impl SourceMetadata {
-    /// Returns the metadata within the limits of the schema and without control characters. Shortens the message to its
-    /// first line. Omits empty texts.
+    /// Returns the metadata without control characters and empty texts, and with only the first line of the message.
+    /// Truncates each text to the maximum length in the schema.
     pub fn bounded(self) -> Self {
         let word = |text: Option<String>| one_line(&text?, bounds::WORD);
         let title = |message: String| message.trim().lines().next().map(str::to_owned);

@@ -56,8 +56,8 @@ pub struct UpdateSpec {
     #[schemars(!default)]
     pub kind: UpdateKind,
 
-    /// Artifact of the run. The run uses no other artifact. Default: the artifact that is in the pod when the run
-    /// starts. The controller records this artifact in `status.run`.
+    /// Artifact that the run uses. Default: the artifact that is in the pod when the run starts. The controller records
+    /// the artifact in `status.run`.
     /// Example: `{digest: "sha256:…", revision: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
@@ -67,9 +67,8 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceMetadata>,
 
-    /// Time from the end of the run to the deletion of this object by the controller, as a duration such as `24h`.
-    /// Default: for each Stack, the controller deletes all completed Updates except the five newest. It does not delete
-    /// an Update that a user created.
+    /// Retention period of the Update after the end of its run, as a duration such as `24h`. Default: the controller
+    /// keeps the five newest completed Updates of each Stack, and all Updates that users created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub ttl_after_completed: Option<String>,
@@ -82,7 +81,7 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
 
-    /// Whether an `up` fails before it changes any resource if the resources have drifted from the state. Default:
+    /// Whether an `up` fails if the resources have drifted from the state. Such an `up` changes no resources. Default:
     /// `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
@@ -110,7 +109,7 @@ pub struct UpdateSpec {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub parallel: Option<u32>,
 
-    /// Whether an `up`, `preview` or `refresh` fails if it changes anything (`--expect-no-changes`). Default: `false`.
+    /// Whether an `up`, `preview` or `refresh` fails if it finds changes (`--expect-no-changes`). Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_changes: Option<bool>,
 
@@ -141,16 +140,16 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanReference>,
 
-    /// Digest of the policy packs of the Workspace and of their configuration. If the Workspace has other policy packs when
-    /// the run starts, the run fails with the reason `RunRefused`. A Stack with policy packs sets this field. Default: the
-    /// policy packs are not compared.
+    /// Expected digest of the policy packs of the Workspace and of their configuration. If the digest differs when the
+    /// run starts, the run fails with the reason `RunRefused`. A Stack with policy packs sets this field. Default: no
+    /// expectation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_packs_digest: Option<Digest>,
 
-    /// Pulumi stack that a `destroy` must operate on. If the name, the project or the backend of the Pulumi stack in
-    /// the workspace differs from this field, the destroy fails with the reason `StackNotFound` and deletes nothing.
-    /// Absent parts are not compared. For other runs, the organization in this field completes a `stackName` without an
-    /// organization. A Stack sets this field to its `status.appliedStack`. Default: no restriction.
+    /// Pulumi stack that a `destroy` is allowed to process. If the name, the project or the backend of the Pulumi stack
+    /// in the workspace differs from this field, the destroy fails with the reason `StackNotFound` and deletes nothing.
+    /// An absent part matches any value. If `stackName` contains no organization, the other types of runs use the
+    /// organization in this field. A Stack sets this field to its `status.appliedStack`. Default: no restriction.
     /// Example: `{name: dev, project: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
@@ -161,8 +160,9 @@ pub struct UpdateSpec {
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Whether the run has no new inputs: a drift check, or a run at an interval. Such a run starts after the other queued
-    /// runs of its namespace, unless it has been pending for a day longer. A Stack sets this field. Default: `false`.
+    /// Whether the run has no new inputs, because it is a drift check or a run at an interval. In the queue of the
+    /// namespace, such a run has the position of a run that became due one day later. A Stack sets this field. Default:
+    /// `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<bool>,
 
@@ -177,20 +177,20 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
-    /// Maximum duration of the run, such as `1h30m`. A longer run is canceled gracefully. The flag `--max-run-timeout`
-    /// of the controller is the upper limit. With `0s`, only this flag limits the run. Default: the flag
-    /// `--default-run-timeout` of the controller.
+    /// Maximum duration of the run, such as `1h30m`. The agent cancels a longer run gracefully. The flag
+    /// `--max-run-timeout` of the controller is the upper limit. With `0s`, only this flag limits the run. Default: the
+    /// flag `--default-run-timeout` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time in which the run makes no progress and prints no output, as a duration such as `10m`. A run that
-    /// exceeds this time is canceled gracefully. If the field is absent or `0s`, the run has no idle timeout.
+    /// Maximum time without progress and output, as a duration such as `10m`. The agent cancels a run that exceeds this
+    /// time gracefully. If the field is absent or `0s`, the run has no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Policy for a lock that remains after an earlier run of the controller has provably ended: `Automatic` or
+    /// Policy for a lock of an earlier run that this controller started and that has provably ended: `Automatic` or
     /// `Manual`. Default: `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
@@ -201,7 +201,7 @@ pub struct UpdateSpec {
     pub pending_creates: Option<PendingCreates>,
 }
 
-/// Policy for a lock that remains after an earlier run has ended.
+/// Policy for the lock of an earlier run that has ended.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum LockRecovery {
     /// Remove the lock if the Pulumi stack has no other lock.
@@ -211,8 +211,8 @@ pub enum LockRecovery {
     Manual,
 }
 
-/// Policy for pending creates, which are resources that an interrupted run was creating: `Stop`, `Keep` or `Clear`. It
-/// is unknown whether these resources exist. Default: the run does not check the state for pending creates.
+/// Policy for the pending creates of an interrupted run: `Stop`, `Keep` or `Clear`. A pending create is a resource that
+/// the run was creating, and that may or may not exist. Default: the run does not check the state for pending creates.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum PendingCreates {
     /// Do not start the run if the state contains pending creates.
@@ -245,7 +245,8 @@ impl Update {
         started.or(self.spec.artifact.as_ref())
     }
 
-    /// Returns the name of the pod of the run. Without a binding, returns the name of the pod that the StatefulSet creates.
+    /// Returns the name of the pod of the run. For a run without a binding, this is the name of the pod that the
+    /// StatefulSet creates.
     pub fn pod_name(&self) -> String {
         let host = self.status.as_ref().and_then(|status| Some(status.run.as_ref()?.host.as_str()));
         names::run_pod(&self.spec.workspace_name, host.unwrap_or_default())
@@ -265,7 +266,7 @@ pub enum UpdateKind {
     Preview,
     /// `pulumi refresh`
     Refresh,
-    /// Absent or unknown value in an object that was created with an older schema.
+    /// Absent or unknown value of an object that a client created with an older schema.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,

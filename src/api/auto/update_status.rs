@@ -54,8 +54,8 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 
-    /// URL of the update in Pulumi Cloud. Set as soon as Pulumi Cloud has accepted the update, and kept if the run
-    /// fails. Absent for other backends.
+    /// URL of the update in Pulumi Cloud. The controller sets the URL when Pulumi Cloud accepts the update, and keeps
+    /// it if the run fails. Absent for other backends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permalink: Option<String>,
 
@@ -68,9 +68,9 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 
-    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run used. The same values have the
-    /// same hash in `status.configInputs` of the Workspace. Absent if the configuration contains no such values, or if
-    /// the agent does not report the hash.
+    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run used. The hash equals
+    /// `status.configInputs` of the Workspace if the values are the same. Absent if the configuration contains no such
+    /// values, or if the agent does not report the hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
@@ -93,7 +93,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<UpdatePlan>,
 
-    /// Violations of policies that the run reported. Absent if there were none.
+    /// Policy violations that the run reported. Absent if there were none.
     /// Example: `{mandatory: 1, advisory: 0}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_violations: Option<PolicyViolations>,
@@ -118,7 +118,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunBinding>,
 
-    /// Whether the run was interrupted. If so, the state can contain pending operations.
+    /// Whether the run was interrupted. The state can then contain pending operations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<bool>,
 
@@ -149,7 +149,7 @@ pub enum UpdatePhase {
     Starting,
     /// The Pulumi CLI is running.
     Running,
-    /// The run is being canceled.
+    /// The agent cancels the run.
     Canceling,
     /// It is unknown whether the run has ended.
     OutcomeUnknown,
@@ -167,11 +167,10 @@ pub struct RunProgress {
     /// contains a summary of the changes, such as `2 create, 5 same`.
     #[serde(default)]
     pub summary: String,
-    /// Number of resource operations that have succeeded. Resources without changes are not counted.
+    /// Number of resource operations that have succeeded, without unchanged resources.
     #[serde(default)]
     pub steps_done: i64,
-    /// Number of resources that the run has created, updated, deleted or found unchanged. The stack resource is not
-    /// counted.
+    /// Number of resources, except the stack resource, that the run has created, updated, deleted or found unchanged.
     #[serde(default)]
     pub resources_done: i64,
     /// Number of resources that the Pulumi engine has started to process, at most 10000. The number increases while the
@@ -181,7 +180,7 @@ pub struct RunProgress {
     /// Number of resource operations in progress.
     #[serde(default)]
     pub in_work: i64,
-    /// Name of the oldest operation in progress, as reported by the Pulumi engine.
+    /// Oldest operation in progress, by its name in the Pulumi engine, such as `create`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
     /// Resource type of the oldest operation in progress.
@@ -197,7 +196,7 @@ pub struct RunProgress {
     /// of `idleTimeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Time>,
-    /// Process ID of the Pulumi CLI in the pod. If this run locks the Pulumi stack, the lock contains this ID.
+    /// Process ID of the Pulumi CLI in the pod, which a lock of this run contains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i64>,
     /// URL of the update in Pulumi Cloud, which the controller writes to `status.permalink`.
@@ -210,7 +209,7 @@ pub struct RunProgress {
 pub enum TerminationEvidence {
     /// The agent observed that the Pulumi CLI and all its child processes have exited.
     Agent,
-    /// The kubelet reported that the container has ended.
+    /// The kubelet reported that the container of the agent has ended.
     Container,
     /// The Node object no longer exists.
     NodeGone,
@@ -220,8 +219,8 @@ pub enum TerminationEvidence {
     User,
 }
 
-/// Pod, agent process and inputs of a run. The controller sets them before it starts the run. After a restart, the
-/// controller attaches to the run again. It never starts the run in another pod.
+/// Pod, agent process and inputs of a run. The controller records the binding before it starts the run. A restarted
+/// controller uses the binding to attach to the run, and never starts the run in another pod.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunBinding {
@@ -236,18 +235,18 @@ pub struct RunBinding {
     /// Artifact that the run uses. Example: `{digest: "sha256:…", revision: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
-    /// Host name of the pod. If this run locks the Pulumi stack, the lock contains this host name. Empty if other
-    /// processes on the node have the same host name.
+    /// Host name of the pod, which a lock of this run contains. Empty if other processes on the node have the same host
+    /// name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
     /// Name of the node of the pod. Empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_name: String,
-    /// ID of the container of the agent process, as reported by the kubelet.
+    /// ID of the container of the agent, as in the status of the pod.
     #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
-    /// Referenced Secrets and ConfigMaps that contain no keys, such as `ConfigMap/defaults`. The run starts even if
-    /// their directories in the pod are empty.
+    /// Referenced Secrets and ConfigMaps that contain no keys, such as `ConfigMap/defaults`. The agent starts the run
+    /// although the directories of these objects in the pod are empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCED_OBJECTS), inner(length(max = bounds::WORD)))]
     pub empty_references: Vec<String>,

@@ -38,13 +38,13 @@ pub struct WorkspaceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
 
-    /// Image of the `pulumi` container. It must contain the Pulumi CLI and the language runtime of the program.
-    /// Default: the flag `--default-workspace-image` of the controller.
+    /// Image of the `pulumi` container, with the Pulumi CLI and the language runtime of the program. Default: the flag
+    /// `--default-workspace-image` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 
-    /// Pull policy of the image: `Always`, `IfNotPresent` or `Never`. Default: the default of Kubernetes, which depends
-    /// on the tag of the image.
+    /// Pull policy of the image: `Always`, `IfNotPresent` or `Never`. Default: the policy that Kubernetes derives from
+    /// the tag of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
     pub image_pull_policy: Option<String>,
@@ -79,14 +79,14 @@ pub struct WorkspaceSpec {
     #[schemars(schema_with = "schema::any_object")]
     pub resources: Option<Value>,
 
-    /// Pod template that is merged into the generated pod template, with the semantics of
-    /// `kubectl patch --type=strategic`. Default: none. Example: `{spec: {nodeSelector: {kubernetes.io/arch: amd64}}}`.
+    /// Strategic merge patch for the generated pod template. Default: none. Example:
+    /// `{spec: {nodeSelector: {kubernetes.io/arch: amd64}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub pod_template: Option<Value>,
 
-    /// Labels and annotations of the Service of the pod, in the field `metadata`. They are merged with the same
-    /// semantics as `podTemplate`. Default: none. Example: `{metadata: {labels: {team: blue}}}`.
+    /// Strategic merge patch for the labels and annotations of the Service of the pod, in the field `metadata`.
+    /// Default: none. Example: `{metadata: {labels: {team: blue}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub service_template: Option<Value>,
@@ -129,14 +129,15 @@ pub struct WorkspaceSpec {
     #[schemars(length(max = bounds::REFERENCES))]
     pub stacks: Vec<WorkspaceStack>,
 
-    /// Policy packs that the runs of the types `up` and `preview` enforce. A Stack sets this field in its Workspace.
-    /// Default: none. Example: `[{name: house, artifact: {digest: "sha256:…"}}]`.
+    /// Policy packs that each `up` and each `preview` enforces. A Stack sets this field in its Workspace. Default:
+    /// none. Example: `[{name: house, artifact: {digest: "sha256:…"}}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::WORKSPACE_POLICY_PACKS))]
     pub policy_packs: Vec<WorkspacePolicyPack>,
 
-    /// When the controller removes the pod of an idle Workspace, and what the Workspace keeps. Default: the flags
-    /// `--default-workspace-idle-after` and `--default-workspace-idle-keep` of the controller. Example: `{after: 30m}`.
+    /// Settings for an idle Workspace: when the controller removes the pod, and which data the Workspace keeps.
+    /// Default: the flags `--default-workspace-idle-after` and `--default-workspace-idle-keep` of the controller.
+    /// Example: `{after: 30m}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<WorkspaceIdle>,
 }
@@ -189,7 +190,8 @@ pub struct FluxArtifact {
     /// `--artifact-hosts`. Required.
     #[serde(default)]
     pub url: String,
-    /// Digest of the archive, in the form `algorithm:hex`. An archive with another digest is rejected. Required.
+    /// Digest of the archive, in the form `algorithm:hex`. The controller rejects an archive with another digest.
+    /// Required.
     #[serde(default)]
     pub digest: String,
     /// Directory of the Pulumi project, relative to the root of the archive. Default: the root of the archive.
@@ -229,14 +231,14 @@ pub struct WorkspaceStack {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub secrets_provider: Option<String>,
-    /// Configuration values. They override the values of the same keys in the settings file of the source. Default:
+    /// Configuration values, which override the values of the same keys in the settings file of the source. Default:
     /// none. Example: `[{key: "aws:region", value: eu-central-1}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
     #[schemars(length(max = bounds::WORKSPACE_CONFIG))]
     pub config: Vec<ConfigItem>,
-    /// Pulumi ESC environments that the Pulumi stack imports. They are imported after the environments in the settings
-    /// file of the source. Default: none. Example: `[org/production]`.
+    /// Pulumi ESC environments that the Pulumi stack imports after the environments in the settings file of the source.
+    /// Default: none. Example: `[org/production]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::WORKSPACE_ENVIRONMENTS), inner(length(max = bounds::ENVIRONMENT)))]
     pub environment: Vec<String>,
@@ -249,8 +251,8 @@ pub struct ConfigItem {
     /// Configuration key. A key without a namespace has the namespace of the project.
     #[schemars(length(max = bounds::KEY))]
     pub key: String,
-    /// Value, which can be any JSON value except null. Exactly one of `value` and `valueFrom` must be set. Default:
-    /// none. Example: `[8080, 8443]`.
+    /// Any JSON value except null. Exactly one of `value` and `valueFrom` must be set. Default: none. Example:
+    /// `[8080, 8443]`.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "schema::any_value")]
     pub value: Value,
@@ -260,8 +262,8 @@ pub struct ConfigItem {
     /// Whether the key is a path into an object or a list, such as `names[0]` or `web.port`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<bool>,
-    /// Whether the value is a secret. The CLI encrypts secrets in the settings file, and logs do not contain them.
-    /// Default: `false`.
+    /// Whether the value is a secret. The CLI encrypts a secret in the settings file, and logs do not contain the
+    /// secret. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<bool>,
 }
@@ -287,7 +289,7 @@ pub struct ConfigValueFrom {
     /// Example: `{name: web, key: zones}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyReference>,
-    /// Whether the value is parsed as JSON. If `false`, the value is a string. Default: `false`.
+    /// Whether to parse the value as JSON. If `false`, the value is a string. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json: Option<bool>,
 }
@@ -345,8 +347,8 @@ pub struct WorkspaceStatus {
     #[serde(default, rename = "agentStartID", skip_serializing_if = "Option::is_none")]
     pub agent_start_id: Option<String>,
 
-    /// Keyed hash of the configuration values from Secrets and ConfigMaps, as mounted in the pod. The hash changes when
-    /// the kubelet has mounted a changed value. It does not reveal the values.
+    /// Keyed hash of the configuration values from the Secrets and ConfigMaps that the pod mounts. The hash changes
+    /// when the kubelet has mounted a changed value, and does not reveal the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
@@ -355,37 +357,38 @@ pub struct WorkspaceStatus {
     #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
 
-    /// State of a Workspace that is asleep. The pod does not exist, and the fields `artifact`, `pulumiVersion`,
-    /// `projectName`, `agentProtocolVersion`, `configInputs` and `mountedInputs` describe the previous pod. Absent if the
-    /// Workspace is awake. Example: `{since: "2026-01-01T12:00:00Z", inputVersions: {Secret/aws: "7"}}`.
+    /// State of a sleeping Workspace. The pod does not exist, and the fields `artifact`, `pulumiVersion`,
+    /// `projectName`, `agentProtocolVersion`, `configInputs` and `mountedInputs` describe the previous pod. Absent if
+    /// the Workspace is not sleeping. Example: `{since: "2026-01-01T12:00:00Z", inputVersions: {Secret/aws: "7"}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleep: Option<WorkspaceSleep>,
 
-    /// Pod of a pool that the Workspace has taken. While the field is set, the StatefulSet has no replicas. Absent if the
-    /// StatefulSet creates the pod. Example: `{name: pulumi-pool-4be1d0a2c7-kzqvnt, uid: …}`.
+    /// Pod that the Workspace has taken from a pool. While the field is set, the StatefulSet has no replicas. Absent if
+    /// the StatefulSet creates the pod. Example: `{name: pulumi-pool-4be1d0a2c7-kzqvnt, uid: …}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pooled_pod: Option<PooledPod>,
 
-    /// Last handled value of the annotation `reconcile.fluxcd.io/requestedAt`, which wakes a Workspace that is asleep.
+    /// Last handled value of the annotation `reconcile.fluxcd.io/requestedAt`, which wakes up a sleeping Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,
 }
 
 impl WorkspaceStatus {
-    /// Returns whether the Workspace is asleep or falling asleep. A version of the controller that does not know `sleep`
-    /// keeps this field, and sets `podUID` when it has created a pod.
+    /// Returns whether the Workspace is sleeping or is about to sleep. An older version of the controller, which does
+    /// not support `sleep`, creates the pod without removing `sleep`. If `podUID` is set, the Workspace is therefore
+    /// not sleeping.
     pub fn is_asleep(&self) -> bool {
         self.sleep.is_some() && self.pod_uid.is_none()
     }
 }
 
 impl Workspace {
-    /// Returns whether the Workspace is asleep or falling asleep.
+    /// Returns whether the Workspace is sleeping or is about to sleep.
     pub fn is_asleep(&self) -> bool {
         self.status.as_ref().is_some_and(WorkspaceStatus::is_asleep)
     }
 
-    /// Returns the pod of a pool that the Workspace has taken.
+    /// Returns the pod that the Workspace has taken from a pool.
     pub fn pooled_pod(&self) -> Option<&PooledPod> {
         self.status.as_ref()?.pooled_pod.as_ref()
     }
@@ -412,8 +415,8 @@ pub struct GitRepository {
     /// URL of the repository: `https://…`, `http://…`, `ssh://…` or `user@host:path`, without a password. Required.
     #[serde(default)]
     pub url: String,
-    /// Branch or tag, as a short or full name, or the full hash of a commit. Default: the branch to which `HEAD` of the
-    /// repository refers.
+    /// Branch or tag, as a short or full name, or the full hash of a commit. Default: the default branch (`HEAD`) of
+    /// the repository.
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     /// Directory of the Pulumi project in the repository. Default: the root of the repository.
@@ -474,7 +477,7 @@ pub struct SecretKeySelector {
     pub name: String,
     /// Key in the Secret.
     pub key: String,
-    /// Whether the reference is ignored if the Secret or the key does not exist. Default: `false`.
+    /// Whether to ignore the reference if the Secret or the key does not exist. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }

@@ -36,9 +36,9 @@ fn every_crd_follows_flux_conventions() {
     }
 }
 
-/// Fields that accept any JSON value. The controller checks the size of templates when it reads them. The size of the
-/// other fields is limited only by the maximum size of an object in the API server. A `workspaceTemplate` has the fields
-/// of a Workspace.
+/// Fields that accept any JSON value. The controller checks the size of a template when it reads the template. Only the
+/// maximum size of an object in the API server limits the other fields. A `workspaceTemplate` has the fields of a
+/// Workspace.
 const ANY_JSON: [&str; 11] = [
     "Stack.spec.config{}",
     "Stack.spec.policyPacks[].config{}",
@@ -83,7 +83,7 @@ fn unbounded(path: &str, schema: &Value, repeated: bool, found: &mut Vec<String>
         if !schema["maxProperties"].is_u64() {
             found.push(format!("{path} has no maxProperties"));
         }
-        // The values of a map need no maximum length: values such as certificates and scripts can be long.
+        // The values of a map need no maximum length, because values such as certificates and scripts can be long.
         unbounded(&format!("{path}{{}}"), values, false, found);
     }
     let is_bounded = ["maxLength", "enum", "format", "pattern"].iter().any(|limit| !schema[limit].is_null());
@@ -120,7 +120,7 @@ fn every_list_and_map_of_the_crds_has_a_limit() {
 const WITHOUT_UNIT: [&str; 6] =
     ["agentProtocolVersion", "generation", "observedGeneration", "pid", "priority", "pulumiLogLevel"];
 
-/// Returns what the description of a field lacks.
+/// Returns the parts that the description of a field lacks.
 fn missing(path: &str, schema: &Value, is_required: bool) -> Vec<&'static str> {
     let description = description(schema).replace('\n', " ");
     let contains = |texts: &[&str]| texts.iter().any(|text| description.contains(text));
@@ -136,7 +136,7 @@ fn missing(path: &str, schema: &Value, is_required: bool) -> Vec<&'static str> {
     if !is_scalar && !is_int_or_string && !contains(&["Example: `", "such as `"]) {
         missing.push("an example");
     }
-    // The fields of a template have the descriptions of their object, in which they can be required.
+    // A field of a template has the description from the spec of the object, where the field can be required.
     let is_template = path.contains("Template.");
     let is_setting = !path.contains(".status.") && !is_required && !is_template;
     if is_setting && !contains(&["Default: ", "Absent if", "Required", "the field is absent"]) {
@@ -162,7 +162,7 @@ fn missing(path: &str, schema: &Value, is_required: bool) -> Vec<&'static str> {
 fn incomplete(path: &str, schema: &Value, found: &mut Vec<String>) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
-        // The fields of Kubernetes objects have the first sentence of their description in Kubernetes.
+        // The description of a field of a Kubernetes object is the first sentence of the description in Kubernetes.
         if keeps_unknown_fields(schema) {
             if description(property).is_empty() {
                 found.push(format!("{path} has no description"));

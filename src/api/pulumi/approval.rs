@@ -1,5 +1,5 @@
-//! `pulumi.com/v1alpha1` Approval: the decision of a user about the plan of a Stack. Also contains the approval settings
-//! of a Stack, and the plan in its status.
+//! `pulumi.com/v1alpha1` Approval: the decision of a user about the plan of a Stack. This module also defines the
+//! approval settings of a Stack, and the plan in the status of a Stack.
 
 use std::collections::BTreeMap;
 
@@ -31,10 +31,10 @@ use crate::artifact::Digest;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalSpec {
-    /// Stack to whose plan the decision applies, in the namespace of the Approval. Example: `{name: web}`.
+    /// Reference to the Stack with the plan, in the namespace of the Approval. Example: `{name: web}`.
     pub stack_ref: ApprovedStack,
 
-    /// Digest of the plan, as in `status.plan.digest` of the Stack. The decision applies to no other plan.
+    /// Digest of the plan, as in `status.plan.digest` of the Stack. The decision applies only to this plan.
     #[schemars(length(max = bounds::WORD))]
     pub plan_digest: String,
 
@@ -42,7 +42,7 @@ pub struct ApprovalSpec {
     pub decision: ApprovalDecision,
 
     /// Name of the user who decides. With the ValidatingAdmissionPolicy `pulumi-controller-approvals`, the API server
-    /// requires the name of the user who creates the Approval.
+    /// admits only the name of the user who creates the Approval.
     #[schemars(length(min = 1, max = bounds::WORD))]
     pub by: String,
 
@@ -65,7 +65,7 @@ pub struct ApprovedStack {
 pub enum ApprovalDecision {
     /// Approve the plan.
     Approve,
-    /// Reject the plan. It is not executed, even if other users approve it.
+    /// Reject the plan. The controller does not execute the plan, even if other users approve it.
     Reject,
 }
 
@@ -84,42 +84,42 @@ pub struct ApprovalPolicy {
     #[schemars(range(min = 1, max = 10))]
     pub approvers: Option<u32>,
 
-    /// Whether an approval by the author of the commit does not count. The controller compares `by` of the Approval with
-    /// the name and the email address of the author. If the source does not report the author, no approval counts.
-    /// Default: `false`.
+    /// Whether the controller ignores approvals by the author of the commit. The controller compares `by` of the
+    /// Approval with the name and the email address of the author. If the source does not report the author, the
+    /// controller ignores all approvals. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclude_author: Option<bool>,
 
-    /// CEL expression for `mode: OnRisk`. A plan for which it evaluates to `true` requires no approval. The variable
-    /// `changes` contains the number of resources by operation, such as `changes.delete`, and is 0 for operations
-    /// without resources. The variable `resources` is the list of changed resources, with the fields `urn`, `type`,
-    /// `name` and `operation`. Default: no expression.
+    /// CEL expression for `mode: OnRisk`. A plan requires an approval unless the expression is `true`. The variable
+    /// `changes` contains the number of resources by operation, such as `changes.delete`, which can be 0. The variable
+    /// `resources` is the list of changed resources, with the fields `urn`, `type`, `name` and `operation`. Default: no
+    /// expression.
     /// Example: `changes.delete == 0 && !resources.exists(r, r.type.startsWith("aws:rds"))`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub auto_approve_expr: Option<String>,
 
-    /// Maximum number of deleted resources that requires no approval with `mode: OnRisk`. Default: 0, or no limit if
+    /// Maximum number of deleted resources in a plan without approval, with `mode: OnRisk`. Default: 0, or no limit if
     /// `autoApproveExpr` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000))]
     pub max_deletes: Option<u32>,
 
-    /// Maximum number of replaced resources that requires no approval with `mode: OnRisk`. Default: 0, or no limit if
+    /// Maximum number of replaced resources in a plan without approval, with `mode: OnRisk`. Default: 0, or no limit if
     /// `autoApproveExpr` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000))]
     pub max_replaces: Option<u32>,
 
-    /// Resource types and URNs whose update, replacement or deletion always requires an approval with `mode: OnRisk`. In
-    /// a pattern, `*` matches any characters. A pattern that starts with `urn:` is matched against the URN, and any
-    /// other pattern against the type. Default: none. Example: `["aws:rds/*", "urn:pulumi:prod::*::database"]`.
+    /// Patterns of resources whose update, replacement or deletion always requires an approval with `mode: OnRisk`. A
+    /// pattern that starts with `urn:` applies to the URN, and any other pattern to the type. `*` matches any
+    /// characters. Default: none. Example: `["aws:rds/*", "urn:pulumi:prod::*::database"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PATTERNS), inner(length(min = 1, max = bounds::WORD)))]
     pub protect: Vec<String>,
 
-    /// Whether the destroy before the deletion of the Stack also requires an approval, also with `mode: OnRisk`, whose
-    /// conditions do not apply to destroys. Has no effect with `mode: Never`. Default: `false`.
+    /// Whether the destroy before the deletion of the Stack requires an approval. With `mode: OnRisk`, the destroy then
+    /// always requires an approval. Has no effect with `mode: Never`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy: Option<bool>,
 }
@@ -127,7 +127,7 @@ pub struct ApprovalPolicy {
 /// Which plans require an approval.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum ApprovalMode {
-    /// Run without a plan.
+    /// No plan requires an approval.
     #[default]
     Never,
     /// Each plan with changes requires an approval.
@@ -150,7 +150,7 @@ pub struct StackPlan {
     /// Operation of the plan: `up` or `destroy`.
     #[serde(default)]
     pub operation: PreviewOf,
-    /// Whether the plan refreshes the state to correct drift, even if `spec.refresh` is not set.
+    /// Whether the plan refreshes the state to correct drift, even without `spec.refresh`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
     /// Revision of the source.

@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{bounds, duration, schema};
 
-/// Minimum and maximum validity of an access token, in seconds.
+/// Minimum lifetime of an access token in seconds.
 const MIN_EXPIRATION: u64 = 10 * 60;
+/// Maximum lifetime of an access token in seconds.
 const MAX_EXPIRATION: u64 = 24 * 60 * 60;
 
-/// Login to Pulumi Cloud with the ServiceAccount token of the pod. The agent exchanges this token for an access token
-/// that is valid for a limited time.
+/// Login to Pulumi Cloud with the ServiceAccount token of the pod. The agent exchanges this token for a short-lived
+/// access token.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PulumiCloudOidc {
@@ -18,13 +19,13 @@ pub struct PulumiCloudOidc {
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub organization: String,
 
-    /// Team for which the access token is issued. Mutually exclusive with `user`. Default: none. Without `team` and
-    /// `user`, the access token is issued for the organization.
+    /// Team that owns the access token. Mutually exclusive with `user`. Default: none. Without `team` and `user`, the
+    /// organization owns the access token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAME))]
     pub team: Option<String>,
 
-    /// Login name of the user for whom the access token is issued. Mutually exclusive with `team`. Default: none.
+    /// Login name of the user who owns the access token. Mutually exclusive with `team`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAME))]
     pub user: Option<String>,
@@ -34,9 +35,9 @@ pub struct PulumiCloudOidc {
     #[schemars(length(max = bounds::WORD))]
     pub audience: Option<String>,
 
-    /// Validity of the access token, as a duration such as `2h`. Minimum: 10 minutes. Maximum: 24 hours. The maximum
-    /// validity of the OIDC issuer in Pulumi Cloud also applies. Default: twice the timeout of the run, within these
-    /// limits.
+    /// Lifetime of the access token, as a duration such as `2h`. Minimum: 10 minutes. Maximum: 24 hours. The maximum
+    /// lifetime in the settings of the OIDC issuer in Pulumi Cloud also applies. Default: twice the timeout of the run,
+    /// within these limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub expiration: Option<String>,
@@ -49,9 +50,9 @@ impl PulumiCloudOidc {
         given.unwrap_or_else(|| format!("urn:pulumi:org:{}", self.organization))
     }
 
-    /// Returns the validity of the access token for a run with this timeout, in seconds. A timeout of 0 means no limit.
+    /// Returns the lifetime of the access token in seconds for a run with this timeout. A timeout of 0 means no limit.
     ///
-    /// The default exceeds the timeout, so that consecutive runs can use the same access token.
+    /// The default lifetime exceeds the timeout, so that consecutive runs can use the same access token.
     pub fn expiration_seconds(&self, timeout_seconds: u64) -> u64 {
         let given = self.expiration.as_deref().and_then(duration::seconds);
         let desired = given.unwrap_or_else(|| match timeout_seconds {

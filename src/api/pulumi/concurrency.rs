@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct ConcurrencyGroup {
     /// Name of the group, such as `aws-prod`. Groups of different namespaces are independent, unless an administrator
     /// shares the group between namespaces.
-    // The pattern and the length of a DNS label.
+    // The name must be a DNS label.
     #[schemars(length(min = 1, max = 63), extend("pattern" = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
 
@@ -25,7 +25,8 @@ impl ConcurrencyGroup {
     /// Maximum limit of a group.
     pub const MAX_LIMIT: u32 = 100;
 
-    /// Returns the limit of the group in its namespace. The older version of the API does not validate the field.
+    /// Returns the limit of the group in its namespace, within the valid range. The API server does not validate the
+    /// limit in an object of `v1alpha1`.
     pub fn local_limit(&self) -> u32 {
         self.limit.unwrap_or(1).clamp(1, Self::MAX_LIMIT)
     }
@@ -37,7 +38,7 @@ impl ConcurrencyGroup {
 pub struct BoundConcurrencyGroup {
     /// Name of the group.
     pub name: String,
-    /// Maximum number of concurrent runs of the group when the run started.
+    /// Maximum number of concurrent runs of the group, at the start of this run.
     pub limit: u32,
     /// Whether several namespaces share the group. Absent if the group belongs to the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]

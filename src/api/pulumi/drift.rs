@@ -1,4 +1,4 @@
-//! Drift detection of a Stack: its settings, and its result in the status.
+//! Settings and results of the drift detection of a Stack.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
@@ -14,9 +14,9 @@ use crate::api::{bounds, schema};
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftPolicy {
-    /// Interval between a run and the next drift check, and between two drift checks, as a duration such as `24h`. A
-    /// drift check runs `pulumi refresh --preview-only`, which changes neither the resources nor the state. Minimum:
-    /// `1m`. Default: only the times of `schedule` apply.
+    /// Interval between a run or a drift check and the next drift check, as a duration such as `24h`. A drift check
+    /// runs `pulumi refresh --preview-only`, which changes neither the resources nor the state. Minimum: `1m`. Default:
+    /// only `schedule` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub interval: Option<String>,
@@ -36,7 +36,7 @@ pub struct DriftPolicy {
     #[serde(default)]
     pub mode: DriftMode,
 
-    /// Drift that is not reported and not corrected by itself. A resource is ignored if all its differences match a
+    /// Rules for drift that the controller ignores. A resource has not drifted if each of its differences matches a
     /// rule. Default: none. Example: `[{type: "aws:autoscaling/*", property: desiredCapacity}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PATTERNS))]
@@ -54,8 +54,8 @@ pub enum DriftMode {
     Correct,
 }
 
-/// Rule for drift that is ignored. A difference must match all fields of the rule. In the patterns, `*` matches any
-/// characters.
+/// Rule for drift that the controller ignores. A difference must match all fields of the rule. In the patterns, `*`
+/// matches any characters.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct DriftIgnoreRule {
     /// Pattern of the resource type, such as `aws:autoscaling/*`. Default: all types.
@@ -66,7 +66,7 @@ pub struct DriftIgnoreRule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = bounds::URN))]
     pub urn: Option<String>,
-    /// Pattern of the path of the property, such as `tags.*`. With this field, the rule does not match the deletion of a
+    /// Pattern of the path of the property, such as `tags.*`. A rule with a property does not match the deletion of a
     /// resource. Default: all properties.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = bounds::WORD))]
@@ -82,15 +82,15 @@ pub struct StackDrift {
     pub last_checked: Option<Time>,
     /// Name of the Update of the last drift check.
     pub update_name: String,
-    /// Error of the last drift check. The other fields then contain the result of an earlier check. Absent after a
-    /// success.
+    /// Error of the last drift check. After an error, the other fields contain the result of an earlier check. Absent
+    /// after a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::MESSAGE))]
     pub message: Option<String>,
     /// Number of resources that have drifted.
     #[serde(default)]
     pub count: i64,
-    /// Number of resources whose drift `spec.drift.ignore` excludes.
+    /// Number of resources with drift that `spec.drift.ignore` excludes.
     #[serde(default)]
     pub ignored: i64,
     /// Resources that have drifted, without the values of their properties. At most 50 entries.
@@ -98,7 +98,7 @@ pub struct StackDrift {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PLANNED_RESOURCES))]
     pub resources: Vec<PlannedResource>,
-    /// Whether a run to correct the drift has been requested since the check.
+    /// Whether the controller has requested a run to correct this drift.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correction_requested: Option<bool>,
 }

@@ -13,26 +13,25 @@ use crate::api::bounds;
 pub struct OutputObject {
     /// Kind of the object: `Secret` or `ConfigMap`. A ConfigMap contains no secret outputs.
     pub kind: OutputObjectKind,
-    /// Name of the object in the namespace of the Stack. An object that exists and does not belong to the Stack is not
-    /// changed.
+    /// Name of the object in the namespace of the Stack. The controller does not change an existing object of another
+    /// owner.
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub name: String,
-    /// Names of the outputs. Default: all outputs, and for a ConfigMap all outputs that are not secret.
+    /// Names of the outputs. Default: all outputs, except the secret outputs for a ConfigMap.
     /// Example: `[url, password]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(min = 1, max = bounds::KEY)))]
     pub keys: Vec<String>,
-    /// Keys in the object by the name of the output. Default: the name of the output, in which `_` replaces characters
-    /// that a key cannot contain. Example: `{url: DATABASE_URL}`.
+    /// Keys in the object, by output name. Default: the name of the output, with `_` instead of each character that is
+    /// invalid in a key. Example: `{url: DATABASE_URL}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub rename: BTreeMap<String, String>,
-    /// Whether strings are written without quotation marks. With `false`, all values are written as JSON. Default:
-    /// `true`.
+    /// Whether to write strings without quotation marks. If `false`, all values are JSON. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<bool>,
-    /// Labels of the object, in addition to the labels of the controller and to `reconcile.fluxcd.io/watch: Enabled`,
-    /// which this field can replace. Default: none. Example: `{team: blue}`.
+    /// Labels of the object, in addition to the labels of the controller. This field can override the label
+    /// `reconcile.fluxcd.io/watch: Enabled`. Default: none. Example: `{team: blue}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub labels: BTreeMap<String, String>,
@@ -56,7 +55,7 @@ impl OutputObjectKind {
     }
 }
 
-/// Object with outputs that the controller has written.
+/// Reference to an object to which the controller has written outputs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputObjectReference {

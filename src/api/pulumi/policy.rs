@@ -44,11 +44,11 @@ pub enum EnforcementLevel {
     /// A violation makes the run fail.
     #[default]
     Mandatory,
-    /// A violation is only reported.
+    /// The controller reports a violation, but the run can succeed.
     Advisory,
 }
 
-/// Violations of policies that a run has reported.
+/// Policy violations that a run has reported.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyViolations {
@@ -64,13 +64,13 @@ pub struct PolicyViolations {
     pub violations: Vec<PolicyViolation>,
 }
 
-/// Violation of a policy. The order of the fields is the order of the violations in a list.
+/// Violation of a policy. The order of the fields determines the sort order of violations.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyViolation {
     /// Enforcement level of the policy: `advisory` or `mandatory`.
     pub enforcement_level: EnforcementLevel,
-    /// Name of the policy pack, as set by its program.
+    /// Name of the policy pack, from the program of the policy pack.
     #[schemars(length(max = bounds::WORD))]
     pub pack: String,
     /// Version of the policy pack.
@@ -84,7 +84,7 @@ pub struct PolicyViolation {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = bounds::URN))]
     pub urn: String,
-    /// Text of the policy.
+    /// Message of the policy about the violation.
     #[schemars(length(max = bounds::WORD))]
     pub message: String,
 }
@@ -100,7 +100,7 @@ impl EnforcementLevel {
 }
 
 impl PolicyViolations {
-    /// Returns the number of all violations, including those that the list does not contain.
+    /// Returns the number of all violations, including violations that `violations` does not contain.
     pub fn count(&self) -> i64 {
         self.mandatory.saturating_add(self.advisory)
     }

@@ -1,7 +1,7 @@
 //! `pulumi.com/v1` Program: a Pulumi YAML program as a Kubernetes object.
 //!
-//! The fields have the names of the Pulumi YAML language. The controller copies their values to the project file. The
-//! schema of a field that accepts expressions permits any JSON value.
+//! The fields have the same names as in the Pulumi YAML language, and the controller copies the fields to the project
+//! file. The schema of a field that accepts expressions permits any JSON value.
 
 use std::collections::BTreeMap;
 
@@ -87,13 +87,13 @@ pub struct ProgramSpec {
     #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::REFERENCES))]
     pub packages: BTreeMap<String, Value>,
 
-    /// Plugins that are installed in the workspace image, by kind. Default: none.
+    /// Plugins in the workspace image, by kind. Default: none.
     /// Example: `{providers: [{name: aws, path: /plugins/aws}]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugins: Option<Plugins>,
 
     /// Project configuration by key. A value is a default value, or an object with `type` (`string`, `integer`,
-    /// `boolean`, `array` or `object`), `items`, `default`, `description` and `secret`. If the key has the namespace of
+    /// `boolean`, `array` or `object`), `items`, `default`, `description` and `secret`. For a key in the namespace of
     /// another package, such as `aws:region`, the object contains the value in the field `value`. Default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
@@ -183,7 +183,7 @@ pub struct Configuration {
     pub name: Option<String>,
 }
 
-/// Resource that Pulumi manages (`properties`), or existing resource that the program only reads (`get`).
+/// Resource that Pulumi manages (`properties`), or existing resource that the program reads (`get`).
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramResource {
@@ -231,8 +231,8 @@ pub struct ResourceOptions {
     /// Whether Pulumi deletes the old resource before it creates a replacement. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_before_replace: Option<bool>,
-    /// Reference to another resource. If Pulumi deletes that resource too, it does not call the provider to delete this
-    /// resource. Default: none. Example: `"${cluster}"`.
+    /// Reference to a resource whose deletion implies the deletion of this resource. If Pulumi deletes both resources,
+    /// it calls the provider only for the referenced resource. Default: none. Example: `"${cluster}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub deleted_with: Option<Value>,
@@ -281,16 +281,18 @@ pub struct ResourceOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub replace_on_changes: Option<Vec<String>>,
-    /// List of references to other resources. If one of them is replaced, this resource is replaced too. Default: none.
+    /// List of references to other resources. Pulumi replaces this resource if it replaces one of the referenced
+    /// resources. Default: none.
     /// Example: `["${network}"]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub replace_with: Option<Value>,
-    /// Expression. If its value changes, the resource is replaced. Default: none. Example: `"${version}"`.
+    /// Expression. Pulumi replaces the resource if the value of the expression changes. Default: none. Example:
+    /// `"${version}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub replacement_trigger: Option<Value>,
-    /// Whether the resource continues to exist at the provider when Pulumi deletes it from the state. Default: `false`.
+    /// Whether Pulumi keeps the resource at the provider when it deletes the resource from the state. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain_on_delete: Option<bool>,
     /// Version of the provider plugin. Default: the version that Pulumi selects.
@@ -321,8 +323,8 @@ pub struct ResourceGetter {
     /// ID of the resource at the provider.
     #[schemars(length(min = 1))]
     pub id: String,
-    /// Known properties of the resource, which some providers require to find the resource. The values are expressions.
-    /// Default: none. Example: `{region: eu-central-1}`.
+    /// Known properties of the resource. Some providers require properties to find the resource. The values are
+    /// expressions. Default: none. Example: `{region: eu-central-1}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub state: BTreeMap<String, Value>,
@@ -347,8 +349,8 @@ pub struct ProgramStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
-    /// Artifact of the last valid generation. The controller delivers it to workspace pods and does not serve it over
-    /// HTTP. Example: `{digest: "sha256:…", revision: "3", size: 412}`.
+    /// Artifact of the last valid generation. The controller delivers the artifact to workspace pods, and does not
+    /// publish it on an HTTP server. Example: `{digest: "sha256:…", revision: "3", size: 412}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ProgramArtifact>,
 }

@@ -37,9 +37,9 @@ const TOKEN: &str = "token";
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackReceiverSpec {
-    /// Sender of the webhook, which determines how requests are authenticated: `github` (also for Gitea and Forgejo),
-    /// `gitlab`, `generic-hmac` or `generic`. For `generic`, only the path authenticates a request, so the path must be
-    /// kept secret.
+    /// Sender of the webhook, which determines the authentication of requests: `github` (also for Gitea and Forgejo),
+    /// `gitlab`, `generic-hmac` or `generic`. For `generic`, only the path authenticates a request, so keep the path
+    /// secret.
     #[serde(rename = "type")]
     pub kind: ReceiverType,
 
@@ -64,8 +64,8 @@ pub struct StackReceiverSpec {
     #[schemars(length(min = 1, max = 64))]
     pub resources: Vec<ReceiverResource>,
 
-    /// Whether the StackReceiver is suspended. While it is suspended, the controller rejects all requests and does not
-    /// change the path. Default: `false`.
+    /// Whether the StackReceiver is suspended. The controller rejects all requests to a suspended StackReceiver and
+    /// does not change the path. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 }
@@ -78,13 +78,14 @@ fn default_interval() -> String {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReceiverType {
-    /// Requests are authenticated by `X-Hub-Signature-256`. The event is in `X-GitHub-Event`.
+    /// The header `X-Hub-Signature-256` authenticates a request, and the header `X-GitHub-Event` contains the event.
     Github,
-    /// Requests are authenticated by the token in `X-Gitlab-Token`. The event is in `X-Gitlab-Event`.
+    /// The token in the header `X-Gitlab-Token` authenticates a request, and the header `X-Gitlab-Event` contains the
+    /// event.
     Gitlab,
-    /// Requests are authenticated only by the path.
+    /// Only the path authenticates a request.
     Generic,
-    /// Requests are authenticated by `X-Signature`.
+    /// The header `X-Signature` authenticates a request.
     GenericHmac,
 }
 

@@ -27,7 +27,7 @@ pub struct FluxSource {
     pub dir: Option<String>,
 }
 
-/// Reference to an object of any kind that has the field `status.artifact`.
+/// Reference to an object with the field `status.artifact`, of any kind.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceReference {
@@ -77,13 +77,13 @@ pub struct ResourceRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub literal: Option<LiteralRef>,
 
-    /// Environment variable of the controller, for the type `Env`. Not supported. The schema contains this field only
-    /// so that the conditions of the Stack can report the error.
+    /// Environment variable of the controller, for the type `Env`. Not supported. The controller reports the use of
+    /// this field as an error in the conditions of the Stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<EnvironmentSelector>,
 
-    /// File of the controller, for the type `FS`. Not supported. The schema contains this field only so that the
-    /// conditions of the Stack can report the error.
+    /// File of the controller, for the type `FS`. Not supported. The controller reports the use of this field as an
+    /// error in the conditions of the Stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filesystem: Option<FileSelector>,
 }
@@ -113,7 +113,7 @@ pub struct ConfigReference {
     /// Key in the ConfigMap.
     #[schemars(length(max = bounds::KEY))]
     pub key: String,
-    /// Whether the value is parsed as JSON. If `false`, the value is a string. Default: `false`.
+    /// Whether to parse the value as JSON. If `false`, the value is a string. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json: Option<bool>,
 }
@@ -170,7 +170,7 @@ pub struct GitAuth {
     /// Example: `{type: Secret, secret: {name: git, key: token}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_token: Option<ResourceRef>,
-    /// Private key and its passphrase, for SSH URLs. Default: none.
+    /// Private key and passphrase, for SSH URLs. Default: none.
     /// Example: `{sshPrivateKey: {type: Secret, secret: {name: git, key: identity}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_auth: Option<SshAuth>,
@@ -184,7 +184,7 @@ pub struct GitAuth {
     pub github_app: Option<GitHubAppAuth>,
 }
 
-/// Private key and its passphrase, for SSH.
+/// Private key for SSH, and the passphrase of the key.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SshAuth {
@@ -228,8 +228,8 @@ pub struct GitHubAppAuth {
 /// Identity of a Pulumi stack in a state backend.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct PulumiStack {
-    /// Name of the Pulumi stack, as in `spec.stack`. In Pulumi Cloud, `status` also contains the organization of a
-    /// completed run.
+    /// Name of the Pulumi stack, as in `spec.stack`. In Pulumi Cloud, the name in a status includes the organization
+    /// after a run has completed.
     pub name: String,
     /// Name of the Pulumi project. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]

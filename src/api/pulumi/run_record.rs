@@ -1,4 +1,4 @@
-//! Records of recent runs in the status of a Stack.
+//! Records of the recent runs in the status of a Stack.
 
 use std::collections::BTreeMap;
 

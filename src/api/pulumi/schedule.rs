@@ -1,4 +1,4 @@
-//! Schedules of a Stack: the windows and freezes of its runs, and the times of its drift checks.
+//! Schedules of a Stack: windows and freezes for runs, and times of drift checks.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::bounds;
 
-/// Times at which runs may start. A run starts only within a window and not during a freeze.
+/// Windows and freezes for runs. A run starts only within a window, and not during a freeze.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunSchedule {
@@ -24,7 +24,7 @@ pub struct RunSchedule {
 }
 
 impl RunSchedule {
-    /// Maximum number of windows, and maximum number of freezes.
+    /// Maximum number of windows, and of freezes, in a schedule.
     pub const MAX_ENTRIES: u32 = 20;
 }
 
@@ -41,8 +41,8 @@ pub struct RunWindow {
     #[schemars(extend("pattern" = "^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub start: String,
 
-    /// Time of day at which the window closes, such as `17:00` or `24:00`. If it is not after `start`, the window closes
-    /// on the next day.
+    /// Time of day at which the window closes, such as `17:00` or `24:00`. A window whose `end` is not after `start`
+    /// closes on the next day.
     #[schemars(extend("pattern" = "^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"))]
     pub end: String,
 

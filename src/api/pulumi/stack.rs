@@ -59,8 +59,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
 
-    /// Full hash of a commit of `projectRepo`. The controller fetches this commit only once. The field also accepts a
-    /// branch or a tag, in the same format as `branch`. Default: none.
+    /// Full hash of a commit of `projectRepo`. The controller fetches the commit only once. The field also accepts a
+    /// branch or a tag in the format of `branch`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 
@@ -138,8 +138,8 @@ pub struct StackSpec {
     pub env_refs: BTreeMap<String, ResourceRef>,
 
     /// Configuration of the Pulumi stack by key. The values are strings, numbers, booleans, objects or lists. A key is
-    /// literal unless `pathKeys` contains it. A key without a namespace has the namespace of the project. If a key is
-    /// removed from this field, the next run no longer uses its value. Default: none.
+    /// literal unless `pathKeys` contains it. A key without a namespace has the namespace of the project. After you
+    /// remove a key, the next run no longer uses the value of the key. Default: none.
     /// Example: `{"aws:region": eu-central-1, replicas: 3}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
@@ -157,8 +157,8 @@ pub struct StackSpec {
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets: BTreeMap<String, String>,
 
-    /// Secret configuration values, by key. The CLI encrypts them in the settings of the Pulumi stack. Logs, conditions
-    /// and outputs do not contain the values. Default: none.
+    /// Secret configuration values, by key. The CLI encrypts the values in the settings of the Pulumi stack. Logs,
+    /// conditions and outputs do not contain the values. Default: none.
     /// Example: `{password: {type: Secret, secret: {name: web, key: password}}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
@@ -181,8 +181,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
 
-    /// Whether to run `pulumi destroy` before the Stack is deleted. Default: `false`, or `true` if the Stack has expired (`ttl`,
-    /// `expiresAt`).
+    /// Whether the controller runs `pulumi destroy` before it deletes the Stack. Default: `false`, or `true` if the
+    /// Stack has expired (`ttl`, `expiresAt`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_on_finalize: Option<bool>,
 
@@ -196,13 +196,13 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
 
-    /// Whether an update fails before it changes any resource if the refresh finds drift. Requires `refresh`. Default:
-    /// `false`.
+    /// Whether an update fails if its refresh finds drift. Such an update changes no resources. Requires `refresh`.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
-    /// Whether to run `pulumi preview` instead of `pulumi up`. If `true`, no resources are destroyed when the Stack is
-    /// deleted. Default: `false`.
+    /// Whether to run `pulumi preview` instead of `pulumi up`. If `true`, the deletion of the Stack destroys no
+    /// resources. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<bool>,
 
@@ -243,8 +243,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
-    /// Interval, such as `1h`, after which a run starts even if no input has changed, to correct drift. The interval
-    /// begins when the previous run ends. If the field is absent or `0s`, `continueResyncOnCommitMatch` applies.
+    /// Interval, such as `1h`, between the end of a run and a new run that starts even if no input has changed, to
+    /// correct drift. If the field is absent or `0s`, `continueResyncOnCommitMatch` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub interval: Option<String>,
@@ -270,8 +270,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_max_backoff_duration_seconds: Option<i64>,
 
-    /// Whether a run that finds a lock of another update does not count as failed. The controller then retries the run
-    /// after 30 seconds. For further runs that find the same lock, this delay doubles, up to 5 minutes. Default:
+    /// Whether the controller treats a lock of another update as a conflict instead of a failure, and retries the run
+    /// after 30 seconds. The delay doubles with each further run that finds the same lock, up to 5 minutes. Default:
     /// `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_on_update_conflict: Option<bool>,
@@ -304,22 +304,21 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_group: Option<ConcurrencyGroup>,
 
-    /// Maximum duration of a run, such as `1h30m`. A longer run is canceled gracefully and counts as failed. The flag
-    /// `--max-run-timeout` of the controller is the upper limit. If this field is `0s`, only the flag limits the run. Default: the
-    /// flag `--default-run-timeout` of the controller.
+    /// Maximum duration of a run, such as `1h30m`. The agent cancels a longer run gracefully, and the run fails. The
+    /// flag `--max-run-timeout` of the controller is the upper limit. With `0s`, only the flag limits the run. Default:
+    /// the flag `--default-run-timeout` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time in which a run makes no progress and prints no output, as a duration such as `10m`. A run that
-    /// exceeds this time is canceled gracefully and counts as failed. If the field is absent or `0s`, runs have no idle
-    /// timeout.
+    /// Maximum time without progress and output of a run, as a duration such as `10m`. The agent cancels a run that
+    /// exceeds this time gracefully, and the run fails. If the field is absent or `0s`, runs have no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Policy for a lock that remains after an earlier run of this Stack has provably ended: `Automatic` or `Manual`.
-    /// Default: `Automatic`.
+    /// Policy for a lock of an earlier run of this Stack that has provably ended: `Automatic` or `Manual`. Default:
+    /// `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
@@ -334,17 +333,17 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftPolicy>,
 
-    /// Windows and freezes for the start of runs that change resources: updates, destroys and corrections of drift. An open
-    /// run continues when its window closes. Previews, plans and drift checks are not affected. The annotation
-    /// `pulumi.com/schedule` of the namespace applies in addition. Default: no restriction.
+    /// Windows and freezes for the start of runs that change resources: updates, destroys and corrections of drift. An
+    /// open run continues when its window closes. The schedule does not affect previews, plans and drift checks. The
+    /// annotation `pulumi.com/schedule` of the namespace also applies. Default: no restriction.
     /// Example: `{windows: [{start: "08:00", end: "17:00", timeZone: Europe/Berlin}]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<RunSchedule>,
 
-    /// Time after the creation of the Stack, as a duration such as `72h`, after which the controller deletes the Stack and
-    /// destroys its resources, unless `destroyOnFinalize` is `false`. The controller announces the deletion one hour ahead
-    /// with the condition `Expiring`. If this time has already passed when the field is set, the Stack is deleted an hour
-    /// later. A suspended Stack does not expire. `0s` has no effect. Default: the Stack does not expire.
+    /// Maximum age of the Stack, as a duration such as `72h`. Then the controller deletes the Stack and destroys its
+    /// resources, unless `destroyOnFinalize` is `false`. The condition `Expiring` announces the deletion one hour
+    /// ahead. If the Stack is already too old when you set the field, the controller deletes the Stack one hour later.
+    /// A suspended Stack does not expire. `0s` has no effect. Default: the Stack does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub ttl: Option<String>,
@@ -354,8 +353,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
 
-    /// Rules for the approval of changes before they are made. Has no effect with `preview`. Default: no approval is
-    /// required. Example: `{mode: OnRisk, approvers: 2}`.
+    /// Rules for the approval of planned changes. Has no effect with `preview`. Default: no approval is required.
+    /// Example: `{mode: OnRisk, approvers: 2}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalPolicy>,
 
@@ -365,23 +364,23 @@ pub struct StackSpec {
     #[schemars(length(max = bounds::POLICY_PACKS))]
     pub policy_packs: Vec<PolicyPack>,
 
-    /// Secrets and ConfigMaps to which the controller writes the outputs after each successful update. The objects belong
-    /// to the Stack and are deleted with it. Default: none.
+    /// Secrets and ConfigMaps to which the controller writes the outputs after each successful update. Kubernetes
+    /// deletes the objects with the Stack. Default: none.
     /// Example: `[{kind: Secret, name: database, keys: [url, password]}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::OUTPUT_OBJECTS))]
     pub write_outputs_to: Vec<OutputObject>,
 
-    /// Template with `metadata` and `spec` that is merged into the Update of each run, with the semantics of
-    /// `kubectl patch --type=strategic`. The `spec` contains fields of an Update, such as `ttlAfterCompleted`,
-    /// `parallel` and `continueOnError`. Default: none. Example: `{spec: {ttlAfterCompleted: 24h}}`.
+    /// Strategic merge patch for the Update of each run, with `metadata` and `spec`. The `spec` contains fields of an
+    /// Update, such as `ttlAfterCompleted`, `parallel` and `continueOnError`. Default: none. Example:
+    /// `{spec: {ttlAfterCompleted: 24h}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub update_template: Option<Value>,
 
-    /// Template with `metadata` and `spec` that is merged into the Workspace of this Stack, with the semantics of
-    /// `kubectl patch --type=strategic`. The `spec` contains fields of a Workspace, such as `image`, `resources` and
-    /// `podTemplate`. Default: none. Example: `{spec: {resources: {limits: {memory: 1Gi}}}}`.
+    /// Strategic merge patch for the Workspace of this Stack, with `metadata` and `spec`. The `spec` contains fields of
+    /// a Workspace, such as `image`, `resources` and `podTemplate`. Default: none. Example:
+    /// `{spec: {resources: {limits: {memory: 1Gi}}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub workspace_template: Option<Value>,
@@ -403,7 +402,7 @@ pub struct PrerequisiteReference {
 #[serde(rename_all = "camelCase")]
 pub struct Requirement {
     /// Maximum age of the last successful run, as a duration such as `1h`. If the run is older, the controller requests
-    /// a new run of the referenced Stack and waits for it. Default: no limit.
+    /// a new run of the referenced Stack and waits for that run. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub succeeded_within_duration: Option<String>,

@@ -38,7 +38,7 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reset_at: Option<String>,
 
-    /// Last value of the annotation `pulumi.com/refresh` whose run has succeeded.
+    /// Last value of the annotation `pulumi.com/refresh` that a successful run handled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_refresh_at: Option<String>,
 
@@ -90,7 +90,7 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_origin_revision: Option<String>,
 
-    /// Recent combinations of artifact and result, newest first. At most five entries.
+    /// Recent runs, grouped by artifact and result, newest first. At most five entries.
     /// Example: `[{digest: "sha256:…", lastReconciledStatus: Succeeded, totalReconciliations: 2}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::HISTORY))]
@@ -141,21 +141,21 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_violations: Option<PolicyViolations>,
 
-    /// Pulumi project of the last run. If no source is available, a destroy uses only the name of this project and the
-    /// state of the Pulumi stack. Example: `{name: web, runtime: nodejs}`.
+    /// Pulumi project of the last run. If no source is available, a destroy requires only this project and the state of
+    /// the Pulumi stack. Example: `{name: web, runtime: nodejs}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<RunProject>,
 
-    /// Pulumi stack that can contain resources of this Stack. Set after a successful `up`, and after a failed `up` that
-    /// may have changed resources. Absent after a successful destroy.
+    /// Pulumi stack that can contain resources of this Stack, because an `up` succeeded or may have changed resources.
+    /// Absent after a successful destroy.
     /// Example: `{name: dev, project: web, backend: "s3://state"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 }
 
-/// Inputs of a run. If one of these inputs changes after the last run, a new run starts. The source revision is also an
-/// input. It is not part of this type, because the field has different names in `currentUpdate` and `lastUpdate`, as in
-/// the Pulumi Kubernetes Operator.
+/// Inputs of a run. If an input changes after the last run, a new run starts. The source revision is also an input, but
+/// is not part of this type, because `currentUpdate` and `lastUpdate` have different names for the revision, as in the
+/// Pulumi Kubernetes Operator.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunInputs {
@@ -180,8 +180,8 @@ pub struct RunInputs {
     /// Value of the annotation `pulumi.com/refresh` that the run handles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh_at: Option<String>,
-    /// Digest of the artifact. If the source later produces another artifact with the same content, the controller
-    /// replaces the digest of the last completed run.
+    /// Digest of the artifact. If the source later publishes another artifact with the same content, the controller
+    /// updates this digest in `lastUpdate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     /// Identifier of the content of the artifact. Artifacts of one revision with the same files have the same
@@ -213,7 +213,7 @@ pub struct RunInputs {
 pub struct CurrentUpdate {
     /// Name of the Update.
     pub name: String,
-    /// Digest of the spec of the Update. The controller ignores an Update with another spec.
+    /// Digest of the spec of the Update. The controller ignores an Update with another digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_digest: Option<Digest>,
     #[serde(flatten)]
@@ -251,17 +251,17 @@ pub struct CurrentUpdate {
     /// Whether the run refreshes the state to correct drift, even if `spec.refresh` is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
-    /// Whether the run has no new inputs: a drift check, or a run at an interval. Absent for other runs.
+    /// Whether the run has no new inputs, because it is a drift check or a run at an interval. Absent for other runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<bool>,
     /// Approved plan that the run executes. Absent for a run without a plan.
     /// Example: `{digest: "sha256:…", updateName: web-1}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<ApprovedPlan>,
-    /// Digest of the policy packs of the Workspace that the run enforces. Absent for a run without policy packs.
+    /// Digest of the policy packs that the run enforces. Absent for a run without policy packs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_packs_digest: Option<Digest>,
-    /// Pulumi stack of the run. Parts that are unknown before the run are absent. Example: `{name: dev, project: web}`.
+    /// Pulumi stack of the run. A part is absent if it is unknown before the run. Example: `{name: dev, project: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_stack: Option<PulumiStack>,
 }
@@ -282,7 +282,7 @@ pub struct LastUpdate {
     /// Reason of a failure, such as `UpdateFailed` or `UpdateConflict`. Absent after a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Whether a user canceled the run. The controller does not retry such a run.
+    /// Whether a user canceled the run. The controller does not retry a canceled run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canceled_by_user: Option<bool>,
     /// Cause of the failure, or a warning about a successful run. Absent after a success without a warning.
@@ -300,7 +300,7 @@ pub struct LastUpdate {
     /// Example: `{repositoryURL: "https://github.com/acme/web", headName: refs/heads/main}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceMetadata>,
-    /// Keyed hash of the configuration values that the run read from Secrets and ConfigMaps. Set only if a value
+    /// Keyed hash of the configuration values that the run read from Secrets and ConfigMaps. Absent unless a value
     /// changed between the request and the start of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_config_inputs: Option<String>,
@@ -325,7 +325,7 @@ pub struct LastUpdate {
     /// this number.
     #[serde(default)]
     pub conflicts: i64,
-    /// Whether an interrupted destroy may have removed the Pulumi stack from the backend. If so, the next destroy
+    /// Whether an interrupted destroy may have removed the Pulumi stack from the backend. The next destroy then
     /// succeeds even if the Pulumi stack does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack_may_be_removed: Option<bool>,
@@ -341,7 +341,7 @@ pub struct LastUpdate {
     pub pulumi_stack: Option<PulumiStack>,
 }
 
-/// Runs of one artifact that had the same result.
+/// Runs with the same artifact and the same result.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
@@ -359,7 +359,7 @@ pub struct Snapshot {
     pub last_reconciled_status: String,
     /// Number of runs of the artifact with this result.
     pub total_reconciliations: i64,
-    /// Name of the Update of the last run of this entry. `status.runs` contains the URL of the run in the history.
+    /// Name of the Update of the last of the runs. `status.runs` contains the URL of the run in the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAME))]
     pub last_run: Option<String>,

@@ -65,7 +65,7 @@ fn keys(value: &Value) -> Vec<&String> {
     }
 }
 
-/// An upgrade with a strategic merge patch would lose the properties of an object that has such a property.
+/// An upgrade with a strategic merge patch would delete the other properties of an object with such a property.
 #[test]
 fn no_property_is_a_directive_of_a_strategic_merge_patch() {
     for definition in custom_resource_definitions() {
