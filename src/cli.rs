@@ -1,4 +1,4 @@
-//! Defines the command line. The module [`crate::config`] validates the values.
+//! Command line of the controller. The module [`crate::config`] validates the values of the flags.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub struct CommandLine {
 }
 
 impl CommandLine {
-    /// Returns the specified role. Default: the manager.
+    /// Returns the role from the command line, or the manager if the command line contains no role.
     pub fn into_role(self) -> Role {
         self.role.unwrap_or(Role::Manager(self.manager))
     }
@@ -34,20 +34,20 @@ pub enum Role {
     Manager(ManagerFlags),
     /// Run the first process of the container `pulumi` in a workspace pod. This process starts the agent as its child.
     Agent(AgentFlags),
-    /// Copy this binary to the share volume. Runs in an init container of a workspace pod.
+    /// Copy this binary to the share volume, in an init container of a workspace pod.
     Bootstrap(BootstrapFlags),
-    /// Receive the source before user-defined init containers start. Runs in an init container of a workspace pod.
+    /// Receive the source before user-defined init containers start, in an init container of a workspace pod.
     Fetch(FetchFlags),
     /// Start a program on behalf of the agent in a workspace pod. Internal.
     #[command(hide = true)]
     Launch(LaunchFlags),
-    /// Evaluate a CEL expression from stdin. Runs in a child process of the manager. Internal.
+    /// Evaluate a CEL expression from stdin, in a child process of the manager. Internal.
     #[command(hide = true)]
     Evaluate,
-    /// Communicate with a Git server or pack a fetched commit. Runs in a child process of the manager. Internal.
+    /// Communicate with a Git server or pack a fetched commit, in a child process of the manager. Internal.
     #[command(hide = true)]
     Git,
-    /// Compare the schemas that the API server serves with the schemas of this version. Runs in a child process of the
+    /// Compare the schemas that the API server serves with the schemas of this version, in a child process of the
     /// manager. Internal.
     #[command(hide = true)]
     CompareSchemas,
@@ -84,7 +84,7 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub enable_pprof: bool,
 
-    /// URL of the Flux notification-controller, to which the controller sends its events.
+    /// URL of the Flux notification-controller that receives the events of the controller.
     #[arg(long, default_value = "", value_name = "URL")]
     pub events_addr: String,
 
@@ -92,8 +92,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "0", value_name = "HOST:PORT")]
     pub receiver_addr: String,
 
-    /// Address of the web UI. Users sign in with a token of the Kubernetes API. The UI does not encrypt the connection, so
-    /// an Ingress or a Gateway with TLS must precede it. `0` disables the UI.
+    /// Address of the web UI. Users sign in with a token of the Kubernetes API. The UI does not encrypt the connection,
+    /// so expose the UI only through an Ingress or a Gateway with TLS. `0` disables the UI.
     #[arg(long, default_value = "0", value_name = "HOST:PORT")]
     pub ui_addr: String,
 
@@ -138,7 +138,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "")]
     pub watch_label_selector: String,
 
-    /// Label selector of the Secrets and ConfigMaps whose changes start a run of the Stacks that reference them.
+    /// Label selector of the watched Secrets and ConfigMaps. A change to a watched object starts a run of each Stack
+    /// that references the object.
     #[arg(long, default_value = "reconcile.fluxcd.io/watch=Enabled")]
     pub watch_configs_label_selector: String,
 
@@ -147,19 +148,19 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
     pub feature_gates: Vec<String>,
 
-    /// Do not start runs. Open runs continue. Use this flag to prevent all new runs, for example during an incident.
-    /// The annotation `pulumi.com/pause` of a namespace has the same effect for one namespace.
+    /// Start no new runs, for example during an incident. Open runs continue. The annotation `pulumi.com/pause` of a
+    /// namespace has the same effect for one namespace.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub pause: bool,
 
-    /// Maximum number of Stacks with resources to destroy that users may delete within `--max-destroys-interval`. If more
-    /// Stacks are deleted, their destroys wait until a user confirms each destroy with the annotation
-    /// `pulumi.com/confirm-destroy=true` of the Stack. `0` disables the limit.
+    /// Maximum number of Stacks with resources to destroy that users can delete within `--max-destroys-interval`. If
+    /// users delete more Stacks, the destroy of each of these Stacks waits until a user confirms the destroy with the
+    /// annotation `pulumi.com/confirm-destroy=true`. `0` disables the limit.
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     pub max_destroys: usize,
 
-    /// Period of `--max-destroys`.
+    /// Period to which `--max-destroys` applies.
     #[arg(long, default_value = "10m", value_name = "DURATION")]
     pub max_destroys_interval: String,
 
@@ -182,8 +183,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", value_name = "NAME")]
     pub default_access_token_secret: String,
 
-    /// Reject a Workspace whose pod violates the Pod Security Standard `restricted`, or has a label that network
-    /// policies commonly select, such as `app`. The check includes `podTemplate`.
+    /// Reject a Workspace if its pod, with `podTemplate`, violates the Pod Security Standard `restricted` or has a
+    /// label that network policies commonly select, such as `app`.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub restrict_workspace_pods: bool,
@@ -213,11 +214,12 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub enable_leader_election: bool,
 
-    /// Time that a replica waits after the last observed renewal of the Lease before it takes over the Lease.
+    /// Lease duration: the time that the other replicas wait after the last observed renewal before they acquire the
+    /// Lease.
     #[arg(long, default_value = "35s", value_name = "DURATION")]
     pub leader_election_lease_duration: String,
 
-    /// Time within which the leader must renew the Lease. Otherwise, the leader stops writing and exits.
+    /// Renew deadline: if the leader does not renew the Lease within this time, the leader stops its writes and exits.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub leader_election_renew_deadline: String,
 
@@ -230,11 +232,11 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub leader_election_release_on_cancel: bool,
 
-    /// Delay after the first failed reconciliation of an object. The delay doubles with each further failure.
+    /// Initial backoff of an object after a failed reconciliation. The backoff doubles with each further failure.
     #[arg(long, default_value = "750ms", value_name = "DURATION")]
     pub min_retry_delay: String,
 
-    /// Maximum delay after a failed reconciliation of an object.
+    /// Maximum backoff of an object after failed reconciliations.
     #[arg(long, default_value = "15m", value_name = "DURATION")]
     pub max_retry_delay: String,
 
@@ -247,13 +249,14 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub storage_size: u64,
 
-    /// URL of the history of runs: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or
+    /// URL of the run history: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or
     /// `file:///DIRECTORY`. If the URL is empty, the controller stores no history. Default: the directory `history` in
-    /// `--storage-path`, which is lost together with the pod of the controller.
+    /// `--storage-path`. Unless this path is on a persistent volume, the history is lost when the pod of the controller
+    /// is deleted.
     #[arg(long, value_name = "URL")]
     pub history_url: Option<String>,
 
-    /// Maximum number of runs of each type in the history of a Stack.
+    /// Maximum number of runs of each type that the history keeps for a Stack.
     #[arg(long, default_value_t = 20, value_name = "NUMBER")]
     pub history_max_runs: usize,
 
@@ -261,17 +264,18 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "720h", value_name = "DURATION")]
     pub history_max_age: String,
 
-    /// Maximum size of a history on a volume, in bytes. The limit does not apply to object storage.
+    /// Maximum size of the run history on a volume, in bytes. The limit does not apply to a run history in object
+    /// storage.
     #[arg(long, default_value_t = 128 * 1024 * 1024, value_name = "BYTES")]
     pub history_max_size: u64,
 
-    /// Address of the HTTP endpoint that serves the history. The endpoint checks the permissions of the user, and does
-    /// not encrypt the connection. `0` disables the endpoint.
+    /// Address of the HTTP endpoint for the run history. The endpoint checks the permissions of the user, but does not
+    /// encrypt the connection. `0` disables the endpoint.
     #[arg(long, default_value = "0", value_name = "HOST:PORT")]
     pub history_addr: String,
 
-    /// Maximum size of an artifact, in bytes. The limit applies to fetched artifacts and to artifacts of Git
-    /// repositories.
+    /// Maximum size of a downloaded artifact, or of an artifact that the controller packs from a Git repository, in
+    /// bytes.
     #[arg(long, default_value_t = 256 * 1024 * 1024, value_name = "BYTES")]
     pub artifact_max_size: u64,
 
@@ -293,28 +297,28 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "pulumi/pulumi:latest-nonroot", value_name = "IMAGE")]
     pub default_workspace_image: String,
 
-    /// Time after which the controller removes the pod of an idle Workspace, for Workspaces without `spec.idle.after`.
-    /// A Workspace is idle if no run and no interactive session is open. The next run creates the pod again. The
+    /// Delay before the controller removes the pod of an idle Workspace, for Workspaces without `spec.idle.after`. A
+    /// Workspace is idle if it has no open run and no interactive session. The next run creates the pod again. The
     /// minimum is `1m`. Default: never.
     #[arg(long, default_value = "", value_name = "DURATION")]
     pub default_workspace_idle_after: String,
 
-    /// What an idle Workspace without `spec.idle.keep` keeps when the controller removes its pod: `Nothing` or `Caches`.
+    /// Data that a Workspace without `spec.idle.keep` keeps while it has no pod: `Nothing` or `Caches`.
     #[arg(long, default_value = "Nothing", value_name = "KEEP")]
     pub default_workspace_idle_keep: String,
 
-    /// PersistentVolumeClaim with the cache of dependencies, in the namespace of each Workspace that keeps its caches.
+    /// PersistentVolumeClaim for the dependency cache, in the namespace of each Workspace that keeps its caches.
     #[arg(long, default_value = "pulumi-cache", value_name = "NAME")]
     pub workspace_cache_claim: String,
 
-    /// Maximum size of the archives in a cache of dependencies, in bytes. The agents remove the archives that have not
-    /// been used for the longest time.
+    /// Maximum total size of the archives in a dependency cache, in bytes. The agents evict the least recently used
+    /// archives.
     #[arg(long, default_value_t = names::CACHE_SIZE, value_name = "BYTES")]
     pub workspace_cache_size: u64,
 
-    /// Maximum number of idle pods in each pool. The annotation `pulumi.com/idle-pods` of a namespace sets the number. A
-    /// pool has the pods of a namespace with the same pod template, which Workspaces take when they wake. With `0`, no
-    /// pools exist.
+    /// Maximum number of idle pods in each pool. The annotation `pulumi.com/idle-pods` of a namespace sets the number
+    /// of idle pods. A pool contains idle pods of one namespace with the same pod template. A Workspace that wakes up
+    /// takes a pod from the pool. `0` disables pools.
     #[arg(long, default_value_t = 0)]
     pub max_idle_pods: usize,
 
@@ -326,8 +330,8 @@ pub struct ManagerFlags {
     #[arg(long)]
     pub max_concurrent_runs_per_namespace: Option<usize>,
 
-    /// Maximum number of concurrent runs per node. One namespace may have at most half of these runs, rounded up. A run
-    /// uses about one CPU for most of its duration.
+    /// Maximum number of concurrent runs per node. At most half of these runs, rounded up, can belong to one namespace.
+    /// A run uses about one CPU for most of its duration.
     #[arg(long, default_value_t = 6)]
     pub max_concurrent_runs_per_node: usize,
 
@@ -342,13 +346,13 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "3h", value_name = "DURATION")]
     pub default_run_timeout: String,
 
-    /// Maximum timeout of a run. This maximum replaces a longer timeout, and a timeout of `0s`, which means no timeout.
-    /// `0` disables the maximum.
+    /// Maximum timeout of a run. The maximum replaces a longer timeout and a timeout of `0s`, which disables the
+    /// timeout. `0` disables the maximum.
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub max_run_timeout: String,
 
-    /// Name of the cluster, at most 256 bytes. With Pulumi Cloud, each Pulumi stack has the tag `kubernetes:cluster` with
-    /// this name. Default: no tag.
+    /// Name of the cluster, at most 256 bytes. In Pulumi Cloud, the name is the value of the tag `kubernetes:cluster`
+    /// of each Pulumi stack. Default: no tag.
     #[arg(long, default_value = "", value_name = "NAME")]
     pub cluster_name: String,
 
@@ -363,7 +367,8 @@ pub struct ManagerFlags {
     pub otlp_headers: String,
 
     /// URL to which the Pulumi CLI in workspace pods exports its own spans, such as `grpc://collector:4317`. Every
-    /// program can read the URL and send spans to it. Requires `--otlp-endpoint`. Default: the CLI exports no spans.
+    /// Pulumi program can read the URL and send spans to the collector. Requires `--otlp-endpoint`. Default: the CLI
+    /// exports no spans.
     #[arg(long, default_value = "", value_name = "URL")]
     pub workspace_otlp_endpoint: String,
 
@@ -434,15 +439,15 @@ pub struct AgentFlags {
           value_name = "SECONDS")]
     pub termination_grace_seconds: u64,
 
-    /// Delay in seconds before the agent determines the version of the CLI.
+    /// Delay before the agent determines the version of the CLI, in seconds.
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     pub version_after_seconds: u64,
 
-    /// Mount path of the volume with the cache of dependencies. Without this directory, the agent uses no cache.
+    /// Mount path of the volume with the dependency cache. Without this directory, the agent uses no cache.
     #[arg(long, env = "DEPENDENCY_CACHE_DIRECTORY", default_value = names::CACHE_DIRECTORY, value_name = "DIRECTORY")]
     pub cache_directory: PathBuf,
 
-    /// Maximum size of the archives in the cache of dependencies, in bytes.
+    /// Maximum total size of the archives in the dependency cache, in bytes.
     #[arg(long, env = names::CACHE_SIZE_VARIABLE, default_value_t = names::CACHE_SIZE, value_name = "BYTES")]
     pub cache_size: u64,
 
@@ -465,12 +470,11 @@ pub struct BootstrapFlags {
     #[arg(long, default_value = names::SHARE_DIRECTORY, value_name = "DIRECTORY")]
     pub share: PathBuf,
 
-    /// Name of the Workspace whose share volume is persistent. The role fails if the volume belongs to another
-    /// Workspace.
+    /// Name of the Workspace, for a persistent share volume. The role fails if the volume belongs to another Workspace.
     #[arg(long, value_name = "NAME")]
     pub owner: Option<String>,
 
-    /// Discard the source that the previous pod has left on a persistent share volume.
+    /// Delete the source of the previous pod from a persistent share volume.
     #[arg(long)]
     pub discard_source: bool,
 }

@@ -1,4 +1,4 @@
-//! Validated settings of the manager, and fixed limits.
+//! Validated settings and fixed limits of the manager.
 
 mod concurrency_groups;
 mod history;
@@ -38,17 +38,18 @@ pub const API_TIMEOUT: Duration = Duration::from_secs(30);
 pub const RECONCILE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Interval at which the controller polls the status of an idle agent.
 pub const AGENT_STATUS_INTERVAL: Duration = Duration::from_secs(2 * 60);
-/// Interval at which the controller checks the referenced objects of a Workspace that is asleep.
+/// Interval at which the controller checks the referenced objects of a sleeping Workspace.
 pub const SLEEP_CHECK_INTERVAL: Duration = Duration::from_secs(10 * 60);
-/// Minimum time after which an idle Workspace falls asleep.
+/// Minimum delay before the controller removes the pod of an idle Workspace.
 pub const MIN_IDLE_AFTER: SignedDuration = SignedDuration::from_secs(60);
-/// Time for which reconciliations may continue after the shutdown starts. The time is short, because a reconciliation
-/// never waits for a run, and the next leader repeats an aborted reconciliation.
+/// Grace period of reconciliations after the start of the shutdown. The period is short, because a reconciliation never
+/// waits for a run, and the next leader repeats an aborted reconciliation.
 pub const RECONCILES_END: Duration = Duration::from_secs(4);
-/// Time after the end of the reconciliations in which the controller still writes events and completes requests.
+/// Grace period of background tasks after the end of the reconciliations. In this period, the controller writes events
+/// and completes requests.
 pub const TASKS_END: Duration = Duration::from_secs(2);
-/// Maximum jitter of the retry period, as a fraction. The jitter prevents simultaneous requests of the candidates for
-/// the Lease.
+/// Maximum jitter of the retry period, as a fraction. The jitter prevents simultaneous requests of replicas that try to
+/// acquire the Lease.
 pub const LEASE_RETRY_JITTER: f64 = 0.2;
 /// Name of the Lease if the controller has no label selector.
 const DEFAULT_LEASE_NAME: &str = "pulumi-controller-leader-election";
@@ -62,10 +63,10 @@ const MIN_STORAGE_SIZE: u64 = 16 * 1024 * 1024;
 pub struct LeaderElection {
     /// Name of the Lease in the namespace of the controller. Each shard has a separate Lease.
     pub lease_name: String,
-    /// Time that other replicas wait before they take over the Lease, in whole seconds.
+    /// Time that other replicas wait before they acquire the Lease, in whole seconds.
     pub lease_duration: Duration,
-    /// Time for which the leader may write after the start of its last successful renewal. Shorter than
-    /// `lease_duration`.
+    /// Maximum time between the start of the last successful renewal and a write of the leader. The deadline is shorter
+    /// than `lease_duration`.
     pub renew_deadline: Duration,
     /// Interval between attempts to acquire or renew the Lease.
     pub retry_period: Duration,
@@ -73,12 +74,12 @@ pub struct LeaderElection {
     pub release: bool,
 }
 
-/// Settings of the traces.
+/// Settings of the trace export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceExport {
     /// Collector of the spans of the controller.
     pub collector: traces::Settings,
-    /// Endpoint to which the Pulumi CLI exports its spans, without credentials.
+    /// Endpoint that receives the spans of the Pulumi CLI, without credentials.
     pub workspace_endpoint: Option<String>,
 }
 
@@ -99,7 +100,7 @@ pub struct ManagerConfig {
     pub ui: Option<UiConfig>,
     pub log_level: LogLevel,
     pub log_encoding: LogEncoding,
-    /// Number of concurrent reconciliations per kind.
+    /// Maximum number of concurrent reconciliations per kind.
     pub concurrent: u16,
     /// Namespace of the controller.
     pub runtime_namespace: String,
@@ -108,16 +109,16 @@ pub struct ManagerConfig {
     /// Label selector of the Stacks, Workspaces, Updates, Programs and StackReceivers to watch. `None` means all
     /// objects.
     pub watch_label_selector: Option<String>,
-    /// Label selector of the Secrets and ConfigMaps whose changes start a run. `None` if disabled.
+    /// Label selector of the Secrets and ConfigMaps whose changes start a run. `None` if such changes start no runs.
     pub watched_inputs: Option<Selector>,
     /// Settings of the leader election. `None` if leader election is disabled.
     pub leader_election: Option<LeaderElection>,
-    /// Whether no runs start.
+    /// Whether the controller starts no runs.
     pub is_paused: bool,
-    /// Maximum number of deletions of Stacks with resources to destroy, and the time within which they count. Zero disables
-    /// the limit.
+    /// Maximum number of Stacks with resources to destroy that users can delete within a period without confirmations,
+    /// and the period. A maximum of zero disables the limit.
     pub max_destroys: (usize, SignedDuration),
-    /// Maximum deviation of an interval, in percent.
+    /// Maximum random deviation from the interval of a Stack, in percent.
     pub interval_jitter: u8,
     /// Default ServiceAccount of workspace pods.
     pub default_service_account: Option<String>,
@@ -125,7 +126,8 @@ pub struct ManagerConfig {
     pub allowed_service_accounts: Vec<String>,
     /// Secret with the default access token for Pulumi Cloud, in the namespace of the pod.
     pub default_access_token_secret: Option<String>,
-    /// Whether pods must meet the Pod Security Standard `restricted` and must not have labels that network policies commonly select.
+    /// Whether to reject pods that violate the Pod Security Standard `restricted` or have labels that network policies
+    /// commonly select.
     pub restrict_workspace_pods: bool,
     /// Whether to reject references to other namespaces.
     pub no_cross_namespace_refs: bool,
@@ -150,11 +152,11 @@ pub struct ManagerConfig {
     pub agent_image: String,
     /// Default image of workspace pods.
     pub default_workspace_image: String,
-    /// Time after which an idle Workspace falls asleep, for Workspaces that do not set this time. `None` means never.
+    /// Delay before the controller removes the pod of an idle Workspace without `spec.idle.after`. `None` means never.
     pub default_workspace_idle_after: Option<SignedDuration>,
-    /// What an idle Workspace keeps.
+    /// Settings of the data that an idle Workspace keeps.
     pub storage: StorageConfig,
-    /// Maximum number of idle pods in each pool. With zero, no pools exist.
+    /// Maximum number of idle pods in each pool. Zero disables pools.
     pub max_idle_pods: usize,
     /// Maximum number of concurrent Pulumi runs.
     pub max_concurrent_runs: usize,
@@ -168,9 +170,9 @@ pub struct ManagerConfig {
     pub default_run_timeout: Duration,
     /// Maximum timeout of a run, in whole seconds. Zero disables the maximum.
     pub max_run_timeout: Duration,
-    /// Name of the cluster for the tags of Pulumi stacks. Empty if the stacks have no tag with this name.
+    /// Name of the cluster for the tags of Pulumi stacks. If the name is empty, the controller sets no tag.
     pub cluster_name: String,
-    /// Settings of the traces. `None` if the controller exports no traces.
+    /// Settings of the trace export. `None` if the controller exports no traces.
     pub traces: Option<TraceExport>,
     /// Additional hosts of artifacts, in lower case. Services in the namespace of the controller are always allowed.
     pub artifact_hosts: Vec<String>,
@@ -242,7 +244,7 @@ impl ManagerConfig {
     }
 }
 
-/// Checks the flags that have no default.
+/// Checks that the required flags, which have no default, are set.
 fn require_set_flags(flags: &ManagerFlags) -> Result<(), ConfigError> {
     if flags.runtime_namespace.is_empty() {
         return Err(unset("runtime-namespace", "RUNTIME_NAMESPACE", "namespace of the controller"));
@@ -253,8 +255,8 @@ fn require_set_flags(flags: &ManagerFlags) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks the numbers of concurrent runs, and returns their number per namespace. By default, a namespace may occupy at
-/// most half of the run slots, rounded up.
+/// Validates the maximum numbers of concurrent runs, and returns the maximum per namespace. By default, one namespace
+/// can occupy at most half of the run slots, rounded up.
 fn runs_per_namespace(flags: &ManagerFlags) -> Result<usize, ConfigError> {
     require_at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
     require_at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
@@ -264,7 +266,8 @@ fn runs_per_namespace(flags: &ManagerFlags) -> Result<usize, ConfigError> {
     Ok(runs_per_namespace)
 }
 
-/// Returns the time after which an idle Workspace falls asleep. Returns `None` if the value is empty or zero.
+/// Returns the delay before the controller removes the pod of an idle Workspace, or `None` if the value is empty or
+/// zero.
 fn idle_after(value: &str) -> Result<Option<SignedDuration>, ConfigError> {
     if value.is_empty() || value == "0" {
         return Ok(None);
@@ -294,7 +297,7 @@ fn watch_namespace(flags: &ManagerFlags) -> Result<Option<String>, ConfigError> 
     }
 }
 
-/// Validates the name of the cluster, which is the value of a tag in Pulumi Cloud.
+/// Validates the name of the cluster, which becomes the value of a tag in Pulumi Cloud.
 fn cluster_name(value: &str) -> Result<String, ConfigError> {
     let name = value.trim();
     if name.len() > MAX_CLUSTER_NAME || name.contains(char::is_control) {
@@ -304,8 +307,8 @@ fn cluster_name(value: &str) -> Result<String, ConfigError> {
     Ok(name.to_owned())
 }
 
-/// Returns the settings of the traces, or `None` if the endpoint of the collector is empty. The messages do not contain
-/// the values, because a value can be a URL with credentials.
+/// Returns the settings of the trace export, or `None` if the endpoint of the collector is empty. Error messages do not
+/// contain the values, because a value can be a URL with credentials.
 fn traces(flags: &ManagerFlags) -> Result<Option<TraceExport>, ConfigError> {
     let (endpoint, for_cli) = (flags.otlp_endpoint.trim(), flags.workspace_otlp_endpoint.trim());
     let invalid = |flag: &str, valid: &str| ConfigError(format!("invalid --{flag}: must be {valid}"));
@@ -338,7 +341,7 @@ fn cluster_policy_packs(values: &[String]) -> Result<Vec<ClusterPolicyPack>, Con
         .map_err(|(value, why)| ConfigError(format!("invalid policy pack {value:?} in --policy-packs: {why}")))
 }
 
-/// Validates the name of the default Secret. Returns `None` if the name is empty.
+/// Validates the name of the Secret with the default access token. Returns `None` if the name is empty.
 fn access_token_secret(name: String) -> Result<Option<String>, ConfigError> {
     if name.is_empty() || names::is_object_name(&name) {
         return Ok(Some(name).filter(|name| !name.is_empty()));
@@ -355,7 +358,7 @@ fn events_address(value: &str) -> Result<Option<Url>, ConfigError> {
     url.map(Some).ok_or_else(|| invalid("events-addr", value, format!("an http or https URL, such as {example}")))
 }
 
-/// Returns the label selector of the Secrets and ConfigMaps whose changes start a run, unless the feature gate disables it.
+/// Returns the label selector of the watched Secrets and ConfigMaps, or `None` if the feature gate disables the watch.
 fn watched_inputs(flags: &ManagerFlags) -> Result<Option<Selector>, ConfigError> {
     let selector = selector::parse(&flags.watch_configs_label_selector).map_err(|part| {
         let valid = "must be a label requirement such as reconcile.fluxcd.io/watch=Enabled";
@@ -424,7 +427,7 @@ fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
     }
 }
 
-/// Returns the limit of destroys, and its period.
+/// Returns the settings of the limit of destroys: the maximum number of deletions, and the period to which it applies.
 fn max_destroys(flags: &ManagerFlags) -> Result<(usize, SignedDuration), ConfigError> {
     let (flag, value) = ("max-destroys-interval", &flags.max_destroys_interval);
     let interval = duration(flag, value)?;
@@ -467,8 +470,8 @@ fn run_timeouts(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigErro
     Ok((default, run_timeout("max-run-timeout", &flags.max_run_timeout)?))
 }
 
-/// Parses a run timeout and rounds it up to whole seconds, because the agent counts whole seconds. Rounding a short
-/// timeout down to zero would disable the timeout.
+/// Parses a run timeout and rounds the timeout up to whole seconds, because the protocol of the agent has a resolution
+/// of one second. A short timeout that is rounded down to zero would be disabled.
 fn run_timeout(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     if value == "0" {
         return Ok(Duration::ZERO);

@@ -53,7 +53,7 @@ fn flags_have_the_same_syntax_as_in_flux() {
     assert!(parse(&["--log-level=loud"]).unwrap_err().contains("loud"));
 }
 
-/// Flags of all Flux controllers, with the defaults of Flux.
+/// Flags that all Flux controllers have, with their defaults in Flux.
 const FLUXS: [(&str, &str); 30] = [
     ("concurrent", "4"),
     ("default-service-account", ""),
@@ -86,9 +86,10 @@ const FLUXS: [(&str, &str); 30] = [
     ("watch-label-selector", ""),
     ("storage-adv-addr", ""),
 ];
-/// Flux flags without an equivalent in this controller. The API server throttles requests, and the next reconciliation
-/// retries a failed fetch. The controller caches tokens per repository. It does not access other clusters, and does not
-/// serve artifacts to other programs.
+/// Flux flags without an equivalent in this controller. The controller needs no rate limit for requests and no retries
+/// of fetches, because the API server throttles requests, and the next reconciliation retries a failed fetch. The
+/// controller caches tokens per repository, does not access other clusters, and does not serve artifacts to other
+/// programs.
 const NOT_OURS: [&str; 8] = [
     "http-retry",
     "insecure-kubeconfig-exec",

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::api::names;
 
-/// Maximum number of groups. Each group has series in the metrics.
+/// Maximum number of groups. The number is limited, because each group has its own time series in the metrics.
 const MAX_GROUPS: usize = 100;
 /// Maximum limit of a group.
 const MAX_LIMIT: u32 = 10_000;
 /// Maximum length of the name of a group, as in `spec.concurrencyGroup`.
 const MAX_NAME: usize = 63;
 
-/// Parses the groups. The error is the invalid value and the reason.
+/// Parses the groups. The error consists of the invalid value and a description of the valid values.
 pub fn parse(values: &[String]) -> Result<BTreeMap<String, u32>, (String, String)> {
     let mut groups = BTreeMap::new();
     for value in values.iter().map(|value| value.trim()).filter(|value| !value.is_empty()) {

@@ -1,4 +1,4 @@
-//! Settings of the history of runs.
+//! Settings of the run history.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::telemetry::redact;
 
 /// Directory of the default history in the storage of the controller.
 const DEFAULT_DIRECTORY: &str = "history";
-/// Minimum size of the history on a volume, in bytes: a few of the largest runs.
+/// Minimum size of the run history on a volume, in bytes. The history can then contain a few of the largest runs.
 const MIN_SIZE: u64 = 16 * 1024 * 1024;
 
-/// Validated settings of the history of runs.
+/// Validated settings of the run history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryConfig {
     pub url: HistoryUrl,

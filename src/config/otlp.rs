@@ -6,13 +6,13 @@ use url::Url;
 
 use crate::telemetry::traces::Settings;
 
-/// Last segments of the URL for traces, which follow the base URL.
+/// Path that the URL for traces appends to the base URL.
 const PATH: &str = "v1/traces";
-/// Schemes that the Pulumi CLI supports, except `file`: a file in a pod would grow with each run.
+/// URL schemes that the Pulumi CLI supports, except `file`, because a file in a pod would grow with each run.
 const CLI_SCHEMES: [&str; 4] = ["grpc", "grpcs", "http", "https"];
 
 /// Returns the settings for a base URL, such as `http://collector:4318`, and for headers in the format `key=value,…`.
-/// Otherwise, returns the valid values. A message never contains the headers, because they can contain credentials.
+/// The error is a description of the valid values, without the headers, because headers can contain credentials.
 pub(super) fn settings(endpoint: &str, headers: &str) -> Result<Settings, &'static str> {
     let valid = "an http or https URL without user name, password and query, such as http://collector:4318";
     let mut endpoint = Url::parse(endpoint).ok().filter(is_plain).ok_or(valid)?;
@@ -40,8 +40,8 @@ fn headers(text: &str) -> Option<HeaderMap> {
     Some(headers)
 }
 
-/// Returns the endpoint for the Pulumi CLI, or `None` if the value is empty. Otherwise, returns the valid values. Every
-/// program can read the endpoint, so it must not contain credentials.
+/// Returns the endpoint for the Pulumi CLI, or `None` if the value is empty. The error is a description of the valid
+/// values. Every Pulumi program can read the endpoint, so the endpoint must not contain credentials.
 pub(super) fn cli_endpoint(value: &str) -> Result<Option<String>, &'static str> {
     if value.is_empty() {
         return Ok(None);
@@ -51,7 +51,7 @@ pub(super) fn cli_endpoint(value: &str) -> Result<Option<String>, &'static str> 
     url.map(|_| Some(value.to_owned())).ok_or(valid)
 }
 
-/// Returns whether a URL has a host, and no part that can contain credentials.
+/// Returns whether a URL has a host and has no part that can contain credentials.
 fn is_plain(url: &Url) -> bool {
     let has_user = !url.username().is_empty() || url.password().is_some();
     url.has_host() && !has_user && url.query().is_none() && url.fragment().is_none()

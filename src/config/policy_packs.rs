@@ -5,10 +5,11 @@ use crate::artifact::Directory;
 
 /// Valid format of a policy pack, for error messages.
 const FORMAT: &str = "must be KIND/NAMESPACE/NAME or KIND/NAMESPACE/NAME:DIR";
-/// Prefix of the names of the policy packs. No name in the spec of a Stack contains a slash.
+/// Prefix of the names of the policy packs. A name in the spec of a Stack cannot contain a slash, so the names do not
+/// collide.
 const PREFIX: &str = "cluster/";
 
-/// Source of a policy pack, and the directory in its artifact.
+/// Source of a policy pack, and the directory of the policy pack in the artifact of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterPolicyPack {
     /// Name that no policy pack in the spec of a Stack can have.
@@ -20,7 +21,7 @@ pub struct ClusterPolicyPack {
     pub directory: Directory,
 }
 
-/// Parses the policy packs. The error is the invalid value and the reason.
+/// Parses the policy packs. The error consists of the invalid value and the reason.
 pub fn parse(values: &[String]) -> Result<Vec<ClusterPolicyPack>, (String, String)> {
     let mut packs: Vec<ClusterPolicyPack> = Vec::new();
     for value in values.iter().map(|value| value.trim()).filter(|value| !value.is_empty()) {

@@ -1,4 +1,4 @@
-//! Parses label selectors. The controller can then match labels without a request to the API server.
+//! Parser of label selectors, with which the controller matches labels without a request to the API server.
 
 use std::collections::BTreeSet;
 

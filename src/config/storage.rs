@@ -5,14 +5,14 @@ use crate::api::auto::IdleKeep;
 use crate::api::names;
 use crate::cli::ManagerFlags;
 
-/// Defaults for what an idle Workspace keeps, and the settings of the caches of dependencies.
+/// Defaults for the data that an idle Workspace keeps, and the settings of the dependency caches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageConfig {
-    /// What a Workspace keeps that does not set `spec.idle.keep`.
+    /// Data that a Workspace without `spec.idle.keep` keeps.
     pub keep: IdleKeep,
-    /// PersistentVolumeClaim with the cache of a Workspace that does not set `spec.idle.claim`.
+    /// PersistentVolumeClaim for the cache of a Workspace without `spec.idle.claim`.
     pub cache_claim: String,
-    /// Maximum size of the archives in a cache, in bytes.
+    /// Maximum total size of the archives in a cache, in bytes.
     pub cache_size: u64,
 }
 

@@ -8,7 +8,7 @@ use url::Url;
 use super::history::Invalid;
 use crate::cli::ManagerFlags;
 
-/// Path to which the OIDC issuer returns the user.
+/// Path to which the OIDC issuer redirects the user.
 const CALLBACK: &str = "/sign-in/oidc/callback";
 /// Scope that requests an ID token.
 const OPENID: &str = "openid";
@@ -24,13 +24,13 @@ pub struct UiConfig {
 /// Validated settings of the sign-in with OIDC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OidcConfig {
-    /// Issuer, exactly as its ID tokens contain it.
+    /// URL of the issuer, exactly as in the ID tokens.
     pub issuer: String,
     pub client_id: String,
     /// File with the secret of the client. `None` if the client has no secret.
     pub client_secret_file: Option<PathBuf>,
     pub scopes: Vec<String>,
-    /// URL to which the issuer returns the user.
+    /// URL to which the issuer redirects the user.
     pub redirect: Url,
 }
 
@@ -49,7 +49,7 @@ fn oidc(flags: &ManagerFlags) -> Result<Option<OidcConfig>, Invalid> {
     if issuer.is_empty() {
         return Ok(None);
     }
-    // The ID token and the secret of the client must not be sent without encryption.
+    // The controller must not send the ID token and the secret of the client without encryption.
     let secure = |flag: &'static str, text: &str| {
         let url = Url::parse(text).ok().filter(|url| url.scheme() == "https" && url.has_host());
         url.ok_or_else(|| (flag, text.to_owned(), "an https URL".to_owned()))

@@ -1,4 +1,4 @@
-//! The error of invalid flags, and parsers of values that several flags have.
+//! Error for invalid flags, and parsers for types of values that several flags have in common.
 
 use std::fmt::Display;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use thiserror::Error;
 use url::Url;
 
-/// Invalid flag or environment variable. The message contains its name and the valid values.
+/// Error about an invalid flag or environment variable. The message contains the name and the valid values.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct ConfigError(pub(super) String);
@@ -21,8 +21,8 @@ pub(super) fn invalid(flag: &str, value: impl Display, valid: impl Display) -> C
     ConfigError(format!("invalid --{flag}={value}: must be {valid}"))
 }
 
-/// Parses an address in the format of Go. `:8080` means the port on all addresses. Returns `None` for `0` or an empty
-/// value.
+/// Parses an address in the format of Go. `:8080` is the port 8080 on all local addresses. Returns `None` for `0` or an
+/// empty value.
 pub fn address(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, ConfigError> {
     if value.is_empty() || value == "0" {
         return Ok(None);
