@@ -1,4 +1,4 @@
-//! Retry delays of failing objects. The delay of an object doubles with each failure and is reset after a success.
+//! Backoff of failing objects. The delay of an object doubles with each failure, and a success resets the delay.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,8 +10,8 @@ use tokio::time::Instant;
 pub const DEFAULT_MIN_RETRY_DELAY: Duration = Duration::from_millis(750);
 /// Default value of the flag `--max-retry-delay` in Flux.
 pub const DEFAULT_MAX_RETRY_DELAY: Duration = Duration::from_secs(15 * 60);
-/// Maximum number of recorded objects. If more objects fail, the record of the object with the oldest last failure is
-/// removed.
+/// Maximum number of recorded objects. If more objects fail, the backoff evicts the object whose last failure is the
+/// oldest.
 const MAX_OBJECTS: usize = 16 * 1024;
 
 /// Namespace and name of an object.
@@ -23,7 +23,7 @@ pub struct Backoff {
     min_delay: Duration,
     max_delay: Duration,
     capacity: usize,
-    /// Failures of each object. The lock is held only for short critical sections and never across an `.await`.
+    /// Failures of each object. Tasks hold the lock only for short critical sections, and never across an `.await`.
     failures: Mutex<HashMap<ObjectKey, Failures>>,
 }
 

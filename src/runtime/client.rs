@@ -14,7 +14,7 @@ use tower::layer::layer_fn;
 
 use crate::telemetry::metrics::Metrics;
 
-/// Creates a client that is configured by a kubeconfig or by the ServiceAccount of the pod.
+/// Creates a client with the configuration in the kubeconfig or with the ServiceAccount of the pod.
 pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
     build(Config::infer().await?, metrics)
 }
@@ -25,8 +25,8 @@ fn build(config: Config, metrics: Metrics) -> Result<Client, ClientError> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&counted).build())
 }
 
-/// Creates a client without credentials, for requests with the credentials of a user. The client shares none of the
-/// identity of the controller: neither the token of its ServiceAccount nor a client certificate.
+/// Creates a client without credentials, for requests with the credentials of a user. The client uses neither the token
+/// of the ServiceAccount of the controller nor a client certificate.
 pub async fn connect_without_credentials(metrics: Metrics) -> Result<Client, ClientError> {
     let mut config = Config::infer().await?;
     config.auth_info = AuthInfo::default();

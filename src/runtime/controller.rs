@@ -29,8 +29,8 @@ pub struct Start<S> {
     /// Store that receives all objects in `scope`.
     pub store: S,
     pub runner: Arc<ReconcileRunner>,
-    /// When this token is canceled, no further reconciliation starts. The controller ends after the reconciliations in
-    /// progress.
+    /// Token that stops the controller. After the cancellation, no further reconciliation starts, and the controller
+    /// waits for the reconciliations in progress.
     pub end: CancellationToken,
 }
 
@@ -72,8 +72,8 @@ impl<S> Start<S> {
                 move |object, context| {
                     let runner = runner.clone();
                     let target = object.clone();
-                    // The reconciliation is boxed only when it starts. All due reconciliations wait here for a slot, so
-                    // a waiting future must be small.
+                    // The reconciliation is boxed only when it starts, because all due reconciliations wait here for a
+                    // slot, and a waiting future must be small.
                     let work = async move { Box::pin(reconcile(target, context)).await };
                     async move { runner.run(object.as_ref(), work).await }
                 },
@@ -87,7 +87,7 @@ impl<S> Start<S> {
                     tracing::debug!(kind = %K::kind(&()), error = &error as &dyn std::error::Error, "controller");
                 }
             });
-        // The task of the reports ends after the controller, which drops the sender of the queue.
+        // The task of the reports ends after the controller, because the controller drops the sender of the queue.
         tokio::join!(controller, reports);
     }
 }

@@ -1,6 +1,6 @@
-//! Events of objects, which are sent to the Kubernetes API and to Flux notification-controller. Reconciliations queue
-//! events without waiting, and one task delivers the queued events. Each destination has a bounded queue, so that a
-//! slow notification-controller neither delays nor displaces events for the API.
+//! Events about objects. Reconciliations queue events without waiting, and one task delivers the queued events to the
+//! Kubernetes API and to Flux notification-controller. Each destination has a bounded queue, so that a slow
+//! notification-controller neither delays nor displaces events for the API.
 
 mod kubernetes;
 mod notifications;
@@ -37,8 +37,8 @@ impl Events {
         Self::with_notifications(writer, None, component, instance, metrics)
     }
 
-    /// Creates the same queue and task as [`Events::new`]. If `controller` is set, also creates a second queue, whose
-    /// events the task posts to notification-controller.
+    /// Creates the same queue and task as [`Events::new`]. If `controller` is set, this function also creates a second
+    /// queue, and the task posts the events of that queue to notification-controller.
     pub fn with_notifications(
         writer: Writer,
         controller: Option<NotificationController>,
@@ -53,7 +53,7 @@ impl Events {
         (Events { kubernetes, notifications }, EventTask { kubernetes: writes, notifications: posts })
     }
 
-    /// Queues an event. If a queue is full, the event is dropped, and a metric counts it.
+    /// Queues an event for each destination. A full queue drops the event, and a metric counts the dropped event.
     pub fn publish(&self, event: Event) {
         if let Some(notifications) = self.notifications.as_ref().filter(|_| notifications::is_posted(&event)) {
             notifications.add(event.clone());
@@ -63,7 +63,8 @@ impl Events {
 }
 
 impl EventTask {
-    /// Runs until `end` is canceled. The task then delivers the remaining events for at most a few seconds.
+    /// Delivers events until `end` is canceled. After the cancellation, the task delivers the remaining events for at
+    /// most a few seconds.
     pub async fn run(self, end: CancellationToken) {
         let EventTask { kubernetes, notifications } = self;
         let posts = async {

@@ -1,7 +1,8 @@
-//! Failpoints for tests. They abort the process at a given point, or make the process report another version, as after
-//! an upgrade. They exist only in builds with debug assertions: in tests and in the test image, but not in a release.
+//! Failpoints for tests. A failpoint aborts the process at a point in the code, or makes the process report another
+//! version, as after an upgrade. Failpoints exist only in builds with debug assertions: in tests and in the test image,
+//! but not in a release.
 
-/// Aborts the process if the environment variable `FAILPOINTS` contains `name` in its comma-separated list. The file
+/// Aborts the process if the comma-separated list in the environment variable `FAILPOINTS` contains `name`. The file
 /// `/tmp/failpoint-<name>` prevents a second abort.
 #[cfg(debug_assertions)]
 pub fn hit(name: &str) {
@@ -10,7 +11,8 @@ pub fn hit(name: &str) {
         return;
     }
     let marker = std::path::Path::new("/tmp").join(format!("failpoint-{name}"));
-    // A process aborts only if it creates the marker file. The restarted process therefore continues.
+    // A process aborts only if it creates the marker file, so the restarted process does not abort at the same
+    // failpoint.
     if std::fs::OpenOptions::new().write(true).create_new(true).open(&marker).is_ok() {
         tracing::error!(name, "aborting at failpoint");
         std::process::abort();
@@ -22,7 +24,8 @@ pub fn hit(name: &str) {
 #[inline]
 pub fn hit(_name: &str) {}
 
-/// Returns the value of the environment variable `PRETENDED_VERSION` or, by default, the version of the controller.
+/// Returns the value of the environment variable `PRETENDED_VERSION`, or the version of the controller if the variable
+/// is not set.
 #[cfg(debug_assertions)]
 pub fn version() -> &'static str {
     static VERSION: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {

@@ -1,19 +1,21 @@
-//! Selects the queued run that starts next. The functions are pure: they use no clock and no lock. The caller requeues
-//! the runs that may start.
+//! Queue of runs, which selects the run that starts next. The functions use no clock and no lock. The caller requeues
+//! the Updates whose runs may start.
 //!
-//! A free slot is assigned to the namespace with the fewest open runs in relation to its weight. Among several such
-//! namespaces, the slot is assigned to the namespace whose last slot assignment is the oldest. A namespace with the
-//! weight 1 can start another run only if the number of free slots exceeds the number of its open runs, on the node and
-//! in total. One namespace therefore uses at most half of the slots (rounded up), a second namespace at most half of the
-//! remaining slots, and so on. A namespace with a higher weight needs proportionally fewer free slots. This rule does not
-//! apply if the flags allow one namespace to use all slots.
+//! The queue assigns a free slot to the namespace with the fewest open runs in relation to its weight. Among several
+//! such namespaces, the queue prefers the namespace whose last slot assignment is the oldest.
 //!
-//! Within a namespace, the run with the highest rank starts first. The rank of a run increases with its priority and with
-//! its waiting time. Background runs, such as drift checks, have a lower rank. Neither the rank nor the number of queued
-//! runs of a namespace delays the runs of another namespace.
+//! The queue reserves slots for other namespaces: a namespace with the weight 1 can start another run only if the
+//! number of free slots exceeds the number of its open runs, on the node and in total. One namespace therefore uses at
+//! most half of the slots (rounded up), a second namespace at most half of the remaining slots, and so on. A namespace
+//! with a higher weight needs proportionally fewer free slots. The queue reserves no slots if the flags allow one
+//! namespace to use all slots.
 //!
-//! A run gets the slot in total, the slot of its namespace, the slot of its node and the slot of its concurrency group at
-//! the same time. A queued run therefore holds nothing that another run waits for, so no runs wait for each other.
+//! Within a namespace, the run with the highest rank starts first. The rank of a run increases with its priority and
+//! with its waiting time. A background run, such as a drift check, has a lower rank. The ranks and the number of the
+//! queued runs of a namespace do not delay the runs of other namespaces.
+//!
+//! A run acquires its slots in total, in its namespace, on its node and in its concurrency group at the same time. A
+//! queued run therefore holds no slot that another run waits for, so there are no deadlocks.
 
 pub mod estimate;
 pub mod forecast;
@@ -34,8 +36,8 @@ use taken::Taken;
 pub use full::Full;
 pub use run::{Group, GroupKey, Limits, Run, Share};
 
-/// Time for which a slot is reserved for a run that may start. The time is limited, because the run may no longer
-/// exist.
+/// Timeout of the reservation of a slot for a run that may start. A reservation must expire, because the run may no
+/// longer exist.
 const RESERVATION: Duration = Duration::from_secs(30);
 
 /// Open run.
@@ -47,10 +49,9 @@ struct Open {
 /// Slot that is reserved for a run that may start.
 struct Reserved<W> {
     run: Run,
-    /// Sequence number, which determines the order in which the runs are requeued.
+    /// Sequence number. The caller requeues the runs in the order of these numbers.
     number: u64,
-    /// Value that identifies the run to requeue, or `None` if [`FairQueue::next_requeue`] has already returned
-    /// this value.
+    /// Value that identifies the run to requeue, or `None` after [`FairQueue::next_requeue`] has returned the value.
     key: Option<W>,
     until: Instant,
 }
@@ -70,7 +71,7 @@ impl<W> FairQueue<W> {
         FairQueue { limits, open, reserved, queue: Queue::default(), reservations: 0 }
     }
 
-    /// Assigns a slot to a run if one is free. Otherwise, queues the run. When the run may start,
+    /// Assigns a free slot to a run, or queues the run if no slot is free. When the queued run may start,
     /// [`FairQueue::next_requeue`] returns `key`.
     pub fn request(&mut self, run: &Run, key: W, now: Instant) -> Result<(), Full> {
         let is_reserved = self.reserved.get(&run.uid).is_some_and(|reserved| reserved.run.has_same_place(run));
@@ -78,7 +79,7 @@ impl<W> FairQueue<W> {
             self.adopt(run, now);
             return Ok(());
         }
-        // The run may have moved to another node or group. It then needs a slot of that node or group.
+        // The run may have moved to another node or group, where it needs another slot.
         self.reserved.remove(&run.uid);
         self.queue.insert(run.clone(), key);
         self.reserve(now);
@@ -89,19 +90,19 @@ impl<W> FairQueue<W> {
         Err(self.full_reason(run))
     }
 
-    /// Assigns a slot to a run regardless of the limits. The run has a reserved slot, or it started before this process
-    /// did.
+    /// Assigns a slot to a run regardless of the limits, because the run has a reserved slot or started before this
+    /// process.
     pub fn adopt(&mut self, run: &Run, now: Instant) {
         self.forget(&run.uid);
         let open = self.open.entry(run.uid.clone()).or_insert_with(|| Open { run: run.clone(), permits: 0 });
         open.permits += 1;
-        // The start time is unknown when the run gets its slot.
+        // The caller does not yet know the start time when the run gets a slot.
         open.run.started = open.run.started.or(run.started);
-        // The run may have had a reserved slot on another node. This slot is now free for a queued run.
+        // If the run had a reserved slot on another node, that slot is now free for a queued run.
         self.reserve(now);
     }
 
-    /// Releases one permit of an open run. The slot of the run becomes free when the last permit is released.
+    /// Releases one permit of an open run. The release of the last permit frees the slot of the run.
     pub fn close(&mut self, uid: &str, now: Instant) {
         if let Some(open) = self.open.get_mut(uid) {
             open.permits = open.permits.saturating_sub(1);
@@ -117,13 +118,13 @@ impl<W> FairQueue<W> {
         self.open.get(&run.uid).is_some_and(|open| !open.run.has_same_place(run))
     }
 
-    /// Removes a run that is queued or has a reserved slot, and that no longer needs a slot.
+    /// Removes a run that no longer needs a slot from the queue, and frees its reserved slot.
     pub fn withdraw(&mut self, uid: &str, now: Instant) {
         self.forget(uid);
         self.reserve(now);
     }
 
-    /// Returns the `key` of the next run that may start. Each `key` is returned once.
+    /// Returns the `key` of the next run that may start. The function returns each `key` only once.
     pub fn next_requeue(&mut self, now: Instant) -> Option<W> {
         self.reserve(now);
         let not_requeued = self.reserved.values_mut().filter(|reserved| reserved.key.is_some());
@@ -195,14 +196,15 @@ impl<W> FairQueue<W> {
         self.queue.ahead_of(uid)
     }
 
-    /// Returns a copy in which all reserved slots are in use and the run is the key.
+    /// Returns a copy of the queue for a simulation. In the copy, all reserved slots are in use, and each run is its
+    /// own key.
     fn simulated(&self) -> FairQueue<Run> {
         let open = self.open_runs().map(|run| (run.uid.clone(), Open { run: run.clone(), permits: 1 })).collect();
         FairQueue { open, queue: self.queue.simulated(), ..FairQueue::new(self.limits) }
     }
 
-    /// Returns the reason why a queued run waits. If several limits are reached, the reason is the limit with the smallest
-    /// scope, because the run still waits for it when a slot of a larger scope is free.
+    /// Returns the reason why a queued run waits. If several limits are reached, the reason is the limit with the
+    /// smallest scope, because a free slot in a larger scope would not start the run.
     fn full_reason(&self, run: &Run) -> Full {
         let Limits { all, each_node, .. } = self.limits;
         let taken = self.taken_slots();
@@ -223,14 +225,14 @@ impl<W> FairQueue<W> {
                 Full::ReservedOnNode { name: node.clone() }
             }
             None if taken.is_reserved(namespace, share, &self.limits) => Full::Reserved,
-            // Another run of the group gets the next slot.
+            // The run waits because another run of its group gets the next slot.
             None => Full::All { limit: all },
         }
     }
 }
 
-/// Returns the label of a group in the metrics. Tenants choose the names of all groups except those that several
-/// namespaces share, so the other groups have a common label.
+/// Returns the label of a group in the metrics. All groups of single namespaces have the same label, because tenants
+/// choose the names of these groups.
 fn label(group: &GroupKey) -> &str {
     if group.namespace.is_none() { &group.name } else { LOCAL_GROUPS }
 }

@@ -1,32 +1,32 @@
-//! Slots that are shared fairly between keys, such as namespaces or pods. The slots limit work that uses memory, CPU or
+//! Slots that keys, such as namespaces or pods, share fairly. The slots limit concurrent work that uses memory, CPU or
 //! connections.
 //!
-//! At most `total` slots are in use at the same time, and at most `per_key` slots by one key. A caller first waits for
-//! a slot of its key and then for one of the `total` slots, which are the common slots. A free common slot is granted
-//! to the waiting key that holds the fewest slots. Among several such keys, the slot is granted to the key whose last
-//! grant is the oldest. A key that rarely needs a slot therefore waits only for the next free slot, even if other keys
-//! have many or slow callers.
+//! All keys together use at most `total` slots at the same time, and one key uses at most `per_key` slots. A caller
+//! first waits for a slot of its key, and then for one of the `total` common slots. The waiting key with the fewest
+//! slots gets the next free common slot. Among several such keys, the key whose last grant is the oldest gets the slot.
+//! A key that rarely needs a slot therefore waits only for the next free slot, even if other keys have many or slow
+//! callers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Number of latest grants whose keys are always recorded. At most twice as many keys are recorded.
+/// Minimum number of latest grants in the record of grants. The record contains at most twice as many keys.
 const MIN_RECORDED: usize = 1024;
 
-/// Limits of the slots and their queues.
+/// Limits of the slots and of the waiting callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of slots in use at the same time.
     pub total: usize,
     /// Maximum number of slots in use by one key at the same time.
     pub per_key: usize,
-    /// Maximum number of waiting callers of one key. Further callers get the error [`Busy`].
+    /// Maximum number of waiting callers of one key. A further caller gets the error [`Busy`].
     pub waiting_per_key: usize,
 }
 
-/// Error of a caller whose key already has the maximum number of waiting callers.
+/// Error for a caller of a key with the maximum number of waiting callers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{waiting} callers are already waiting for a slot")]
 pub struct Busy {
@@ -40,14 +40,14 @@ pub struct FairSlots(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// Tasks hold the lock only for short critical sections, and never across an `.await`.
     queue: Mutex<Queue>,
 }
 
 /// Keys, and callers that wait for a common slot.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Keys with a caller that holds a slot or waits for a slot.
+    /// Keys with callers that hold a slot or wait for a slot.
     keys: HashMap<String, Key>,
     /// Callers that hold a slot of their key and wait for a common slot, in the order of arrival.
     waiting: BTreeMap<u64, Waiting>,
@@ -57,8 +57,8 @@ struct Queue {
     arrivals: u64,
     /// Number of common slots granted so far.
     grants: u64,
-    /// Value of `grants` at the last grant to each key. Keys without callers are included. Otherwise, a key that leaves
-    /// and returns would have an advantage over a key that waits.
+    /// Value of `grants` at the last grant to each key. The map also contains keys without callers. Otherwise, a key
+    /// that leaves and returns would have an advantage over a key that waits.
     last_grants: HashMap<String, u64>,
 }
 
@@ -82,15 +82,15 @@ struct Waiting {
 #[derive(Debug)]
 #[must_use = "the slot is free again when this is dropped"]
 pub struct Slot {
-    // The fields are dropped in this order: the common slot is free before the slot of the key.
+    // Rust drops the fields in this order, so the common slot is free before the slot of the key.
     common: Option<CommonSlot>,
     _own: OwnedSemaphorePermit,
     _caller: Caller,
 }
 
 impl Slot {
-    /// Releases the common slot and keeps the slot of the key. Callers of other keys can then continue while this
-    /// caller pauses.
+    /// Releases the common slot and keeps the slot of the key. While this caller pauses, callers of other keys can use
+    /// the common slot.
     pub fn release_common(&mut self) {
         self.common = None;
     }
@@ -101,7 +101,7 @@ impl FairSlots {
         Self(Arc::new(Shared { limits, queue: Mutex::default() }))
     }
 
-    /// Waits for a slot. Dropping the future at any time does not lose a slot.
+    /// Waits for a slot. Dropping the future at any time does not leak a slot.
     ///
     /// # Errors
     /// Returns [`Busy`] if the key already has the maximum number of waiting callers.
@@ -130,7 +130,7 @@ impl FairSlots {
         Ok((Caller { shared: Arc::clone(&self.0), key: key.to_owned() }, Arc::clone(&entry.slots)))
     }
 
-    /// Adds a caller that waits for a common slot. The returned `Notify` is notified when the slot is granted.
+    /// Adds a caller that waits for a common slot. The returned `Notify` signals that the caller has the slot.
     fn enqueue(&self, key: &str) -> (CommonSlot, Arc<Notify>) {
         let granted = Arc::new(Notify::new());
         let mut queue = self.0.lock();
@@ -167,7 +167,8 @@ impl Queue {
         }
     }
 
-    /// Records a grant to a key. Regularly deletes the records of all but the latest [`MIN_RECORDED`] grants.
+    /// Records a grant to a key. From time to time, the function deletes all records except the records of the latest
+    /// [`MIN_RECORDED`] grants.
     fn record_grant(&mut self, key: String) {
         self.grants += 1;
         self.last_grants.insert(key, self.grants);
@@ -177,7 +178,7 @@ impl Queue {
         }
     }
 
-    /// Releases the common slot of a caller, or removes the caller from the queue if it has no slot yet.
+    /// Releases the common slot of a caller, or removes a caller without a slot from the queue.
     fn release(&mut self, id: u64, key: &str) {
         if self.waiting.remove(&id).is_some() {
             return;
@@ -189,8 +190,8 @@ impl Queue {
     }
 }
 
-/// Common slot that a caller holds or waits for. Dropping this value releases the slot or removes the caller from the
-/// queue.
+/// Common slot that a caller holds or waits for. Dropping this value releases the slot or removes the caller from
+/// the queue.
 #[derive(Debug)]
 struct CommonSlot {
     shared: Arc<Shared>,
@@ -206,7 +207,7 @@ impl Drop for CommonSlot {
     }
 }
 
-/// Registration of a caller. When the last registration of a key is dropped, the key is removed.
+/// Registration of a caller. Dropping the last registration of a key removes the key.
 #[derive(Debug)]
 struct Caller {
     shared: Arc<Shared>,

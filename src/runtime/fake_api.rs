@@ -1,4 +1,4 @@
-//! Fake API server for tests of failures. It records each request and responds as the test specifies.
+//! Fake API server for tests of failures. The server records each request, and the test specifies the responses.
 
 use std::sync::{Arc, Mutex};
 
@@ -42,7 +42,7 @@ impl FakeResponse {
         FakeResponse::Text(events.into_iter().map(line).collect())
     }
 
-    /// Returns a rejection in the format of the API server.
+    /// Returns an error response in the format of the API server.
     pub(crate) fn refusal(code: u16, reason: &str) -> Self {
         let message = format!("it is {reason}");
         FakeResponse::Json(
@@ -54,7 +54,7 @@ impl FakeResponse {
 }
 
 impl FakeResponse {
-    /// Waits until the response is released, and returns its code and body.
+    /// Waits until the test releases the response, and returns the code and the body of the response.
     async fn content(self) -> (u16, String) {
         let mut response = self;
         loop {
@@ -85,7 +85,7 @@ impl Log {
     }
 }
 
-/// Returns a client whose requests are answered by `respond`, and the log of these requests.
+/// Returns a client of a fake server, and the log of its requests. `respond` returns the response to each request.
 pub(crate) fn client(respond: impl Fn(&RecordedRequest) -> FakeResponse + Send + Sync + 'static) -> (Client, Log) {
     let log = Log::default();
     let (respond, recorded) = (Arc::new(respond), log.clone());

@@ -1,7 +1,8 @@
-//! Transfers the ownership of fields from the Pulumi Kubernetes Operator to this controller by renaming the field
-//! managers of an object. The functions are pure.
+//! Transfer of the ownership of fields from the Pulumi Kubernetes Operator to this controller: functions that rename
+//! the field managers of an object, without requests to the API.
 //!
-//! The next server-side apply then removes fields that only the operator owned, unless the apply contains them.
+//! After the transfer, the next server-side apply removes the fields that only the operator owned, unless the apply
+//! contains these fields.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::Resource;
@@ -17,14 +18,14 @@ pub fn is_managed_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(is_operators)
 }
 
-/// Returns whether the operator has applied fields of an object other than its status. If so, the operator has created
-/// the object and maintains it.
+/// Returns whether the operator has applied fields outside the status of an object. The operator has then created the
+/// object and maintains the object.
 pub fn is_applied_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(|entry| is_operators(entry) && is_apply(entry) && !is_of_subresource(entry))
 }
 
-/// Returns the managed fields after the replacement of the operator by this controller as field manager. Returns `None`
-/// if the operator manages no field.
+/// Returns the managed fields with this controller instead of the operator as field manager, or `None` if the operator
+/// manages no field.
 pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
     if !is_managed_by_operator(object) {
         return None;
@@ -33,8 +34,9 @@ pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>
     Some(merged(entries.map(|entry| if is_operators(entry) { renamed(entry.clone()) } else { entry.clone() })))
 }
 
-/// Returns the managed fields as if this controller had applied the fields that it has created. The next server-side apply
-/// then removes these fields, unless the apply contains them. Returns `None` if the controller owns no created fields.
+/// Returns the managed fields as if this controller had applied the fields that it created. The next server-side apply
+/// then removes these fields, unless the apply contains the fields. Returns `None` if the controller owns no fields
+/// from a creation.
 pub fn as_applied<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
     let is_created = |entry: &ManagedFieldsEntry| {
         entry.manager.as_deref() == Some(FIELD_MANAGER) && !is_apply(entry) && !is_of_subresource(entry)
@@ -77,8 +79,8 @@ fn is_of_subresource(entry: &ManagedFieldsEntry) -> bool {
     entry.subresource.as_deref().is_some_and(|subresource| !subresource.is_empty())
 }
 
-/// Returns the entry as if this controller had written its fields. The controller writes objects with server-side
-/// apply, and their status with patches.
+/// Returns the entry as if this controller had written the fields. The controller writes an object with server-side
+/// apply, and a status with patches.
 fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
     entry.manager = Some(FIELD_MANAGER.to_owned());
     if is_of_subresource(&entry) {
@@ -93,8 +95,8 @@ fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
 }
 
 /// Adds the defaults of the update strategy of a StatefulSet to the managed fields. The operator applies an empty
-/// strategy, for which the API server adds defaults that have no owner. An apply with another strategy removes these
-/// defaults only if this controller owns them.
+/// strategy, and the API server adds defaults without an owner. A later apply with another strategy removes these
+/// defaults only if this controller owns the defaults.
 fn own_defaults_of_strategy(fields: &mut Value) {
     let strategy = fields.get_mut("f:spec").and_then(|spec| spec.get_mut("f:updateStrategy"));
     if let Some(strategy) = strategy.and_then(Value::as_object_mut) {
@@ -102,8 +104,8 @@ fn own_defaults_of_strategy(fields: &mut Value) {
     }
 }
 
-/// Returns whether the API server treats two entries as entries of the same manager. The API server would drop one of
-/// two such entries, so they must be merged.
+/// Returns whether the API server treats two entries as entries of the same manager. Such entries must be merged,
+/// because the API server would drop one of them.
 fn is_same_manager(one: &ManagedFieldsEntry, other: &ManagedFieldsEntry) -> bool {
     let version = |entry: &ManagedFieldsEntry| if is_apply(entry) { None } else { entry.api_version.clone() };
     one.manager == other.manager
@@ -119,7 +121,7 @@ fn merge_fields(into: &mut ManagedFieldsEntry, from: ManagedFieldsEntry) {
     }
 }
 
-/// Merges the set of fields `from` into the set `into`. Both sets are trees of field names.
+/// Merges the set of fields `from` into the set `into`. Each set is a tree of field names.
 fn union(into: &mut Map<String, Value>, from: Map<String, Value>) {
     for (name, below) in from {
         match (into.get_mut(&name), below) {
@@ -142,7 +144,7 @@ mod tests {
     use crate::api::auto::{Update, Workspace};
     use crate::api::pulumi::{Program, Stack};
 
-    /// Parses a list of objects that version 2.9 of the operator has created in a cluster.
+    /// Parses a list of objects that the operator, version 2.9, created in a cluster.
     fn left<K: DeserializeOwned>(list: &str) -> Vec<K> {
         let list: Value = serde_saphyr::from_str(list).expect("valid YAML");
         let items = list["items"].as_array().expect("is a list").clone();

@@ -1,8 +1,8 @@
-//! Delays the first reconciliation of a controller until its watches have delivered their first lists.
+//! Delay of the first reconciliation of a controller until its watches have received their first lists.
 //!
-//! Each listed object requests a reconciliation: a Stack, its Workspace and its Updates request a reconciliation of the
-//! Stack. kube-rs combines the requests for an object only until its reconciliation begins, so earlier reconciliations
-//! would be repeated after each list.
+//! Each listed object requests a reconciliation: for example, a Stack, its Workspace and its Updates request a
+//! reconciliation of the Stack. kube-rs deduplicates the requests for an object only until the reconciliation begins.
+//! Without the delay, the controller would repeat the reconciliations after each list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub struct FirstLists {
 }
 
 impl FirstLists {
-    /// Adds a watch. The returned stream has the same events.
+    /// Adds a watch, and returns a stream with the same events.
     pub fn track<K, S>(
         &self,
         events: S,
@@ -40,8 +40,8 @@ impl FirstLists {
         })
     }
 
-    /// Waits until all first lists are complete, or until [`MAX_DELAY`] has passed. After the delay, no later call waits, so
-    /// a watch that never lists its objects delays only the first list of the controller.
+    /// Waits until all first lists are complete, or until [`MAX_DELAY`] has passed. After the delay, later calls do not
+    /// wait, so a watch that never receives a list delays the controller only once.
     pub async fn complete(&self) {
         let mut missing = self.missing.subscribe();
         let is_late = tokio::time::timeout(MAX_DELAY, missing.wait_for(|missing| *missing == 0)).await.is_err();
@@ -52,7 +52,7 @@ impl FirstLists {
     }
 }
 
-/// An incomplete list. It also counts as complete when its watch ends.
+/// Incomplete list. Dropping this value marks the list as complete, also if the watch ends without a list.
 struct Incomplete(Arc<watch::Sender<usize>>);
 
 impl Incomplete {

@@ -15,9 +15,9 @@ use super::queue::{Destination, Event, Queued, Reporter, bounded, is_repetition}
 use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of recent events that are kept to count repetitions.
+/// Maximum number of recent events in memory. The task needs recent events to count repetitions.
 const MAX_RECENT: usize = 1024;
-/// Period in which a repetition increases the count of the existing event and does not create another event.
+/// Period in which a repetition increases the count of the existing event instead of creating another event.
 const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
 /// Maximum length of a message that the API accepts, in bytes.
 const MAX_MESSAGE: usize = 1024;
@@ -54,8 +54,8 @@ impl Kubernetes {
         if let Some((name, count)) = self.recent.repeat(event) {
             let patch = json!({ "count": count, "lastTimestamp": Time(now) });
             match self.writer.merge::<KubernetesEvent>(&namespace, &name, &patch).await {
-                // The event may no longer exist. The API server deletes events after an hour, and users can delete
-                // them.
+                // The event may no longer exist, because the API server deletes events after one hour, and users can
+                // delete events.
                 Err(error) if error.is_not_found() => {}
                 other => return other.map(|_| ()),
             }
@@ -91,7 +91,7 @@ impl Kubernetes {
     }
 }
 
-/// Recent events, which are kept to count repetitions.
+/// Recent events, which the task needs to count repetitions.
 #[derive(Default)]
 struct RecentEvents {
     /// Events, oldest first.
@@ -106,8 +106,8 @@ struct RecentEvent {
 }
 
 impl RecentEvents {
-    /// Returns the name and the new count of a recent event with the same content. Returns `None` if no recent event
-    /// has the same content.
+    /// Increases the count of the recent event with the same content, and returns its name and its new count. Returns
+    /// `None` if no recent event has the same content.
     fn repeat(&mut self, event: &Event) -> Option<(String, i32)> {
         self.events.retain(|recent| recent.created.elapsed() < AGGREGATION_WINDOW);
         let recent = self.events.iter_mut().find(|recent| is_repetition(&recent.event, event))?;

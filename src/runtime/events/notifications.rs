@@ -16,17 +16,17 @@ use url::Url;
 use super::queue::{Destination, Event, EventKind, Queued, Reporter, bounded, is_repetition};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of posted events that are kept to suppress repetitions.
+/// Maximum number of recently posted events in memory. The task needs these events to suppress repetitions.
 const MAX_RECENT: usize = 1024;
-/// Period in which an equal event is not posted again. By default, notification-controller also drops repetitions in
-/// this period.
+/// Minimum interval between two posts of equal events. By default, notification-controller also drops repetitions
+/// within this interval.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Maximum length of a message in bytes, as in Flux.
 const MAX_MESSAGE: usize = 39_000;
 /// API group of the objects that an Alert can reference. Subdomains of this group are also permitted.
 const OWN_GROUP: &str = "pulumi.com";
 
-/// Address of notification-controller, and the client and the retry policy for requests to this address.
+/// Address of notification-controller, and the client and the retry policy for its requests.
 #[derive(Clone, Debug)]
 pub struct NotificationController {
     pub address: Url,
@@ -34,14 +34,14 @@ pub struct NotificationController {
     pub retry_policy: RetryPolicy,
 }
 
-/// Policy for retries of a post. The default is the policy of the event recorder of Flux.
+/// Retry policy for posts. The default is the retry policy of the event recorder of Flux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Timeout of one attempt.
     pub timeout: Duration,
     /// Maximum number of retries.
     pub retries: u32,
-    /// Delay before the first retry. The delay doubles with each further retry.
+    /// Backoff before the first retry. The backoff doubles with each further retry.
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
 }
@@ -57,7 +57,7 @@ impl Default for RetryPolicy {
     }
 }
 
-/// Error of an attempt to post an event.
+/// Error that prevents the post of an event.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostError {
     #[error("failed to reach {address}")]
@@ -79,8 +79,8 @@ impl PostError {
     }
 }
 
-/// Returns whether an event is posted. Events of the kind `Trace`, and events of objects that no Alert can reference,
-/// are not posted.
+/// Returns whether the task posts an event. The task does not post events of the kind `Trace` and events about objects
+/// that no Alert can reference.
 pub(super) fn is_posted(event: &Event) -> bool {
     event.kind != EventKind::Trace && is_own(&event.object)
 }
@@ -91,7 +91,7 @@ fn is_own(object: &ObjectReference) -> bool {
     group.is_some_and(|group| group == OWN_GROUP || group.ends_with(&format!(".{OWN_GROUP}")))
 }
 
-/// The destination notification-controller, and the events that were recently posted to it.
+/// notification-controller as a destination of events, and the recently posted events.
 pub(super) struct Notifications {
     controller: NotificationController,
     reporter: Reporter,
@@ -160,7 +160,7 @@ impl Notifications {
         Body {
             involved_object: &event.object,
             severity: if event.kind == EventKind::Warning { "error" } else { "info" },
-            // Kubernetes timestamps have whole seconds.
+            // Timestamps of the Kubernetes API have a resolution of one second.
             timestamp: Time(Timestamp::from_second(at.as_second()).unwrap_or(at)),
             message: bounded(&event.message, MAX_MESSAGE),
             reason: &event.reason,

@@ -1,4 +1,4 @@
-//! Events of objects, the bounded queue of a destination, and the delivery of queued events.
+//! Events about objects, the bounded queue of a destination, and the delivery of queued events.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::redact::url_credentials;
 
-/// Maximum number of queued events. Further events are dropped, and a metric counts them.
+/// Maximum number of queued events. A full queue drops further events, and a metric counts the dropped events.
 const CAPACITY: usize = 1024;
-/// Prefix of annotations that are copied from an object to the metadata of its events, as in Flux.
+/// Prefix of the annotations that the controller copies from an object to the metadata of its events, as Flux does.
 const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
 
 /// Component that reports the events.
@@ -30,7 +30,7 @@ pub(super) struct Reporter {
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// Event that is written to the API as a normal event, but is not posted to notification-controller.
+    /// Event that the task writes to the API as a normal event, but does not post to notification-controller.
     Trace,
     Normal,
     Warning,
@@ -76,7 +76,7 @@ impl Event {
     }
 }
 
-/// Returns whether two events are equal. The resource version of the object is not compared.
+/// Returns whether two events are equal, apart from the resource version of the object.
 pub(super) fn is_repetition(one: &Event, other: &Event) -> bool {
     one.object.uid == other.object.uid
         && one.object.name == other.object.name
@@ -101,22 +101,22 @@ pub(super) fn bounded(message: &str, max_length: usize) -> String {
 pub(super) trait Destination: Send {
     /// Name of the destination, for logs.
     const NAME: &'static str;
-    /// Maximum time for which queued events are delivered after the shutdown has started.
+    /// Timeout of the delivery of queued events after the start of the shutdown.
     const SHUTDOWN_TIMEOUT: Duration;
     type Error: Error + Send + 'static;
 
-    /// Delivers an event. If `end` is canceled, makes at most one further attempt.
+    /// Delivers an event. After the cancellation of `end`, the destination makes at most one further attempt.
     fn deliver(
         &mut self,
         queued: Queued,
         end: &CancellationToken,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Counts an event that was not delivered.
+    /// Increases the metric of events that were not delivered.
     fn count_dropped(metrics: &Metrics);
 }
 
-/// Event, and the time at which it was queued.
+/// Queued event, and the time at which the controller queued the event.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) event: Event,
@@ -146,7 +146,7 @@ pub(super) fn queue<D: Destination>(destination: D, metrics: Metrics) -> (Queue,
 }
 
 impl Queue {
-    /// Queues an event. If the queue is full, the event is dropped, and a metric counts it.
+    /// Queues an event. A full queue drops the event, and a metric counts the dropped event.
     pub(super) fn add(&self, event: Event) {
         if let Err(error) = self.sender.try_send(Queued { event, at: Timestamp::now() }) {
             (self.count_dropped)(&self.metrics);
@@ -156,7 +156,8 @@ impl Queue {
 }
 
 impl<D: Destination> Delivery<D> {
-    /// Delivers events until `end` is canceled. Then delivers the queued events for at most the shutdown timeout.
+    /// Delivers events until `end` is canceled. After the cancellation, delivers the queued events until the shutdown
+    /// timeout.
     pub(super) async fn run(mut self, end: &CancellationToken) {
         let overdue = async {
             end.cancelled().await;

@@ -1,34 +1,35 @@
-//! Displayed estimates of the start of queued runs.
+//! Estimates of the start of queued runs, which the statuses of the runs display.
 //!
-//! The status of a queued run contains its estimate. Each change costs two API writes, one for the Update and one for its
-//! Stack. An estimate is therefore computed at most every few minutes, and a new estimate replaces the displayed one only
-//! if it differs considerably, and only a few times for each run.
+//! Each change of a displayed estimate costs two API writes: one for the Update and one for its Stack. The controller
+//! therefore computes an estimate at most every few minutes. A new estimate replaces the displayed estimate only if the
+//! difference is large, and only a few times for each run.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Start times that are further away include the date.
+/// Threshold of the time until the start. Beyond the threshold, the message includes the date.
 const WITH_DATE: SignedDuration = SignedDuration::from_hours(12);
 
-/// Minimum time between two computations of an estimate. The time is shorter than the requeue interval of a queued run.
+/// Minimum interval between two computations of an estimate, which is shorter than the requeue interval of a queued
+/// run.
 const MIN_AGE: SignedDuration = SignedDuration::from_mins(4);
-/// Difference by which a start time may always differ from the displayed start time.
+/// Tolerance for start times. A new estimate with a smaller difference never replaces the displayed estimate.
 const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
-/// Maximum number of estimates that are displayed for a run, without the removal of the last start time.
+/// Maximum number of displayed estimates of a run. The removal of a start time in the past is not an estimate.
 const MAX_DISPLAYED: u32 = 6;
-/// Maximum number of runs whose estimates are recorded. The messages of further runs contain no estimate.
+/// Maximum number of runs with recorded estimates. The messages of further runs contain no estimate.
 const MAX_RECORDED: usize = 8192;
-/// Age of the last computation after which a run is certainly no longer queued.
+/// Maximum age of the last computation for a queued run. A run with an older computation is no longer queued.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
-/// When a queued run starts.
+/// Estimate of the start of a queued run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// Number of queued runs of the namespace that start first.
+    /// Number of queued runs of the namespace that start before this run.
     pub ahead: usize,
-    /// Estimated start, in whole minutes. `None` if it is unknown.
+    /// Estimated start time, rounded up to a minute. `None` if the start time is unknown.
     pub start: Option<Timestamp>,
     /// Time of the computation.
     pub made: Timestamp,
@@ -42,7 +43,7 @@ impl fmt::Display for Estimate {
             ahead => write!(formatter, "; {ahead} runs of this namespace are ahead")?,
         }
         let Some(start) = self.start else { return Ok(()) };
-        // The message stays in the status, so it contains no duration from now.
+        // The message contains a time instead of the remaining duration, because the message stays in the status.
         let format = if start.duration_since(self.made) < WITH_DATE { "%H:%M UTC" } else { "%Y-%m-%d %H:%M UTC" };
         write!(formatter, "; estimated start at {}", start.strftime(format))
     }
@@ -52,9 +53,9 @@ impl fmt::Display for Estimate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Displayed {
     estimate: Estimate,
-    /// Time of the last computation, whose estimate may not be displayed.
+    /// Time of the last computation, even if the computed estimate is not displayed.
     computed: Timestamp,
-    /// Number of estimates that were displayed.
+    /// Number of displayed estimates of the run.
     count: u32,
 }
 
@@ -72,11 +73,11 @@ impl Displayed {
         self.estimate.start.is_some_and(|start| start <= now)
     }
 
-    /// Replaces the displayed estimate if a new estimate differs considerably.
+    /// Replaces the displayed estimate if the difference from the new estimate is large.
     fn update(self, new: Estimate) -> Self {
         let kept = Displayed { computed: new.made, ..self };
         if self.count >= MAX_DISPLAYED {
-            // A start time in the past would be misleading. No further estimate is displayed.
+            // The status displays no further estimates, but a start time in the past would be misleading.
             let without = Estimate { start: None, ..new };
             return if self.is_past(new.made) { Displayed { estimate: without, ..kept } } else { kept };
         }
@@ -87,8 +88,8 @@ impl Displayed {
     }
 }
 
-/// Returns whether a new estimate differs considerably from the displayed one. The longer the remaining time, the larger
-/// the difference.
+/// Returns whether the difference between the displayed estimate and a new estimate is large. The minimum difference
+/// increases with the remaining time.
 fn differs(old: &Estimate, new: &Estimate) -> bool {
     match (old.start, new.start) {
         (Some(old_start), Some(new_start)) => {
@@ -110,7 +111,8 @@ impl Estimates {
         self.0.get(uid).is_none_or(|displayed| displayed.is_outdated(now))
     }
 
-    /// Returns the displayed estimate of a queued run. `new` is its new estimate, if it was computed.
+    /// Returns the displayed estimate of a queued run. `new` is the new estimate, or `None` if the caller has computed
+    /// no new estimate.
     pub fn display(&mut self, uid: &str, new: Option<Estimate>) -> Option<Estimate> {
         let before = self.0.get(uid).copied();
         let displayed = match (before, new) {
@@ -119,7 +121,8 @@ impl Estimates {
             (before, None) => before?,
         };
         if let Some(new) = new.filter(|_| self.0.len() >= MAX_RECORDED) {
-            // Each queued run computes its estimate regularly.
+            // The controller regularly computes the estimate of each queued run, so an old record belongs to a run that
+            // is no longer queued.
             self.0.retain(|_, displayed| new.made.duration_since(displayed.computed) < MAX_AGE);
         }
         if self.0.len() >= MAX_RECORDED && before.is_none() {

@@ -1,5 +1,5 @@
-//! Estimates when a queued run starts. A forecast simulates the queue with the expected durations of the runs. It does
-//! not include runs that become due later.
+//! Forecast of the start of a queued run. A forecast simulates the queue with the expected durations of the runs,
+//! without the runs that become due later.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,8 +11,8 @@ use crate::runtime::fair_queue::FairQueue;
 use crate::runtime::fair_queue::estimate::Estimate;
 use crate::runtime::fair_queue::run::Run;
 
-/// Maximum number of queued runs for which the start of a run is estimated. The simulation of a longer queue would use
-/// too much CPU time, and its result would be inaccurate.
+/// Maximum number of queued runs in a simulation. The simulation of a longer queue would require too much CPU time, and
+/// the result would be inaccurate.
 const MAX_QUEUED: usize = 256;
 /// Expected remaining duration of an open run that takes longer than expected.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(1);
@@ -23,9 +23,9 @@ pub struct Forecast {
     queue: Option<FairQueue<Run>>,
     /// UID of the queued run.
     target: String,
-    /// Number of queued runs of its namespace that rank higher.
+    /// Number of queued runs of the same namespace with a higher rank.
     ahead: usize,
-    /// Expected ends of the open runs. Runs with an unknown duration are not included, so they never end.
+    /// Expected ends of the open runs. A run with an unknown duration has no entry and never ends in the simulation.
     ends: BTreeSet<(Timestamp, String)>,
     now: Timestamp,
 }
@@ -38,7 +38,7 @@ impl Forecast {
         Forecast { queue: copy, target: target.to_owned(), ahead: queue.ahead_of(target), ends, now }
     }
 
-    /// Returns the estimate. The number of steps is limited by the number of open and queued runs.
+    /// Returns the estimate. The number of open and queued runs limits the number of steps of the simulation.
     pub fn estimate(mut self) -> Estimate {
         let start = self.simulate().and_then(whole_minute);
         Estimate { ahead: self.ahead, start, made: self.now }

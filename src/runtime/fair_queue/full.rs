@@ -5,8 +5,8 @@ use std::fmt;
 use crate::api::conditions::{WAITING_FOR_GROUP, WAITING_FOR_SLOT};
 use crate::api::names::ANNOTATION_MAX_CONCURRENT_RUNS;
 
-/// Reason why a run must wait for a slot. The status contains the text, so the text contains no numbers that change
-/// often.
+/// Reason why a run must wait for a slot. The text becomes part of a status, so the text contains no numbers that
+/// change often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Full {
     All {
@@ -22,9 +22,10 @@ pub enum Full {
         name: String,
         limit: usize,
     },
-    /// The free slots are reserved for namespaces with fewer open runs than this namespace.
+    /// The queue reserves the free slots for namespaces with fewer open runs than this namespace.
     Reserved,
-    /// The free slots of the node are reserved for namespaces with fewer open runs on the node than this namespace.
+    /// The queue reserves the free slots of the node for namespaces with fewer open runs on the node than this
+    /// namespace.
     ReservedOnNode {
         name: String,
     },
@@ -64,7 +65,7 @@ impl fmt::Display for Full {
                 "the free slots of node {name} are reserved for namespaces with fewer runs on this node \
                  (--max-concurrent-runs-per-node)"
             ),
-            // Already written.
+            // The message about a group is already complete.
             Full::Group { .. } => Ok(()),
         }
     }

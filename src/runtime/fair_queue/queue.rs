@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use crate::runtime::fair_queue::run::{GroupKey, Limits, Position, Run, Share};
 use crate::runtime::fair_queue::taken::{Taken, WeightedUse};
 
-/// Number of namespaces without queued runs whose last slots are always recorded. At most three times as many are
-/// recorded.
+/// Minimum number of namespaces without queued runs in the record of the last slots. The record contains at most three
+/// times as many namespaces.
 const MIN_RECORDED: usize = 1024;
 
-/// Queued runs with the same node, namespace and concurrency group. Either the first of them can start or none.
+/// Key of the queued runs with the same namespace and concurrency group. On one node, either the first run of a lane
+/// can start, or no run of the lane.
 type Lane = (String, Option<GroupKey>);
 
 /// Queued runs of a lane on one node.
@@ -21,10 +22,10 @@ type Runs<W> = BTreeMap<Position, (Run, W)>;
 struct Namespace {
     runs: usize,
     share: Share,
-    /// Logical time at which the first run was queued.
+    /// Logical time at which the first queued run of the namespace joined the queue.
     joined: u64,
-    /// Logical time at which the namespace last received a slot of each shared group. At most as many groups as the
-    /// controller shares between namespaces.
+    /// Logical time at which the namespace last received a slot of each shared group. The map contains only groups that
+    /// several namespaces share.
     groups: HashMap<GroupKey, u64>,
 }
 
@@ -45,15 +46,15 @@ struct Candidate<'q> {
     position: &'q Position,
 }
 
-/// All queued runs by node, so that `next` can skip all runs of a node without a free slot.
+/// All queued runs, by node. The function `next` can therefore skip the runs of a node without a free slot.
 pub(super) struct Queue<W> {
     runs: BTreeMap<String, BTreeMap<Lane, Runs<W>>>,
     /// Place of each run, by UID.
     found: HashMap<String, Found>,
     namespaces: HashMap<String, Namespace>,
-    /// Logical time at which each namespace last received a slot, or at which its first run was queued if it has not
-    /// received a slot yet. Namespaces without queued runs are included. Otherwise, a namespace whose only run is
-    /// replaced by the run of a newer revision would lose its turn.
+    /// Logical time at which each namespace last received a slot, or joined the queue if the namespace has received no
+    /// slot yet. The map keeps namespaces without queued runs. Otherwise, a namespace would lose its turn when the run
+    /// of a newer revision replaces its only run.
     served: HashMap<String, u64>,
     /// Limits of the queued runs of each group, and the number of runs with each limit.
     group_limits: HashMap<GroupKey, BTreeMap<usize, usize>>,
@@ -78,9 +79,9 @@ impl<W> Queue<W> {
         self.found.len()
     }
 
-    /// Returns the time since which the oldest queued run has waited for a slot. Background runs are not urgent, and the
-    /// runs of a full group do not wait for a slot, so they do not count. `taken` contains the slots that are in use or
-    /// reserved.
+    /// Returns the start of the longest wait for a slot. The function ignores background runs, which are not urgent,
+    /// and runs of a full group, which wait for the group and not for a slot. `taken` contains the slots that are in
+    /// use or reserved.
     pub(super) fn oldest(&self, taken: &Taken<'_>) -> Option<Timestamp> {
         let lanes = self.runs.values().flatten();
         let waiting = lanes.filter(|((_, group), _)| {
@@ -90,12 +91,12 @@ impl<W> Queue<W> {
         runs.filter(|run| !run.is_background).map(Run::waits_since).min()
     }
 
-    /// Returns the namespaces with queued runs, and the number of these runs.
+    /// Returns the number of queued runs of each namespace with queued runs.
     pub(super) fn by_namespace(&self) -> impl Iterator<Item = (&str, usize)> {
         self.namespaces.iter().map(|(name, namespace)| (name.as_str(), namespace.runs))
     }
 
-    /// Returns the groups with queued runs, and the number of these runs.
+    /// Returns the number of queued runs of each group with queued runs.
     pub(super) fn by_group(&self) -> impl Iterator<Item = (&GroupKey, usize)> {
         self.group_limits.iter().map(|(group, limits)| (group, limits.values().sum()))
     }
@@ -105,7 +106,7 @@ impl<W> Queue<W> {
         queued.map(|(run, _)| run)
     }
 
-    /// Returns the number of queued runs of the same namespace that rank higher than a queued run.
+    /// Returns the number of queued runs that have the same namespace as a queued run and a higher rank.
     pub(super) fn ahead_of(&self, uid: &str) -> usize {
         let Some(own) = self.found.get(uid) else { return 0 };
         let others = self.found.values().filter(|other| other.lane.0 == own.lane.0);
@@ -122,15 +123,15 @@ impl<W> Queue<W> {
         self.group_limits.get(group)?.first_key_value().map(|(limit, _)| *limit)
     }
 
-    /// Adds a run, or replaces the entry of the run if it is already queued. The share of the run replaces the share of
+    /// Adds a run, or replaces the entry of a run that is already queued. The share of the run replaces the share of
     /// its namespace.
     pub(super) fn insert(&mut self, run: Run, key: W) {
         let clock = self.tick();
         let new = || Namespace { runs: 0, share: run.share, joined: clock, groups: HashMap::new() };
         let namespace = self.namespaces.entry(run.namespace.clone()).or_insert_with(new);
         namespace.share = run.share;
-        // The new entry is counted before the old entry is removed. Otherwise, a namespace with only this run would
-        // lose its position.
+        // The queue counts the new entry before it removes the old entry. Otherwise, a namespace with only this run
+        // would lose its position.
         namespace.runs += 1;
         self.served.entry(run.namespace.clone()).or_insert(clock);
         self.remove(&run.uid);
@@ -183,7 +184,7 @@ impl<W> Queue<W> {
         }
     }
 
-    /// Bounds the number of recorded namespaces without queued runs.
+    /// Limits the number of namespaces without queued runs in the record.
     fn forget_idle_namespaces(&mut self) {
         if self.served.len() <= self.namespaces.len() + 2 * MIN_RECORDED {
             return;
@@ -196,8 +197,8 @@ impl<W> Queue<W> {
         self.served.retain(|name, at| namespaces.contains_key(name) || *at > oldest);
     }
 
-    /// Returns the UID of the run that starts next, or `None` if no queued run may start. `taken` contains the slots
-    /// that are in use or reserved.
+    /// Returns the UID of the next run to start, or `None` if no queued run may start. `taken` contains the slots that
+    /// are in use or reserved.
     pub(super) fn next(&self, taken: &Taken<'_>, limits: &Limits) -> Option<&str> {
         let candidates = self.candidates(taken, limits);
         let turns = self.turns(&candidates, taken);
@@ -213,7 +214,7 @@ impl<W> Queue<W> {
         Some(turn.unwrap_or(first).position.uid())
     }
 
-    /// Returns the first run of each namespace that may start.
+    /// Returns for each namespace the first run that may start.
     fn candidates(&self, taken: &Taken<'_>, limits: &Limits) -> BTreeMap<&str, Candidate<'_>> {
         let nodes = self.runs.iter().filter(|(node, _)| taken.on_node(node) < limits.each_node);
         let lanes = nodes.flat_map(|(node, lanes)| lanes.iter().map(move |(lane, runs)| (node, lane, runs)));
@@ -234,9 +235,9 @@ impl<W> Queue<W> {
         candidates
     }
 
-    /// Returns the namespace whose run receives the next slot of each shared group. Otherwise, a namespace with many open
-    /// runs outside the group would never get a slot of the group. Only a namespace whose first run belongs to the group
-    /// has a turn, so its other runs do not delay the group.
+    /// Returns for each shared group the namespace whose run receives the next slot of the group. Without turns, a
+    /// namespace with many open runs outside the group would never get a slot of the group. Only a namespace whose
+    /// first run belongs to the group takes a turn, so its other runs do not delay the group.
     fn turns<'q>(
         &self,
         candidates: &BTreeMap<&'q str, Candidate<'q>>,
@@ -260,7 +261,7 @@ impl<W> Queue<W> {
         turns
     }
 
-    /// Removes a run, and records that its namespace received a slot.
+    /// Removes a run from the queue, and records that its namespace received a slot.
     pub(super) fn take(&mut self, uid: &str) -> Option<(Run, W)> {
         let clock = self.tick();
         let (run, key) = self.remove(uid)?;
@@ -272,7 +273,7 @@ impl<W> Queue<W> {
         Some((run, key))
     }
 
-    /// Returns a copy of the queue in which the run is the key.
+    /// Returns a copy of the queue in which each run is its own key.
     pub(super) fn simulated(&self) -> Queue<Run> {
         let mut copy = Queue::default();
         for run in self.runs() {

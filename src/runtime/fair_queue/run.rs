@@ -2,11 +2,11 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Waiting time that one level of priority is worth. A run therefore starts before each run that becomes due later than
-/// this time multiplied by the difference of their priorities, so that no run waits forever.
+/// Waiting time that is equivalent to one level of priority. A higher priority therefore delays a waiting run only for
+/// a limited time, and no run waits forever.
 const PRIORITY_LEVEL: SignedDuration = SignedDuration::from_mins(10);
-/// Waiting time by which a background run ranks lower. It is limited, so that a namespace whose queue is never empty
-/// still detects drift.
+/// Delay that the rank of a background run includes. The delay is limited, so that drift checks also start in a
+/// namespace whose queue is never empty.
 const BACKGROUND_DELAY: SignedDuration = SignedDuration::from_hours(24);
 
 /// Run that needs a slot.
@@ -20,16 +20,16 @@ pub struct Run {
     pub node: String,
     /// Priority of the run in its namespace.
     pub priority: i32,
-    /// Whether the run has no new inputs, such as a drift check. Such a run starts after the other runs of its
+    /// Whether the run has no new inputs, such as a drift check. Such a run has a lower rank than the other runs of its
     /// namespace.
     pub is_background: bool,
-    /// Time since which the run is pending.
+    /// Time at which the run became due.
     pub pending_since: Timestamp,
-    /// Time at which the API server created the object of the run.
+    /// Creation time of the Update.
     pub created: Timestamp,
     /// Concurrency group of the run.
     pub group: Option<Group>,
-    /// Share of the namespace in the slots. The share of an open run has no effect.
+    /// Share of the slots for the namespace. The share in an open run has no effect.
     pub share: Share,
     /// Expected duration, if it is known.
     pub expected: Option<SignedDuration>,
@@ -38,8 +38,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the time since which the run waits for a slot. Users can set the time since which a run is pending, so the
-    /// wait does not begin before the creation of the object of the run.
+    /// Returns the start of the wait for a slot. Users can set `pending_since` to any time, so the wait starts at the
+    /// creation of the Update at the earliest.
     pub(super) fn waits_since(&self) -> Timestamp {
         self.pending_since.max(self.created)
     }
@@ -50,10 +50,10 @@ impl Run {
     }
 }
 
-/// Share of a namespace in the slots. An administrator sets the share.
+/// Share of the slots for a namespace. An administrator sets the share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Maximum number of open runs. Default: [`Limits::each_namespace`].
+    /// Maximum number of open runs of the namespace. Default: [`Limits::each_namespace`].
     pub limit: Option<usize>,
     /// Weight of the namespace. A namespace with the weight 2 gets twice as many slots as a namespace with the weight 1.
     pub weight: usize,
@@ -68,8 +68,8 @@ impl Default for Share {
 /// Identity of a concurrency group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey {
-    /// Namespace of the group, or `None` if several namespaces share the group. Groups of two namespaces are different
-    /// groups, even if they have the same name.
+    /// Namespace of the group, or `None` if several namespaces share the group. Groups with the same name in two
+    /// namespaces are different groups.
     pub namespace: Option<String>,
     pub name: String,
 }
@@ -98,12 +98,13 @@ impl Limits {
     }
 }
 
-/// Sort key of a run within its namespace. The run with the smallest key starts first. Runs with the same rank are
-/// ordered by name, so that a restart of the controller does not change their order.
+/// Sort key of a run within its namespace. The run with the smallest key starts first. The key contains names, so that
+/// a restart of the controller does not change the order of runs with the same rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
-    /// Time since which the run is pending, changed by its priority, in milliseconds since the Unix epoch. All runs gain
-    /// rank at the same speed while they wait, so their order never changes.
+    /// Time at which the run became due, minus the lead from its priority and plus the delay of a background run, in
+    /// milliseconds since the Unix epoch. This value does not depend on the current time, so the order of the runs
+    /// never changes.
     rank: i64,
     pending_since: Timestamp,
     workspace: String,
@@ -126,7 +127,7 @@ impl Position {
 }
 
 fn rank(run: &Run) -> i64 {
-    // A high priority of a Stack must not move its background runs before the other runs of the namespace.
+    // A high priority of a Stack must not move background runs ahead of the other runs of the namespace.
     let priority = if run.is_background { run.priority.min(0) } else { run.priority };
     let delay = if run.is_background { milliseconds(BACKGROUND_DELAY) } else { 0 };
     let lead = milliseconds(PRIORITY_LEVEL).saturating_mul(i64::from(priority));

@@ -20,7 +20,7 @@ pub(super) struct Taken<'t> {
 #[derive(Clone, Copy)]
 struct GroupUse {
     open: usize,
-    /// Lowest limit of these runs.
+    /// Lowest limit of the open runs.
     limit: usize,
 }
 
@@ -54,7 +54,7 @@ impl PartialEq for WeightedUse {
 impl Eq for WeightedUse {}
 
 impl<'t> Taken<'t> {
-    /// Counts the slots of these runs.
+    /// Counts the slots that `runs` occupy.
     pub(super) fn of(runs: impl Iterator<Item = &'t Run>) -> Self {
         let mut taken = Taken::default();
         for run in runs {
@@ -85,12 +85,13 @@ impl<'t> Taken<'t> {
         self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
     }
 
-    /// Returns the number of slots that the runs of a namespace in a group use.
+    /// Returns the number of slots of a group that a namespace uses.
     pub(super) fn of_group_in(&self, group: &GroupKey, namespace: &str) -> usize {
         self.by_group_and_namespace.get(&(group, namespace)).copied().unwrap_or_default()
     }
 
-    /// Returns the limit of a group if the group has no free slot. `queued` is the lowest limit of its queued runs.
+    /// Returns the limit of a group if the group has no free slot. `queued` is the lowest limit of the queued runs of
+    /// the group.
     pub(super) fn full_group(&self, group: &GroupKey, queued: Option<usize>) -> Option<usize> {
         let uses = self.by_group.get(group)?;
         let limit = queued.map_or(uses.limit, |queued| queued.min(uses.limit));
@@ -106,22 +107,21 @@ impl<'t> Taken<'t> {
             && !self.is_reserved_on_node(namespace, node, share, limits)
     }
 
-    /// Returns whether the free slots are reserved for namespaces with fewer open runs than this namespace, in relation
-    /// to its weight.
+    /// Returns whether the free slots are reserved for namespaces with fewer open runs in relation to their weight.
     pub(super) fn is_reserved(&self, namespace: &str, share: Share, limits: &Limits) -> bool {
         is_reserved(limits.all, self.all, self.in_namespace(namespace), share, limits)
     }
 
-    /// Returns whether the free slots of the node are reserved for namespaces with fewer open runs on the node than
-    /// this namespace, in relation to its weight.
+    /// Returns whether the free slots of the node are reserved for namespaces with fewer open runs on the node in
+    /// relation to their weight.
     pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, share: Share, limits: &Limits) -> bool {
         is_reserved(limits.each_node, self.on_node(node), self.of_both(namespace, node), share, limits)
     }
 }
 
-/// Returns whether the free slots are reserved for namespaces other than a namespace with `own` slots. This is never the
-/// case if the flags allow one namespace to use all slots. The limit of a single namespace has no influence on this rule,
-/// so that no other namespace loses its slots.
+/// Returns whether the free slots are reserved for other namespaces than a namespace that uses `own` slots. No slots
+/// are reserved if the flags allow one namespace to use all slots. The limit in the annotation of one namespace does
+/// not disable the reservation, so that other namespaces do not lose their slots.
 fn is_reserved(all: usize, taken: usize, own: usize, share: Share, limits: &Limits) -> bool {
     let free = all.saturating_sub(taken);
     limits.each_namespace < limits.all && own > 0 && free.saturating_mul(share.weight) <= own

@@ -271,8 +271,8 @@ fn changing_the_priority_moves_a_queued_run() {
     assert_eq!(queue.next_requeue(now).as_deref(), Some("two"));
 }
 
-/// Event. The number in `Ask`, `Close` and `Withdraw` selects a run. `Pass` advances the time by this number of
-/// seconds.
+/// Event. The number in `Ask`, `Close` and `Withdraw` selects a run, and the number in `Pass` is the number of seconds
+/// by which the time advances.
 #[derive(Clone, Debug)]
 enum Event {
     Ask(u8),
@@ -322,7 +322,7 @@ fn is_group_full(queue: &FairQueue<String>, run: &Run) -> bool {
     key.is_some_and(|key| taken.full_group(key, queue.queue.group_limit(key)).is_some())
 }
 
-/// Returns the open runs of each group whose number exceeds the limit of one of these runs.
+/// Returns the open runs of each group in which the number of open runs exceeds the limit of an open run.
 fn exceeded_groups(queue: &FairQueue<String>) -> Vec<&GroupKey> {
     let groups: Vec<&Group> = queue.open_runs().filter_map(|run| run.group.as_ref()).collect();
     let open = |key: &GroupKey| groups.iter().filter(|group| group.key == *key).count();
@@ -352,8 +352,8 @@ fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Returns the namespaces with a run that can start if one more slot is free, and the number of slots that each of them
-/// uses.
+/// Returns the namespaces with a run that could start in an additional free slot, and the number of slots that each
+/// namespace uses.
 fn eligible(queue: &FairQueue<String>) -> BTreeMap<String, usize> {
     let taken = queue.taken_slots();
     let queued = queue.queue.runs().filter(|run| {
@@ -391,7 +391,7 @@ proptest! {
             queue.reserve(now);
             check(&queue)?;
         }
-        // Each queued run starts after the open runs have ended and the unclaimed reservations have expired.
+        // When the open runs have ended and the unused reservations have expired, each queued run starts.
         let mut queued: BTreeSet<String> = queue.queue.runs().map(|run| run.uid.clone()).collect();
         while queue.queued() > 0 || queue.taken() > 0 {
             for (uid, count) in std::mem::take(&mut permits) {
@@ -409,7 +409,7 @@ proptest! {
         prop_assert!(queue.open.is_empty() && queue.reserved.is_empty() && queue.queue.is_consistent());
     }
 
-    /// For any runs and priorities, a namespace with the fewest slots is served first.
+    /// For any runs and priorities, a namespace with the fewest slots gets the next slot.
     #[test]
     fn a_free_slot_is_given_to_a_namespace_with_the_fewest_slots(
         requests in proptest::collection::vec(any::<u8>(), 1..60), ends in proptest::collection::vec(any::<u8>(), 1..60),
@@ -428,7 +428,7 @@ proptest! {
             let mut open: Vec<String> = queue.open.keys().cloned().collect();
             open.sort();
             let Some(ended) = open.get(usize::from(end) % open.len().max(1)).cloned() else { break };
-            // In `close`, the queue has this state after the slot is freed and before the slot is reserved.
+            // This copy has the state of the queue within `close`: the slot is free and not reserved yet.
             queue.open.remove(&ended);
             let before = eligible(&queue);
             queue.close(&ended, now);
@@ -454,8 +454,8 @@ proptest! {
         queue.adopt(&run("open", "z", "n"), now);
         let mut open = "open".to_owned();
         let mut runs: BTreeMap<String, Run> = BTreeMap::new();
-        // For each namespace with queued runs: the namespaces that were served since this namespace joined the queue or
-        // was last served.
+        // For each namespace with queued runs: the namespaces that received a slot since this namespace joined the
+        // queue or last received a slot.
         let mut passed_by: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (number, (namespace, end, priority)) in order.into_iter().enumerate() {
             let (uid, namespace) = (format!("{number:03}"), namespace.to_string());

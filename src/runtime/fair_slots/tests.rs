@@ -140,7 +140,7 @@ async fn the_number_of_recorded_keys_is_bounded() {
     assert!(slots.0.lock().last_grants.len() <= 2 * MIN_RECORDED);
 }
 
-/// Call: key, start time, maximum waiting time and working time. The times are in milliseconds.
+/// Call: key, start time, timeout of the wait, and working time. The times are in milliseconds.
 type Call = (usize, u64, u64, u64);
 
 /// Executes the calls. Returns the maximum number of slots in use in total, the maximum number of slots in use by one

@@ -21,8 +21,8 @@ use crate::telemetry::metrics::Metrics;
 /// Timeout of each wait in these tests.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Server on the loopback interface that records the bodies of requests. It responds with the given status codes in
-/// order, and repeats the last code.
+/// Server on the loopback interface that records the bodies of requests. The server responds with the given status
+/// codes in order, and then repeats the last code.
 struct Server {
     address: SocketAddr,
     bodies: Arc<Mutex<Vec<Value>>>,
@@ -180,7 +180,7 @@ async fn only_transient_failures_of_notifications_are_retried() {
         let end = CancellationToken::new();
         let task = tokio::spawn(task.run(end.clone()));
         events.publish(event("first"));
-        // The second event is posted after all attempts for the first event.
+        // The task posts the second event after all attempts to post the first event.
         events.publish(event("second"));
         let is_second = |body: &Value| body["message"] == "second";
         let second = async {

@@ -55,7 +55,7 @@ fn the_lowest_limit_of_the_open_and_queued_runs_applies() {
     queue.close("1", now);
     assert_eq!(queue.next_requeue(now), None);
     queue.close("2", now);
-    // The runs have equal ranks and are ordered by name.
+    // The runs have equal ranks, so their names determine the order.
     assert_eq!(queue.next_requeue(now).as_deref(), Some("3"));
     assert_eq!(queue.next_requeue(now), None, "one run at a time while the run with the limit 1 is queued");
     queue.withdraw("3", now);

@@ -8,7 +8,8 @@ fn weighted(uid: &str, namespace: &str, weight: usize) -> Run {
 
 #[test]
 fn a_namespace_gets_slots_in_proportion_to_its_weight() {
-    // The number of slots, the weights, and the number of slots of each namespace while all have queued runs.
+    // Columns: the number of slots, the weights of the namespaces, and the number of slots of each namespace while all
+    // namespaces have queued runs.
     let rows = [
         (12, vec![1, 1, 1], vec![4, 4, 4]),
         (12, vec![2, 1, 1], vec![6, 3, 3]),
