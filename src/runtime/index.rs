@@ -1,8 +1,8 @@
-//! Store of watched objects with an index by group. Examples of groups are the Updates of a Workspace and the Stacks of
-//! a source. Without the index, each change would require a scan of all objects.
+//! Store of watched objects with an index by group, such as the Updates of a Workspace or the Stacks of a source.
+//! Without the index, each change would require a scan of all objects.
 //!
-//! [`CacheSync`] waits until stores contain a complete list. An object that is missing from an incomplete store may
-//! still exist in the cluster.
+//! [`CacheSync`] waits until the stores contain complete lists, because an object that is missing from an incomplete
+//! store can exist in the cluster.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,9 +19,10 @@ use tokio::sync::watch;
 
 use crate::runtime::reconcile::ReconcileError;
 
-/// Maximum time for which a reconciliation waits for the caches. The reconciliation then ends and releases its slot.
+/// Timeout of a reconciliation that waits for the caches. After the timeout, the reconciliation ends and releases its
+/// slot.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Requeue interval after a reconciliation has waited for [`WAIT_TIMEOUT`].
+/// Requeue interval of an object whose reconciliation has waited for the caches until [`WAIT_TIMEOUT`].
 const WAIT_REQUEUE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Function that returns the groups of an object. An object can be in any number of groups.
@@ -43,7 +44,7 @@ pub struct IndexWriter<K: Resource<DynamicType = ()> + Clone + 'static, G> {
     is_listed: watch::Sender<bool>,
 }
 
-/// Members of each group. The lock is held only for short critical sections and never across an `.await`.
+/// Members of each group. Tasks hold the lock only for short critical sections, and never across an `.await`.
 type Groups<K, G> = Arc<RwLock<HashMap<G, HashSet<Member<K>>>>>;
 
 /// Creates both sides of an empty store. `groups_of` returns the groups of an object.
@@ -65,18 +66,18 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
         groups.get(group).into_iter().flatten().map(|member| member.0.clone()).collect()
     }
 
-    /// Returns whether a group has any objects.
+    /// Returns whether a group contains an object.
     pub fn has_group(&self, group: &G) -> bool {
         self.groups.read().unwrap_or_else(PoisonError::into_inner).contains_key(group)
     }
 
-    /// Returns the underlying store, for access by name and to all objects.
+    /// Returns the underlying store, which contains all objects by name.
     pub fn store(&self) -> &Store<K> {
         &self.store
     }
 
     /// Returns a channel whose value becomes `true` after the first complete list. `Store::wait_until_ready` is not
-    /// sufficient: it notifies only the last of several waiters, and it does so before the groups are built.
+    /// sufficient, because it notifies only the last waiter, and does not wait until the groups are complete.
     pub fn is_listed(&self) -> watch::Receiver<bool> {
         self.is_listed.clone()
     }
@@ -84,8 +85,8 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
 
 /// Write side of a store.
 pub trait StoreWriter<K: Resource<DynamicType = ()> + Clone + 'static>: Send + 'static {
-    /// Applies a watch event. The store is updated before consumers receive the event, so they find at least this
-    /// version of the object.
+    /// Applies a watch event to the store. The caller applies an event before consumers receive it, so a consumer never
+    /// finds an older version of the object in the store.
     fn apply(&mut self, event: &Event<K>);
 
     fn reader(&self) -> Store<K>;
@@ -182,8 +183,7 @@ impl<K: Resource<DynamicType = ()> + Clone, G> fmt::Debug for IndexWriter<K, G> 
     }
 }
 
-/// Member of a group. All versions of an object compare as equal. A member shares the object with the store, so it
-/// needs only the memory of a pointer.
+/// Member of a group: a pointer to an object in the store. All versions of an object are equal members.
 struct Member<K>(Arc<K>);
 
 impl<K: Resource> Member<K> {
@@ -223,8 +223,7 @@ struct Cache {
 impl Cache {
     /// Waits until the cache contains the first complete list.
     async fn synced(&self) {
-        // If the writer of a cache was dropped, the cache never becomes complete. Writers are dropped only when the
-        // controller ends.
+        // A cache without a writer never becomes complete. A writer is dropped only when the controller ends.
         if self.is_listed.clone().wait_for(|is_listed| *is_listed).await.is_err() {
             std::future::pending().await
         }
@@ -251,8 +250,7 @@ impl CacheSync {
 
     /// Waits until all caches are complete or the timeout expires.
     ///
-    /// # Errors
-    /// Returns an error if a cache is not complete after the timeout. The object is then requeued.
+    /// # Errors Returns an error if a cache is not complete after the timeout. The runner then requeues the object.
     pub async fn wait(&self) -> Result<(), ReconcileError> {
         if self.is_synced.load(Ordering::Acquire) {
             return Ok(());

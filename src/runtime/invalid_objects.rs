@@ -1,4 +1,5 @@
-//! Reports objects that cannot be parsed, in their conditions and as events. Such an object triggers no reconciliation.
+//! Reports about objects that cannot be parsed, in the conditions of the object and as events. An invalid object
+//! triggers no reconciliation.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::marker::PhantomData;
@@ -17,17 +18,17 @@ use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::tolerant_watcher::ParseError;
 use crate::runtime::writes::{Object, Writer};
 
-/// Maximum number of queued objects of a namespace. Further objects are only logged.
+/// Maximum number of queued objects of a namespace. The controller reports further objects only in the log.
 const CAPACITY: usize = 64;
-/// Maximum number of recorded reports. When this number is reached, all records are removed, and objects can be
-/// reported again.
+/// Maximum number of recorded reports. When the record is full, the controller clears the record and can repeat
+/// reports.
 const MAX_REPORTED: usize = 4096;
 /// Maximum number of attempts to write the status of an object.
 const MAX_ATTEMPTS: u32 = 5;
-/// Pause after a failed attempt.
+/// Delay before the next attempt after a failed attempt.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// An object that cannot be parsed.
+/// Object that cannot be parsed.
 #[derive(Clone, Debug)]
 struct InvalidObject {
     metadata: ObjectMeta,
@@ -50,8 +51,8 @@ pub struct Queue {
     notified: mpsc::Receiver<()>,
 }
 
-/// Queued objects by namespace. The namespaces take turns, so that continuous changes in one namespace do not delay the
-/// reports of another namespace.
+/// Queued objects by namespace. The namespaces take turns, so continuous changes in one namespace do not delay the
+/// reports of other namespaces.
 #[derive(Debug, Default)]
 struct Waiting {
     by_namespace: BTreeMap<String, VecDeque<InvalidObject>>,
@@ -96,7 +97,8 @@ impl InvalidObjects {
     pub fn add(&self, metadata: &ObjectMeta, error: &ParseError) {
         let object = InvalidObject { metadata: metadata.clone(), message: error.to_string(), attempts: 0 };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).add(object);
-        // If the channel is full, the reader has not received the previous signal yet.
+        // If the channel is full, the reader has not received the previous signal yet, and no further signal is
+        // necessary.
         let _is_full = self.notify.try_send(());
     }
 }
@@ -125,7 +127,7 @@ pub async fn report<K: Object>(mut queue: Queue, writer: Writer, events: Events)
         if reported.len() >= MAX_REPORTED {
             reported.clear();
         }
-        // The report changes the status, which triggers another watch event for the same generation.
+        // The report changes the status, and this change triggers another watch event for the same generation.
         if reported.insert(metadata.uid.clone(), metadata.generation) == Some(metadata.generation) {
             continue;
         }
@@ -145,7 +147,8 @@ pub async fn report<K: Object>(mut queue: Queue, writer: Writer, events: Events)
     }
 }
 
-/// Returns the status of an invalid object, or `None` for an Update, whose conditions record its run.
+/// Returns the status of an invalid object, or `None` for an Update, because the conditions of an Update record its
+/// run.
 fn status(kind: &str, message: &str, generation: i64) -> Option<Value> {
     let not_ready = match kind {
         "Update" => return None,

@@ -1,12 +1,12 @@
 //! Leader election with a Lease, as in client-go.
 //!
-//! The clocks of different machines are never compared. A candidate considers the holder dead if the Lease has not
-//! changed for the lease duration, measured with the monotonic clock of the candidate. The holder stops writing
-//! earlier: its deadline counts from the start of its last successful renewal request, and a candidate can observe this
-//! renewal only later.
+//! The algorithm never compares the clocks of different machines. A candidate acquires the Lease of another holder only
+//! if the Lease has not changed for the lease duration, measured with the monotonic clock of the candidate. The holder
+//! stops writing earlier, because its deadline starts with its last successful renewal request, and a candidate can
+//! observe this renewal only later.
 //!
-//! Unlike client-go, a candidate immediately takes a Lease whose holder was an earlier process of the same container. A
-//! container is restarted only after its process has exited.
+//! Unlike in client-go, a candidate immediately acquires a Lease whose holder was an earlier process of the same
+//! container, because the kubelet restarts a container only after its process has exited.
 
 mod state;
 
@@ -60,7 +60,7 @@ pub enum LeaseLost {
 /// Candidate for the Lease.
 pub struct Elector {
     reader: Reader,
-    /// Writer that does not require leadership, because a process becomes the leader by writing the Lease.
+    /// Writer that does not require leadership, because only a write of the Lease makes a process the leader.
     writer: Writer,
     namespace: String,
     name: String,
@@ -68,14 +68,15 @@ pub struct Elector {
     times: LeaderElection,
     until: watch::Sender<Option<Instant>>,
     seen: Option<Observation>,
-    /// Whether the Lease must be read before it is written. `false` only after a successful write of this process.
+    /// Whether the candidate must read the Lease before the next write. `false` only after a successful write of this
+    /// process.
     must_read: bool,
     metrics: Metrics,
 }
 
 impl Elector {
-    /// Creates a candidate for the Lease with this name. All writes except the writes of the Lease require the returned
-    /// [`Leadership`].
+    /// Creates a candidate for the Lease with this name. All writes except the writes of the Lease itself require the
+    /// returned [`Leadership`].
     pub fn new(
         client: Client,
         (namespace, name): (&str, &str),
@@ -83,7 +84,8 @@ impl Elector {
         times: LeaderElection,
         metrics: Metrics,
     ) -> (Self, Leadership) {
-        // If a request hangs, the deadline must leave time for another request.
+        // The timeout of a request is half of the deadline, so that another request is possible after a request that
+        // hangs.
         let limit = times.renew_deadline / 2;
         let (until, leadership) = Leadership::elected();
         metrics.leads(name, false);
@@ -130,8 +132,8 @@ impl Elector {
         }
     }
 
-    /// Renews the Lease until `stop` is canceled. Returns an error if the Lease is lost. From then on, this process
-    /// writes nothing.
+    /// Renews the Lease until `stop` is canceled. Returns an error if this process has lost the Lease. After the loss,
+    /// the process writes nothing.
     pub async fn hold(mut self, stop: CancellationToken) -> Result<Self, LeaseLost> {
         let mut cause = "this process was suspended".to_owned();
         loop {
@@ -159,8 +161,7 @@ impl Elector {
         }
     }
 
-    /// Releases the Lease, so that other candidates do not have to wait until the Lease expires. The caller must set a
-    /// timeout.
+    /// Releases the Lease, so that other candidates do not wait until the Lease expires. The caller must set a timeout.
     pub async fn release(mut self) -> Result<(), LeaseError> {
         self.stop_writing();
         let free = json!({
@@ -226,7 +227,7 @@ impl Elector {
         Ok(Some(started))
     }
 
-    /// Writes the spec of the Lease. Returns a conflict if the Lease has changed since it was observed.
+    /// Writes the spec of the Lease. Returns a conflict if the Lease has changed since the last observation.
     async fn write(&self, seen: &Observation, spec: &impl serde::Serialize) -> Result<Lease, WriteError> {
         let patch = json!({ "metadata": { "resourceVersion": seen.lease.resource_version() }, "spec": spec });
         self.writer.merge(&self.namespace, &self.name, &patch).await
@@ -238,7 +239,7 @@ impl Elector {
         Ok(())
     }
 
-    /// Records the observed Lease. If the spec is unchanged, the time of its first observation is kept.
+    /// Records the observed Lease. An unchanged spec keeps the time of its first observation.
     fn observe(&mut self, lease: Option<Lease>) {
         let before = self.seen.take();
         self.seen = lease.map(|lease| {
@@ -296,18 +297,18 @@ impl Term {
         Term { renewing, stop }
     }
 
-    /// Waits until the Lease is lost.
+    /// Waits until this process loses the Lease.
     pub async fn lost(&mut self) -> LeaseLost {
         match (&mut self.renewing).await {
             Ok(Err(lost)) => lost,
             Err(error) => LeaseLost::Task(error),
-            // `stop` is canceled only by `end`, which consumes the term.
+            // Only `end` cancels `stop`, and `end` consumes the term.
             Ok(Ok(_)) => std::future::pending().await,
         }
     }
 
-    /// Ends the term. The caller must have completed all writes. If `release` is set, the Lease is released and another
-    /// candidate can acquire it immediately.
+    /// Ends the term. The caller must have completed all writes. If `release` is set, the term releases the Lease, so
+    /// that another candidate can acquire the Lease immediately.
     pub async fn end(self, release: bool) {
         self.stop.cancel();
         let elector = match self.renewing.await {

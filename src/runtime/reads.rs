@@ -1,4 +1,5 @@
-//! Reads from the API without the caches. Each request has a timeout, and each error message contains the object.
+//! Reads from the API server, without the caches. Each request has a timeout, and each error message contains the
+//! object.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -32,7 +33,7 @@ pub enum ReadError {
     Refused { request: String, code: u16, reason: String, message: String },
     #[error("failed to {request}")]
     Request { request: String, source: Box<kube::Error> },
-    /// The object is not valid, or it contains more values than the parser accepts.
+    /// The object is invalid, or contains more values than the parser accepts.
     #[error("failed to {request}")]
     Parse { request: String, source: ParseError },
 }
@@ -118,7 +119,7 @@ impl Reader {
         self.call(|| format!("read the metadata of {} {name}", K::kind(&())), api.get_metadata_opt(name)).await
     }
 
-    /// Returns the objects in a namespace that match a label selector, at most 500.
+    /// Returns at most 500 objects in a namespace that match a label selector.
     pub async fn list<K>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -130,7 +131,8 @@ impl Reader {
         page.items.iter().map(|object| parse(object, what)).collect()
     }
 
-    /// Returns the first object in a namespace that satisfies `is_desired`. Reads the list in pages.
+    /// Returns the first object in a namespace for which `is_desired` returns `true`. The function reads the list in
+    /// pages.
     pub async fn find<K>(&self, namespace: &str, is_desired: impl Fn(&K) -> bool) -> Result<Option<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -153,7 +155,8 @@ impl Reader {
         }
     }
 
-    /// Returns the metadata of all objects in a namespace that match a label selector. Reads the list in pages.
+    /// Returns the metadata of all objects in a namespace that match a label selector. The function reads the list in
+    /// pages.
     pub async fn list_metadata<K>(&self, namespace: &str, labels: &str) -> Result<Vec<PartialObjectMeta<K>>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -201,8 +204,8 @@ fn may_exist(namespace: &str, name: &str) -> bool {
     names::is_object_name(namespace) && names::is_object_name(name)
 }
 
-/// Header `Accept` of a request for a table. It contains no other media type, so that the API server never responds
-/// with the object itself.
+/// Header `Accept` of a request for a table. The header contains no other media type, so that the API server never
+/// responds with the object itself.
 const TABLE: HeaderValue = HeaderValue::from_static("application/json;as=Table;g=meta.k8s.io;v=v1");
 
 /// Row of an object in the `Table` representation.

@@ -1,5 +1,5 @@
-//! Executes reconciliations with fair slots for namespaces, a log span, a timeout, a panic guard and metrics. Converts
-//! the result of each reconciliation to a requeue.
+//! Runner for reconciliations, with fair slots for namespaces, a log span, a timeout, a panic guard and metrics. The
+//! runner converts the result of each reconciliation to a requeue.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -27,30 +27,30 @@ use crate::telemetry::logging::panic_message;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::reconciles::ReconcileResult;
 
-/// Limit that is not reached in practice.
+/// Number of waiting callers that no key reaches in practice.
 const UNLIMITED: usize = 1 << 20;
-/// Requeue interval of an object if too many reconciliations of its namespace already wait for a slot.
+/// Requeue interval of an object if too many reconciliations of its namespace wait for a slot.
 const BUSY_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Result of a successful reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The object is not requeued. The next change triggers a reconciliation.
+    /// The runner does not requeue the object. The next change triggers a reconciliation.
     Settled,
-    /// The object is requeued after this time. A change can trigger a reconciliation earlier.
+    /// The runner requeues the object after this time. A change can trigger a reconciliation earlier.
     After(Duration),
 }
 
-/// Reason why a reconciliation did not succeed. The reason determines when the object is requeued.
+/// Reason why a reconciliation did not succeed. The reason determines when the runner requeues the object.
 #[derive(Debug, Error)]
 pub enum ReconcileError {
-    /// No progress is possible until the object changes. The object is not requeued.
+    /// No progress is possible until the object changes, so the runner does not requeue the object.
     #[error("stalled: {reason}")]
     Stalled { reason: String },
-    /// A requirement is not met yet, which is not a failure. The object is requeued after this time.
+    /// A requirement is not met yet, which is not a failure. The runner requeues the object after the time `after`.
     #[error("waiting for {on}")]
     Waiting { on: String, after: Duration },
-    /// The error is temporary. The object is requeued with backoff.
+    /// The error is temporary, so the runner requeues the object with backoff.
     #[error(transparent)]
     Transient(Box<dyn StdError + Send + Sync>),
 }
@@ -97,11 +97,11 @@ pub struct ReconcileRunner {
     timeout: Duration,
     metrics: Metrics,
     slots: FairSlots,
-    /// When this token is canceled, reconciliations that wait for a slot no longer start.
+    /// Token that stops the runner. After the cancellation, reconciliations that wait for a slot do not start.
     end: CancellationToken,
     backoff: Backoff,
     first_lists: FirstLists,
-    /// Objects that were reconciled and still exist. The lock is held only for short critical sections and never
+    /// Objects that exist and have been reconciled. Tasks hold the lock only for short critical sections, and never
     /// across an `.await`.
     reconciled: Mutex<HashSet<ObjectKey>>,
     on_deleted: Box<dyn Fn(&ObjectKey) + Send + Sync>,
@@ -135,15 +135,15 @@ impl ReconcileRunner {
         }
     }
 
-    /// Sets a callback for deleted objects. The runner holds no lock during a call, and can call the callback more than
-    /// once for an object.
+    /// Sets a callback for deleted objects. The runner holds no lock during a call, and can call the callback several
+    /// times for the same object.
     #[must_use]
     pub fn on_deleted(self, callback: impl Fn(&ObjectKey) + Send + Sync + 'static) -> Self {
         ReconcileRunner { on_deleted: Box::new(callback), ..self }
     }
 
-    /// Limits the number of concurrent reconciliations in total and per namespace, so that slow reconciliations of a
-    /// namespace do not delay other namespaces. After `end` is canceled, no reconciliation starts.
+    /// Limits the number of concurrent reconciliations in total and per namespace, so that slow reconciliations of one
+    /// namespace do not delay other namespaces. After the cancellation of `end`, no reconciliation starts.
     #[must_use]
     pub fn with_slots(self, total: usize, per_namespace: usize, end: CancellationToken) -> Self {
         // Each object waits for at most one slot, so the number of waiting callers is already limited.
@@ -151,13 +151,13 @@ impl ReconcileRunner {
         ReconcileRunner { slots: FairSlots::new(limits), end, ..self }
     }
 
-    /// Replaces the default retry delays.
+    /// Replaces the default backoff.
     #[must_use]
     pub fn with_backoff(self, backoff: Backoff) -> Self {
         ReconcileRunner { backoff, ..self }
     }
 
-    /// Returns the first lists of the watches, for which the first reconciliation waits.
+    /// Returns the first lists of the watches. The first reconciliation waits for these lists.
     pub fn first_lists(&self) -> &FirstLists {
         &self.first_lists
     }
@@ -172,8 +172,8 @@ impl ReconcileRunner {
         self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
     }
 
-    /// Executes one reconciliation of `object` and returns the next action. Errors, panics and timeouts also result in
-    /// an action.
+    /// Executes one reconciliation of `object` and returns the next action. The function also returns an action after
+    /// an error, a panic or a timeout.
     pub async fn run<K: Resource>(
         &self,
         object: &K,
@@ -209,7 +209,8 @@ impl ReconcileRunner {
         };
         let (action, result) = span.in_scope(|| self.conclude(&key, end));
         self.metrics.reconciles().ended(self.controller, (self.kind, &key.0, &key.1), result, started.elapsed());
-        // The object was deleted during the reconciliation, possibly by the reconciliation itself.
+        // The object no longer exists: another client or the reconciliation itself deleted the object during the
+        // reconciliation.
         if !self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
             self.forget_key(&key);
         }
@@ -223,7 +224,8 @@ impl ReconcileRunner {
         self.forget_key(&key);
     }
 
-    /// Removes the state of all objects for which `exists` is false. These objects were deleted without an event.
+    /// Removes the state of all objects for which `exists` returns `false`, because the watch can miss the deletion of
+    /// an object.
     pub fn retain(&self, exists: impl Fn(&str, &str) -> bool) {
         let mut reconciled = self.reconciled.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<ObjectKey> = reconciled.extract_if(|(namespace, name)| !exists(namespace, name)).collect();
@@ -278,8 +280,8 @@ impl ReconcileRunner {
             }
             ReconcileError::Transient(source) => {
                 let delay = self.backoff.failed(key);
-                // A conflict and a loss of leadership are expected. They are retried with backoff, and are not reported
-                // as failures.
+                // Conflicts and losses of leadership are expected. The runner retries the reconciliation with backoff,
+                // and does not report a failure.
                 if is_expected(&**source) {
                     tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconciliation");
                     return (Action::requeue(delay), ReconcileResult::RequeueAfter);
@@ -291,7 +293,8 @@ impl ReconcileRunner {
     }
 }
 
-/// Error policy for `Controller::run`. It is never used, because [`ReconcileRunner::run`] does not fail.
+/// Error policy for `Controller::run`. kube-rs never calls this function, because [`ReconcileRunner::run`] does not
+/// fail.
 pub(super) fn no_errors<K, C>(_object: Arc<K>, error: &Infallible, _context: Arc<C>) -> Action {
     match *error {}
 }
@@ -306,7 +309,8 @@ fn is_expected(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
     write.is_some_and(|error| error.is_conflict() || error.is_not_leader())
 }
 
-/// Leaks the name of a kind. There are few kinds, and their names are used until the process exits.
+/// Leaks the name of a kind. The leak is harmless, because there are few kinds, and the process uses the names until it
+/// exits.
 fn leak(name: std::borrow::Cow<'static, str>) -> &'static str {
     match name {
         std::borrow::Cow::Borrowed(name) => name,

@@ -1,5 +1,5 @@
-//! Limits the number of open runs in total, in each namespace, on each node and in each concurrency group. [`FairQueue`]
-//! selects the queued run that starts next.
+//! Limiter of the number of open runs in total, in each namespace, on each node and in each concurrency group.
+//! [`FairQueue`] selects the queued run that starts next.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,19 +29,19 @@ impl<W> Clone for RunLimiter<W> {
 
 struct Shared<W> {
     metrics: Metrics,
-    /// Signals that the next run may be able to start.
+    /// Signal that a queued run may be able to start.
     changed: Notify,
-    /// Open and queued runs. The lock is held only for short critical sections and never across an `.await`.
+    /// Open and queued runs. Tasks hold the lock only for short critical sections, and never across an `.await`.
     queue: Mutex<FairQueue<W>>,
     /// Estimates in the statuses of the queued runs. Never locked together with `queue`.
     estimates: Mutex<Estimates>,
 }
 
-/// Why a run waits, and when it starts.
+/// Reason why a run waits, and the estimate of its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
     pub reason: Full,
-    /// `None` if the number of queued runs is too large.
+    /// Estimate of the start. `None` if too many runs are queued.
     pub estimate: Option<Estimate>,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Queued {
     }
 }
 
-/// Permit for an open run. When the last permit of a run is dropped, the slot of the run is free.
+/// Permit for an open run. Dropping the last permit of a run frees the slot of the run.
 #[must_use = "the slot becomes free when the permit is dropped"]
 pub struct Permit<W> {
     uid: String,
@@ -78,7 +78,7 @@ impl<W: Send + 'static> RunLimiter<W> {
         let queue = Mutex::new(FairQueue::new(limits));
         let estimates = Mutex::default();
         let shared = Arc::new(Shared { metrics, changed: Notify::new(), queue, estimates });
-        // The metrics are a part of the shared state, so a strong reference would keep the state forever.
+        // The shared state contains the metrics, so a strong reference from the metrics to the state would be a cycle.
         let weak = Arc::downgrade(&shared);
         let uses = move || weak.upgrade().map(|shared| shared.lock().uses()).unwrap_or_default();
         shared.metrics.runs().slots().observe(limits.all, uses);
@@ -87,8 +87,8 @@ impl<W: Send + 'static> RunLimiter<W> {
 }
 
 impl<W> RunLimiter<W> {
-    /// Acquires a slot for a run. If no slot is free, queues the run. When the run may start, [`RunLimiter::requeues`]
-    /// returns `key`.
+    /// Acquires a slot for a run, or queues the run if no slot is free. When the queued run may start, the stream of
+    /// [`RunLimiter::requeues`] returns `key`.
     ///
     /// # Errors
     /// Returns the reason why the run waits, and the estimate of its start.
@@ -112,14 +112,14 @@ impl<W> RunLimiter<W> {
         }
     }
 
-    /// Returns whether a run has a slot on another node or in another group. If the binding of the run has failed, the
-    /// caller must drop the permit, so that the run acquires a slot of its new node and group.
+    /// Returns whether a run has a slot on another node or in another group. If the run has no binding, the caller must
+    /// drop the permit, so that the run acquires a slot on its new node and in its new group.
     pub fn has_moved(&self, run: &Run) -> bool {
         self.shared.lock().has_moved(run)
     }
 
-    /// Acquires a slot for a run that started before this process. The run counts toward the limits, but is never
-    /// rejected.
+    /// Acquires a slot for a run that started before this process. The slot of the run is part of the limits, but the
+    /// limiter never rejects such a run.
     pub fn adopt(&self, run: &Run) -> Permit<W> {
         let mut queue = self.shared.lock();
         queue.adopt(run, Instant::now());
@@ -127,7 +127,7 @@ impl<W> RunLimiter<W> {
         self.permit(run)
     }
 
-    /// Removes a run that is queued or has a reserved slot, and that no longer needs a slot.
+    /// Removes a run that no longer needs a slot from the queue, and frees its reserved slot.
     pub fn withdraw(&self, uid: &str) {
         let mut queue = self.shared.lock();
         queue.withdraw(uid, Instant::now());

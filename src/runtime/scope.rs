@@ -17,7 +17,7 @@ pub struct Scope {
 
 impl Scope {
     /// Creates a scope. Without a namespace, the scope contains all namespaces. The label selector applies only to the
-    /// kinds that the controller owns.
+    /// kinds of this controller.
     pub fn new(namespace: Option<String>, selector: Option<String>) -> Self {
         Scope { namespace, selector }
     }
@@ -27,7 +27,7 @@ impl Scope {
         self.namespace.as_deref()
     }
 
-    /// Returns whether the watch of a kind that the controller owns contains all objects of this kind in a namespace.
+    /// Returns whether the watch of a kind of this controller contains all objects of the kind in a namespace.
     pub fn watches_all_of(&self, namespace: &str) -> bool {
         self.selector.is_none() && self.namespace().is_none_or(|watched| watched == namespace)
     }
@@ -43,7 +43,7 @@ impl Scope {
         }
     }
 
-    /// Returns the API for a watch of the metadata of a kind that is known only at run time.
+    /// Returns the API for a watch of the metadata of a kind that the controller determines at run time.
     pub fn metadata_api(&self, client: Client, kind: &ApiResource) -> Api<Tolerant<PartialObjectMeta>> {
         match &self.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, kind),
@@ -51,7 +51,7 @@ impl Scope {
         }
     }
 
-    /// Returns the watch configuration for the kinds that the controller owns, limited to the shard of the controller.
+    /// Returns the watch configuration for the kinds of this controller, limited to the shard of the controller.
     pub fn own_kinds(&self) -> watcher::Config {
         match &self.selector {
             Some(selector) => self.other_kinds().labels(selector),

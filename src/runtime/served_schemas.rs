@@ -1,6 +1,6 @@
-//! Compares the CustomResourceDefinitions that the API server serves with the definitions of this version. The API
-//! server silently drops fields that an older definition does not contain. The controller would then lose the record of
-//! runs that it has started.
+//! Comparison of the CustomResourceDefinitions that the API server serves with the definitions of this version. The API
+//! server silently drops fields that an older definition does not contain, so the controller would lose the record of
+//! the runs that it has started.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::api::definitions::{api_versions, custom_resource_definitions};
 use crate::runtime::reads::ReadError;
 use crate::subprocess::{self, Limits, Subprocess};
 
-/// Interval between two reads of the served schemas while they are incomplete.
+/// Interval between two reads of the served schemas while fields are missing.
 const INTERVAL: Duration = Duration::from_secs(3);
 /// Minimum interval between two log messages about the same problem.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of missing fields in the message about a CustomResourceDefinition.
+/// Maximum number of missing fields that the message about a CustomResourceDefinition lists.
 const MAX_LISTED_FIELDS: usize = 5;
-/// Schema keyword with which the API server keeps fields that are not in the schema.
+/// Schema keyword that makes the API server keep fields that are not in the schema.
 const PRESERVE_UNKNOWN_FIELDS: &str = "x-kubernetes-preserve-unknown-fields";
 /// Command-line argument that selects the role of the child process.
 const ROLE: &str = "compare-schemas";
@@ -50,10 +50,10 @@ struct Served {
 
 /// Waits until the API server serves all fields of the definitions of this version, and logs missing fields. The reads
 /// require only the permissions of `system:discovery`, which all ServiceAccounts have by default. Without these
-/// permissions, the comparison is skipped.
+/// permissions, the controller skips the comparison.
 ///
-/// A child process compares the definitions. The definitions and documents need megabytes of memory, which the
-/// allocator would not return to the operating system.
+/// A child process compares the definitions, because the definitions and the documents require megabytes of memory that
+/// the allocator would not return to the operating system.
 pub async fn until_complete(client: &Client, timeout: Duration, subprocess: &Subprocess) {
     let compare = async |served: &[Served]| {
         let request = serde_json::to_vec(served).map_err(|error| error.to_string())?;
@@ -176,7 +176,7 @@ async fn document(client: &Client, timeout: Duration, group: &str, version: &str
     }
 }
 
-/// Returns the schema of a kind in the OpenAPI document of its version.
+/// Returns the schema of a kind from the OpenAPI document of its version.
 fn schema_of<'a>(document: &'a Value, kind: &str) -> Option<&'a Value> {
     let schemas = document.pointer("/components/schemas")?.as_object()?;
     schemas.values().find(|schema| {

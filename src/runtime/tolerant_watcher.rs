@@ -1,9 +1,9 @@
 //! Watches that continue if one object cannot be parsed.
 //!
 //! kube-rs parses a page of objects as one document. A single object that serde rejects, such as an object with more
-//! than 128 levels of nesting, would prevent the controller from listing any objects of this kind. These watches
-//! receive objects as text and parse each object separately. An object that cannot be parsed or has too many values is
-//! skipped and logged.
+//! than 128 levels of nesting, would prevent the controller from listing any objects of this kind. The watches in this
+//! module receive objects as text and parse each object separately. They skip and log an object that cannot be parsed
+//! or has too many values.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,12 +19,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-/// Maximum number of JSON values in an object. Parsed objects, such as those in `[{"":0},{"":0}]`, can need a hundred
-/// times the memory of their text. A Program with the maximum of 5,000 resources and eight properties per resource has
-/// about 60,000 values, and about 60,000 further values in its managed fields.
+/// Maximum number of JSON values in an object. A parsed object can require a hundred times the memory of its text, for
+/// example `[{"":0},{"":0}]`. The largest Program, with 5,000 resources and eight properties per resource, has about
+/// 60,000 values, and about 60,000 further values in its managed fields.
 const MAX_VALUES: usize = 100_000;
 
-/// Object whose identity is parsed and whose content is JSON text. [`Tolerant::parse`] parses the content.
+/// Object with a parsed identity and with the content as JSON text. [`Tolerant::parse`] parses the content.
 #[derive(Clone, Debug)]
 pub struct Tolerant<K> {
     metadata: ObjectMeta,
@@ -32,7 +32,7 @@ pub struct Tolerant<K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// Reason why an object cannot be used.
+/// Reason why the controller cannot use an object.
 #[derive(Debug, Error)]
 pub enum ParseError {
     #[error("the object has {0} JSON values, more than the maximum of {MAX_VALUES}; divide or shorten it")]
@@ -41,7 +41,7 @@ pub enum ParseError {
     Malformed(#[from] serde_json::Error),
 }
 
-/// Identity of an object, and the resource version at which a watch continues.
+/// Identity of an object, and the resource version from which a watch continues.
 #[derive(Deserialize)]
 struct Identified {
     metadata: Identity,
@@ -59,7 +59,7 @@ struct Identity {
 
 impl<K: DeserializeOwned> Tolerant<K> {
     /// Parses the object. If the object exceeds the maximum number of values only because of its managed fields, the
-    /// managed fields are removed.
+    /// function omits the managed fields.
     pub fn parse(&self) -> Result<K, ParseError> {
         let text = self.text.get();
         if count_values(text) <= MAX_VALUES {
@@ -84,7 +84,7 @@ fn without_managed_fields(text: &str) -> serde_json::Result<String> {
     serde_json::to_string(&object)
 }
 
-/// Returns the number of values in JSON text, without parsing it. An empty object or list counts as two values.
+/// Returns the number of values in JSON text without parsing the text. An empty object or list counts as two values.
 fn count_values(text: &str) -> usize {
     let (mut count, mut is_string, mut is_escaped) = (1, false, false);
     for byte in text.bytes() {
@@ -101,8 +101,8 @@ fn count_values(text: &str) -> usize {
 
 impl<'de, K> Deserialize<'de> for Tolerant<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Parsing an object as raw text has no nesting limit. In a watch event, serde can keep the object as raw text
-        // only if `type` comes before `object`, which is the order of the API server.
+        // serde has no nesting limit for raw text. In a watch event, serde can keep the object as raw text only if
+        // `type` precedes `object`, which is the order of the API server.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let object: Identified = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
         let Identity { name, namespace, uid, resource_version, generation } = object.metadata;
@@ -152,7 +152,7 @@ where
 }
 
 /// Same as [`watcher()`], but passes each skipped object to `skipped`. If a deleted object cannot be parsed, the
-/// deletion event contains the last known version of the object, which `last` returns.
+/// deletion event contains the last valid version of the object from `last`.
 pub fn watcher_with<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,

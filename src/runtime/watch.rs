@@ -1,8 +1,8 @@
 //! Changes to watched objects that trigger a reconciliation.
 //!
-//! For the kinds that the controller owns, changes to the spec, the finalizers, the deletion timestamp and the request
-//! annotations trigger a reconciliation. Changes to the status do not, because the controller writes the status itself.
-//! For other kinds, such as pods, a filter compares the relevant state of each object.
+//! For the kinds of this controller, changes to the spec, the finalizers, the deletion timestamp and the request
+//! annotations trigger a reconciliation. Changes to the status trigger no reconciliation, because the controller writes
+//! the status itself. For other kinds, such as pods, a filter compares the relevant state of each object.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -29,7 +29,7 @@ use crate::runtime::index::StoreWriter;
 use crate::runtime::reconcile::ReconcileRunner;
 use crate::runtime::tolerant_watcher::{ParseError, Tolerant, watcher_with};
 
-/// Annotations that trigger a reconciliation when their value changes.
+/// Request annotations, whose changes trigger a reconciliation.
 const REQUEST_ANNOTATIONS: [&str; 8] = [
     ANNOTATION_CANCEL,
     ANNOTATION_CONFIRM_DESTROY,
@@ -52,12 +52,13 @@ const CACHED_LABELS: [&str; 7] = [
     LABEL_UPDATE_NAME,
 ];
 
-/// Returns a stream of the objects whose change triggers a reconciliation, for `Controller::for_stream`. `store`
+/// Returns a stream of the objects whose changes trigger a reconciliation, for `Controller::for_stream`. `store`
 /// receives all objects. `runner` removes the state of deleted objects.
 ///
 /// A reconciliation reads its object from the API, so the store needs only the fields that lookups use. `strip` removes
-/// all other fields of the spec and the status. With thousands of objects, these fields would use most of the memory of
-/// the controller. The first list waits for the first lists of the other watches of the controller. `on_invalid` receives each object that cannot be parsed. `on_event` receives each event after the
+/// all other fields of the spec and the status, which would use most of the memory of a controller with thousands of
+/// objects. The stream delays the end of its first list until the first lists of the other watches of the controller
+/// are complete. `on_invalid` receives each object that cannot be parsed. `on_event` receives each event after the
 /// store has applied it.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
@@ -97,8 +98,8 @@ where
         .inspect_ok(move |event| store.apply(event))
         .inspect_ok(move |event| match event {
             Event::Delete(object) => runner.forget(object),
-            // No event reports an object that was deleted while the watch was interrupted, but the new list does not
-            // contain it.
+            // No event reports the deletion of an object while the watch was interrupted, but the new list does not
+            // contain the object.
             Event::InitDone => {
                 runner.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
             }
@@ -110,7 +111,7 @@ where
 }
 
 /// Removes the managed fields, all annotations except `REQUEST_ANNOTATIONS`, and all labels except `CACHED_LABELS`. The
-/// annotation of `kubectl apply` contains the complete object, and an object can have any number of labels.
+/// annotation of `kubectl apply` contains the complete object, and the number of labels of an object is not limited.
 pub fn strip_metadata<K: Resource>(object: &mut K) {
     object.meta_mut().managed_fields = None;
     object.labels_mut().retain(|name, _| CACHED_LABELS.contains(&name.as_str()));
@@ -123,11 +124,12 @@ pub fn strip_metadata<K: Resource>(object: &mut K) {
     }
 }
 
-/// Removes the fields from the status of an Update that show neither the state of its run nor the locks of its run.
+/// Removes the fields from the status of an Update that contain no information about the state or the locks of its run.
 pub fn strip_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
         // Without `status.run`, the condition `Progressing` shows that the operator started the run, or that the run
-        // waits for references. In the latter case, the agent must be able to check that the references are mounted.
+        // waits for references. In the second case, the Workspace needs an agent that can check whether the references
+        // are mounted.
         let is_kept = |condition: &Condition| match condition.type_.as_str() {
             COMPLETE => true,
             PROGRESSING => {
@@ -168,7 +170,7 @@ fn hash(state: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Drops the events of an object whose `state` has not changed since the last event. Deletions are never dropped.
+/// Drops the events of an object whose `state` has not changed since the last event. The filter never drops deletions.
 pub fn only_changes<K, S>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
     state: impl Fn(&K) -> S,
@@ -185,7 +187,7 @@ where
 #[derive(Default)]
 struct LastStates {
     states: HashMap<String, u64>,
-    /// States of the objects in the list of a restarted watch. Objects that are not in this list were deleted.
+    /// States of the objects in the list of a restarted watch. An object that is not in the list no longer exists.
     listed: HashMap<String, u64>,
 }
 

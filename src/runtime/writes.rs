@@ -1,5 +1,5 @@
-//! The only module that writes to the API. Each request requires leadership and has a timeout, and each error message
-//! contains the object.
+//! Writes to the API server. No other module writes to the API server. Each request requires leadership and has a
+//! timeout, and each error message contains the object.
 
 mod error;
 
@@ -24,7 +24,7 @@ use crate::telemetry::metrics::Metrics;
 
 pub use error::{AttemptedWrite, WriteError};
 
-/// Kind whose objects can be written. The kind is namespaced, and its type is known at compile time.
+/// Kind whose objects [`Writer`] can write. The kind is namespaced and has a Rust type.
 pub trait Object:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync
 {
@@ -44,7 +44,7 @@ impl<K> Object for K where
 /// Result of the creation of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Created<K> {
-    /// The object was created.
+    /// This write created the object.
     New(K),
     /// An object with this name already exists. Another client may have created it.
     Existing(K),
@@ -61,26 +61,27 @@ impl<K> Created<K> {
 /// Leadership of this process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    /// Channel with the time until which this process may write. The value in the channel is `None` if the process may
-    /// not write. The field is `None` without leader election.
+    /// Channel with the deadline for writes. The value in the channel is `None` if the process must not write. The
+    /// field is `None` without leader election.
     until: Option<watch::Receiver<Option<Instant>>>,
 }
 
 impl Leadership {
-    /// Returns the leadership of a process without leader election. Such a process may always write.
+    /// Returns the leadership of a process without leader election, which can always write.
     pub fn sole() -> Self {
         Leadership { until: None }
     }
 
-    /// Returns the leadership of a candidate, and the channel that sets the time until which the candidate may write.
-    /// Initially, the candidate may not write.
+    /// Returns the leadership of a candidate, and the channel that sets the deadline for writes. Initially, the
+    /// candidate must not write.
     pub fn elected() -> (watch::Sender<Option<Instant>>, Self) {
         let (sender, until) = watch::channel(None);
         (sender, Leadership { until: Some(until) })
     }
 
-    /// Returns whether this process may write. Compares the clock with the deadline and does not rely on a task that
-    /// signals the loss of the Lease. After a suspension of the process, the first check must already return `false`.
+    /// Returns whether this process is allowed to write. The function compares the clock with the deadline instead of
+    /// waiting for a signal from a task, because the first check after a suspension of the process must already return
+    /// `false`.
     pub fn is_held(&self) -> bool {
         match &self.until {
             None => true,
@@ -104,8 +105,8 @@ impl Writer {
         Writer { client, timeout, leadership, metrics }
     }
 
-    /// Sets the status of an object with a merge patch. If the object already has this status, makes no request and
-    /// returns `None`. Returns a conflict if the object has changed since it was read.
+    /// Sets the status of an object with a merge patch. If the object already has this status, the function makes no
+    /// request and returns `None`. Returns a conflict if the object has changed since the controller read it.
     pub async fn status<K: Object>(&self, object: &K, status: &impl Serialize) -> Result<Option<K>, WriteError> {
         let attempt = attempt("write the status of", object);
         let encode = |source| WriteError::Encode { attempt: Box::new(attempt.clone()), source };
@@ -144,7 +145,7 @@ impl Writer {
         self.apply_with("apply", object, &parameters).await
     }
 
-    /// Validates an apply with a dry run. Unknown fields are rejected.
+    /// Validates an apply with a dry run that rejects unknown fields.
     pub async fn check<K: Object>(&self, object: &impl Serialize) -> Result<K, WriteError> {
         let mut parameters = PatchParams::apply(FIELD_MANAGER).force();
         parameters.dry_run = true;
@@ -152,7 +153,8 @@ impl Writer {
         self.apply_with("validate", object, &parameters).await
     }
 
-    /// Creates an object. If an object with this name already exists, returns this object as [`Created::Existing`].
+    /// Creates an object. If an object with this name already exists, returns the existing object as
+    /// [`Created::Existing`].
     pub async fn create<K: Object>(&self, object: &K) -> Result<Created<K>, WriteError> {
         let attempt = attempt("create", object);
         let (api, name) = self.target::<K>(&attempt)?;
@@ -167,8 +169,8 @@ impl Writer {
         }
     }
 
-    /// Deletes an object. A missing object is not an error. If `uid` is set and the object has another UID, returns a
-    /// conflict.
+    /// Deletes an object. A missing object is not an error. Returns a conflict if `uid` is set and the object has
+    /// another UID.
     pub async fn delete<K: Object>(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<(), WriteError> {
         let preconditions = uid.map(|uid| Preconditions { uid: Some(uid.to_owned()), resource_version: None });
         self.delete_if::<K>(&deletion::<K>(namespace, name), preconditions, None).await
@@ -186,7 +188,7 @@ impl Writer {
         self.delete_if::<K>(&deletion::<K>(namespace, name), Some(preconditions), Some(grace_seconds)).await
     }
 
-    /// Deletes an object. Returns a conflict if the object has changed since it was read.
+    /// Deletes an object. Returns a conflict if the object has changed since the controller read it.
     pub async fn delete_if_unchanged<K: Object>(&self, object: &K) -> Result<(), WriteError> {
         let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
         self.delete_if::<K>(&attempt("delete", object), Some(preconditions), None).await
@@ -207,7 +209,7 @@ impl Writer {
         }
     }
 
-    /// Adds a finalizer. Makes no request if the object already has the finalizer.
+    /// Adds a finalizer, without a request if the object already has the finalizer.
     pub async fn add_finalizer<K: Object>(&self, object: &K, finalizer: &str) -> Result<(), WriteError> {
         let present = object.finalizers();
         if present.iter().any(|name| name == finalizer) {
@@ -228,7 +230,7 @@ impl Writer {
         self.patch_metadata::<K>(&attempt, with_uid_test(object, patch)).await
     }
 
-    /// Removes a finalizer. Makes no request if the object does not have the finalizer. A missing object is not an
+    /// Removes a finalizer, without a request if the object does not have the finalizer. A missing object is not an
     /// error.
     pub async fn remove_finalizer<K: Object>(&self, object: &K, finalizer: &str) -> Result<(), WriteError> {
         let Some(index) = object.finalizers().iter().position(|name| name == finalizer) else {
@@ -246,8 +248,8 @@ impl Writer {
         }
     }
 
-    /// Sets annotations. An annotation without a value is removed. Makes no request if nothing changes. Returns a
-    /// conflict if another object with the same name has replaced the object.
+    /// Sets annotations, and removes the annotations without a value. The function makes no request if nothing changes.
+    /// Returns a conflict if another object with the same name has replaced the object.
     pub async fn annotate<K: Object>(
         &self,
         object: &K,
@@ -268,16 +270,16 @@ impl Writer {
     }
 
     /// Replaces the Pulumi Kubernetes Operator with this controller as a field manager of an object. If the operator
-    /// manages no field, makes no request and returns `None`. Returns a conflict if the object has changed since it was
-    /// read.
+    /// manages no field, the function makes no request and returns `None`. Returns a conflict if the object has changed
+    /// since the controller read it.
     pub async fn take_over<K: Object>(&self, object: &K) -> Result<Option<K>, WriteError> {
         let Some(managed_fields) = field_managers::managed_fields(object) else { return Ok(None) };
         self.set_managed_fields(&attempt("take over", object), object, &managed_fields).await.map(Some)
     }
 
-    /// Makes the fields that this controller has created with [`Writer::create`] applied fields, so that the next apply
-    /// removes the fields that it does not contain. Makes no request if there are no such fields. Returns a conflict if the
-    /// object has changed since it was read.
+    /// Converts the ownership of the fields that [`Writer::create`] created, as if this controller had applied the
+    /// fields. The next apply then removes each of these fields that it does not contain. The function makes no request
+    /// if there are no such fields. Returns a conflict if the object has changed since the controller read it.
     pub async fn own_created_fields<K: Object>(&self, object: &K) -> Result<(), WriteError> {
         let Some(managed_fields) = field_managers::as_applied(object) else { return Ok(()) };
         self.set_managed_fields(&attempt("own the fields of", object), object, &managed_fields).await.map(drop)
@@ -380,7 +382,7 @@ fn deletion<K: Object>(namespace: &str, name: &str) -> AttemptedWrite {
     AttemptedWrite { verb: "delete", kind, namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
-/// Adds a test of the UID, so that the patch does not apply to a later object with the same name.
+/// Adds a test of the UID to the patch, because the patch must not change a later object with the same name.
 fn with_uid_test<K: Object>(object: &K, operations: Value) -> Value {
     let test = object.uid().map(|uid| json!({ "op": "test", "path": "/metadata/uid", "value": uid }));
     let rest = match operations {
@@ -390,8 +392,8 @@ fn with_uid_test<K: Object>(object: &K, operations: Value) -> Value {
     Value::Array(test.into_iter().chain(rest).collect())
 }
 
-/// Returns the JSON merge patch that changes `present` to `desired`, or `None` if they are equal. A null is equal to a
-/// missing value.
+/// Returns the JSON merge patch that changes `present` to `desired`, or `None` if they are equal. A null and a missing
+/// value are equal.
 fn difference(present: &Value, desired: &Value) -> Option<Value> {
     let (Value::Object(old), Value::Object(new)) = (present, desired) else {
         return if present == desired { None } else { Some(without_nulls(desired)) };

@@ -18,10 +18,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::telemetry::chain;
 use crate::telemetry::redact::{Redacting, url_credentials};
 
-/// Crates whose debug and info messages are suppressed, because they do not concern Stacks.
+/// Crates whose debug and info messages the log omits, because these messages are not about Stacks.
 const QUIET: [&str; 5] = ["hyper", "hyper_util", "tonic", "tower", "reqwest"];
-/// Crates whose messages are suppressed at all levels. A peer can cause a message with each frame or record that it
-/// sends, so it could flood the log.
+/// Crates whose messages the log omits at all levels. A peer could flood the log, because each frame or record from the
+/// peer can cause a message.
 const SILENT: [&str; 2] = ["h2", "rustls"];
 
 /// Minimum level of logs.
@@ -58,14 +58,14 @@ pub enum LogEncoding {
     Console,
 }
 
-/// Error from setting up logging.
+/// Error during the setup of logging.
 #[derive(Debug, Error)]
 pub enum LoggingError {
     #[error("failed to set up logging: {reason}")]
     Install { reason: String },
 }
 
-/// Starts logging to standard error, including panics.
+/// Starts logging to standard error. The log also contains panics.
 pub fn install(level: LogLevel, encoding: LogEncoding) -> Result<(), LoggingError> {
     let failed = |reason: String| LoggingError::Install { reason };
     let filter = EnvFilter::try_new(level.directives()).map_err(|error| failed(error.to_string()))?;
@@ -103,7 +103,7 @@ impl<W> JsonLayer<W> {
     }
 }
 
-/// The fields of a span.
+/// Fields of a span.
 struct SpanFields(Map<String, Value>);
 
 impl<S, W> Layer<S> for JsonLayer<W>
@@ -145,12 +145,13 @@ where
         }
         line.extend(fields.0);
         add_object(&mut line);
-        // A write error is ignored, because it cannot be reported anywhere else.
+        // A write error is ignored, because there is no other place to report the error.
         let _ = writeln!(self.writer.make_writer(), "{}", Value::Object(line));
     }
 }
 
-/// Returns the name of a level in the log. Flux has no level for warnings, so warnings have the level `info`.
+/// Returns the name of a level in the log. Warnings have the level `info`, because the log format of Flux has no level
+/// for warnings.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::TRACE => "trace",
@@ -160,8 +161,8 @@ fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// Returns the module that logged an event, if the module is part of another crate. Events of this crate contain the
-/// object instead.
+/// Returns the module that logged an event if the module belongs to another crate. Events of this crate contain the
+/// object instead of the module.
 fn logger_name(target: &str) -> Option<&str> {
     let ours = target.split("::").next() == Some("pulumi_controller");
     (!ours).then_some(target)

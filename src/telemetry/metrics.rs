@@ -21,11 +21,11 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// Result of an artifact fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FetchResult {
-    /// Downloaded from the source.
+    /// The controller downloaded the artifact from the source.
     Fetched,
-    /// Already present in the store.
+    /// The store already contained the artifact.
     Cached,
-    /// The source did not return the artifact, or the controller rejected it.
+    /// The source did not return the artifact, or the controller rejected the artifact.
     Failed,
 }
 
@@ -65,14 +65,14 @@ impl EncodeLabelValue for WebhookResult {
     }
 }
 
-/// Result of writing a run to the history.
+/// Result of a write of a run to the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HistoryResult {
-    /// All files of the run are stored.
+    /// The history contains all files of the run.
     Stored,
     /// The history lacks the transcript of the run.
     Incomplete,
-    /// At least one file could not be written.
+    /// The controller could not write all files of the run.
     Failed,
 }
 
@@ -179,7 +179,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers all metrics. The registry appends `_total` to the name of each counter.
+    /// Registers all metrics. The encoder appends `_total` to the name of each counter.
     fn register(&self) -> Registry {
         let mut registry = Registry::default();
         self.reconciles.register(&mut registry);
@@ -219,12 +219,12 @@ impl Metrics {
         registry.register("pulumi_controller_webhooks", "Number of webhook calls", self.webhooks.clone());
         registry.register(
             "pulumi_controller_events_dropped",
-            "Number of Kubernetes events that could not be written",
+            "Number of Kubernetes events that the controller could not write",
             self.events_dropped.clone(),
         );
         registry.register(
             "pulumi_controller_notifications_dropped",
-            "Number of events that could not be sent to notification-controller",
+            "Number of events that the controller could not send to notification-controller",
             self.notifications_dropped.clone(),
         );
         self.register_traces(registry);
@@ -235,12 +235,12 @@ impl Metrics {
         );
         registry.register(
             "pulumi_controller_authority_expiry_timestamp_seconds",
-            "Expiry of the signing certificate authority in seconds since the Unix epoch",
+            "Expiry time of the signing certificate authority in seconds since the Unix epoch",
             self.authority_expiry.clone(),
         );
         registry.register(
             "pulumi_controller_authority_well",
-            "Whether the Secret of the certificate authority was valid when last read: 1 if valid, otherwise 0",
+            "1 if the Secret of the certificate authority was valid at the last check; otherwise 0",
             self.authority_well.clone(),
         );
     }
@@ -248,7 +248,11 @@ impl Metrics {
     fn register_traces(&self, registry: &mut Registry) {
         let (exported, dropped) = (self.spans_exported.clone(), self.spans_dropped.clone());
         registry.register("pulumi_controller_spans_exported", "Number of spans that the collector received", exported);
-        registry.register("pulumi_controller_spans_dropped", "Number of spans that could not be exported", dropped);
+        registry.register(
+            "pulumi_controller_spans_dropped",
+            "Number of spans that the controller could not export",
+            dropped,
+        );
     }
 
     /// Returns the metrics as OpenMetrics text.
@@ -276,12 +280,12 @@ impl Metrics {
         self.artifact_fetches.get_or_create(&FetchLabels { result }).inc();
     }
 
-    /// Counts a run that was written to the history, or that could not be written.
+    /// Counts a write of a run to the history.
     pub fn history_run(&self, result: HistoryResult) {
         self.history_runs.get_or_create(&HistoryLabels { result }).inc();
     }
 
-    /// Counts objects that were deleted from the history.
+    /// Counts objects that the controller has deleted from the history.
     pub fn history_deleted(&self, objects: usize) {
         self.history_deletions.inc_by(u64::try_from(objects).unwrap_or(u64::MAX));
     }
@@ -343,7 +347,7 @@ impl Metrics {
         self.api_requests.get_or_create(&labels).inc();
     }
 
-    /// Records a check of the certificate authority. `expiry` is the end of its validity.
+    /// Records a check of the certificate authority. `expiry` is the expiry time of the certificate.
     pub fn authority(&self, expiry: Option<jiff::Timestamp>, is_well: bool) {
         self.authority_expiry.set(expiry.map_or(0, jiff::Timestamp::as_second));
         self.authority_well.set(i64::from(is_well));

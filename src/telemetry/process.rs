@@ -6,7 +6,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Collector that reads the metrics at each scrape.
+/// Collector that reads the process metrics at each scrape.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessMetrics;
 

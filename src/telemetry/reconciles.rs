@@ -16,8 +16,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets_range
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-/// Kinds without series for each object. A Stack has one Workspace and several Updates, so with thousands of Stacks, the
-/// series of these objects would use more memory than the caches.
+/// Kinds without separate series for each object. A Stack has one Workspace and several Updates, so the series of these
+/// objects would use more memory than the caches in a cluster with thousands of Stacks.
 const WITHOUT_OBJECT_SERIES: [&str; 2] = ["Update", "Workspace"];
 
 /// Result of a reconciliation, as in controller-runtime.
@@ -60,7 +60,7 @@ struct ControllerLabels {
     controller: &'static str,
 }
 
-/// Labels of the queue of a controller. The queue has the name of the controller.
+/// Labels of the work queue of a controller. The queue has the name of the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct QueueLabels {
     name: &'static str,
@@ -126,7 +126,7 @@ impl Reconciles {
         );
         registry.register(
             "controller_runtime_terminal_reconcile_errors",
-            "Number of failed reconciliations that are not retried until the object changes",
+            "Number of failed reconciliations that the controller does not retry until the object changes",
             self.terminal_errors.clone(),
         );
         registry.register(
@@ -186,7 +186,7 @@ impl Reconciles {
         self.active_workers.get_or_create(&ControllerLabels { controller }).dec();
     }
 
-    /// Counts a reconciliation that failed and is not retried until the object changes.
+    /// Counts a failed reconciliation that the controller does not retry until the object changes.
     pub fn stalled(&self, controller: &'static str) {
         self.terminal_errors.get_or_create(&ControllerLabels { controller }).inc();
     }
@@ -205,12 +205,12 @@ impl Reconciles {
 /// Namespace and name of an object.
 type ObjectKey = (String, String);
 
-/// Running reconciliations of all controllers, for the work queue metrics of controller-runtime. These metrics include
-/// reconciliations in progress, so they show a reconciliation that hangs. Cheap to clone.
+/// Reconciliations in progress of all controllers, for the work queue metrics of controller-runtime. These metrics show
+/// a reconciliation that hangs. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 struct Activity {
-    /// Start times. The lock is held only for short critical sections and never across an `.await`. A controller without
-    /// running reconciliations remains in the map and reports zero.
+    /// Start times of the reconciliations. Tasks hold the lock only for short critical sections, and never across an
+    /// `.await`. A controller without reconciliations in progress remains in the map, and its metrics are zero.
     started: Arc<Mutex<BTreeMap<&'static str, HashMap<ObjectKey, Instant>>>>,
 }
 
@@ -225,7 +225,8 @@ impl Activity {
         started.entry(controller).or_default().remove(object);
     }
 
-    /// Returns for each controller the duration of the longest running reconciliation and the sum of all durations.
+    /// Returns for each controller the duration of the longest reconciliation in progress, and the sum of the durations
+    /// of all reconciliations in progress.
     fn durations(&self) -> Vec<(&'static str, Duration, Duration)> {
         let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let durations = started.iter().map(|(controller, objects)| {

@@ -1,4 +1,4 @@
-//! Redacts credentials in the URLs of a text.
+//! Redaction of credentials in URLs.
 
 use std::borrow::Cow;
 use std::io;

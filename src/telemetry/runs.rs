@@ -10,10 +10,11 @@ use prometheus_client::registry::Registry;
 
 use crate::telemetry::slots::Slots;
 
-/// Upper bounds of the buckets in seconds, from the duration of the shortest runs to the default timeout.
+/// Upper bounds of the buckets for durations in seconds, from the shortest runs to the default timeout.
 const DURATION_BUCKETS: [f64; 14] =
     [1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 10800.0];
-/// Upper bounds of the buckets in seconds, from an immediate start to a wait for the runs of many Stacks.
+/// Upper bounds of the buckets for waiting times in seconds, from an immediate start to a wait for the runs of many
+/// Stacks.
 const WAIT_BUCKETS: [f64; 14] =
     [0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10800.0];
 
@@ -78,13 +79,13 @@ impl Runs {
         );
         registry.register(
             "pulumi_controller_artifact_to_result_seconds",
-            "Duration in seconds from the time at which the run of a new artifact became due to its recorded result",
+            "Duration in seconds from the due time of the first run of a new artifact to the recorded result of the run",
             self.latency.clone(),
         );
         registry.register_collector(Box::new(self.slots.clone()));
     }
 
-    /// Sets the number of open runs and the number of queued runs.
+    /// Sets the numbers of open and queued runs.
     pub fn count(&self, open: usize, queued: usize) {
         self.open.set(i64::try_from(open).unwrap_or(i64::MAX));
         self.queued.set(i64::try_from(queued).unwrap_or(i64::MAX));

@@ -1,4 +1,4 @@
-//! Metrics of run slots: their number, and the namespaces and concurrency groups that use them or wait for them.
+//! Metrics of run slots: the number of slots, and their use by namespaces and concurrency groups.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::telemetry::stacks::age;
 
-/// Maximum number of namespaces with separate series. Tenants can create namespaces, so one series counts all further
-/// namespaces.
+/// Maximum number of namespaces with separate series. One series contains all further namespaces, because tenants can
+/// create any number of namespaces.
 const MAX_NAMESPACES: usize = 64;
-/// Value of the label `namespace` for all further namespaces. It is not a valid name of a namespace.
+/// Value of the label `namespace` for all further namespaces. The value is not a valid name of a namespace.
 const OTHER: &str = "Other";
 
 /// Numbers of open and queued runs of a namespace.
@@ -33,10 +33,10 @@ pub type SlotUses = BTreeMap<String, SlotUse>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotReport {
     pub namespaces: SlotUses,
-    /// Use by concurrency group. The number of groups is limited, because only groups in the flags of the controller have
-    /// their own entries.
+    /// Use by concurrency group. The number of entries is limited, because only groups in the flags of the controller
+    /// have separate entries.
     pub groups: SlotUses,
-    /// Time since which the oldest queued run has waited for a slot.
+    /// Start of the longest wait of a queued run for a slot.
     pub oldest: Option<Timestamp>,
 }
 
@@ -46,12 +46,13 @@ impl SlotReport {
     }
 }
 
-/// Value of the label `group` for all groups whose names tenants choose. It is not a valid name of a group.
+/// Value of the label `group` for all groups whose names tenants choose. The value is not a valid name of a group.
 pub const LOCAL_GROUPS: &str = "Local";
 
 type Source = Arc<dyn Fn() -> SlotReport + Send + Sync>;
 
-/// Use of run slots. Each scrape counts the runs, so that a change to the queue costs nothing. Cheap to clone.
+/// Metrics of the use of run slots. Each scrape counts the runs, so changes to the queue do not update the metrics.
+/// Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Slots(Arc<Mutex<Option<(usize, Source)>>>);
 
@@ -67,15 +68,15 @@ impl Slots {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((count, Arc::new(source)));
     }
 
-    /// Returns the number of slots, and their use. The function that counts the runs takes a lock, so it
-    /// is called without the lock of this object.
+    /// Returns the number of slots, and the use of the slots. The function that counts the runs acquires a lock, so
+    /// this function calls it without holding its own lock.
     fn read(&self) -> (usize, SlotReport) {
         let observed = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         observed.map(|(count, source)| (count, source())).unwrap_or_default()
     }
 }
 
-/// Keeps the namespaces with the most runs, and adds the runs of all further namespaces.
+/// Keeps the entries of the namespaces with the most runs, and combines the entries of all further namespaces.
 fn bounded(uses: SlotUses) -> SlotUses {
     if uses.len() <= MAX_NAMESPACES {
         return uses;

@@ -1,4 +1,4 @@
-//! Metrics of Stacks: their states, and what they wait for.
+//! Metrics of Stacks: the states of Stacks, and the reasons why Stacks wait.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,36 +10,38 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Maximum number of pairs of status and reason with separate series. One series counts all further pairs.
+/// Maximum number of pairs of status and reason with separate series. One series contains all further pairs.
 const MAX_REASONS: usize = 64;
-/// Status and reason of the series that counts all further pairs.
+/// Status and reason of the series for all further pairs.
 const OTHER: &str = "Other";
 
-/// State of a Stack, from its conditions.
+/// State of a Stack, as in the conditions of the Stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StackState {
     /// Status of the condition `Ready`.
     pub ready: String,
-    /// Reason of the condition `Stalled` if this condition exists, otherwise the reason of the condition `Ready`.
+    /// Reason of the condition `Stalled` if the Stack has this condition, otherwise the reason of the condition
+    /// `Ready`.
     pub reason: String,
     pub is_failing: bool,
     pub is_reconciling: bool,
-    /// What the Stack waits for. `None` if the Stack does not wait, or is suspended.
+    /// Wait of the Stack. `None` if the Stack does not wait or is suspended.
     pub wait: Option<Wait>,
     /// Number of drifted resources. `None` if no drift check has ended.
     pub drifted: Option<i64>,
     /// Whether the last drift check failed. `None` if no drift check has ended.
     pub drift_check_failed: Option<bool>,
-    /// Whether the outputs were written. `None` if the Stack writes no outputs.
+    /// Whether the controller has written the outputs. `None` if the Stack writes no outputs to objects.
     pub outputs_written: Option<bool>,
     /// Numbers of violations of mandatory and of advisory policies. `None` if there are none.
     pub violations: Option<Violations>,
 }
 
-/// What a Stack waits for.
+/// Wait of a Stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Reason of a condition. The number of reasons is bounded, because the controller defines all of them.
+    /// Reason of the condition that shows the wait. The number of reasons is limited, because the controller defines
+    /// all reasons.
     pub reason: &'static str,
     /// Time at which the wait began.
     pub since: Timestamp,
@@ -124,8 +126,8 @@ impl Stacks {
         Ok(())
     }
 
-    /// Encodes a series for each Stack that waits, and two series for each reason. A time does not change between two
-    /// scrapes, so Prometheus stores it in less space than an age.
+    /// Encodes one series for each waiting Stack, and two series for each reason. The series of a Stack contains a time
+    /// instead of an age, because Prometheus stores an unchanged value in less space.
     fn encode_waits(&self, encoder: &mut DescriptorEncoder<'_>, now: Timestamp) -> fmt::Result {
         let name = "stacks_waiting_since_timestamp_seconds";
         let help = "Time at which the wait of a Stack began, in seconds since the Unix epoch";
@@ -163,7 +165,7 @@ impl Stacks {
     }
 }
 
-/// Returns the time between two points in time in seconds. The age is not negative if the clock was set back.
+/// Returns the age of `since` in seconds. The age is never negative, even after the clock was set back.
 pub(super) fn age(since: Timestamp, now: Timestamp) -> f64 {
     now.duration_since(since).as_secs_f64().max(0.0)
 }

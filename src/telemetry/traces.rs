@@ -1,10 +1,10 @@
-//! Traces: spans with explicit times and identifiers, and their export to an OpenTelemetry collector over OTLP.
+//! Traces: spans with explicit times and identifiers, and the export of spans to an OpenTelemetry collector over OTLP.
 //!
-//! A run spans many reconciliations and can span several processes of the controller. The controller therefore keeps no
-//! open spans. It computes all spans of a run from recorded times when the run has ended (`controller/update/trace.rs`),
-//! with identifiers that depend only on the Update. If a restarted controller exports the spans again, they have the
-//! same identifiers. The controller therefore does not use the tracer of the OpenTelemetry SDK, but its type of a
-//! completed span and the exporter for OTLP.
+//! A run extends over many reconciliations and possibly several processes of the controller. The controller therefore
+//! keeps no open spans. When a run has ended, the controller computes all spans of the run from recorded times
+//! (`controller/update/trace.rs`), with identifiers that depend only on the Update. If a restarted controller exports
+//! the spans again, the spans have the same identifiers. For this reason, the controller uses only the type of a
+//! completed span and the exporter for OTLP from the OpenTelemetry SDK, and not its tracer.
 
 mod export;
 mod queue;
@@ -20,7 +20,8 @@ use queue::SpanQueue;
 pub use export::{ExportTask, ExporterError, Settings};
 pub use span::{span, span_id, trace_id, traceparent};
 
-/// Queue of spans. Without a collector, there is no queue, and all calls have no effect. Cheap to clone. Never blocks.
+/// Queue of spans. Without a collector, there is no queue, and the functions have no effect. Cheap to clone. Never
+/// blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Traces {
     queue: Option<Queue>,
@@ -38,7 +39,7 @@ impl Traces {
     ///
     /// # Errors
     ///
-    /// Returns an error if a variable of the environment contains a setting that the exporter does not support.
+    /// Returns an error if an environment variable contains a setting that the exporter does not support.
     pub fn new(
         settings: &Settings,
         client: reqwest::Client,
@@ -62,15 +63,16 @@ impl Traces {
         self.queue.is_some()
     }
 
-    /// Queues spans of a namespace. If the queue is full, spans of the namespace with the most queued spans are dropped, and
-    /// a metric counts them.
+    /// Queues spans of a namespace. A full queue drops spans of the namespace with the most queued spans, and a metric
+    /// counts the dropped spans.
     pub fn export(&self, namespace: &str, spans: Vec<SpanData>) {
         let Some(queue) = &self.queue else { return };
         queue.metrics.spans_dropped(queue.spans.push(namespace, spans));
     }
 }
 
-/// Returns the description of this process. The variable `OTEL_RESOURCE_ATTRIBUTES` adds attributes.
+/// Returns the OpenTelemetry resource of this process. The environment variable `OTEL_RESOURCE_ATTRIBUTES` adds
+/// attributes.
 fn resource(instance: &str, cluster: &str) -> Resource {
     let attributes = [
         ("service.name", span::SERVICE),

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// Returns an object that is in the given groups. The keys of its data are the groups.
+/// Returns an object with the given groups as the keys of its data.
 fn object(name: &str, groups: &BTreeSet<u8>) -> ConfigMap {
     let data: serde_json::Map<_, _> = groups.iter().map(|group| (group.to_string(), json!(""))).collect();
     serde_json::from_value(json!({"metadata": {"namespace": "apps", "name": name}, "data": data})).unwrap()

@@ -1,4 +1,4 @@
-//! State of the Lease as a candidate observes it, and pure functions that select the next step of the candidate.
+//! State of the Lease that a candidate observes, and pure functions that select the next step of the candidate.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ impl Observation {
         self.lease.spec.clone().unwrap_or_default()
     }
 
-    /// Returns the holder. Returns `None` if the Lease was released, because the identity of the holder is then empty.
+    /// Returns the identity of the holder, or `None` if the identity is empty because the holder has released the
+    /// Lease.
     pub(super) fn holder(&self) -> Option<&str> {
         let holder = self.lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
         holder.filter(|holder| !holder.is_empty())
@@ -39,7 +40,7 @@ impl Observation {
 pub(super) enum Step {
     /// The Lease does not exist.
     Create,
-    /// The Lease has no holder, or the holder is considered dead.
+    /// The Lease has no holder, or the Lease of the holder has expired.
     Take,
     /// This candidate holds the Lease.
     Renew,
@@ -50,15 +51,15 @@ pub(super) enum Step {
 /// Identity of a candidate.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Unique identity of this process. It changes when the container restarts.
+    /// Unique identity of this process. A restarted container has another identity.
     pub(super) process: String,
     /// Common prefix of the identities of all processes in this container. `None` if the UID of the pod is unknown.
     pub(super) container: Option<String>,
 }
 
 impl Identity {
-    /// Returns the identity of this process in a pod. Without a UID, earlier processes of the container are not
-    /// recognized, because the name of a pod is not unique.
+    /// Returns the identity of this process in a pod. Without the UID of the pod, a candidate cannot recognize earlier
+    /// processes of its container, because the name of a pod is not unique.
     pub fn new(pod_name: &str, pod_uid: &str) -> Self {
         let process = uuid::Uuid::new_v4();
         if pod_uid.is_empty() {
@@ -89,8 +90,8 @@ pub(super) fn decide(seen: Option<&Observation>, identity: &Identity, ours: Dura
     }
 }
 
-/// Returns the spec of the Lease after a step. The timestamps are only information for users. No candidate uses them
-/// for decisions.
+/// Returns the spec of the Lease after a step. Only users need the timestamps: no candidate uses the timestamps for
+/// decisions.
 pub(super) fn next_lease_spec(
     step: Step,
     before: &LeaseSpec,

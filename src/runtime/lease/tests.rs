@@ -20,7 +20,7 @@ use crate::telemetry::metrics::Metrics;
 const LEASE: Duration = Duration::from_secs(35);
 const DEADLINE: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(5);
-/// Maximum pause between two attempts of a candidate, including jitter.
+/// Maximum delay between two attempts of a candidate, including jitter.
 const MAX_RETRY: Duration = Duration::from_secs(6);
 
 /// Faults of the API server.
@@ -243,7 +243,7 @@ async fn a_disconnected_leader_stops_writing_before_its_lease_expires() {
         let server = Server::default();
         let (mut term, leadership, log) = leading(&server, "a").await;
         tokio::time::sleep(RETRY * 4).await;
-        // Another candidate can observe the last renewal only after this time.
+        // Another candidate can observe the last renewal only after this point in time.
         let last_renewal = Instant::now();
         let requests = log.all().len();
         server.set_behavior(behavior);
@@ -269,7 +269,7 @@ async fn a_process_paused_past_the_renew_deadline_loses_the_lease() {
     let (mut elector, leadership, log) = server.candidate("a");
     elector.acquire().await;
     let requests = log.all().len();
-    // During the pause, no task of this process can signal the loss of the Lease.
+    // While the process is suspended, no task of the process can signal the loss of the Lease.
     tokio::time::advance(DEADLINE).await;
     assert!(!leadership.is_held(), "the first check after the deadline returns false");
     let lost = Term::begin(elector).lost().await;

@@ -27,7 +27,7 @@ fn workspace(name: &str) -> Workspace {
 
 fn runner() -> (ReconcileRunner, Metrics) {
     let metrics = Metrics::default();
-    // Workspaces have no series of their own.
+    // There are no metrics for individual Workspaces, so the tests use the kind Stack.
     (ReconcileRunner::new::<Stack>("workspace", Duration::from_secs(60), metrics.clone()), metrics)
 }
 

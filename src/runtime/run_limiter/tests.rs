@@ -1,4 +1,4 @@
-//! Tests of the runs that start, the runs that wait, and the runs that are requeued.
+//! Tests that determine which runs start, which runs wait, and which runs the limiter requeues.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tests of the comparison with a fake API server.
+//! Tests of the comparison of schemas with a fake API server.
 
 use std::sync::{Arc, Mutex};
 

@@ -98,7 +98,7 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
         }
     });
     let metrics = Metrics::default();
-    // Workspaces have no series of their own.
+    // There are no metrics for individual Workspaces, so the tests use the kind Stack.
     let runner = Arc::new(ReconcileRunner::new::<Stack>("workspace", Duration::from_secs(5), metrics.clone()));
     let (_store, writer) = reflector::store::<Workspace>();
     let mut stream = pin!(changes(
@@ -118,7 +118,7 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
                 break;
             }
         }
-        // Deleted objects are removed only after the last object of the list.
+        // The watch removes deleted objects only after the last object of the list.
         let _ = tokio::time::timeout(Duration::from_millis(100), stream.next()).await;
     };
     tokio::time::timeout(Duration::from_secs(20), all).await.expect("the second list is received");

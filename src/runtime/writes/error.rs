@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Reason with which the API server rejects new objects in a namespace that is being deleted.
+/// Reason of the rejection of new objects in a terminating namespace.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
 /// Description of a write, for error messages.
@@ -23,7 +23,7 @@ impl fmt::Display for AttemptedWrite {
     }
 }
 
-/// Error of a write that failed or whose result is unknown.
+/// Error of a write. The write failed, or its result is unknown.
 #[derive(Debug, Error)]
 pub enum WriteError {
     #[error("{attempt}: this process does not hold the Lease")]
@@ -42,7 +42,8 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// Returns whether the object has changed since it was read, or another object with the same name has replaced it.
+    /// Returns whether the object has changed since the controller read it, or another object with the same name exists
+    /// instead.
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409)
     }
@@ -55,7 +56,7 @@ impl WriteError {
         self.code() == Some(403)
     }
 
-    /// Returns whether the namespace is being deleted. No objects can be created in such a namespace.
+    /// Returns whether the namespace is terminating. The API server rejects new objects in a terminating namespace.
     pub fn is_namespace_terminating(&self) -> bool {
         matches!(self, WriteError::Refused { reason, .. } if reason == NAMESPACE_TERMINATING)
     }
@@ -82,7 +83,7 @@ impl WriteError {
     /// Returns whether the API server or its storage rejected the content. The API server would also reject a retry
     /// with the same content.
     pub fn is_content_rejected(&self) -> bool {
-        // If etcd rejects content that is too large, the API server responds with code 500.
+        // If content is too large for etcd, the API server responds with code 500.
         let too_large = ["request is too large", "larger than max"];
         let is_size_error = |message: &str| too_large.iter().any(|words| message.contains(words));
         self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(is_size_error)
@@ -119,8 +120,8 @@ impl WriteError {
     pub(super) fn from_kube(attempt: Box<AttemptedWrite>, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
-                // In a namespace that is being deleted, `status.reason` is the same as for other rejections. Only the
-                // causes contain `NAMESPACE_TERMINATING`.
+                // For a terminating namespace, `status.reason` is the same as for other rejections. Only the causes
+                // contain `NAMESPACE_TERMINATING`.
                 let causes = status.details.iter().flat_map(|details| &details.causes);
                 let mut terminating = causes.filter(|cause| cause.reason == NAMESPACE_TERMINATING);
                 let reason = terminating.next().map_or(&status.reason, |cause| &cause.reason).clone();

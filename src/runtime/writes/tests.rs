@@ -14,7 +14,7 @@ use crate::runtime::writes::{Created, Leadership, WriteError, Writer, difference
 use crate::telemetry::metrics::Metrics;
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/web";
-/// Query of a write with the field manager as its only parameter.
+/// Query of a write whose only parameter is the field manager.
 const OURS: &str = "&fieldManager=pulumi-controller";
 
 fn update(status: Value) -> Update {

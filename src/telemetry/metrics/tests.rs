@@ -58,7 +58,7 @@ fn filled() -> Metrics {
     metrics
 }
 
-/// Returns the names of metrics in Prometheus, where names of counters end with `_total`.
+/// Returns the names of the metrics in Prometheus, where the name of a counter ends with `_total`.
 fn names(text: &str) -> BTreeSet<String> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     types.map(|(name, kind)| format!("{name}{}", if kind == "counter" { "_total" } else { "" })).collect()
@@ -139,7 +139,8 @@ fn the_series_of_a_deleted_object_are_removed() {
     assert!(!metrics.encode().unwrap().contains("web"));
 }
 
-/// A Stack without drift checks, written outputs, violations and waits has no series for them, so they cost nothing.
+/// A Stack without drift checks, written outputs, violations and waits has none of the optional series, which would
+/// require memory.
 #[test]
 fn a_stack_has_only_the_series_of_the_features_that_it_uses() {
     let metrics = Metrics::default();

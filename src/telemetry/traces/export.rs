@@ -1,8 +1,9 @@
-//! Exports queued spans to a collector over OTLP/HTTP with Protocol Buffers.
+//! Export of queued spans to a collector over OTLP/HTTP with Protocol Buffers.
 //!
-//! `opentelemetry-otlp` encodes the spans and retries failed requests. The batch processor of the OpenTelemetry SDK is
-//! not used: it calls the exporter on a thread without a tokio runtime, but the HTTP client requires the runtime. It
-//! also does not report the number of dropped spans. Its variant for tokio is experimental.
+//! `opentelemetry-otlp` encodes the spans and retries failed requests. This module does not use the batch processor of
+//! the OpenTelemetry SDK, which calls the exporter on a thread without a tokio runtime, although the HTTP client
+//! requires the runtime. The batch processor also does not report the number of dropped spans, and its variant for
+//! tokio is experimental.
 
 use std::time::Duration;
 
@@ -25,26 +26,27 @@ use crate::telemetry::traces::queue::SpanQueue;
 const MAX_BATCH: usize = 512;
 /// Timeout of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time from the first request to its last retry.
+/// Maximum time from a request to its last retry.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRIES: usize = 5;
-/// Delay before the first retry. The delay doubles with each further retry.
+/// Backoff before the first retry. The backoff doubles with each further retry.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// Maximum time for which queued spans are exported after the shutdown has started.
+/// Timeout of the export of queued spans after the start of the shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Collector that receives the spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// URL for traces, such as `http://collector:4318/v1/traces`. It contains no credentials.
+    /// URL for traces without credentials, such as `http://collector:4318/v1/traces`.
     pub endpoint: Url,
-    /// Headers of each request, for example with credentials. Their values are marked as sensitive, so they are not
-    /// part of debug output.
+    /// Headers of each request, for example with credentials. The values are marked as sensitive, so debug output does
+    /// not contain the values.
     pub headers: HeaderMap,
 }
 
-/// Error about the settings of the exporter. The flags are already validated, but the exporter also reads variables.
+/// Error about the settings of the exporter. The flags are already validated, but the exporter also reads environment
+/// variables.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to create the trace exporter; check the variables that start with OTEL_EXPORTER_OTLP_")]
 pub struct ExporterError(#[from] ExporterBuildError);
@@ -58,8 +60,8 @@ struct CollectorClient {
 
 #[tonic::async_trait]
 impl HttpClient for CollectorClient {
-    /// Sends one request. The body of the response is not read, because its size is not limited, and the exporter needs
-    /// only the status and the header `Retry-After`.
+    /// Sends one request. The client does not read the body of the response, because the size of the body is not
+    /// limited, and the exporter needs only the status and the header `Retry-After`.
     async fn send_bytes(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         // The exporter adds the headers from the environment, but the flag takes precedence over the environment.
         let content_type = request.headers_mut().remove(CONTENT_TYPE);
@@ -94,7 +96,7 @@ pub struct ExportTask {
 }
 
 impl std::fmt::Debug for ExportTask {
-    /// Omits the exporter, because its output would contain the headers from the environment.
+    /// Omits the exporter, because its debug output would contain the headers from the environment.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("ExportTask").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
@@ -122,7 +124,8 @@ impl ExportTask {
         Ok(ExportTask { endpoint: settings.endpoint.clone(), exporter, spans, metrics })
     }
 
-    /// Runs until `end` is canceled. Then exports the queued spans for at most the shutdown timeout.
+    /// Exports spans until `end` is canceled. After the cancellation, exports the queued spans until the shutdown
+    /// timeout.
     pub async fn run(self, end: CancellationToken) {
         let overdue = {
             let end = end.clone();
@@ -139,7 +142,7 @@ impl ExportTask {
 
     async fn export_all(&self, end: &CancellationToken) {
         loop {
-            // After the shutdown has started, the queued spans are still exported.
+            // The task exports the queued spans even after the start of the shutdown.
             let batch = tokio::select! {
                 biased;
                 batch = self.spans.next_batch(MAX_BATCH) => batch,

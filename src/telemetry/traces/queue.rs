@@ -1,4 +1,4 @@
-//! Queue of completed spans, which is shared fairly between namespaces.
+//! Queue of completed spans, which namespaces share fairly.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::Notify;
 
-/// Maximum number of queued spans. A span has less than 2 KiB.
+/// Maximum number of queued spans. The size of a span is less than 2 KiB.
 pub(super) const CAPACITY: usize = 4096;
 
 /// Queue of spans. Cheap to clone. All clones share the spans.
@@ -16,13 +16,13 @@ pub(crate) struct SpanQueue(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// Tasks hold the lock only for short critical sections, and never across an `.await`.
     spans: Mutex<Spans>,
     /// Signals that the queue contains spans.
     changed: Notify,
 }
 
-/// Queued spans of each namespace, oldest first. Namespaces without spans are not included.
+/// Queued spans of each namespace, oldest first. A namespace without spans has no entry.
 #[derive(Debug, Default)]
 struct Spans {
     by_namespace: BTreeMap<String, VecDeque<SpanData>>,
@@ -32,8 +32,8 @@ struct Spans {
 }
 
 impl SpanQueue {
-    /// Adds spans of a namespace. If the queue is full, drops spans of the namespace with the most queued spans. Returns the
-    /// number of dropped spans.
+    /// Adds spans of a namespace, and returns the number of dropped spans. A full queue drops spans of the namespace
+    /// with the most queued spans.
     pub(super) fn push(&self, namespace: &str, spans: Vec<SpanData>) -> usize {
         let mut queue = self.lock();
         let dropped = spans.into_iter().filter_map(|span| queue.push(namespace, span)).count();
@@ -65,7 +65,7 @@ impl SpanQueue {
 }
 
 impl Spans {
-    /// Adds a span. Returns the span that is dropped if the queue is full.
+    /// Adds a span. A full queue drops a span, which the function returns.
     fn push(&mut self, namespace: &str, span: SpanData) -> Option<SpanData> {
         let mut dropped = None;
         if self.count >= CAPACITY {

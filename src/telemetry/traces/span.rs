@@ -8,15 +8,15 @@ use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, Tr
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use sha2::{Digest, Sha256};
 
-/// Value of `service.name`, and name of the instrumentation scope.
+/// Value of the attribute `service.name`, and name of the instrumentation scope.
 pub(super) const SERVICE: &str = "pulumi-controller";
 
-/// Returns the trace that these texts identify.
+/// Returns the trace ID that is derived from a list of texts.
 pub fn trace_id(texts: &[&str]) -> TraceId {
     TraceId::from_bytes(derived("trace", texts))
 }
 
-/// Returns the span that these texts identify.
+/// Returns the span ID that is derived from a list of texts.
 pub fn span_id(texts: &[&str]) -> SpanId {
     SpanId::from_bytes(derived("span", texts))
 }
@@ -39,8 +39,8 @@ pub fn traceparent(trace: TraceId, span: SpanId) -> String {
     format!("00-{trace}-{span}-01")
 }
 
-/// Returns a completed span without attributes and without a failure. The caller limits the length of all texts. The
-/// parent of a root is [`SpanId::INVALID`].
+/// Returns a completed and successful span without attributes. The caller limits the length of all texts. The parent of
+/// a root span is [`SpanId::INVALID`].
 pub fn span(
     trace: TraceId,
     (id, parent): (SpanId, SpanId),

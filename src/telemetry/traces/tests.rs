@@ -1,4 +1,4 @@
-//! Tests of the queue and of the export to a server.
+//! Tests of the queue of spans, and of the export to a server.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -52,7 +52,7 @@ async fn serve(collector: Collector) -> Settings {
     Settings { endpoint, headers }
 }
 
-/// Returns a client that trusts no certificates, because the server does not use TLS.
+/// Returns a client without trusted certificates, because the server does not use TLS.
 fn http_client() -> reqwest::Client {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
