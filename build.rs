@@ -1,4 +1,5 @@
-//! Generates the code for the protocol between the controller and the agent from `src/rpc/protos/agent.proto`.
+//! Build script, which generates the code for the protocol between the controller and the agent from
+//! `src/rpc/protos/agent.proto`.
 
 use std::error::Error;
 

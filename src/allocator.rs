@@ -1,7 +1,7 @@
-//! Settings of the memory allocator. glibc keeps freed memory in its arenas, so the memory of a controller would stay at the
-//! peak of its last load.
+//! Settings of the memory allocator. glibc keeps freed memory in its arenas, so the memory usage of the controller
+//! would remain at the peak of the last load.
 //!
-//! glibc has no safe interface for its settings. Unsafe code is therefore allowed in this module, and in no other module.
+//! Only this module may contain unsafe code, because glibc has no safe interface for its settings.
 #![allow(unsafe_code, reason = "calls two functions of glibc without pointers")]
 
 use std::convert::Infallible;
@@ -9,21 +9,22 @@ use std::time::Duration;
 
 use procfs::process::Process;
 
-/// Maximum number of arenas. By default, glibc creates up to eight arenas per CPU, one for each new thread. A trim returns
-/// the free memory at the end of the first arena to the kernel, but not of the others.
+/// Maximum number of arenas. By default, glibc creates up to eight arenas per CPU, one for each new thread. A trim
+/// returns the free memory at the end of the first arena to the kernel, but not the free memory at the end of the other
+/// arenas.
 const MAX_ARENAS: libc::c_int = 1;
-/// Minimum size in bytes of an allocation outside the arenas, which returns to the kernel when it is freed. By default,
-/// glibc increases this size up to 32 MiB when large allocations are freed.
+/// Minimum size of an allocation outside the arenas, in bytes. glibc returns such an allocation to the kernel when the
+/// program frees it. By default, glibc increases this size up to 32 MiB when the program frees large allocations.
 const MIN_SEPARATE: libc::c_int = 128 * 1024;
 /// Interval between two checks of the memory.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Minimum growth of the memory in KiB since the last trim, or since the lowest value after it.
+/// Minimum growth of the memory that causes a trim, in KiB. The growth starts at the lowest value since the last trim.
 const MIN_GROWTH: u64 = 4 * 1024;
-/// Maximum change of the memory in KiB between two checks without load.
+/// Maximum change of the memory between two checks without load, in KiB.
 const STEADY: u64 = 1024;
 
-/// Limits the memory that the allocator keeps. Must be called before other threads start, because a thread keeps its arena.
-/// If glibc rejects a setting, the process only uses more memory.
+/// Limits the memory that the allocator keeps. The caller must call this function before other threads start, because a
+/// thread keeps its arena. If glibc rejects a setting, the process uses more memory, but works correctly.
 pub fn limit_arenas() {
     // SAFETY: `mallopt` has no pointers, and glibc locks the settings.
     unsafe {
@@ -39,7 +40,7 @@ pub async fn trim_after_load() -> Infallible {
         tokio::time::sleep(INTERVAL).await;
         let Some(now) = anonymous_memory() else { continue };
         if growth.is_trim_due(now) {
-            // The trim blocks the allocations of other threads for a few milliseconds, and takes CPU time.
+            // The trim blocks the allocations of other threads for a few milliseconds, and uses CPU time.
             drop(tokio::task::spawn_blocking(trim).await);
             let after = anonymous_memory().unwrap_or(now);
             growth.trimmed(after);
@@ -48,7 +49,7 @@ pub async fn trim_after_load() -> Infallible {
     }
 }
 
-/// Returns all free pages to the kernel, also those between used pages.
+/// Returns all free pages to the kernel, including free pages between used pages.
 fn trim() {
     // SAFETY: `malloc_trim` has no pointers, and glibc locks the arenas.
     unsafe {
@@ -71,8 +72,8 @@ struct Growth {
 }
 
 impl Growth {
-    /// Returns whether to trim: the memory has grown and is now steady, so the load has probably ended. Under load, a
-    /// trim would be useless, because the process needs the memory again.
+    /// Returns whether a trim is due. A trim is due when the memory has grown and is now steady, because the load has
+    /// then probably ended. Under load, a trim would be useless, because the process would need the memory again.
     fn is_trim_due(&mut self, now: u64) -> bool {
         self.lowest = self.lowest.min(now);
         let is_steady = now.abs_diff(self.last) <= STEADY;
@@ -93,11 +94,11 @@ mod tests {
     #[test]
     fn a_trim_is_due_once_after_each_load() {
         let mut growth = Growth::default();
-        // Memory at each check in MiB, and the memory after the trim if a trim is due.
+        // Columns: the check, the memory at the check in MiB, and the memory after the trim in MiB if a trim is due.
         let checks = [
             ("the first check", 12, None),
             ("after the start", 12, Some(8)),
-            ("at rest", 8, None),
+            ("idle", 8, None),
             ("little growth", 11, None),
             ("load", 30, None),
             ("more load", 43, None),
@@ -120,7 +121,8 @@ mod tests {
     #[test]
     fn a_trim_returns_free_memory_between_used_memory() {
         let mut blocks: Vec<Vec<u8>> = (0..16_384).map(|_| vec![1; 4096]).collect();
-        // Every 64th block and the last block stay, so glibc does not return the memory of the others when they are freed.
+        // Every 64th block and the last block remain allocated, so glibc does not return the memory of the other blocks
+        // when the test frees these blocks.
         let mut number = 0;
         blocks.retain(|_| {
             number += 1;

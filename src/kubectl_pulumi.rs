@@ -1,4 +1,5 @@
-//! The kubectl plugin `kubectl pulumi`: parses the command line, runs the command, and returns its exit code.
+//! kubectl plugin `kubectl pulumi`, which parses the command line, runs the command, and returns the exit code of the
+//! command.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
         Err(error) => {
-            // The output is the only place to report the error.
+            // A write error is ignored, because there is no other place to report the error.
             let _ = error.print();
             let words: Vec<_> = std::env::args_os().collect();
             return ExitCode::from(plugin::args::exit_code(&error, &words));

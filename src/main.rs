@@ -47,7 +47,8 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
             logging::install(config.log_level, config.log_encoding)?;
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             let ended = runtime.block_on(manage(config));
-            // Does not wait for blocking file operations, because another replica may already be the leader.
+            // The process exits without waiting for blocking file operations, because another replica may already be
+            // the leader.
             runtime.shutdown_background();
             ended?;
         }
@@ -55,7 +56,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
             logging::install(flags.log.log_level, flags.log.log_encoding)?;
             agent::serve(&agent_config(flags)?)?;
         }
-        // The first process starts its child with the same role.
+        // The first process starts a child process with the same role.
         Role::Agent(_) => return Ok(agent::run_as_init(&std::env::args_os().skip(1).collect::<Vec<_>>())),
         Role::Bootstrap(flags) => {
             if let Some(owner) = &flags.owner {
@@ -78,11 +79,12 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
 }
 
 /// Disables core dumps of this process and its children, and prevents other processes of the same user from reading the
-/// memory of this process. Does not protect the memory of child processes, because the kernel resets this attribute
-/// when a child executes a program.
+/// memory of this process. The memory of child processes is not protected, because the kernel resets the attribute when
+/// a child executes a program.
 fn disable_core_dumps() -> std::io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    // The limit has no effect if the kernel passes core dumps to a program.
+    // If the kernel passes core dumps to a program, the resource limit has no effect, but the attribute prevents core
+    // dumps.
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 

@@ -1,4 +1,4 @@
-//! The `manager` role: builds the shared components, and runs the controllers while this process is the leader.
+//! Role `manager`, which builds the shared components, and runs the controllers while this process is the leader.
 
 mod controllers;
 
@@ -41,15 +41,15 @@ struct Shared {
     metrics: Metrics,
     store: Store,
     fetcher: Fetcher,
-    /// History of runs, if enabled.
+    /// Run history, if enabled.
     history: Option<HistoryStore>,
     tasks: TaskTracker,
-    /// Canceled when all components have stopped emitting events.
+    /// Token that is canceled after the last component has stopped emitting events.
     last_events: CancellationToken,
 }
 
 /// Runs the controllers while this process is the leader, until `end` is canceled. Returns an error if this process
-/// loses the leadership. The process must then exit, which discards its pending writes.
+/// loses the leadership. After the error, the process must exit to discard its pending writes.
 pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Result<()> {
     let metrics = Metrics::default();
     let (ready, is_ready) = watch::channel(false);
@@ -61,14 +61,14 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let receivers_listed = serve_webhooks(&config, &client, &metrics, &tasks, &end).await?;
     serve_ui(&config, (&client, &fetcher), history.as_ref(), &metrics, &tasks, &end).await?;
     let subprocess = Subprocess::of_this_binary();
-    // Waits for matching CustomResourceDefinitions before the replica becomes ready. Until then, a rollout keeps the
-    // old replica, which matches the installed definitions.
+    // The replica becomes ready only when the installed CustomResourceDefinitions match this version. Until the replica
+    // is ready, a rollout keeps the old replica, which matches the installed definitions.
     tokio::select! {
         () = served_schemas::until_complete(&client, API_TIMEOUT, &subprocess) => {}
         () = end.cancelled() => return Ok(()),
     }
-    // A replica must become ready before it is the leader, because during a rollout, the old replica releases the Lease
-    // only after the new replica is ready.
+    // A replica must become ready before it becomes the leader. During a rollout, the old replica releases the Lease
+    // only when the new replica is ready.
     tasks.spawn(async move {
         receivers_listed.await;
         ready.send_replace(true);
@@ -102,7 +102,7 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     led
 }
 
-/// Returns the name of the pod.
+/// Returns the name of the pod of the controller.
 fn instance() -> String {
     std::env::var("HOSTNAME").unwrap_or_default()
 }
@@ -160,8 +160,8 @@ async fn serve_endpoints(
     Ok(())
 }
 
-/// Serves webhooks if they are enabled. The returned future completes when this replica can accept webhook calls, or
-/// after a timeout.
+/// Starts the webhook server if it is enabled. The returned future completes when this replica can accept webhook
+/// calls, or after a timeout.
 async fn serve_webhooks(
     config: &ManagerConfig,
     client: &Client,
@@ -192,7 +192,7 @@ async fn serve_webhooks(
     })
 }
 
-/// Serves the web UI if it is enabled. Every replica serves it, so that a Service can select all replicas.
+/// Starts the web UI if it is enabled. Every replica serves the web UI, so that a Service can select all replicas.
 async fn serve_ui(
     config: &ManagerConfig,
     (client, fetcher): (&Client, &Fetcher),
@@ -221,7 +221,7 @@ fn scope(config: &ManagerConfig) -> Scope {
     Scope::new(config.watch_namespace.clone(), config.watch_label_selector.clone())
 }
 
-/// Opens the artifact store and creates the fetcher that uses it.
+/// Opens the artifact store and creates the fetcher, which uses the store.
 fn open_artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     let store = Store::open(&config.storage_path, config.storage_size)?;
     git::prepare(&git_work(config))?;
@@ -238,14 +238,14 @@ fn open_artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     Ok((store, fetcher))
 }
 
-/// Opens the history of runs, if it is enabled.
+/// Opens the run history if it is enabled.
 fn open_history(config: &ManagerConfig, metrics: &Metrics) -> anyhow::Result<Option<HistoryStore>> {
     let Some(history) = &config.history else { return Ok(None) };
     Ok(Some(history::open(&history.url, history.retention, metrics.clone())?))
 }
 
-/// Deletes old runs periodically, and serves the history if its endpoint is enabled. Only the leader has the runs of a
-/// history on a volume.
+/// Starts the cleanup of the run history, and the endpoint of the run history if it is enabled. A run history on a
+/// volume is available only in the leader.
 async fn serve_history(
     config: &ManagerConfig,
     client: &Client,
@@ -264,7 +264,7 @@ async fn serve_history(
     Ok(())
 }
 
-/// Returns the directory for fetched Git commits that are not packed yet.
+/// Returns the directory for fetched Git commits before the controller packs them.
 fn git_work(config: &ManagerConfig) -> std::path::PathBuf {
     config.storage_path.join("git")
 }
@@ -308,8 +308,8 @@ async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) 
     })
 }
 
-/// Starts the export of traces if a collector is configured. The export ends after the last spans are queued, when `end`
-/// is canceled.
+/// Starts the export of traces if a collector is configured. The export ends when `end` is canceled, after the
+/// components have queued the last spans.
 fn start_traces(
     config: &ManagerConfig,
     fetcher: &Fetcher,

@@ -1,4 +1,4 @@
-//! Connects the controllers with their shared components, and starts the controllers.
+//! Connection of the controllers with their shared components, and the start of the controllers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,11 +37,11 @@ use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
-/// Capacity of a queue of objects to reconcile. If the queue is full, a further object is not enqueued. This is safe,
-/// because every object is also requeued periodically.
+/// Capacity of a queue of objects to reconcile. A full queue can safely drop further objects, because the controllers
+/// also requeue every object periodically.
 const MAX_REQUEUES: usize = 4096;
-/// Concurrent reconciliations of Workspaces. The number is large, because a reconciliation waits for an agent, which
-/// can be slow. A separate limit applies to concurrent deliveries of sources.
+/// Maximum numbers of concurrent reconciliations of Workspaces. The numbers are large, because a reconciliation waits
+/// for an agent, which can be slow. A separate limit applies to concurrent deliveries of sources.
 const WORKSPACES: Slots = Slots { total: 96, per_namespace: 32 };
 
 /// Components that all controllers share.
@@ -58,12 +58,12 @@ pub(super) struct Parts {
     pub(super) fetcher: Fetcher,
     pub(super) scope: Scope,
     pub(super) tasks: TaskTracker,
-    /// History of runs, if enabled.
+    /// Run history, if enabled.
     pub(super) history: Option<HistoryStore>,
     pub(super) git_slots: git::Slots,
-    /// Directory for fetched Git commits that are not packed yet.
+    /// Directory for fetched Git commits before the controller packs them.
     pub(super) git_work: PathBuf,
-    /// Canceled when the controllers must stop.
+    /// Token whose cancellation stops the controllers.
     pub(super) end: CancellationToken,
 }
 
@@ -128,9 +128,10 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     );
 }
 
-/// Creates the reader of the settings of namespaces, and the watch of namespaces if the controller watches all namespaces.
-/// A change to the settings requeues the Updates of the namespace that have not started, and the deletion of a namespace
-/// requeues its Workspaces. If a queue is full, an object is not requeued, because it is also requeued periodically.
+/// Creates the reader for the settings of namespaces, and the watch of namespaces if the controller watches all
+/// namespaces. A change to the settings of a namespace requeues the Updates of the namespace that have not started, and
+/// the deletion of a namespace requeues its Workspaces. A full queue drops an object, because the controllers also
+/// requeue every object periodically.
 fn namespaces(
     config: &ManagerConfig,
     parts: &Parts,
@@ -156,8 +157,9 @@ fn namespaces(
     (namespaces, Some(watch))
 }
 
-/// Returns the Stacks of these followers of Git repositories. Also requeues the Workspaces of the Stacks, because they may wait
-/// for the artifact. If the queue is full, a Workspace is not requeued, because it is also requeued periodically.
+/// Returns the Stacks among the followers of Git repositories, and requeues their Workspaces, because a Workspace may
+/// wait for the artifact. A full queue drops a Workspace, because the controller also requeues every Workspace
+/// periodically.
 fn stacks_of(
     followers: mpsc::Receiver<git::Follower>,
     mut requeue: mpsc::Sender<ObjectRef<Workspace>>,
@@ -177,7 +179,7 @@ where
     objects.state().iter().filter(is_in_namespace).map(|object| ObjectRef::from_obj(&**object)).collect()
 }
 
-/// Returns the cached Updates of a namespace whose runs have not started.
+/// Returns the cached Updates of a namespace that have not started their runs.
 fn waiting_in(updates: &reflector::Store<Update>, namespace: &str) -> Vec<ObjectRef<Update>> {
     let is_bound = |update: &Update| update.status.as_ref().is_some_and(|status| status.run.is_some());
     let is_waiting = |update: &&Arc<Update>| {
@@ -186,7 +188,7 @@ fn waiting_in(updates: &reflector::Store<Update>, namespace: &str) -> Vec<Object
     updates.state().iter().filter(is_waiting).map(|update| ObjectRef::from_obj(&**update)).collect()
 }
 
-/// Returns a policy pack of the cluster in the format of the Stack controller.
+/// Converts a policy pack of the cluster to the type of the Stack controller.
 fn cluster_pack(pack: &ClusterPolicyPack) -> stack::ClusterPack {
     let (name, namespace) = (pack.name.clone(), pack.namespace.clone());
     let (kind, directory) = (parse_kind(&pack.kind), pack.directory.clone());
@@ -194,7 +196,7 @@ fn cluster_pack(pack: &ClusterPolicyPack) -> stack::ClusterPack {
     stack::ClusterPack { name, namespace, source }
 }
 
-/// Settings and components for building the controllers.
+/// Settings and components from which the controllers are built.
 #[derive(Clone, Copy)]
 struct Wiring<'a> {
     config: &'a ManagerConfig,
@@ -226,7 +228,7 @@ impl Wiring<'_> {
         Start { client, writer, events, scope: scope.clone(), store, runner: Arc::new(runner), end: end.clone() }
     }
 
-    /// Creates the poller of Git repositories, and the stream of the objects that the poller enqueues.
+    /// Creates the poller of Git repositories, and the stream of objects that the poller enqueues.
     fn follow_git(&self) -> (Git, mpsc::Receiver<git::Follower>) {
         let parts = self.parts;
         let settings = git::Settings {
@@ -240,7 +242,7 @@ impl Wiring<'_> {
         Git::new(parts.client.clone(), parts.store.clone(), settings, parts.tasks.clone(), parts.end.clone())
     }
 
-    /// Creates the watches of sources, and the stream of the Stacks that these watches enqueue.
+    /// Creates the watches of sources, and the stream of Stacks that the watches enqueue.
     fn source_watches(
         &self,
         stacks: &stack::Stacks,
@@ -251,7 +253,7 @@ impl Wiring<'_> {
         stack::SourceWatches::new(client.clone(), scope.clone(), stacks, sources, tasks.clone(), end.clone())
     }
 
-    /// Starts the watch of namespaces, if any.
+    /// Starts the watch of namespaces, if the controller watches all namespaces.
     fn watch_namespaces(
         &self,
         watch: Option<NamespaceWatch>,
@@ -376,7 +378,7 @@ impl Wiring<'_> {
         Box::pin(update::controller(self.start(store, runner), feeds, context)).await;
     }
 
-    /// Creates the pools of idle pods, and starts their maintenance if they are enabled.
+    /// Creates the pools of idle pods, and starts the maintenance of the pools if they are enabled.
     fn pool(&self, namespaces: Namespaces) -> workspace::Pool {
         let Parts { client, scope, reader, writer, authority, tasks, end, .. } = self.parts;
         let (pool, cache) = workspace::Pool::new(self.config.max_idle_pods);
@@ -403,7 +405,7 @@ impl Wiring<'_> {
     ) {
         let (config, parts) = (self.config, self.parts);
         let pool = self.pool(namespaces.clone());
-        // The Workspace controller has a separate cache with only the required fields of Updates. The cache applies a
+        // The Workspace controller has a separate cache with only the required fields of Updates. The cache contains a
         // change to an Update before the change enqueues the Workspace.
         let (updates, updates_writer) = update::updates();
         let (git, followers) = self.follow_git();

@@ -1,6 +1,6 @@
-//! HTTP server with limits for the number and the duration of connections. Each connection serves one request. When all
-//! connections are in use, the server closes a connection that waits for its peer. A peer therefore cannot block other
-//! peers by keeping connections open.
+//! HTTP server with limits for the number and the duration of connections. The server accepts one request per
+//! connection. When all connections are in use, the server closes a connection that waits for its peer, so a peer
+//! cannot block other peers with open connections.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -26,11 +26,11 @@ use tower::ServiceExt as _;
 pub struct Limits {
     /// Maximum number of concurrent connections.
     pub connections: usize,
-    /// Maximum number of waiting connections per IP address. A connection waits while its peer has not sent the
-    /// complete request, or has not read the response. If the peer exceeds this number, the server closes the oldest
-    /// waiting connection of the peer.
+    /// Maximum number of waiting connections per IP address. A connection waits for its peer while the peer has not
+    /// sent the complete request or has not read the response. If a peer exceeds the maximum, the server closes the
+    /// oldest waiting connection of the peer.
     pub waiting_per_peer: usize,
-    /// Maximum time until the server has received the complete request header.
+    /// Timeout of the receipt of the request header.
     pub header: Duration,
     /// Maximum duration of a connection.
     pub all: Duration,
@@ -46,16 +46,16 @@ impl Default for Limits {
 const MAX_HEADER: usize = 32 * 1024;
 const MAX_HEADERS: usize = 100;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Time after the cancellation of a server within which waiting connections end. Less than the time for all tasks at
-/// shutdown.
+/// Grace period of waiting connections after the cancellation of the server. The period is shorter than the grace
+/// period of all tasks at shutdown.
 const END: Duration = Duration::from_secs(1);
 
-/// IP address of the peer of a connection, as an extension of its requests. Behind a proxy, this is the address of the
-/// proxy.
+/// IP address of the peer of a connection, as an extension of the requests. Behind a proxy, the address is the address
+/// of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 
-/// Serves requests until `end` is canceled. Adds a task to `tasks` for each connection.
+/// Serves requests until `end` is canceled, with one task in `tasks` for each connection.
 pub async fn serve(
     purpose: &'static str,
     listener: TcpListener,
@@ -93,15 +93,16 @@ pub async fn serve(
         () = end.cancelled() => {}
     }
     drop(listener);
-    // A peer could otherwise delay the shutdown. A request that is complete gets its response.
+    // A waiting connection could delay the shutdown, so the server closes it. The server still responds to complete
+    // requests.
     if !waiting.is_empty() {
         tokio::time::sleep(END).await;
         waiting.close_all();
     }
 }
 
-/// Returns the IP address of a peer. A listener on `[::]` reports an IPv4 address as an IPv6 address, which this
-/// function converts back.
+/// Returns the IP address of a peer. A listener on `[::]` reports an IPv4 address as an IPv6 address. This function
+/// restores the IPv4 address.
 fn address(peer: SocketAddr) -> IpAddr {
     peer.ip().to_canonical()
 }
@@ -148,7 +149,7 @@ impl Connection {
     }
 }
 
-/// Responds to a request. The connection is a waiting connection while the router reads the body.
+/// Responds to a request. While the router reads the body, the connection waits for its peer.
 async fn respond(router: Router, request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Infallible> {
     let address = PeerAddress(peer.address);
     let mut request = request.map(|body| {
@@ -178,7 +179,7 @@ struct WaitingList {
 struct Entry {
     peer: IpAddr,
     close: CancellationToken,
-    /// Identifies the entry of a [`Wait`]. Compared by pointer.
+    /// Identity of the [`Wait`] to which the entry belongs. Two identities are equal if their pointers are equal.
     identity: Arc<()>,
 }
 
@@ -191,13 +192,13 @@ struct Peer {
 }
 
 impl Peer {
-    /// Marks the connection as waiting until the returned guard is dropped.
+    /// Marks the connection as waiting until the caller drops the returned guard.
     fn wait(&self) -> Wait {
         self.list.join(self.address, &self.close)
     }
 }
 
-/// Guard of a waiting connection. Dropping it removes the connection from the list.
+/// Guard of a waiting connection. Dropping the guard removes the connection from the list.
 struct Wait {
     list: Waiting,
     identity: Arc<()>,
@@ -208,7 +209,8 @@ impl Waiting {
         Waiting(Arc::new(WaitingList { per_peer, entries: Mutex::default() }))
     }
 
-    /// Adds a connection. If the peer has too many waiting connections, closes the oldest of them.
+    /// Adds a connection. If the peer has too many waiting connections, the function closes the oldest waiting
+    /// connection of the peer.
     fn join(&self, peer: IpAddr, close: &CancellationToken) -> Wait {
         let mut entries = lock(&self.0.entries);
         if entries.iter().filter(|entry| entry.peer == peer).count() >= self.0.per_peer {
@@ -230,12 +232,12 @@ impl Waiting {
         }
     }
 
-    /// Closes the oldest waiting connection of the peer that has the most waiting connections.
+    /// Closes the oldest waiting connection of the peer with the most waiting connections.
     fn close_one(&self) {
         let mut entries = lock(&self.0.entries);
         let count = |peer: IpAddr| entries.iter().filter(|entry| entry.peer == peer).count();
-        // If several peers have the most connections, `max_by_key` returns the last of these peers. In reversed order,
-        // this is the peer with the oldest connection.
+        // If several peers have the maximum number of connections, `max_by_key` returns the last of these peers. In the
+        // reversed order, the last peer is the peer with the oldest connection.
         let peer = entries.iter().rev().map(|entry| entry.peer).max_by_key(|peer| count(*peer));
         if let Some(peer) = peer {
             close_oldest(&mut entries, peer);
@@ -255,7 +257,7 @@ impl Drop for Wait {
     }
 }
 
-/// Locks a mutex. The caller holds the lock only for short critical sections and never across an `.await`.
+/// Locks a mutex. The caller holds the lock only for a short critical section, and never across an `.await`.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -19,14 +19,14 @@ use tokio::sync::watch;
 pub use crate::server::connections::{Limits, PeerAddress, serve};
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
-/// Error from starting an endpoint.
+/// Error during the start of an endpoint.
 #[derive(Debug, Error)]
 pub enum ServerError {
     #[error("failed to listen on {address} for {purpose}")]
     Listen { purpose: &'static str, address: SocketAddr, source: io::Error },
 }
 
-/// Listens on an address. If IPv6 is unavailable, `[::]` means all IPv4 addresses.
+/// Listens on an address. If IPv6 is unavailable, the function listens on all IPv4 addresses instead of `[::]`.
 pub async fn listen(purpose: &'static str, address: SocketAddr) -> Result<TcpListener, ServerError> {
     let failed = |source| ServerError::Listen { purpose, address, source };
     match TcpListener::bind(address).await {
@@ -41,8 +41,8 @@ fn is_in_use(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// Returns the router for `/metrics` and, if `pprof` is true, for `/debug/pprof/profile`. The paths are those of the
-/// Flux controllers.
+/// Returns the router for `/metrics` and, if `pprof` is true, for `/debug/pprof/profile`. The Flux controllers use the
+/// same paths.
 pub fn metrics_router(metrics: Metrics, pprof: bool) -> Router {
     let router = Router::new().route("/metrics", get(show_metrics)).with_state(metrics);
     if pprof { router.merge(profile::router()) } else { router }
@@ -54,7 +54,7 @@ pub fn endpoint_limits(pprof: bool) -> Limits {
     Limits { connections: 32, waiting_per_peer: 8, all, ..Limits::default() }
 }
 
-/// Returns the router for `/healthz`, which always succeeds, and for `/readyz`, which reports `ready`.
+/// Returns the router for `/healthz`, which always succeeds, and for `/readyz`, which succeeds if `ready` is `true`.
 pub fn health_router(ready: watch::Receiver<bool>) -> Router {
     Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(show_ready)).with_state(ready)
 }
@@ -114,7 +114,7 @@ mod tests {
 
     #[tokio::test]
     async fn profiles_are_served_only_if_enabled() {
-        // Only a router with this path rejects the invalid number.
+        // Only a router with the path of the profile responds to the invalid number with a bad request.
         for (pprof, expected) in [(false, StatusCode::NOT_FOUND), (true, StatusCode::BAD_REQUEST)] {
             let router = metrics_router(Metrics::default(), pprof);
             assert_eq!(ask(&router, "/debug/pprof/profile?seconds=0").await.0, expected, "--enable-pprof={pprof}");

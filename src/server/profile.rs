@@ -1,5 +1,5 @@
-//! `/debug/pprof/profile`: CPU profiles of this process, for `go tool pprof`. The path and the format are those of the
-//! Flux controllers.
+//! `/debug/pprof/profile`: CPU profiles of this process, for `go tool pprof`. The Flux controllers use the same path
+//! and the same format.
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
@@ -23,12 +23,12 @@ use url::form_urlencoded;
 const FREQUENCY: i32 = 100;
 /// Default duration in seconds, as in Go.
 const DEFAULT_SECONDS: u64 = 30;
-/// Maximum duration in seconds. The memory for samples grows with the duration.
+/// Maximum duration in seconds. The duration is limited, because the memory for samples grows with the duration.
 const MAX_SECONDS: u64 = 120;
-/// Maximum duration of a profile, excluding the time for its encoding.
+/// Maximum duration of the sampling for a profile.
 pub(super) const MAX_DURATION: Duration = Duration::from_secs(MAX_SECONDS);
 
-/// Error from taking a profile.
+/// Error of a request for a profile.
 #[derive(Debug, Error)]
 pub enum ProfileError {
     #[error("invalid seconds {0:?}: must be an integer from 1 to {MAX_SECONDS}")]
@@ -65,14 +65,14 @@ async fn show(State(turn): State<ProfileLock>, RawQuery(query): RawQuery) -> Res
     }
 }
 
-/// Takes a profile for the requested duration. Dropping the future, for example when the client disconnects, stops the
-/// profiler.
+/// Takes a profile for the requested duration. Dropping the future, for example after a disconnect of the client, stops
+/// the profiler.
 async fn profile(turn: &ProfileLock, query: &str) -> Result<Vec<u8>, ProfileError> {
     let duration = seconds(query)?;
     let _turn = turn.try_lock().map_err(|_| ProfileError::Busy)?;
     let guard = pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).build()?;
     tokio::time::sleep(duration).await;
-    // Uses a blocking thread, because the slow resolution of symbols would block the async runtime.
+    // A blocking thread resolves the symbols, because the slow resolution would block the async runtime.
     tokio::task::spawn_blocking(move || {
         let report = guard.report().build()?;
         drop(guard);
@@ -103,7 +103,7 @@ struct Profile {
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
     function: Vec<Function>,
-    /// All strings, to which other fields refer by index. The first string is empty.
+    /// All strings. Other fields contain indexes of this list. The first string is empty.
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
     #[prost(int64, tag = "9")]
@@ -167,7 +167,7 @@ struct Function {
     system_name: i64,
 }
 
-/// A sampled stack of a thread.
+/// Sampled stack of a thread.
 struct SampledStack<'a> {
     thread: &'a str,
     /// Functions of the stack, from the innermost to the outermost.
@@ -196,7 +196,7 @@ struct Builder {
     profile: Profile,
     texts: HashMap<String, i64>,
     /// IDs of functions by name. The profile contains no addresses within functions, so each function has only one
-    /// location, which has the same ID.
+    /// location, with the ID of the function.
     functions: HashMap<String, u64>,
 }
 

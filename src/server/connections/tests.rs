@@ -7,7 +7,8 @@ use tokio_util::sync::DropGuard;
 
 use super::*;
 
-/// Timeout of every wait in these tests. Shorter than [`LONG`], so that a test fails instead of waiting for [`LONG`].
+/// Timeout of every wait in these tests. The timeout is shorter than [`LONG`], so that a test fails instead of waiting
+/// for [`LONG`].
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(120);
 /// Incomplete requests.
