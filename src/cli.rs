@@ -200,8 +200,8 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', default_value = "GitRepository", value_name = "KINDS")]
     pub same_revision_kinds: Vec<String>,
 
-    /// Policy packs that the updates and previews of all Stacks enforce. The directory defaults to the root of the artifact.
-    /// `KIND` is a source kind of Flux, or `KIND.GROUP` another kind.
+    /// Policy packs that the updates and previews of all Stacks enforce. The directory defaults to the root of the
+    /// artifact. The format of the kind is `KIND` for the source kinds of Flux, and `KIND.GROUP` for other kinds.
     #[arg(long, value_delimiter = ',', value_name = "KIND/NAMESPACE/NAME[:DIR]")]
     pub policy_packs: Vec<String>,
 
@@ -214,12 +214,12 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub enable_leader_election: bool,
 
-    /// Lease duration: the time that the other replicas wait after the last observed renewal before they acquire the
-    /// Lease.
+    /// Duration of the Lease. Another replica acquires the Lease if it has observed no renewal for this time.
     #[arg(long, default_value = "35s", value_name = "DURATION")]
     pub leader_election_lease_duration: String,
 
-    /// Renew deadline: if the leader does not renew the Lease within this time, the leader stops its writes and exits.
+    /// Deadline for renewals of the Lease. A leader that does not renew the Lease within this time stops its writes and
+    /// exits.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub leader_election_renew_deadline: String,
 
@@ -245,7 +245,7 @@ pub struct ManagerFlags {
     pub storage_path: PathBuf,
 
     /// Maximum size of the artifact storage, in bytes. The volume must also have space for three concurrent Git
-    /// fetches, each of which requires up to 592 MiB plus the maximum artifact size.
+    /// fetches. Each fetch requires up to 592 MiB plus the maximum artifact size.
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub storage_size: u64,
 
@@ -346,8 +346,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "3h", value_name = "DURATION")]
     pub default_run_timeout: String,
 
-    /// Maximum timeout of a run. The maximum replaces a longer timeout and a timeout of `0s`, which disables the
-    /// timeout. `0` disables the maximum.
+    /// Maximum timeout of a run. The maximum applies if the timeout of a run is longer, or is disabled with `0s`. `0`
+    /// disables the maximum.
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub max_run_timeout: String,
 

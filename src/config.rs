@@ -427,7 +427,7 @@ fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
     }
 }
 
-/// Returns the settings of the limit of destroys: the maximum number of deletions, and the period to which it applies.
+/// Returns the maximum number of deletions of Stacks with resources to destroy, and the period of the limit.
 fn max_destroys(flags: &ManagerFlags) -> Result<(usize, SignedDuration), ConfigError> {
     let (flag, value) = ("max-destroys-interval", &flags.max_destroys_interval);
     let interval = duration(flag, value)?;
@@ -471,7 +471,7 @@ fn run_timeouts(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigErro
 }
 
 /// Parses a run timeout and rounds the timeout up to whole seconds, because the protocol of the agent has a resolution
-/// of one second. A short timeout that is rounded down to zero would be disabled.
+/// of one second. Rounding down a short timeout to zero would disable the timeout.
 fn run_timeout(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     if value == "0" {
         return Ok(Duration::ZERO);

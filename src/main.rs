@@ -1,4 +1,5 @@
-//! Parses the flags, initializes logging, runs the selected role, and returns its exit code.
+//! Entry point of the controller, which parses the flags, initializes logging, runs the selected role, and returns the
+//! exit code of the role.
 
 #![deny(unsafe_code)]
 

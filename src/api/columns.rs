@@ -1,4 +1,4 @@
-//! Shortens the values in the columns of `kubectl get`. A row normally has fewer than 160 characters.
+//! Functions that shorten the values in the columns of `kubectl get`. A row normally has fewer than 160 characters.
 
 /// Maximum length of the column `Status`, in characters.
 pub const MAX_STATUS: usize = 56;

@@ -2,8 +2,8 @@
 
 use jiff::SignedDuration;
 
-/// Parses a duration and returns it in seconds, rounded up so that the result is never shorter than the duration.
-/// Returns `None` if the duration is invalid or negative.
+/// Parses a duration and returns the number of seconds, rounded up. Returns `None` if the duration is invalid or
+/// negative.
 pub fn seconds(text: &str) -> Option<u64> {
     let duration = text.parse::<SignedDuration>().ok().filter(|duration| !duration.is_negative())?;
     let more = u64::from(duration.subsec_nanos() > 0);

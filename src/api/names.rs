@@ -37,7 +37,7 @@ pub const LABEL_WORKSPACE_NAME: &str = "auto.pulumi.com/workspace-name";
 /// Label of a pod of a pool. The value is the key of the pool. The pod keeps the label when a Workspace takes the pod
 /// from the pool.
 pub const LABEL_POOL: &str = "auto.pulumi.com/pool";
-/// Label of a workspace pod with an open run. The PodDisruptionBudget of the Workspace selects this label.
+/// Label of a workspace pod with an open run. The PodDisruptionBudget of the Workspace selects pods with this label.
 pub const LABEL_RUN: &str = "auto.pulumi.com/run";
 /// Value of [`LABEL_RUN`].
 pub const RUN_OPEN: &str = "open";
@@ -93,7 +93,7 @@ pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
 /// the current inputs.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
 /// Annotation of a workspace pod. A change to the annotation makes the kubelet update the mounted Secrets and
-/// ConfigMaps. The value is the time of the last such change.
+/// ConfigMaps. The value is the time of the last change.
 pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
 /// Annotation of an Update with the time at which the controller requested the cancellation of the run from the agent.
 pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";

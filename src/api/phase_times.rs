@@ -30,10 +30,10 @@ pub struct PhaseTimes {
     /// Time at which the controller stored the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetched: Option<i64>,
-    /// Time at which the agent installed the artifact in the pod. Absent if the run was requested earlier.
+    /// Time at which the agent installed the artifact in the pod. Absent if the controller requested the run earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<i64>,
-    /// Time at which the run was requested.
+    /// Time at which the controller requested the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<i64>,
 }

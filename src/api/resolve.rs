@@ -1,4 +1,4 @@
-//! Parses the annotation `pulumi.com/resolve`, with which a user resolves a run: `<update>=retry|clear|abandon`.
+//! Parser of the annotation `pulumi.com/resolve`, with which a user resolves a run: `<update>=retry|clear|abandon`.
 
 /// Decision of a user about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

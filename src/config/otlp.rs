@@ -6,7 +6,7 @@ use url::Url;
 
 use crate::telemetry::traces::Settings;
 
-/// Path that the URL for traces appends to the base URL.
+/// Path of the URL for traces, relative to the base URL.
 const PATH: &str = "v1/traces";
 /// URL schemes that the Pulumi CLI supports, except `file`, because a file in a pod would grow with each run.
 const CLI_SCHEMES: [&str; 4] = ["grpc", "grpcs", "http", "https"];

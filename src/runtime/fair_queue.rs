@@ -14,7 +14,7 @@
 //! with its waiting time. A background run, such as a drift check, has a lower rank. The ranks and the number of the
 //! queued runs of a namespace do not delay the runs of other namespaces.
 //!
-//! A run acquires its slots in total, in its namespace, on its node and in its concurrency group at the same time. A
+//! A run acquires the slots in total, of its namespace, of its node and of its concurrency group at the same time. A
 //! queued run therefore holds no slot that another run waits for, so there are no deadlocks.
 
 pub mod estimate;

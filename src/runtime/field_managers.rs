@@ -35,8 +35,7 @@ pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>
 }
 
 /// Returns the managed fields as if this controller had applied the fields that it created. The next server-side apply
-/// then removes these fields, unless the apply contains the fields. Returns `None` if the controller owns no fields
-/// from a creation.
+/// then removes these fields, unless the apply contains the fields. Returns `None` if the controller created no fields.
 pub fn as_applied<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
     let is_created = |entry: &ManagedFieldsEntry| {
         entry.manager.as_deref() == Some(FIELD_MANAGER) && !is_apply(entry) && !is_of_subresource(entry)

@@ -52,7 +52,7 @@ impl FirstLists {
     }
 }
 
-/// Incomplete list. Dropping this value marks the list as complete, also if the watch ends without a list.
+/// Incomplete list. Dropping this value marks the list as complete, even if the watch ends without a list.
 struct Incomplete(Arc<watch::Sender<usize>>);
 
 impl Incomplete {

@@ -1,5 +1,5 @@
-//! Reports about objects that cannot be parsed, in the conditions of the object and as events. An invalid object
-//! triggers no reconciliation.
+//! Reports about objects that cannot be parsed, as conditions and events of these objects. An invalid object triggers
+//! no reconciliation.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::marker::PhantomData;

@@ -68,8 +68,8 @@ pub struct Elector {
     times: LeaderElection,
     until: watch::Sender<Option<Instant>>,
     seen: Option<Observation>,
-    /// Whether the candidate must read the Lease before the next write. `false` only after a successful write of this
-    /// process.
+    /// Whether the candidate must read the Lease before the next write. The value is `false` only after a successful
+    /// write of this process.
     must_read: bool,
     metrics: Metrics,
 }

@@ -81,7 +81,7 @@ impl From<ReadError> for ReconcileError {
     }
 }
 
-/// Result of a reconciliation, which can also be a panic or a timeout.
+/// Result of a reconciliation: an outcome, an error, a panic or a timeout.
 enum End {
     Outcome(Outcome),
     Error(ReconcileError),

@@ -118,8 +118,8 @@ impl<W> RunLimiter<W> {
         self.shared.lock().has_moved(run)
     }
 
-    /// Acquires a slot for a run that started before this process. The slot of the run is part of the limits, but the
-    /// limiter never rejects such a run.
+    /// Acquires a slot for a run that started before this process. The limits include the run, but the limiter never
+    /// rejects the run.
     pub fn adopt(&self, run: &Run) -> Permit<W> {
         let mut queue = self.shared.lock();
         queue.adopt(run, Instant::now());

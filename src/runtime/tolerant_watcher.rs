@@ -2,8 +2,8 @@
 //!
 //! kube-rs parses a page of objects as one document. A single object that serde rejects, such as an object with more
 //! than 128 levels of nesting, would prevent the controller from listing any objects of this kind. The watches in this
-//! module receive objects as text and parse each object separately. They skip and log an object that cannot be parsed
-//! or has too many values.
+//! module receive objects as text and parse each object separately. The watches skip and log an object that cannot be
+//! parsed or has too many values.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -84,7 +84,8 @@ fn without_managed_fields(text: &str) -> serde_json::Result<String> {
     serde_json::to_string(&object)
 }
 
-/// Returns the number of values in JSON text without parsing the text. An empty object or list counts as two values.
+/// Returns the number of values in JSON text without parsing the text. The function counts an empty object or list as
+/// two values.
 fn count_values(text: &str) -> usize {
     let (mut count, mut is_string, mut is_escaped) = (1, false, false);
     for byte in text.bytes() {

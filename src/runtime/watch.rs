@@ -153,7 +153,7 @@ pub fn strip_update(update: &mut Update) {
     });
 }
 
-/// Returns 1 if the object is being deleted, otherwise 0.
+/// Returns 1 if the object has a deletion timestamp, otherwise 0.
 fn deletion<K: Resource>(object: &K) -> Option<u64> {
     Some(u64::from(object.meta().deletion_timestamp.is_some()))
 }

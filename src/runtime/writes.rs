@@ -46,7 +46,7 @@ impl<K> Object for K where
 pub enum Created<K> {
     /// This write created the object.
     New(K),
-    /// An object with this name already exists. Another client may have created it.
+    /// An object with this name already exists. Another client may have created the object.
     Existing(K),
 }
 
@@ -100,7 +100,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer. `timeout` applies to each request. All writes fail while `leadership` is not held.
+    /// Creates a writer. `timeout` applies to each request. All writes fail while this process does not hold the
+    /// leadership.
     pub fn new(client: Client, timeout: Duration, leadership: Leadership, metrics: Metrics) -> Self {
         Writer { client, timeout, leadership, metrics }
     }

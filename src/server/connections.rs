@@ -30,7 +30,7 @@ pub struct Limits {
     /// sent the complete request or has not read the response. If a peer exceeds the maximum, the server closes the
     /// oldest waiting connection of the peer.
     pub waiting_per_peer: usize,
-    /// Timeout of the receipt of the request header.
+    /// Timeout for receiving the complete request header.
     pub header: Duration,
     /// Maximum duration of a connection.
     pub all: Duration,
@@ -50,8 +50,7 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// period of all tasks at shutdown.
 const END: Duration = Duration::from_secs(1);
 
-/// IP address of the peer of a connection, as an extension of the requests. Behind a proxy, the address is the address
-/// of the proxy.
+/// IP address of the peer of a connection, as an extension of the requests. Behind a proxy, the peer is the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 

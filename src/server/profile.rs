@@ -103,7 +103,7 @@ struct Profile {
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
     function: Vec<Function>,
-    /// All strings. Other fields contain indexes of this list. The first string is empty.
+    /// All strings. Other fields refer to a string by its index in this list. The first string is empty.
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
     #[prost(int64, tag = "9")]

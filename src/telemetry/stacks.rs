@@ -84,7 +84,7 @@ impl Stacks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Encodes a series for each Stack. The metric has a name of the Pulumi Kubernetes Operator.
+    /// Encodes a series for each Stack. The metric has the same name as in the Pulumi Kubernetes Operator.
     fn encode_each(
         &self,
         encoder: &mut DescriptorEncoder<'_>,

@@ -154,8 +154,8 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 
-    /// Priority of the run among the queued runs of its namespace. Runs with a higher priority start first. Each ten
-    /// minutes of waiting count as one level of priority. Default: 0.
+    /// Priority of the run among the queued runs of its namespace. Runs with a higher priority start first. Ten minutes
+    /// of waiting are equivalent to one level of priority. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,

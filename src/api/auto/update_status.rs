@@ -167,7 +167,7 @@ pub struct RunProgress {
     /// contains a summary of the changes, such as `2 create, 5 same`.
     #[serde(default)]
     pub summary: String,
-    /// Number of resource operations that have succeeded, without unchanged resources.
+    /// Number of successful resource operations, except operations without changes.
     #[serde(default)]
     pub steps_done: i64,
     /// Number of resources, except the stack resource, that the run has created, updated, deleted or found unchanged.
@@ -192,7 +192,7 @@ pub struct RunProgress {
     /// Start time of the oldest operation in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Time of the last progress or output. Set only after the run has made no progress and printed no output for half
+    /// Time of the last progress or output. Absent unless the run has made no progress and printed no output for half
     /// of `idleTimeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Time>,

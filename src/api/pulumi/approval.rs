@@ -91,7 +91,7 @@ pub struct ApprovalPolicy {
     pub exclude_author: Option<bool>,
 
     /// CEL expression for `mode: OnRisk`. A plan requires an approval unless the expression is `true`. The variable
-    /// `changes` contains the number of resources by operation, such as `changes.delete`, which can be 0. The variable
+    /// `changes` contains the number of resources for each operation, such as `changes.delete`. The variable
     /// `resources` is the list of changed resources, with the fields `urn`, `type`, `name` and `operation`. Default: no
     /// expression.
     /// Example: `changes.delete == 0 && !resources.exists(r, r.type.startsWith("aws:rds"))`.
@@ -99,14 +99,14 @@ pub struct ApprovalPolicy {
     #[schemars(length(min = 1, max = 1024))]
     pub auto_approve_expr: Option<String>,
 
-    /// Maximum number of deleted resources in a plan without approval, with `mode: OnRisk`. Default: 0, or no limit if
-    /// `autoApproveExpr` is set.
+    /// Maximum number of resources that a plan can delete without an approval, with `mode: OnRisk`. Default: 0, or no
+    /// limit if `autoApproveExpr` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000))]
     pub max_deletes: Option<u32>,
 
-    /// Maximum number of replaced resources in a plan without approval, with `mode: OnRisk`. Default: 0, or no limit if
-    /// `autoApproveExpr` is set.
+    /// Maximum number of resources that a plan can replace without an approval, with `mode: OnRisk`. Default: 0, or no
+    /// limit if `autoApproveExpr` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000))]
     pub max_replaces: Option<u32>,
@@ -136,7 +136,7 @@ pub enum ApprovalMode {
     OnRisk,
 }
 
-/// Saved plan of a Stack that has not been executed yet.
+/// Saved plan that the controller has not executed yet.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct StackPlan {

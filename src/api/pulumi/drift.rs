@@ -9,8 +9,8 @@ use crate::api::pulumi::DriftSchedule;
 use crate::api::{bounds, schema};
 
 /// Periodic detection of drift, which is a difference between the actual resources and the state. At least one of
-/// `interval` and `schedule` must be set. The controller checks this rule, because the schema of `v1alpha1` does not
-/// contain these fields, and a rule with unknown fields would make the schema invalid.
+/// `interval` and `schedule` must be set. The controller validates this requirement, because the schema of `v1alpha1`
+/// does not contain the two fields, and a CEL rule with unknown fields would make the schema invalid.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftPolicy {

@@ -27,7 +27,7 @@ pub struct FluxSource {
     pub dir: Option<String>,
 }
 
-/// Reference to an object with the field `status.artifact`, of any kind.
+/// Reference to an object of any kind with the field `status.artifact`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceReference {

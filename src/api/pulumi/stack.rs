@@ -130,7 +130,7 @@ pub struct StackSpec {
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::NAME)))]
     pub env_secrets: Vec<String>,
 
-    /// Environment variables of the Pulumi CLI, by name. They take precedence over `envs`, `envSecrets`,
+    /// Environment variables of the Pulumi CLI, by name. These variables take precedence over `envs`, `envSecrets`,
     /// `accessTokenSecret` and `backend`. Default: none.
     /// Example: `{AWS_REGION: {type: Literal, literal: {value: eu-central-1}}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -187,7 +187,7 @@ pub struct StackSpec {
     pub destroy_on_finalize: Option<bool>,
 
     /// Whether the destroy also removes the Pulumi stack from the backend, with its history and configuration. Requires
-    /// `destroyOnFinalize`, because the controller removes a Pulumi stack only after its resources are destroyed.
+    /// `destroyOnFinalize`, because the controller removes a Pulumi stack only after it has destroyed the resources.
     /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remove_stack: Option<bool>,
@@ -293,8 +293,8 @@ pub struct StackSpec {
     pub workspace_reclaim_policy: WorkspaceReclaimPolicy,
 
     /// Priority of the runs of this Stack among the queued runs of its namespace. Runs with a higher priority start
-    /// first. Each ten minutes of waiting count as one level of priority. The priority does not affect runs of other
-    /// namespaces. Default: 0.
+    /// first. Ten minutes of waiting are equivalent to one level of priority. The priority does not affect runs of
+    /// other namespaces. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
@@ -340,10 +340,10 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<RunSchedule>,
 
-    /// Maximum age of the Stack, as a duration such as `72h`. Then the controller deletes the Stack and destroys its
-    /// resources, unless `destroyOnFinalize` is `false`. The condition `Expiring` announces the deletion one hour
-    /// ahead. If the Stack is already too old when you set the field, the controller deletes the Stack one hour later.
-    /// A suspended Stack does not expire. `0s` has no effect. Default: the Stack does not expire.
+    /// Maximum age of the Stack, as a duration such as `72h`. After this time, the controller deletes the Stack and
+    /// destroys its resources, unless `destroyOnFinalize` is `false`. The condition `Expiring` announces the deletion
+    /// one hour ahead. If the Stack is already older when you set the field, the controller deletes the Stack one hour
+    /// later. A suspended Stack does not expire. `0s` has no effect. Default: the Stack does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub ttl: Option<String>,

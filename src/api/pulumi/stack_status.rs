@@ -85,8 +85,7 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_revision: Option<String>,
 
-    /// Revision of the source from which the artifact of the last successful `up` was built. Absent if the source does
-    /// not report it.
+    /// Revision of the source from which the artifact of the last successful `up` was built. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_origin_revision: Option<String>,
 
@@ -107,7 +106,7 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<i64>,
 
-    /// Whether the Stack was suspended when it was last reconciled.
+    /// Whether the Stack was suspended at the last reconciliation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
 
@@ -159,7 +158,7 @@ pub struct StackStatus {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunInputs {
-    /// Generation of the Stack when the run was requested.
+    /// Generation of the Stack when the controller requested the run.
     #[serde(default)]
     pub generation: i64,
     /// Digest of the fields of the spec that affect the run.
@@ -185,14 +184,14 @@ pub struct RunInputs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     /// Identifier of the content of the artifact. Artifacts of one revision with the same files have the same
-    /// identifier. Absent if the source kind does not support it.
+    /// identifier. Absent if the source kind does not support such an identifier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_id: Option<String>,
     /// Digest of the files that match `spec.paths`. If this field is set, changes to other files do not start a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths_digest: Option<String>,
-    /// Keyed hash of the configuration values from Secrets and ConfigMaps when the run was requested. Absent if
-    /// unknown.
+    /// Keyed hash of the configuration values from Secrets and ConfigMaps when the controller requested the run. Absent
+    /// if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
     /// Keyed hash of each Secret and ConfigMap that the workspace pod mounts, by object. An object that the controller
@@ -221,10 +220,10 @@ pub struct CurrentUpdate {
     /// Revision of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// Revision of the source from which the artifact was built. Absent if the source does not report it.
+    /// Revision of the source from which the artifact was built. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_revision: Option<String>,
-    /// Git metadata of the source. Absent if the source does not report it.
+    /// Git metadata of the source. Absent if unknown.
     /// Example: `{repositoryURL: "https://github.com/acme/web", headName: refs/heads/main}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceMetadata>,
@@ -234,7 +233,7 @@ pub struct CurrentUpdate {
     /// Pulumi command: `up`, `preview` or `destroy`.
     #[serde(default, rename = "type")]
     pub kind: UpdateKind,
-    /// Reason why the run was requested.
+    /// Reason for the run.
     #[serde(default)]
     pub message: String,
     /// Policy for the pending creates of an interrupted run: `Stop`, `Keep` or `Clear`. Absent if the run does not
@@ -296,7 +295,7 @@ pub struct LastUpdate {
     /// Revision of the source of the last successful `up` or destroy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_successful_commit: Option<String>,
-    /// Git metadata of the source of this run. Absent if the source did not report it.
+    /// Git metadata of the source of this run. Absent if unknown.
     /// Example: `{repositoryURL: "https://github.com/acme/web", headName: refs/heads/main}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceMetadata>,
@@ -315,7 +314,7 @@ pub struct LastUpdate {
     /// Time at which the controller recorded the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_resync_time: Option<Time>,
-    /// Number of consecutive failures with the current inputs, including this run. 0 after a success.
+    /// Number of consecutive failures with the current inputs, including this run, or 0 after a success.
     #[serde(default)]
     pub failures: i64,
     /// Number of consecutive runs that were interrupted or whose pod ended during the run.
@@ -363,7 +362,8 @@ pub struct Snapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAME))]
     pub last_run: Option<String>,
-    /// `revision` of the artifact, and `originRevision` if the source reports it. Example: `{revision: "main@sha1:…"}`.
+    /// Metadata of the artifact: `revision`, and `originRevision` if the source reports an origin revision. Example:
+    /// `{revision: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::CONDITIONS))]
     pub metadata: BTreeMap<String, String>,

@@ -12,12 +12,12 @@ use jiff::{SignedDuration, Timestamp};
 /// Threshold of the time until the start. Beyond the threshold, the message includes the date.
 const WITH_DATE: SignedDuration = SignedDuration::from_hours(12);
 
-/// Minimum interval between two computations of an estimate, which is shorter than the requeue interval of a queued
-/// run.
+/// Minimum interval between two computations of an estimate. The interval is shorter than the requeue interval of a
+/// queued run.
 const MIN_AGE: SignedDuration = SignedDuration::from_mins(4);
 /// Tolerance for start times. A new estimate with a smaller difference never replaces the displayed estimate.
 const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
-/// Maximum number of displayed estimates of a run. The removal of a start time in the past is not an estimate.
+/// Maximum number of displayed estimates of a run. The removal of a past start time does not increase the number.
 const MAX_DISPLAYED: u32 = 6;
 /// Maximum number of runs with recorded estimates. The messages of further runs contain no estimate.
 const MAX_RECORDED: usize = 8192;

@@ -11,8 +11,8 @@ use crate::runtime::fair_queue::taken::{Taken, WeightedUse};
 /// times as many namespaces.
 const MIN_RECORDED: usize = 1024;
 
-/// Key of the queued runs with the same namespace and concurrency group. On one node, either the first run of a lane
-/// can start, or no run of the lane.
+/// Key of the queued runs with the same namespace and concurrency group. If the first run of a lane on a node cannot
+/// start, no other run of the lane on the node can start.
 type Lane = (String, Option<GroupKey>);
 
 /// Queued runs of a lane on one node.
@@ -106,7 +106,7 @@ impl<W> Queue<W> {
         queued.map(|(run, _)| run)
     }
 
-    /// Returns the number of queued runs that have the same namespace as a queued run and a higher rank.
+    /// Returns the number of queued runs of the same namespace with a higher rank than a queued run.
     pub(super) fn ahead_of(&self, uid: &str) -> usize {
         let Some(own) = self.found.get(uid) else { return 0 };
         let others = self.found.values().filter(|other| other.lane.0 == own.lane.0);

@@ -119,8 +119,8 @@ impl<'t> Taken<'t> {
     }
 }
 
-/// Returns whether the free slots are reserved for other namespaces than a namespace that uses `own` slots. No slots
-/// are reserved if the flags allow one namespace to use all slots. The limit in the annotation of one namespace does
+/// Returns whether a namespace that uses `own` slots must leave the free slots to other namespaces. The function
+/// returns `false` if the flags allow one namespace to use all slots. The limit in the annotation of one namespace does
 /// not disable the reservation, so that other namespaces do not lose their slots.
 fn is_reserved(all: usize, taken: usize, own: usize, share: Share, limits: &Limits) -> bool {
     let free = all.saturating_sub(taken);

@@ -1,4 +1,4 @@
-//! Tests that determine which runs start, which runs wait, and which runs the limiter requeues.
+//! Tests of the limiter: which runs start, which runs wait, and which runs the limiter requeues.
 
 use std::pin::pin;
 use std::time::Duration;
