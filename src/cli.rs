@@ -78,8 +78,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = ":9440", value_name = "HOST:PORT")]
     pub health_addr: String,
 
-    /// Serve CPU profiles of the controller, without authentication, at the path `/debug/pprof/profile` of the metrics
-    /// endpoint.
+    /// Serve CPU profiles at the path `/debug/pprof/profile` of the metrics endpoint, without authentication.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub enable_pprof: bool,
@@ -101,8 +100,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", value_name = "URL")]
     pub ui_url: String,
 
-    /// OIDC issuer at which users of the web UI sign in. The API server must accept the ID tokens of this issuer for this
-    /// client. Default: users sign in only with a token.
+    /// OIDC issuer at which users of the web UI sign in. The API server must accept the ID tokens of this issuer for
+    /// this client. Default: users sign in only with a token.
     #[arg(long, default_value = "", value_name = "URL")]
     pub ui_oidc_issuer: String,
 
@@ -178,8 +177,8 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "[NAMESPACE/]NAME")]
     pub allowed_service_accounts: Vec<String>,
 
-    /// Secret with the access token for Pulumi Cloud in the key `accessToken`, in the namespace of the pod. The agent uses
-    /// the token if the Stack or the Workspace sets no credentials for Pulumi Cloud and the Secret exists.
+    /// Secret with the access token for Pulumi Cloud in the key `accessToken`, in the namespace of the pod. The agent
+    /// uses the token if the Stack or the Workspace sets no credentials for Pulumi Cloud and the Secret exists.
     #[arg(long, default_value = "", value_name = "NAME")]
     pub default_access_token_secret: String,
 
@@ -218,8 +217,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "35s", value_name = "DURATION")]
     pub leader_election_lease_duration: String,
 
-    /// Deadline for renewals of the Lease. A leader that does not renew the Lease within this time stops its writes and
-    /// exits.
+    /// Deadline for renewals of the Lease. A leader that misses the deadline stops its writes and exits.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub leader_election_renew_deadline: String,
 
@@ -251,8 +249,7 @@ pub struct ManagerFlags {
 
     /// URL of the run history: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or
     /// `file:///DIRECTORY`. If the URL is empty, the controller stores no history. Default: the directory `history` in
-    /// `--storage-path`. Unless this path is on a persistent volume, the history is lost when the pod of the controller
-    /// is deleted.
+    /// `--storage-path`. Without a persistent volume, this directory is lost with the pod.
     #[arg(long, value_name = "URL")]
     pub history_url: Option<String>,
 
@@ -260,7 +257,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = 20, value_name = "NUMBER")]
     pub history_max_runs: usize,
 
-    /// Maximum age of a run in the history. The limit also applies to the runs of deleted Stacks. `0` disables the limit.
+    /// Maximum age of a run in the history. The limit also applies to the runs of deleted Stacks. `0` disables the
+    /// limit.
     #[arg(long, default_value = "720h", value_name = "DURATION")]
     pub history_max_age: String,
 
@@ -336,8 +334,8 @@ pub struct ManagerFlags {
     pub max_concurrent_runs_per_node: usize,
 
     /// Concurrency groups that namespaces can share, as NAME=LIMIT, such as `aws-prod=2`. The annotation
-    /// `pulumi.com/concurrency-groups` of a namespace lists the groups that the namespace shares. Default: each concurrency
-    /// group belongs to one namespace.
+    /// `pulumi.com/concurrency-groups` of a namespace lists the groups that the namespace shares. Default: each
+    /// concurrency group belongs to one namespace.
     #[arg(long, value_delimiter = ',', value_name = "NAME=LIMIT,...")]
     pub concurrency_groups: Vec<String>,
 

@@ -160,8 +160,8 @@ pub mod update_reason {
     pub const PENDING_CREATES: &str = "PendingCreates";
     /// The backend does not contain the Pulumi stack to destroy. The run destroyed no resources.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
-    /// The run deviated from its approved plan, or the plan is not available. The run may have made changes that are part
-    /// of the plan.
+    /// The run deviated from its approved plan, or the plan is not available. The run may have made changes that are
+    /// part of the plan.
     pub const PLAN_VIOLATED: &str = "PlanViolated";
     /// The run violated a mandatory policy. An `up` may have changed resources before the violation.
     pub const POLICY_VIOLATION: &str = "PolicyViolation";
@@ -175,8 +175,8 @@ pub mod update_reason {
     /// It is unknown whether the run has ended. The run stays open until the controller has evidence of its end or a
     /// user resolves the run.
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
-    /// The controller deletes the pod of a run, because the agent has not enforced the timeout of the run. Only events have
-    /// this reason.
+    /// The controller deletes the pod of a run, because the agent has not enforced the timeout of the run. Only events
+    /// have this reason.
     pub const TIMEOUT_EXCEEDED: &str = "TimeoutExceeded";
 }
 

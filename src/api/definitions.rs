@@ -38,8 +38,8 @@ pub fn api_versions() -> BTreeSet<(String, String)> {
 }
 
 /// Adds the parts that the derive macro does not generate. The default status of new objects is
-/// `observedGeneration: -1`. Without this default, tools that wait for readiness report a new object as ready before its
-/// first reconciliation.
+/// `observedGeneration: -1`. Without this default, tools that wait for readiness report a new object as ready before
+/// its first reconciliation.
 fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     // This annotation prevents Flux from replacing `${...}` in descriptions with the values of variables.
     crd.metadata

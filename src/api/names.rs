@@ -68,8 +68,8 @@ pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
 /// Annotation of a Stack that confirms the destroy of its resources. The value `true` permits the destroy even if the
 /// number of destroys exceeds `--max-destroys`.
 pub const ANNOTATION_CONFIRM_DESTROY: &str = "pulumi.com/confirm-destroy";
-/// Annotation of a namespace that prevents the start of runs. The value is the reason. An empty value and `false` have no
-/// effect.
+/// Annotation of a namespace that prevents the start of runs. The value is the reason. An empty value and `false` have
+/// no effect.
 pub const ANNOTATION_PAUSE: &str = "pulumi.com/pause";
 /// Annotation of a namespace with windows and freezes for the runs of all its Stacks, with the structure of
 /// `spec.schedule` of a Stack, in YAML or JSON.
@@ -79,8 +79,8 @@ pub const ANNOTATION_SCHEDULE: &str = "pulumi.com/schedule";
 pub const ANNOTATION_MAX_CONCURRENT_RUNS: &str = "pulumi.com/max-concurrent-runs";
 /// Annotation of a namespace with the weight of the namespace in the distribution of run slots.
 pub const ANNOTATION_RUN_WEIGHT: &str = "pulumi.com/run-weight";
-/// Annotation of a namespace with the names of the concurrency groups that it shares with other namespaces, separated by
-/// commas.
+/// Annotation of a namespace with the names of the concurrency groups that it shares with other namespaces, separated
+/// by commas.
 pub const ANNOTATION_CONCURRENCY_GROUPS: &str = "pulumi.com/concurrency-groups";
 /// Annotation of a namespace with the number of idle pods that each pool of the namespace keeps for sleeping
 /// Workspaces. The flag `--max-idle-pods` limits the number.

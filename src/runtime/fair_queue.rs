@@ -144,7 +144,8 @@ impl<W> FairQueue<W> {
         self.queue.len()
     }
 
-    /// Returns the numbers of open and queued runs by namespace and by concurrency group, and the oldest wait for a slot.
+    /// Returns the numbers of open and queued runs by namespace and by concurrency group, and the oldest wait for a
+    /// slot.
     pub fn uses(&self) -> SlotReport {
         let mut uses = SlotReport { oldest: self.queue.oldest(&self.taken_slots()), ..SlotReport::default() };
         for open in self.open.values() {

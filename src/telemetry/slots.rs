@@ -99,8 +99,7 @@ impl Collector for Slots {
         let help = "Maximum number of concurrent runs";
         let metric = encoder.encode_descriptor("pulumi_controller_run_slots", help, None, MetricType::Gauge)?;
         ConstGauge::new(number(count)).encode(metric)?;
-        let help =
-            "Duration in seconds of the longest current wait of a run for a slot; 0 if no run waits for a slot";
+        let help = "Duration in seconds of the longest current wait of a run for a slot; 0 if no run waits for a slot";
         let name = "pulumi_controller_oldest_queued_run_age_seconds";
         let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         ConstGauge::new(report.oldest_age(Timestamp::now())).encode(metric)?;

@@ -166,8 +166,9 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<bool>,
 
-    /// Group of runs that use the same cloud account or state backend. The number of concurrent runs of a group is limited.
-    /// A Stack sets this field to its `spec.concurrencyGroup`. Default: no group. Example: `{name: aws-prod, limit: 2}`.
+    /// Group of runs that use the same cloud account or state backend. The number of concurrent runs of a group is
+    /// limited. A Stack sets this field to its `spec.concurrencyGroup`. Default: no group. Example:
+    /// `{name: aws-prod, limit: 2}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_group: Option<ConcurrencyGroup>,
 

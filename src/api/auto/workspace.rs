@@ -61,8 +61,8 @@ pub struct WorkspaceSpec {
     #[schemars(schema_with = "schema::environment_sources")]
     pub env_from: Vec<Value>,
 
-    /// Login to Pulumi Cloud with the ServiceAccount token of the pod, instead of a stored access token. Requires Pulumi
-    /// Cloud as the backend. Mutually exclusive with `PULUMI_ACCESS_TOKEN` in `env`. Default: none.
+    /// Login to Pulumi Cloud with the ServiceAccount token of the pod, instead of a stored access token. Requires
+    /// Pulumi Cloud as the backend. Mutually exclusive with `PULUMI_ACCESS_TOKEN` in `env`. Default: none.
     /// Example: `{organization: acme}`.
     #[serde(default, rename = "pulumiCloudOIDC", skip_serializing_if = "Option::is_none")]
     pub pulumi_cloud_oidc: Option<PulumiCloudOidc>,

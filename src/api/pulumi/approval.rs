@@ -69,8 +69,8 @@ pub enum ApprovalDecision {
     Reject,
 }
 
-/// Rules for the approval of changes. With `mode: Always` or `mode: OnRisk`, each run starts as a preview that saves its
-/// plan, and an `up` executes only an approved plan.
+/// Rules for the approval of changes. With `mode: Always` or `mode: OnRisk`, each run starts as a preview that saves
+/// its plan, and an `up` executes only an approved plan.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalPolicy {

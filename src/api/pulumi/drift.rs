@@ -49,8 +49,8 @@ pub enum DriftMode {
     /// Report the drift.
     #[default]
     Detect,
-    /// Report the drift, and start a run that refreshes the state and reverts the drift. `spec.approval` applies to this
-    /// run.
+    /// Report the drift, and start a run that refreshes the state and reverts the drift. `spec.approval` applies to
+    /// this run.
     Correct,
 }
 

@@ -299,8 +299,8 @@ pub struct StackSpec {
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Group of Stacks whose runs use the same cloud account or state backend. The number of concurrent runs of a group is
-    /// limited. Default: no group. Example: `{name: aws-prod, limit: 2}`.
+    /// Group of Stacks whose runs use the same cloud account or state backend. The number of concurrent runs of a group
+    /// is limited. Default: no group. Example: `{name: aws-prod, limit: 2}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_group: Option<ConcurrencyGroup>,
 
@@ -348,8 +348,8 @@ pub struct StackSpec {
     #[schemars(schema_with = "schema::duration")]
     pub ttl: Option<String>,
 
-    /// Time at which the Stack expires, as with `ttl`. If both fields are set, the earlier time applies. Default: the Stack
-    /// does not expire. Example: `2026-12-01T12:00:00Z`.
+    /// Time at which the Stack expires, as with `ttl`. If both fields are set, the earlier time applies. Default: the
+    /// Stack does not expire. Example: `2026-12-01T12:00:00Z`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
 

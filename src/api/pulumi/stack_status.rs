@@ -243,8 +243,8 @@ pub struct CurrentUpdate {
     /// Whether the run is a preview that saves its plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_plan: Option<bool>,
-    /// Operation whose changes a preview reports: `up` or `destroy` for a plan, and `refresh` or `up` for a drift check.
-    /// Absent for other runs.
+    /// Operation whose changes a preview reports: `up` or `destroy` for a plan, and `refresh` or `up` for a drift
+    /// check. Absent for other runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview_of: Option<PreviewOf>,
     /// Whether the run refreshes the state to correct drift, even if `spec.refresh` is not set.

@@ -55,7 +55,8 @@ impl Run {
 pub struct Share {
     /// Maximum number of open runs of the namespace. Default: [`Limits::each_namespace`].
     pub limit: Option<usize>,
-    /// Weight of the namespace. A namespace with the weight 2 gets twice as many slots as a namespace with the weight 1.
+    /// Weight of the namespace. A namespace with the weight 2 gets twice as many slots as a namespace with the weight
+    /// 1.
     pub weight: usize,
 }
 

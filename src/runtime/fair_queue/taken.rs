@@ -98,8 +98,8 @@ impl<'t> Taken<'t> {
         (uses.open >= limit).then_some(limit)
     }
 
-    /// Returns whether the limits of the namespace and the node permit another run. The caller checks the total limit and
-    /// the limit of the group.
+    /// Returns whether the limits of the namespace and the node permit another run. The caller checks the total limit
+    /// and the limit of the group.
     pub(super) fn has_free_slot(&self, namespace: &str, node: &str, share: Share, limits: &Limits) -> bool {
         self.on_node(node) < limits.each_node
             && self.in_namespace(namespace) < limits.of_namespace(share)

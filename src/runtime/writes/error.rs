@@ -61,8 +61,8 @@ impl WriteError {
         matches!(self, WriteError::Refused { reason, .. } if reason == NAMESPACE_TERMINATING)
     }
 
-    /// Returns whether the API server rejected the content as invalid. A server-side apply that contains unknown fields,
-    /// values of the wrong type or duplicate keys fails with status 500.
+    /// Returns whether the API server rejected the content as invalid. A server-side apply that contains unknown
+    /// fields, values of the wrong type or duplicate keys fails with status 500.
     pub fn is_invalid(&self) -> bool {
         let untyped = ["field not declared in schema", "failed to create typed patch object"];
         let is_untyped = |message: &str| untyped.iter().any(|words| message.contains(words));
