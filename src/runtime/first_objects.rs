@@ -1,9 +1,9 @@
-//! Objects of the first list of a watch, for the first reconciliations after the start of a controller.
+//! Store of the objects in the first list of a watch, for the first reconciliations after the start of a controller.
 //!
-//! A reconciliation reads its objects from the API server, because the caches contain only some fields. After its start, a
-//! controller reconciles all objects, and each read would request an object that the watch has just listed.
-//! [`FirstObjects`] keeps these objects in compressed form until the first reconciliation of each reader. A watch event
-//! for an object removes the object, so readers receive only the version that the watch knows.
+//! A reconciliation reads its objects from the API server, because the caches contain only some fields. After the
+//! start, a controller reconciles all objects, and without this store, the controller would read each object that the
+//! watch has just listed. [`FirstObjects`] keeps these objects in compressed form until each reader has received them.
+//! A watch event about an object removes the object, so a reader never receives an outdated version.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -22,13 +22,14 @@ use tokio::time::Instant;
 
 use crate::runtime::backoff::ObjectKey;
 
-/// Maximum total size of the compressed objects, in bytes. The list can contain more objects, which are then read from
+/// Maximum total size of the compressed objects, in bytes. The controllers read all further objects of the list from
 /// the API server.
 const MAX_SIZE: usize = 64 * 1024 * 1024;
-/// Retention period after the end of the list. It limits the memory for objects that have no first reconciliation.
+/// Retention period of the objects after the end of the list. The period limits the memory for objects that no reader
+/// requests.
 const RETENTION: Duration = Duration::from_secs(15 * 60);
 
-/// Store of the objects of the first list of one watch. Cheap to clone. All clones share the objects.
+/// Store of the objects in the first list of one watch. Cheap to clone. All clones share the objects.
 pub struct FirstObjects<K> {
     state: Arc<Mutex<State>>,
     kind: PhantomData<fn() -> K>,
@@ -42,10 +43,10 @@ pub enum FirstReader {
     WorkspaceController = 2,
 }
 
-/// Both readers.
+/// Bit set of all readers.
 const ALL_READERS: u8 = FirstReader::StackController as u8 | FirstReader::WorkspaceController as u8;
 
-/// The lock of the state is held only for short critical sections and never across an `.await`.
+/// State of the store. Tasks hold the lock of the state only for short critical sections, and never across an `.await`.
 #[derive(Default)]
 struct State {
     phase: Phase,
@@ -59,7 +60,7 @@ enum Phase {
     #[default]
     Unlisted,
     Listing,
-    /// The first list was complete at this time.
+    /// The first list has been complete since this time.
     Listed(Instant),
     /// The watch was interrupted or has listed its objects again.
     Ended,
@@ -84,7 +85,8 @@ impl<K> Default for FirstObjects<K> {
 }
 
 impl<K: Resource + Serialize + DeserializeOwned> FirstObjects<K> {
-    /// Handles an event of the watch: stores the objects of the first list, and removes an object that changes.
+    /// Handles an event of the watch. The function stores the objects of the first list, and removes an object that
+    /// changes.
     pub fn handle(&self, event: &Event<K>) {
         let mut state = self.lock();
         match (event, state.phase) {
@@ -97,12 +99,13 @@ impl<K: Resource + Serialize + DeserializeOwned> FirstObjects<K> {
         }
     }
 
-    /// Removes all objects after the watch was interrupted, because they may have changed.
+    /// Removes all objects after an interruption of the watch, because the objects may have changed.
     pub fn end(&self) {
         self.lock().end();
     }
 
-    /// Returns an object that `reader` has not received yet and that has not changed since the first list.
+    /// Returns an object if `reader` has not received the object yet and the object has not changed since the first
+    /// list.
     pub fn take(&self, reader: FirstReader, namespace: &str, name: &str) -> Option<K> {
         let key = (namespace.to_owned(), name.to_owned());
         let mut state = self.lock();
