@@ -172,8 +172,8 @@ pub mod update_reason {
     /// The workspace does not meet a requirement of the run, for example because a Secret lacks a referenced key. The
     /// run did not start.
     pub const RUN_REFUSED: &str = "RunRefused";
-    /// It is unknown whether the run has ended. The run stays open until the controller has evidence of its end or a
-    /// user resolves the run.
+    /// The controller does not know whether the run has ended. The run stays open until the controller has evidence of
+    /// its end or a user resolves the run.
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
     /// The controller deletes the pod of a run, because the agent has not enforced the timeout of the run. Only events
     /// have this reason.

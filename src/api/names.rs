@@ -128,7 +128,7 @@ pub const CACHE_DIRECTORY: &str = "/var/cache/pulumi-controller";
 pub const CACHE_SIZE_VARIABLE: &str = "DEPENDENCY_CACHE_MAX_SIZE";
 /// Default of [`CACHE_SIZE_VARIABLE`]: 10 GiB.
 pub const CACHE_SIZE: u64 = 10 * 1024 * 1024 * 1024;
-/// Environment variable with the path of the file to which init containers write environment variables for the CLI. The
+/// Environment variable with the path of a file in which init containers provide environment variables for the CLI. The
 /// Pulumi Kubernetes Operator uses the same name.
 pub const ENV_FILE_VARIABLE: &str = "PULUMI_ENV";
 /// Name of the file in the share volume that the path in [`ENV_FILE_VARIABLE`] refers to.

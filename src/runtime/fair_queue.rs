@@ -168,7 +168,7 @@ impl<W> FairQueue<W> {
         self.queue.remove(uid);
     }
 
-    /// Removes expired reservations, and reserves the free slots for queued runs in the order in which the runs start.
+    /// Removes expired reservations, and reserves the free slots for the queued runs that start next.
     fn reserve(&mut self, now: Instant) {
         self.reserved.retain(|_, reserved| reserved.until > now);
         while self.taken() < self.limits.all {

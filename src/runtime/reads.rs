@@ -131,8 +131,7 @@ impl Reader {
         page.items.iter().map(|object| parse(object, what)).collect()
     }
 
-    /// Returns the first object in a namespace for which `is_desired` returns `true`. The function reads the list in
-    /// pages.
+    /// Returns the first object that satisfies `is_desired` in a namespace. The function reads the list in pages.
     pub async fn find<K>(&self, namespace: &str, is_desired: impl Fn(&K) -> bool) -> Result<Option<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,

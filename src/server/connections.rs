@@ -44,6 +44,7 @@ impl Default for Limits {
 
 /// Maximum size of a request header in bytes.
 const MAX_HEADER: usize = 32 * 1024;
+/// Maximum number of header fields in a request.
 const MAX_HEADERS: usize = 100;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Grace period of waiting connections after the cancellation of the server. The period is shorter than the grace
@@ -178,7 +179,7 @@ struct WaitingList {
 struct Entry {
     peer: IpAddr,
     close: CancellationToken,
-    /// Identity of the [`Wait`] to which the entry belongs. Two identities are equal if their pointers are equal.
+    /// Identity of the [`Wait`] of this entry. Two identities are equal if their pointers are equal.
     identity: Arc<()>,
 }
 

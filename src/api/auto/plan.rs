@@ -43,7 +43,7 @@ pub struct UpdatePlan {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PLANNED_RESOURCES))]
     pub resources: Vec<PlannedResource>,
-    /// Number of resources that would change, including those that `resources` does not contain.
+    /// Number of resources that would change, including resources that `resources` omits.
     #[serde(default)]
     pub resource_count: i64,
 }

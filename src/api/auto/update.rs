@@ -86,8 +86,8 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
-    /// URNs of the resources to which the run is limited (`--target`). In a URN, `*` matches any characters except `:`,
-    /// and `**` matches any characters. Default: all resources.
+    /// URNs of the resources that the run processes (`--target`). In a URN, `*` matches any characters except `:`, and
+    /// `**` matches any characters. Default: all resources.
     /// Example: `["urn:pulumi:dev::web::aws:s3/bucket:Bucket::*"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
@@ -213,7 +213,8 @@ pub enum LockRecovery {
 }
 
 /// Policy for the pending creates of an interrupted run: `Stop`, `Keep` or `Clear`. A pending create is a resource that
-/// the run was creating, and that may or may not exist. Default: the run does not check the state for pending creates.
+/// the run was creating. The resource may or may not exist. Default: the run does not check the state for pending
+/// creates.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum PendingCreates {
     /// Do not start the run if the state contains pending creates.

@@ -151,7 +151,7 @@ pub enum UpdatePhase {
     Running,
     /// The agent cancels the run.
     Canceling,
-    /// It is unknown whether the run has ended.
+    /// The controller does not know whether the run has ended.
     OutcomeUnknown,
     /// The run succeeded.
     Succeeded,

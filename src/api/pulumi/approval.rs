@@ -166,7 +166,7 @@ pub struct StackPlan {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PLANNED_RESOURCES))]
     pub resources: Vec<PlannedResource>,
-    /// Number of resources that the plan changes, including those that `resources` does not contain.
+    /// Number of resources that the plan changes, including resources that `resources` omits.
     #[serde(default)]
     pub resource_count: i64,
     /// Time at which the controller recorded the plan.

@@ -100,7 +100,7 @@ impl EnforcementLevel {
 }
 
 impl PolicyViolations {
-    /// Returns the number of all violations, including violations that `violations` does not contain.
+    /// Returns the number of all violations, including violations that `violations` omits.
     pub fn count(&self) -> i64 {
         self.mandatory.saturating_add(self.advisory)
     }

@@ -222,9 +222,9 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets_provider: Option<String>,
 
-    /// URNs of the resources to which updates and previews are limited (`--target`). In a URN, `*` matches any
-    /// characters except `:`, and `**` matches any characters. A destroy always processes all resources. Default: all
-    /// resources. Example: `["urn:pulumi:dev::web::aws:s3/bucket:Bucket::*"]`.
+    /// URNs of the resources that updates and previews process (`--target`). In a URN, `*` matches any characters
+    /// except `:`, and `**` matches any characters. A destroy always processes all resources. Default: all resources.
+    /// Example: `["urn:pulumi:dev::web::aws:s3/bucket:Bucket::*"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub targets: Vec<String>,

@@ -31,9 +31,9 @@ pub struct Run {
     pub group: Option<Group>,
     /// Share of the slots for the namespace. The share in an open run has no effect.
     pub share: Share,
-    /// Expected duration, if it is known.
+    /// Expected duration. `None` if unknown.
     pub expected: Option<SignedDuration>,
-    /// Start time of an open run, if it is known.
+    /// Start time of an open run. `None` if unknown.
     pub started: Option<Timestamp>,
 }
 

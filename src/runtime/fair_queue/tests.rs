@@ -322,7 +322,7 @@ fn is_group_full(queue: &FairQueue<String>, run: &Run) -> bool {
     key.is_some_and(|key| taken.full_group(key, queue.queue.group_limit(key)).is_some())
 }
 
-/// Returns the open runs of each group in which the number of open runs exceeds the limit of an open run.
+/// Returns the groups in which the number of open runs exceeds the limit of one of the open runs.
 fn exceeded_groups(queue: &FairQueue<String>) -> Vec<&GroupKey> {
     let groups: Vec<&Group> = queue.open_runs().filter_map(|run| run.group.as_ref()).collect();
     let open = |key: &GroupKey| groups.iter().filter(|group| group.key == *key).count();

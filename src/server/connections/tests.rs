@@ -10,6 +10,7 @@ use super::*;
 /// Timeout of every wait in these tests. The timeout is shorter than [`LONG`], so that a test fails instead of waiting
 /// for [`LONG`].
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Timeout that no test must reach.
 const LONG: Duration = Duration::from_secs(120);
 /// Incomplete requests.
 const UNFINISHED: [&str; 3] = ["", "GET /", "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nabc"];

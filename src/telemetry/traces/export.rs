@@ -28,9 +28,11 @@ const MAX_BATCH: usize = 512;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time from a request to its last retry.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum number of retries of a request.
 const RETRIES: usize = 5;
 /// Backoff before the first retry. The backoff doubles with each further retry.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
+/// Maximum backoff before a retry.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Timeout of the export of queued spans after the start of the shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(1500);

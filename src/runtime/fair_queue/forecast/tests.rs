@@ -88,8 +88,8 @@ fn a_long_queue_has_no_estimated_start() {
 }
 
 proptest! {
-    /// The estimates are in the order in which the runs start, and each estimate is the time at which the run starts if
-    /// all runs have their expected duration.
+    /// The estimates have the same order as the starts of the runs. If all runs have their expected duration, each
+    /// estimate is the start time of its run.
     #[test]
     fn the_runs_start_at_their_estimates(
         durations in proptest::collection::vec((0..3_u8, 1..60_i64), 3..30), all in 1..4_usize,
