@@ -40,7 +40,7 @@ use crate::artifact::Digest;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateSpec {
-    /// Name of the Workspace, in the namespace of the Update, whose pod executes the run. Required.
+    /// Name of the Workspace that executes the run, in the namespace of the Update. Required.
     // Objects of other controllers can lack this field. A required field would break the watch of all Updates.
     #[serde(default)]
     #[schemars(!default)]
@@ -174,19 +174,19 @@ pub struct UpdateSpec {
 
     /// Time at which the run became due. Among the queued runs of a namespace with equal priority, the run with the
     /// earliest time starts first. A Stack sets this field to its `status.pendingSince`. Default: the creation time of
-    /// this object, or the start of the previous run in the same Workspace if that is later.
+    /// this object, or the start of the previous run in the same Workspace, whichever is later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
-    /// Maximum duration of the run, such as `1h30m`. The agent cancels a longer run gracefully. The flag
+    /// Maximum duration of the run, such as `1h30m`. The agent gracefully cancels a longer run. The flag
     /// `--max-run-timeout` of the controller is the upper limit. With `0s`, only this flag limits the run. Default: the
     /// flag `--default-run-timeout` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time without progress and output, as a duration such as `10m`. The agent cancels a run that exceeds this
-    /// time gracefully. If the field is absent or `0s`, the run has no idle timeout.
+    /// Maximum idle time of the run, without progress and output, as a duration such as `10m`. The agent gracefully
+    /// cancels a run that exceeds this time. If the field is absent or `0s`, the run has no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,

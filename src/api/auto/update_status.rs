@@ -196,7 +196,7 @@ pub struct RunProgress {
     /// of `idleTimeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Time>,
-    /// Process ID of the Pulumi CLI in the pod, which a lock of this run contains.
+    /// Process ID of the Pulumi CLI in the pod. A lock of this run contains this ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i64>,
     /// URL of the update in Pulumi Cloud, which the controller writes to `status.permalink`.
@@ -235,8 +235,8 @@ pub struct RunBinding {
     /// Artifact that the run uses. Example: `{digest: "sha256:…", revision: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
-    /// Host name of the pod, which a lock of this run contains. Empty if other processes on the node have the same host
-    /// name.
+    /// Host name of the pod. A lock of this run contains this name. Empty if other processes on the node have the same
+    /// host name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
     /// Name of the node of the pod. Empty if unknown.

@@ -304,15 +304,16 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_group: Option<ConcurrencyGroup>,
 
-    /// Maximum duration of a run, such as `1h30m`. The agent cancels a longer run gracefully, and the run fails. The
+    /// Maximum duration of a run, such as `1h30m`. The agent gracefully cancels a longer run, and the run fails. The
     /// flag `--max-run-timeout` of the controller is the upper limit. With `0s`, only the flag limits the run. Default:
     /// the flag `--default-run-timeout` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time without progress and output of a run, as a duration such as `10m`. The agent cancels a run that
-    /// exceeds this time gracefully, and the run fails. If the field is absent or `0s`, runs have no idle timeout.
+    /// Maximum idle time of a run, without progress and output, as a duration such as `10m`. The agent gracefully
+    /// cancels a run that exceeds this time, and the run fails. If the field is absent or `0s`, runs have no idle
+    /// timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,

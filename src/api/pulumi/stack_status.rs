@@ -346,11 +346,11 @@ pub struct LastUpdate {
 pub struct Snapshot {
     /// Digest of the artifact.
     pub digest: Digest,
-    /// Time at which the first of the runs ended.
+    /// Time at which the first run ended.
     pub first_reconciled: Time,
-    /// Time at which the last of the runs ended.
+    /// Time at which the last run ended.
     pub last_reconciled: Time,
-    /// Duration of the last of the runs, such as `1m3s`.
+    /// Duration of the last run, such as `1m3s`.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_duration: String,
     /// Result of the runs: the reason of the condition `Ready` after each run.
@@ -358,7 +358,7 @@ pub struct Snapshot {
     pub last_reconciled_status: String,
     /// Number of runs of the artifact with this result.
     pub total_reconciliations: i64,
-    /// Name of the Update of the last of the runs. `status.runs` contains the URL of the run in the history.
+    /// Name of the Update of the last run. `status.runs` contains the URL of the run in the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAME))]
     pub last_run: Option<String>,

@@ -26,7 +26,7 @@ use crate::telemetry::traces::queue::SpanQueue;
 const MAX_BATCH: usize = 512;
 /// Timeout of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time from a request to its last retry.
+/// Timeout of an export, including the retries of the request.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of retries of a request.
 const RETRIES: usize = 5;
