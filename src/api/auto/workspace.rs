@@ -68,7 +68,7 @@ pub struct WorkspaceSpec {
     pub pulumi_cloud_oidc: Option<PulumiCloudOidc>,
 
     /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. These logs are part of the log
-    /// of the pod. Default: 0, which disables them.
+    /// of the pod. Default: 0, which disables these logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,

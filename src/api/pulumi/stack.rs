@@ -324,7 +324,7 @@ pub struct StackSpec {
     pub lock_recovery: LockRecovery,
 
     /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. These logs are part of the log
-    /// of the workspace pod. Default: 0, which disables them.
+    /// of the workspace pod. Default: 0, which disables these logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,

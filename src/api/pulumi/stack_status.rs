@@ -101,8 +101,8 @@ pub struct StackStatus {
     #[schemars(length(max = bounds::RUNS))]
     pub runs: Vec<RunRecord>,
 
-    /// Number of runs that this Stack has requested. The controller derives the names of Updates from this number and
-    /// the UID of the Stack.
+    /// Number of requested runs of this Stack. The controller derives the names of Updates from this number and the UID
+    /// of the Stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<i64>,
 
@@ -129,7 +129,7 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<StackDrift>,
 
-    /// Objects that `spec.writeOutputsTo` has created. Absent if there are none.
+    /// Objects that the controller created for `spec.writeOutputsTo`. Absent if there are none.
     /// Example: `[{kind: Secret, name: database}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
