@@ -112,8 +112,8 @@ impl<W> RunLimiter<W> {
         }
     }
 
-    /// Returns whether a run has a slot on another node or in another group. If the run has no binding, the caller must
-    /// drop the permit, so that the run acquires a slot on its new node and in its new group.
+    /// Returns whether a run has a slot on another node or in another group. After a failed attempt to bind the run,
+    /// the caller must drop the permit, so that the run acquires a slot on its new node and in its new group.
     pub fn has_moved(&self, run: &Run) -> bool {
         self.shared.lock().has_moved(run)
     }
