@@ -14,8 +14,8 @@
 //! with its waiting time. A background run, such as a drift check, has a lower rank. The ranks and the number of the
 //! queued runs of a namespace do not delay the runs of other namespaces.
 //!
-//! A run acquires the slots in total, of its namespace, of its node and of its concurrency group at the same time. A
-//! queued run therefore holds no slot that another run waits for, so there are no deadlocks.
+//! A run acquires all required slots at the same time: in total, of its namespace, of its node and of its concurrency
+//! group. A queued run therefore holds no slot that another run waits for, so there are no deadlocks.
 
 pub mod estimate;
 pub mod forecast;
@@ -118,7 +118,7 @@ impl<W> FairQueue<W> {
         self.open.get(&run.uid).is_some_and(|open| !open.run.has_same_place(run))
     }
 
-    /// Removes a run that no longer needs a slot from the queue, and frees its reserved slot.
+    /// Removes a run from the queue and frees its reserved slot, because the run no longer needs a slot.
     pub fn withdraw(&mut self, uid: &str, now: Instant) {
         self.forget(uid);
         self.reserve(now);

@@ -127,7 +127,7 @@ impl<W> RunLimiter<W> {
         self.permit(run)
     }
 
-    /// Removes a run that no longer needs a slot from the queue, and frees its reserved slot.
+    /// Removes a run from the queue and frees its reserved slot, because the run no longer needs a slot.
     pub fn withdraw(&self, uid: &str) {
         let mut queue = self.shared.lock();
         queue.withdraw(uid, Instant::now());
