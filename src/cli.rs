@@ -182,7 +182,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", value_name = "NAME")]
     pub default_access_token_secret: String,
 
-    /// Reject a Workspace if its pod, with `podTemplate`, violates the Pod Security Standard `restricted` or has a
+    /// Reject a Workspace whose pod, including `podTemplate`, violates the Pod Security Standard `restricted` or has a
     /// label that network policies commonly select, such as `app`.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]

@@ -71,7 +71,7 @@ pub const ANNOTATION_CONFIRM_DESTROY: &str = "pulumi.com/confirm-destroy";
 /// Annotation of a namespace that prevents the start of runs. The value is the reason. An empty value and `false` have
 /// no effect.
 pub const ANNOTATION_PAUSE: &str = "pulumi.com/pause";
-/// Annotation of a namespace with windows and freezes for the runs of all its Stacks, with the structure of
+/// Annotation of a namespace with windows and freezes for the runs of all its Stacks. The value has the structure of
 /// `spec.schedule` of a Stack, in YAML or JSON.
 pub const ANNOTATION_SCHEDULE: &str = "pulumi.com/schedule";
 /// Annotation of a namespace with the maximum number of its concurrent runs. The annotation overrides the flag

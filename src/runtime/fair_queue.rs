@@ -4,7 +4,7 @@
 //! The queue assigns a free slot to the namespace with the fewest open runs in relation to its weight. Among several
 //! such namespaces, the queue prefers the namespace whose last slot assignment is the oldest.
 //!
-//! The queue reserves slots for other namespaces: a namespace with the weight 1 can start another run only if the
+//! The queue reserves slots for other namespaces. A namespace with the weight 1 can start another run only if the
 //! number of free slots exceeds the number of its open runs, on the node and in total. One namespace therefore uses at
 //! most half of the slots (rounded up), a second namespace at most half of the remaining slots, and so on. A namespace
 //! with a higher weight needs proportionally fewer free slots. The queue reserves no slots if the flags allow one

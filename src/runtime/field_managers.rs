@@ -1,5 +1,5 @@
-//! Transfer of the ownership of fields from the Pulumi Kubernetes Operator to this controller: functions that rename
-//! the field managers of an object, without requests to the API.
+//! Functions that rename the field managers of an object to transfer the ownership of fields from the Pulumi Kubernetes
+//! Operator to this controller. The functions make no requests to the API server.
 //!
 //! After the transfer, the next server-side apply removes the fields that only the operator owned, unless the apply
 //! contains these fields.

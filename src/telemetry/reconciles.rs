@@ -16,8 +16,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets_range
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-/// Kinds without separate series for each object. A Stack has one Workspace and several Updates, so the series of these
-/// objects would use more memory than the caches in a cluster with thousands of Stacks.
+/// Kinds without separate series for each object. A Stack has one Workspace and several Updates. In a cluster with
+/// thousands of Stacks, the series of these objects would use more memory than the caches.
 const WITHOUT_OBJECT_SERIES: [&str; 2] = ["Update", "Workspace"];
 
 /// Result of a reconciliation, as in controller-runtime.

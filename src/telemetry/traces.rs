@@ -3,8 +3,8 @@
 //! A run extends over many reconciliations and possibly several processes of the controller. The controller therefore
 //! keeps no open spans. When a run has ended, the controller computes all spans of the run from recorded times
 //! (`controller/update/trace.rs`), with identifiers that depend only on the Update. If a restarted controller exports
-//! the spans again, the spans have the same identifiers. For this reason, the controller uses only the type of a
-//! completed span and the exporter for OTLP from the OpenTelemetry SDK, and not its tracer.
+//! the spans again, the spans have the same identifiers. From the OpenTelemetry SDK, the controller therefore uses only
+//! the type of a completed span and the exporter for OTLP, but not the tracer.
 
 mod export;
 mod queue;

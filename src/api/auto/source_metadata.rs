@@ -17,8 +17,8 @@ pub struct SourceMetadata {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub head: Option<String>,
-    /// Git reference of the commit, such as `refs/heads/main` or `refs/tags/v1`, or only a short name, such as `main`,
-    /// if the kind of the reference is unknown. Absent if unknown.
+    /// Git reference of the commit, such as `refs/heads/main` or `refs/tags/v1`. A short name, such as `main`, if the
+    /// kind of the reference is unknown. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub head_name: Option<String>,

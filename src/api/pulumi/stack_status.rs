@@ -152,9 +152,9 @@ pub struct StackStatus {
     pub applied_stack: Option<PulumiStack>,
 }
 
-/// Inputs of a run. If an input changes after the last run, a new run starts. The source revision is also an input, but
-/// is not part of this type, because `currentUpdate` and `lastUpdate` have different names for the revision, as in the
-/// Pulumi Kubernetes Operator.
+/// Inputs of a run. If an input changes after the last run, a new run starts. The source revision is also an input.
+/// This type does not contain the revision, because `currentUpdate` and `lastUpdate` have different names for the
+/// revision, as in the Pulumi Kubernetes Operator.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunInputs {

@@ -79,8 +79,8 @@ impl<W> Queue<W> {
         self.found.len()
     }
 
-    /// Returns the start of the longest wait for a slot. The function ignores background runs, which are not urgent,
-    /// and runs of a full group, which wait for the group and not for a slot. `taken` contains the slots that are in
+    /// Returns the start of the longest wait for a slot. The function ignores background runs, because they are not
+    /// urgent, and runs of a full group, because they do not wait for a slot. `taken` contains the slots that are in
     /// use or reserved.
     pub(super) fn oldest(&self, taken: &Taken<'_>) -> Option<Timestamp> {
         let lanes = self.runs.values().flatten();

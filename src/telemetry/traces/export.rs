@@ -1,9 +1,9 @@
 //! Export of queued spans to a collector over OTLP/HTTP with Protocol Buffers.
 //!
 //! `opentelemetry-otlp` encodes the spans and retries failed requests. This module does not use the batch processor of
-//! the OpenTelemetry SDK, which calls the exporter on a thread without a tokio runtime, although the HTTP client
-//! requires the runtime. The batch processor also does not report the number of dropped spans, and its variant for
-//! tokio is experimental.
+//! the OpenTelemetry SDK. The batch processor calls the exporter on a thread without a tokio runtime, but the HTTP
+//! client requires the runtime. The batch processor also does not report the number of dropped spans, and its variant
+//! for tokio is experimental.
 
 use std::time::Duration;
 
@@ -62,8 +62,8 @@ struct CollectorClient {
 
 #[tonic::async_trait]
 impl HttpClient for CollectorClient {
-    /// Sends one request. The client does not read the body of the response, because the size of the body is not
-    /// limited, and the exporter needs only the status and the header `Retry-After`.
+    /// Sends one request, and discards the body of the response. The exporter needs only the status and the header
+    /// `Retry-After`, and the size of the body is not limited.
     async fn send_bytes(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         // The exporter adds the headers from the environment, but the flag takes precedence over the environment.
         let content_type = request.headers_mut().remove(CONTENT_TYPE);
