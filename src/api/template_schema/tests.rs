@@ -65,7 +65,8 @@ fn keys(value: &Value) -> Vec<&String> {
     }
 }
 
-/// An upgrade with a strategic merge patch would delete the other properties of an object with such a property.
+/// If a property had the name of a directive, an upgrade with a strategic merge patch would delete the other properties
+/// of the object.
 #[test]
 fn no_property_is_a_directive_of_a_strategic_merge_patch() {
     for definition in custom_resource_definitions() {

@@ -107,13 +107,14 @@ impl<'t> Taken<'t> {
             && !self.is_reserved_on_node(namespace, node, share, limits)
     }
 
-    /// Returns whether the free slots are reserved for namespaces with fewer open runs in relation to their weight.
+    /// Returns whether the namespace must leave the free slots to namespaces with fewer open runs in relation to their
+    /// weight.
     pub(super) fn is_reserved(&self, namespace: &str, share: Share, limits: &Limits) -> bool {
         is_reserved(limits.all, self.all, self.in_namespace(namespace), share, limits)
     }
 
-    /// Returns whether the free slots of the node are reserved for namespaces with fewer open runs on the node in
-    /// relation to their weight.
+    /// Returns whether the namespace must leave the free slots of the node to namespaces with fewer open runs on the
+    /// node in relation to their weight.
     pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, share: Share, limits: &Limits) -> bool {
         is_reserved(limits.each_node, self.on_node(node), self.of_both(namespace, node), share, limits)
     }
