@@ -26,7 +26,7 @@ const STEADY: u64 = 1024;
 /// Limits the memory that the allocator keeps. The caller must call this function before other threads start, because a
 /// thread keeps its arena. If glibc rejects a setting, the process uses more memory, but works correctly.
 pub fn limit_arenas() {
-    // SAFETY: `mallopt` has no pointers, and glibc locks the settings.
+    // SAFETY: `mallopt` takes no pointers, and glibc protects the settings with a lock.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, MAX_ARENAS);
         libc::mallopt(libc::M_MMAP_THRESHOLD, MIN_SEPARATE);
@@ -51,7 +51,7 @@ pub async fn trim_after_load() -> Infallible {
 
 /// Returns all free pages to the kernel, including free pages between used pages.
 fn trim() {
-    // SAFETY: `malloc_trim` has no pointers, and glibc locks the arenas.
+    // SAFETY: `malloc_trim` takes no pointers, and glibc protects the arenas with locks.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -244,8 +244,8 @@ fn open_history(config: &ManagerConfig, metrics: &Metrics) -> anyhow::Result<Opt
     Ok(Some(history::open(&history.url, history.retention, metrics.clone())?))
 }
 
-/// Starts the cleanup of the run history, and the endpoint of the run history if it is enabled. A run history on a
-/// volume is available only in the leader.
+/// Starts the cleanup of the run history and, if enabled, the endpoint of the run history. A run history on a volume is
+/// available only in the leader.
 async fn serve_history(
     config: &ManagerConfig,
     client: &Client,

@@ -8,9 +8,9 @@ use crate::cli::ManagerFlags;
 /// Defaults for the data that an idle Workspace keeps, and the settings of the dependency caches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageConfig {
-    /// Data that a Workspace without `spec.idle.keep` keeps.
+    /// Default of `spec.idle.keep`.
     pub keep: IdleKeep,
-    /// PersistentVolumeClaim for the cache of a Workspace without `spec.idle.claim`.
+    /// Default of `spec.idle.claim` for caches.
     pub cache_claim: String,
     /// Maximum total size of the archives in a cache, in bytes.
     pub cache_size: u64,

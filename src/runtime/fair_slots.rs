@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Minimum number of latest grants in the record of grants. The record contains at most twice as many keys.
+/// Minimum number of grants in the record of the latest grants. The record contains at most twice as many keys.
 const MIN_RECORDED: usize = 1024;
 
 /// Limits of the slots and of the waiting callers.

@@ -22,7 +22,7 @@ use crate::runtime::reconcile::ReconcileError;
 /// Timeout of a reconciliation that waits for the caches. After the timeout, the reconciliation ends and releases its
 /// slot.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Requeue interval of an object whose reconciliation has waited for the caches until [`WAIT_TIMEOUT`].
+/// Requeue interval of an object after the wait for the caches has timed out.
 const WAIT_REQUEUE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Function that returns the groups of an object. An object can be in any number of groups.
