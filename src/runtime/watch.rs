@@ -98,8 +98,8 @@ where
         .inspect_ok(move |event| store.apply(event))
         .inspect_ok(move |event| match event {
             Event::Delete(object) => runner.forget(object),
-            // No event reports the deletion of an object while the watch was interrupted, but the new list does not
-            // contain the object.
+            // If an object was deleted while the watch was interrupted, no event reports the deletion, but the new list
+            // does not contain the object.
             Event::InitDone => {
                 runner.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
             }
