@@ -154,7 +154,7 @@ impl Writer {
         self.apply_with("validate", object, &parameters).await
     }
 
-    /// Creates an object. If an object with this name already exists, returns the existing object as
+    /// Creates an object. If an object with this name already exists, the function returns the existing object as
     /// [`Created::Existing`].
     pub async fn create<K: Object>(&self, object: &K) -> Result<Created<K>, WriteError> {
         let attempt = attempt("create", object);

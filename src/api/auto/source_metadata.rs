@@ -50,7 +50,7 @@ pub struct SourceMetadata {
 
 impl SourceMetadata {
     /// Returns the metadata without control characters and empty texts, and with only the first line of the message.
-    /// Truncates each text to the maximum length in the schema.
+    /// The function truncates each text to the maximum length in the schema.
     pub fn bounded(self) -> Self {
         let word = |text: Option<String>| one_line(&text?, bounds::WORD);
         let title = |message: String| message.trim().lines().next().map(str::to_owned);

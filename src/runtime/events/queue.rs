@@ -156,8 +156,8 @@ impl Queue {
 }
 
 impl<D: Destination> Delivery<D> {
-    /// Delivers events until `end` is canceled. After the cancellation, delivers the queued events until the shutdown
-    /// timeout.
+    /// Delivers events until `end` is canceled. After the cancellation, the task delivers the queued events until the
+    /// shutdown timeout.
     pub(super) async fn run(mut self, end: &CancellationToken) {
         let overdue = async {
             end.cancelled().await;

@@ -126,8 +126,8 @@ impl ExportTask {
         Ok(ExportTask { endpoint: settings.endpoint.clone(), exporter, spans, metrics })
     }
 
-    /// Exports spans until `end` is canceled. After the cancellation, exports the queued spans until the shutdown
-    /// timeout.
+    /// Exports spans until `end` is canceled. After the cancellation, the task exports the queued spans until the
+    /// shutdown timeout.
     pub async fn run(self, end: CancellationToken) {
         let overdue = {
             let end = end.clone();
