@@ -69,7 +69,7 @@ impl Limits {
     }
 }
 
-/// Starts child processes.
+/// Launcher of child processes.
 #[derive(Clone, Debug)]
 pub struct Subprocess {
     program: PathBuf,

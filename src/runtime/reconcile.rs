@@ -89,7 +89,7 @@ enum End {
     Timeout,
 }
 
-/// Executes the reconciliations of one controller.
+/// Runner that executes the reconciliations of one controller.
 pub struct ReconcileRunner {
     controller: &'static str,
     kind: &'static str,

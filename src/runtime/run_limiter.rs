@@ -15,8 +15,8 @@ use crate::runtime::fair_queue::forecast::Forecast;
 pub use crate::runtime::fair_queue::{Full, Group, GroupKey, Limits, Run, Share};
 use crate::telemetry::metrics::Metrics;
 
-/// Grants slots to runs. A value of type `W` identifies a run to requeue, for example a reference to its object.
-/// Cheap to clone.
+/// Limiter that grants slots to runs. A value of type `W` identifies a run to requeue, for example a reference to its
+/// object. Cheap to clone.
 pub struct RunLimiter<W> {
     shared: Arc<Shared<W>>,
 }

@@ -1,5 +1,5 @@
-//! Writes to the API server. No other module writes to the API server. Each request requires leadership and has a
-//! timeout, and each error message contains the object.
+//! Writes of objects to the API server. No other module writes to the API server. Each request requires leadership and
+//! has a timeout, and each error message contains the object.
 
 mod error;
 

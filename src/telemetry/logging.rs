@@ -176,7 +176,7 @@ fn add_object(line: &mut Map<String, Value>) {
     }
 }
 
-/// Collects fields with their types.
+/// Visitor that collects fields with their types.
 struct Fields(Map<String, Value>);
 
 impl Fields {

@@ -74,8 +74,8 @@ pub enum ApprovalDecision {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalPolicy {
-    /// Which plans require an approval: `Never`, `Always` or `OnRisk`. A plan without changes never requires an
-    /// approval. Default: `Never`.
+    /// Mode that selects the plans that require an approval: `Never`, `Always` or `OnRisk`. A plan without changes
+    /// never requires an approval. Default: `Never`.
     #[serde(default)]
     pub mode: ApprovalMode,
 
@@ -124,7 +124,7 @@ pub struct ApprovalPolicy {
     pub destroy: Option<bool>,
 }
 
-/// Which plans require an approval.
+/// Mode that selects the plans that require an approval.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum ApprovalMode {
     /// No plan requires an approval.

@@ -1,4 +1,4 @@
-//! Writes events to the Kubernetes API in the same format as Flux.
+//! Destination that writes events to the Kubernetes API in the same format as Flux.
 
 use std::collections::VecDeque;
 use std::time::Duration;

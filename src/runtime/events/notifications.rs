@@ -1,4 +1,4 @@
-//! Posts events to Flux notification-controller.
+//! Destination that posts events to Flux notification-controller.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
