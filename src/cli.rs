@@ -36,7 +36,7 @@ pub enum Role {
     Agent(AgentFlags),
     /// Copy this binary to the share volume, in an init container of a workspace pod.
     Bootstrap(BootstrapFlags),
-    /// Receive the source before user-defined init containers start, in an init container of a workspace pod.
+    /// Receive the source in an init container of a workspace pod, before user-defined init containers start.
     Fetch(FetchFlags),
     /// Start a program on behalf of the agent in a workspace pod. Internal.
     #[command(hide = true)]

@@ -79,7 +79,7 @@ impl PostError {
     }
 }
 
-/// Returns whether the task posts an event. The task does not post events of the kind `Trace` and events about objects
+/// Returns whether the task posts an event. The task posts neither events of the kind `Trace` nor events about objects
 /// that no Alert can reference.
 pub(super) fn is_posted(event: &Event) -> bool {
     event.kind != EventKind::Trace && is_own(&event.object)
