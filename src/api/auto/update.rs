@@ -142,7 +142,7 @@ pub struct UpdateSpec {
 
     /// Expected digest of the policy packs of the Workspace and of their configuration. If the digest differs when the
     /// run starts, the run fails with the reason `RunRefused`. A Stack with policy packs sets this field. Default: no
-    /// expectation.
+    /// check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_packs_digest: Option<Digest>,
 
