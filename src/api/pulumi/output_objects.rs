@@ -17,7 +17,7 @@ pub struct OutputObject {
     /// owner.
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub name: String,
-    /// Names of the outputs. Default: all outputs, except the secret outputs for a ConfigMap.
+    /// Names of the outputs. Default: all outputs, or, for a ConfigMap, all outputs that are not secret.
     /// Example: `[url, password]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(min = 1, max = bounds::KEY)))]
