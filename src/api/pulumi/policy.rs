@@ -70,7 +70,7 @@ pub struct PolicyViolations {
 pub struct PolicyViolation {
     /// Enforcement level of the policy: `advisory` or `mandatory`.
     pub enforcement_level: EnforcementLevel,
-    /// Name of the policy pack, from the program of the policy pack.
+    /// Name that the program of the policy pack defines.
     #[schemars(length(max = bounds::WORD))]
     pub pack: String,
     /// Version of the policy pack.
