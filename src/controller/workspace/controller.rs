@@ -29,6 +29,7 @@ use crate::controller::authority::Generations;
 use crate::controller::update::{UpdateGroup, waits_for_references};
 use crate::runtime::controller::Start;
 use crate::runtime::first_lists::FirstLists;
+use crate::runtime::first_objects::FirstReader;
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::scope::Scope;
@@ -160,9 +161,10 @@ fn workspace_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<W
 pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+    let mut listed = listed(&workspace, &context);
     for _ in 0..MAX_STEPS {
         let now = Timestamp::now();
-        let looking = Box::pin(observe(&namespace, &name, &context, now));
+        let looking = Box::pin(observe(&namespace, &name, listed.take(), &context, now));
         let Some((observed, agent)) = looking.await? else {
             return Ok(Outcome::Settled);
         };
@@ -177,6 +179,14 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
         }
     }
     Ok(Outcome::After(STEP_LIMIT_REQUEUE))
+}
+
+/// Returns the Workspace that the Stack controller has listed after the start, for the first reconciliation. The watch of
+/// this controller can already have delivered a newer version, whose event triggers no further reconciliation.
+fn listed(workspace: &Workspace, context: &Context) -> Option<Workspace> {
+    let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+    let listed = context.first_workspaces.take(FirstReader::WorkspaceController, &namespace, &name)?;
+    (listed.metadata.resource_version == workspace.metadata.resource_version).then_some(listed)
 }
 
 /// Records whether the Workspace is asleep and can take a pod from a pool.

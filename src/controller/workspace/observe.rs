@@ -26,7 +26,6 @@ use crate::controller::update::{UpdateGroup, required_protocol_version};
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
 use crate::rpc::proto::{Artifact, Candidate, InteractiveSession, PolicyPackState, StatusReply, StatusRequest};
 use crate::runtime::failpoint;
-use crate::runtime::first_objects::FirstReader;
 use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Unavailable};
@@ -182,14 +181,16 @@ fn pko_agent(updates: &[Arc<Update>]) -> Agent {
     }
 }
 
-/// Reads the complete state. Returns `None` if the Workspace does not exist.
+/// Reads the complete state. Returns `None` if the Workspace does not exist. `listed` is the Workspace if its current
+/// version is already known.
 pub(super) async fn observe(
     namespace: &str,
     name: &str,
+    listed: Option<Workspace>,
     context: &Context,
     now: Timestamp,
 ) -> Result<Option<(Observed, Option<AgentClient>)>, ReconcileError> {
-    let Some((mut workspace, pod)) = workspace_and_pod(namespace, name, context).await? else {
+    let Some((mut workspace, pod)) = workspace_and_pod(namespace, name, listed, context).await? else {
         return Ok(None);
     };
     let account = &mut workspace.spec.service_account_name;
@@ -243,15 +244,14 @@ pub(super) async fn observe(
     Ok(Some((observed, client)))
 }
 
-/// Reads the Workspace and its pod. Returns `None` if the Workspace does not exist. The first reconciliation after the start
-/// of the controller uses the Workspace that the watch has listed.
+/// Reads the Workspace, unless `listed` is set, and its pod. Returns `None` if the Workspace does not exist.
 async fn workspace_and_pod(
     namespace: &str,
     name: &str,
+    listed: Option<Workspace>,
     context: &Context,
 ) -> Result<Option<(Workspace, Option<Pod>)>, ReadError> {
     let (reader, pod) = (&context.reader, names::workspace_pod(name));
-    let listed = context.first_workspaces.take(FirstReader::WorkspaceController, namespace, name);
     let workspace = async {
         match listed {
             Some(listed) => Ok(Some(listed)),
