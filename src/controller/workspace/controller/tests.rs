@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::channel::mpsc;
 use kube::runtime::reflector::{self, ObjectRef};
+use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -188,4 +189,24 @@ async fn updates_are_read_from_the_api_before_a_pod_finalizer_is_removed() {
     let (log, task) = start(list(&[update(false)]), Vec::new());
     until("removing the finalizer", &log, is_finalizer_removed).await;
     task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listed_workspace_is_used_only_in_the_version_of_the_watch() {
+    let (client, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
+    let parts = TestParts::new(client);
+    let workspace = |version: &str| {
+        let mut workspace = Workspace::new("web", WorkspaceSpec::default());
+        workspace.metadata.namespace = Some("apps".to_owned());
+        workspace.metadata.resource_version = Some(version.to_owned());
+        workspace
+    };
+    for (version, is_used) in [("1", true), ("2", false)] {
+        let context = context(&parts, update::updates().0, mpsc::channel(1).0);
+        for event in [Event::Init, Event::InitApply(workspace("1")), Event::InitDone] {
+            context.first_workspaces.handle(&event);
+        }
+        assert_eq!(listed(&workspace(version), &context).is_some(), is_used, "version {version}");
+        assert!(listed(&workspace(version), &context).is_none(), "the second reconciliation");
+    }
 }
