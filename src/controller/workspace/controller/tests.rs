@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::super::*;
-use crate::api::auto::Workspace;
+use super::listed;
+use crate::api::auto::{Workspace, WorkspaceSpec};
 use crate::controller::namespaces::Namespaces;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
