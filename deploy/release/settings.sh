@@ -12,7 +12,7 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml" | sed -n 1p)
 # requires a semantic version.
 tag=v$version
 
-# The scripts use the time of the commit instead of the current time, so that the same commit gives the same digests.
+# The scripts use the time of the commit instead of the current time, so that the same commit results in the same digests.
 find_commit() {
     revision=$(git -C "$root" rev-parse HEAD)
     SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct)
