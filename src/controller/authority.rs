@@ -1,5 +1,6 @@
-//! Certificate authority (CA) of the controller, which is stored in a Secret in the namespace of the controller. A
-//! rotation of the CA, its replacement by a user and a deletion of the Secret do not interrupt connections.
+//! Maintains the certificate authority (CA) of the controller in a Secret in the namespace of the controller.
+//! Connections continue to work after a rotation of the CA, after a user replaces the CA, and after a deletion of the
+//! Secret.
 //!
 //! The module `secret` defines the format of the Secret, and `decide` selects the next step. [`CaRotator`] reads the
 //! Secret, performs the steps, and publishes the active CA generations.
@@ -30,10 +31,10 @@ pub use secret::SECRET;
 
 /// Interval between two reads of the Secret. The controller does not watch Secrets.
 const READ_INTERVAL: Duration = Duration::from_secs(20);
-/// Maximum number of steps per pass. A pass requires more steps only if another client changes the Secret continuously.
+/// Maximum number of steps per pass. A pass exceeds the maximum only if another client changes the Secret continuously.
 const MAX_STEPS: usize = 6;
 
-/// Reason why no CA exists, or why the active CA cannot be updated.
+/// Error of the creation or of an update of the CA.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     #[error(transparent)]
@@ -60,7 +61,7 @@ pub struct SecretStore {
     pub namespace: String,
 }
 
-/// Maintains the CA. Only this part of the controller writes the Secret.
+/// Maintains the CA. No other component of the controller writes the Secret.
 pub struct CaRotator {
     store: SecretStore,
     events: Events,
@@ -68,13 +69,13 @@ pub struct CaRotator {
     agents: Agents,
     clients: Vec<Issued>,
     active: watch::Sender<Arc<Generations>>,
-    /// Last reported error, or `None` after a success. The same error is reported only once.
+    /// Last reported error, or `None` after a success. The controller reports a repeated error only once.
     error: Option<String>,
 }
 
 impl CaRotator {
-    /// Reads or creates the CA. If two processes create a CA concurrently, both processes use the CA that is stored
-    /// first.
+    /// Reads the CA from the Secret, or creates the CA. If two processes create a CA concurrently, both processes use
+    /// the CA that one of them stored first.
     pub async fn start(store: SecretStore, events: Events, metrics: Metrics) -> Result<CaRotator, AuthorityError> {
         let now = Timestamp::now();
         let generations = match store.settle(None, now).await? {
@@ -90,7 +91,7 @@ impl CaRotator {
         Ok(CaRotator { store, events, metrics, agents, clients, active, error: None })
     }
 
-    /// Returns the client for connections to all agents. It uses the active certificates of the controller.
+    /// Returns the client for all agents, which authenticates with the active certificates of the controller.
     pub fn agents(&self) -> Agents {
         self.agents.clone()
     }
@@ -137,8 +138,8 @@ impl CaRotator {
         self.metrics.authority(self.active.borrow().current().expiry(), self.error.is_none());
     }
 
-    /// Replaces the client certificates, and then publishes the CA generations. With this order, the controller can
-    /// call the agents of the Workspaces that receive the new CA after the publication.
+    /// Replaces the client certificates before the publication of the CA generations. Otherwise, the controller could
+    /// not call the agents of Workspaces that receive the new CA after the publication.
     fn activate(&mut self, generations: Arc<Generations>, now: Timestamp) -> Result<(), AuthorityError> {
         let is_new = *generations != **self.active.borrow();
         let is_due = |client: &Issued| identity::renewal_due(&client.certificate_pem, now).unwrap_or(true);
@@ -179,8 +180,8 @@ enum Settled {
 }
 
 impl SecretStore {
-    /// Reads the Secret and performs steps until no step is due. The active CA is always read from the Secret, so that
-    /// it is available after a restart.
+    /// Reads the Secret and performs steps until no step is due. The controller always reads the active CA from the
+    /// Secret, so that the same CA is available after a restart.
     async fn settle(&self, known: Option<&Generations>, now: Timestamp) -> Result<Settled, AuthorityError> {
         for _ in 0..MAX_STEPS {
             let secret = self.reader.get_opt::<Secret>(&self.namespace, SECRET).await?;

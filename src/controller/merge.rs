@@ -1,7 +1,7 @@
-//! Merges the templates of a Stack into generated objects, with the semantics of `kubectl patch --type=strategic`.
+//! Merges the templates of a Stack into generated objects with the semantics of `kubectl patch --type=strategic`.
 //!
-//! Templates of Pods and Services stay JSON until they are merged, because a conversion to Rust types would drop the
-//! fields that `k8s-openapi` does not define. The module `keys` defines the merge keys of lists.
+//! Templates of pods and Services stay JSON until the merge, because a conversion to Rust types would drop the fields
+//! that `k8s-openapi` does not define. The module `keys` defines the merge keys of lists.
 
 mod keys;
 mod strategic;
@@ -16,10 +16,10 @@ use crate::api::auto::{Update, Workspace};
 pub use keys::{KeyTable, POD_TEMPLATE, Rule, SERVICE_TEMPLATE, WORKSPACE};
 pub use strategic::{MergeError, merge};
 
-/// Metadata fields that a template may set.
+/// Metadata fields that a template can set.
 const METADATA_FIELDS: &[&str] = &["annotations", "labels"];
 
-/// Reason why a template cannot be used.
+/// Error of the check or of the merge of a template.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     #[error("{field} is not supported")]
@@ -93,8 +93,8 @@ impl Template {
     }
 }
 
-/// Definition of `updateTemplate`. Fields that identify the run, such as the type and the artifact, are not supported,
-/// because the Stack sets them.
+/// Definition of `updateTemplate`. The template cannot contain fields that identify the run, such as the type and the
+/// artifact, because the Stack controller sets these fields.
 const UPDATE_TEMPLATE: Template = Template {
     name: "updateTemplate",
     spec_fields: &[
@@ -125,8 +125,8 @@ pub fn update_template(generated: &Update, template: &Value) -> Result<Update, T
     serde_json::from_value(merged).map_err(UPDATE_TEMPLATE.invalid())
 }
 
-/// Definition of `workspaceTemplate`. `artifact` is not supported, because the Stack sets it. `flux`, `git`, `local`
-/// and `projectInfo` select the source (`source::inline`).
+/// Definition of `workspaceTemplate`. The template cannot contain `artifact`, because the Stack controller sets this
+/// field. The module `source::inline` reads the source from `flux`, `git`, `local` and `projectInfo`.
 const WORKSPACE_TEMPLATE: Template = Template {
     name: "workspaceTemplate",
     spec_fields: &[
@@ -153,9 +153,9 @@ const SERVICE_TEMPLATE_FIELD: &str = "serviceTemplate";
 
 /// Merges the `workspaceTemplate` of a Stack (`metadata` and `spec`) into the generated Workspace.
 ///
-/// If the generated Workspace has no `podTemplate`, the `podTemplate` of the template is copied without a merge. Its
-/// nulls and directives take effect later, in the merge into the generated pod template. A generated Workspace has no
-/// `serviceTemplate`, so the `serviceTemplate` of the template is always copied.
+/// If the generated Workspace has no `podTemplate`, the `podTemplate` of the template is copied without a merge. The
+/// nulls and directives of a copied `podTemplate` take effect when the controller renders the pod. A generated
+/// Workspace has no `serviceTemplate`, so the `serviceTemplate` of the template is always copied.
 pub fn workspace_template(generated: &Workspace, template: &Value) -> Result<Workspace, TemplateError> {
     let mut template = WORKSPACE_TEMPLATE.check(template)?;
     let generated = serde_json::to_value(generated).map_err(TemplateError::Generated)?;
@@ -194,7 +194,7 @@ pub fn check_size(field: &'static str, template: Option<&Value>, limit: usize) -
     if bytes > limit { Err(TooLarge { field, bytes, limit }) } else { Ok(()) }
 }
 
-/// Returns the size of a value that is encoded as JSON, in bytes. The encoded value is not kept in memory.
+/// Returns the size of a JSON-encoded value in bytes, without keeping the encoded value in memory.
 fn size(value: &Value) -> usize {
     let mut counter = Counter(0);
     match serde_json::to_writer(&mut counter, value) {

@@ -16,13 +16,13 @@ mod test_parts;
 use crate::api::pulumi::PulumiStack;
 use crate::pulumi::stack_name::Qualified;
 
-/// Returns whether two values identify different Pulumi stacks. A part that only one of the values contains is not
-/// compared.
+/// Returns whether two values identify different Pulumi stacks. Ignores the project or the backend if only one of the
+/// values contains it.
 pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
     qualified(one).differs_from(&qualified(other))
 }
 
-/// Returns the parts of a Pulumi stack for a comparison.
+/// Returns the name, the project and the backend of a Pulumi stack for a comparison.
 fn qualified(stack: &PulumiStack) -> Qualified<'_> {
     Qualified { name: &stack.name, project: stack.project.as_deref(), backend: stack.backend.as_deref() }
 }

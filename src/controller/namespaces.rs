@@ -1,5 +1,5 @@
-//! Annotations of namespaces that affect the runs of all their Stacks: the pause, the schedule, the share in the run slots,
-//! and the number of idle pods.
+//! Reads and watches the annotations of namespaces: the pause, the schedule and the share of the run slots, which
+//! affect the runs of all Stacks in the namespace, and the number of idle pods per pool.
 
 mod run_share;
 
@@ -40,11 +40,11 @@ type Metadata = PartialObjectMeta<Namespace>;
 /// Settings outside the spec of a run that affect its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunSettings {
-    /// Message that no run may start, because the controller or the namespace is paused.
+    /// Message of a pause. If the message is set, the controller or the namespace is paused and no run starts.
     pub pause: Option<String>,
     /// Value of the annotation `pulumi.com/schedule` of the namespace.
     pub schedule: Option<String>,
-    /// Share of the namespace in the run slots. It affects only the queue, so a change requeues no Stacks.
+    /// Share of the run slots. The share affects only the queue of runs, so a change requeues no Stacks.
     pub run_share: RunShare,
 }
 
@@ -78,15 +78,15 @@ impl std::fmt::Debug for Namespaces {
 }
 
 impl Namespaces {
-    /// Creates a component without a watch, which reads each namespace from the API server. A controller for one
-    /// namespace has no permission to watch namespaces.
+    /// Creates a component without a watch. The component reads a namespace from the API server on each call, because a
+    /// controller for one namespace has no permission to watch namespaces.
     pub fn without_watch(reader: Reader, is_paused: bool) -> Self {
         Namespaces { reader, is_paused, cache: None }
     }
 
-    /// Creates a component whose cache the returned watch fills. When the settings of a namespace change, the watch calls
-    /// `requeue_runs` with its name, so that the runs that have not started use the new settings. When a client deletes a
-    /// namespace, the watch calls `requeue_workspaces` with its name.
+    /// Creates a component with a cache, and the watch that fills the cache. When the settings of a namespace change,
+    /// the watch calls `requeue_runs` with the name of the namespace, so that waiting runs use the new settings. When a
+    /// client deletes a namespace, the watch calls `requeue_workspaces` with the name of the namespace.
     pub fn with_watch(
         reader: Reader,
         is_paused: bool,
@@ -111,12 +111,12 @@ impl Namespaces {
         self.cache.is_some()
     }
 
-    /// Returns the settings for runs in a namespace. Reads the namespace from the API server until the cache contains it.
-    /// Without the permission to read namespaces, their annotations have no effect.
+    /// Returns the settings for runs in a namespace. Reads the namespace from the API server if the cache does not
+    /// contain the namespace. If the controller has no permission to read namespaces, returns the default settings.
     ///
     /// # Errors
     ///
-    /// Returns an error if the read fails for another reason.
+    /// Returns an error if the read fails for a reason other than a missing permission.
     pub async fn run_settings(&self, namespace: &str) -> Result<RunSettings, ReadError> {
         let settings = self.settings_of(namespace).await?;
         let paused = self.is_paused.then(|| "the controller is paused (--pause), so no run starts".to_owned());
@@ -133,7 +133,7 @@ impl Namespaces {
                 Ok(found.map(|found| RunSettings::of_namespace(namespace, found.annotations())).unwrap_or_default())
             }
             Err(error) if error.is_forbidden() => {
-                tracing::warn!(%error, namespace, "failed to read the annotations of the namespace for its runs; they have no effect");
+                tracing::warn!(%error, namespace, "failed to read the annotations of the namespace; they have no effect on its runs");
                 Ok(RunSettings::default())
             }
             Err(error) => Err(error),
@@ -157,9 +157,10 @@ impl std::fmt::Debug for NamespaceWatch {
 }
 
 impl NamespaceWatch {
-    /// Watches namespaces until `end` is canceled. When the settings of a namespace change, its runs that have not started
-    /// are requeued. If the pause or the schedule changes, all Stacks that `stacks_of` returns for the namespace are also
-    /// requeued. When a client deletes a namespace, its Workspaces are requeued.
+    /// Watches namespaces until `end` is canceled. When the settings of a namespace change, the watch requeues the runs
+    /// of the namespace that have not started. If the pause or the schedule has changed, the watch also requeues all
+    /// Stacks that `stacks_of` returns for the namespace. When a client deletes a namespace, the watch requeues the
+    /// Workspaces of the namespace.
     pub async fn run(
         mut self,
         client: Client,
@@ -187,7 +188,7 @@ impl NamespaceWatch {
                 }
                 let stacks = if affects_stacks { stacks_of(&namespace) } else { Vec::new() };
                 for stack in stacks {
-                    // The queue is closed only during the shutdown.
+                    // The queue is closed only while the controller shuts down.
                     if requeue.send(stack).await.is_err() {
                         return;
                     }
@@ -200,7 +201,8 @@ impl NamespaceWatch {
 /// Writes the cache of namespaces.
 struct CacheWriter {
     writer: reflector::store::Writer<Metadata>,
-    /// Changed namespaces of the current list. The cache contains the objects of a list only after the end of the list.
+    /// Changed namespaces in the current list. The cache contains the namespaces of a list only after the list is
+    /// complete.
     listed: Vec<Changed>,
 }
 
@@ -244,7 +246,7 @@ struct Changed {
     namespace: String,
     /// Whether a setting has changed.
     affects_runs: bool,
-    /// Whether the pause or the schedule has changed. The other settings affect only the queue of the runs.
+    /// Whether the pause or the schedule has changed. The other settings do not affect Stacks.
     affects_stacks: bool,
     /// Whether a client has deleted the namespace.
     is_deleted: bool,

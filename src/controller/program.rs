@@ -1,6 +1,7 @@
-//! Program controller: reports whether a Program is valid, and which artifact it produces.
+//! Program controller: reports whether a Program is valid, and which artifact the Program produces.
 //!
-//! The Stack controller does not use this status. It builds the same artifact, byte for byte, from the Program.
+//! The Stack controller does not read the status of a Program. Instead, it builds a byte-identical artifact from the
+//! Program.
 
 use std::sync::Arc;
 
@@ -42,14 +43,14 @@ pub async fn controller(start: Start<StoreWriter<Program>>, context: Arc<Context
     start.run(strip_unused_fields, |_| (), |controller| controller, reconcile, context).await;
 }
 
-/// Removes the spec and the status. The cache is used only to count Programs, and each reconciliation reads its Program
-/// from the API.
+/// Removes the spec and the status. The controller uses the cache only to count Programs, and each reconciliation reads
+/// its Program from the API.
 fn strip_unused_fields(program: &mut Program) {
     program.program = ProgramSpec::default();
     program.status = None;
 }
 
-/// Reconciles one Program. No other object is read or written.
+/// Reconciles one Program. The reconciliation reads and writes no other object except events.
 async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.metrics.set_program_count(context.programs.len());
     let namespace = program.namespace().unwrap_or_default();
@@ -69,14 +70,13 @@ async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outco
 /// Next action for a Program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Publishes the artifact of a valid Program. `needs` describes the values that the Program requires from its
-    /// Stacks.
+    /// Publishes the artifact of a valid Program. `needs` describes the values that a Stack must provide.
     Publish { artifact: Published, needs: Option<String> },
     /// Reports the problems of an invalid Program, each with its location.
     Refuse(String),
 }
 
-/// Artifact of a Program, as published in the status.
+/// Artifact of a Program for its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     pub path: String,
@@ -131,7 +131,7 @@ pub fn status_after(program: &Program, action: &Action, now: Timestamp) -> Progr
     status
 }
 
-/// Returns the artifact for the status. If the artifact is unchanged, its `lastUpdateTime` is kept.
+/// Returns the artifact for the status. Keeps the `lastUpdateTime` of an unchanged artifact.
 fn published(artifact: &Published, before: Option<ProgramArtifact>, now: Timestamp) -> ProgramArtifact {
     let made = ProgramArtifact {
         path: artifact.path.clone(),

@@ -1,5 +1,5 @@
-//! StackReceiver controller: publishes the webhook path, which is derived from the token. If no path is available, the
-//! status contains the cause.
+//! StackReceiver controller: derives the webhook path from the token, and publishes the path or the reason why no path
+//! is available.
 //!
 //! The module [`crate::receiver`] serves the webhooks in each replica.
 
@@ -66,7 +66,7 @@ async fn reconcile(receiver: Arc<StackReceiver>, context: Arc<Context>) -> Resul
     })
 }
 
-/// Reads the token. If the API server rejects the read, the status contains the reason.
+/// Reads the token. If the API server rejects the read, returns the rejection as the reason for the status.
 async fn observe(
     receiver: &StackReceiver,
     context: &Context,
@@ -79,8 +79,8 @@ async fn observe(
     }
 }
 
-/// Publishes an event if the condition `Ready` changes. The event does not contain the path, because events are
-/// forwarded to chats, and the path alone authenticates requests of the type `generic`.
+/// Publishes an event if the condition `Ready` changes. The event does not contain the path, because alert providers
+/// forward events to chats, and the path alone authenticates requests of the type `generic`.
 fn publish_event(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Events) {
     let Some(ready) = conditions::find(&status.conditions, READY) else { return };
     let before = receiver.status.as_ref().and_then(|status| conditions::find(&status.conditions, READY));
@@ -99,7 +99,7 @@ fn publish_event(receiver: &StackReceiver, status: &StackReceiverStatus, events:
 const TOKEN_RETRY: Duration = Duration::from_secs(30);
 /// Minimum requeue interval in seconds. It limits the number of reads of the Secret.
 const MIN_INTERVAL: u64 = 10;
-/// Requeue interval in seconds if `spec.interval` is invalid. Normally, the schema rejects such a value.
+/// Requeue interval in seconds if `spec.interval` is invalid. The CRD schema normally rejects such a value.
 const DEFAULT_INTERVAL: u64 = 600;
 
 /// Next action for a StackReceiver.
@@ -109,13 +109,13 @@ pub enum Action {
     Leave,
     /// Reports that this controller does not serve webhooks.
     NotServed,
-    /// Reports that the token is not available. `why` is the cause. The StackReceiver is requeued after `requeue`.
+    /// Reports the reason `why` the token is not available, and requeues the StackReceiver after `requeue`.
     Await { why: String, requeue: Duration },
-    /// Publishes the webhook path. The StackReceiver is requeued after `requeue`.
+    /// Publishes the webhook path, and requeues the StackReceiver after `requeue`.
     Publish { path: String, requeue: Duration },
 }
 
-/// Selects the next action for the StackReceiver and the token in its Secret.
+/// Selects the next action from the StackReceiver and the token in its Secret.
 pub fn decide(receiver: &StackReceiver, is_served: bool, token: &Result<ReceiverToken, NoToken>) -> Action {
     if receiver.is_suspended() {
         return Action::Leave;

@@ -1,5 +1,5 @@
-//! Checks whether the Secrets and ConfigMaps to which a run refers exist and contain keys, and makes the kubelet update
-//! their mounts. The controller reads each object by name and without its data.
+//! Checks whether the Secrets and ConfigMaps that a run references exist and contain keys, and makes the kubelet update
+//! the mounted objects. The controller reads each object by name and without its data.
 
 mod poll;
 
@@ -20,21 +20,21 @@ use crate::runtime::writes::{WriteError, Writer};
 
 pub use poll::{Poll, Reference, ReferencedKind, Waiter};
 
-/// Maximum number of concurrent reads for a run.
+/// Maximum number of concurrent reads of the objects that one run references.
 const MAX_CONCURRENT_READS: usize = 8;
 /// Maximum number of missing objects that a message lists.
 const MAX_LISTED: usize = 5;
-/// Maximum time in which the kubelet mounts a change to a Secret or ConfigMap. The kubelet syncs each pod about once a
-/// minute, and the entries of its cache are at most one minute old.
+/// Maximum delay until the kubelet mounts a change to a Secret or ConfigMap. The kubelet syncs each pod about once a
+/// minute, and the entries in the cache of the kubelet are at most one minute old.
 const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
 /// Column of the `Table` representation of Secrets and ConfigMaps that contains the number of keys.
 const KEYS_COLUMN: &str = "Data";
 
-/// Result of the check of all references of a run.
+/// Result of a check of all references of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub missing: Vec<Reference>,
-    /// Objects without keys, such as `ConfigMap/defaults`. Each of them is mounted as an empty directory.
+    /// Objects without keys, such as `ConfigMap/defaults`. The kubelet mounts such an object as an empty directory.
     pub empty: BTreeSet<String>,
     /// Whether an object has changed so recently that the kubelet may not have mounted the change yet.
     pub is_recent: bool,
@@ -75,7 +75,7 @@ impl References {
         References { reader, poll }
     }
 
-    /// Checks all references. `mounted_since` is the creation time of the pod that mounts the objects.
+    /// Checks all references. `mounted_since` is the creation time of the pod that mounts the referenced objects.
     pub async fn check(
         &self,
         namespace: &str,
@@ -99,8 +99,8 @@ impl References {
         Ok(checked)
     }
 
-    /// Registers `waiter`, which is requeued when one of the missing objects exists. The registration expires, so the
-    /// caller must repeat this call while `waiter` waits.
+    /// Registers `waiter` with the poll, which requeues `waiter` as soon as one of the missing objects exists. The
+    /// registration expires, so the caller must repeat this call while `waiter` waits.
     pub fn register(&self, namespace: &str, missing: &[Reference], waiter: &Waiter) {
         for reference in missing {
             self.poll.register(namespace, reference.kind, &reference.name, waiter);
@@ -152,11 +152,11 @@ where
             let presence = if is_empty { Presence::Empty } else { Presence::HasKeys };
             Ok(Observation { presence, is_recent: is_recent(&found.metadata, mounted_since, Timestamp::now()) })
         }
-        // This check is optional, because the agent rejects a run if a mounted directory is empty.
+        // The check is optional, because the agent also rejects a run if a mounted directory is empty.
         Err(error) if error.is_forbidden() => {
             tracing::warn!(
                 %error,
-                "failed to check a referenced object; grant `get` on Secrets and ConfigMaps: until then, the agent rejects \
+                "failed to check a referenced object; grant `get` on Secrets and ConfigMaps, or the agent rejects \
                  a run if the mounted directory of the object is empty"
             );
             Ok(Observation { presence: Presence::HasKeys, is_recent: false })
@@ -165,8 +165,8 @@ where
     }
 }
 
-/// Returns whether an object has changed so recently that a pod created at `mounted_since` may not have mounted the
-/// change yet.
+/// Returns whether an object has changed so recently that the kubelet may not have mounted the change in a pod that was
+/// created at `mounted_since`.
 fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Timestamp) -> bool {
     let changes = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
     let changed = changes.chain(metadata.creation_timestamp.as_ref()).map(|time| time.0).max();
@@ -175,7 +175,7 @@ fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Times
 }
 
 /// Makes the kubelet update the mounted Secrets and ConfigMaps of a pod by changing an annotation of the pod. After
-/// such a change, the kubelet syncs the pod immediately. Otherwise, it syncs the pod about once a minute.
+/// such a change, the kubelet syncs the pod immediately. Otherwise, the kubelet syncs each pod about once a minute.
 pub async fn request_mounts(pod: &Pod, writer: &Writer, now: Timestamp) -> Result<(), WriteError> {
     let annotations = json!({names::ANNOTATION_MOUNTS_REQUESTED: now.to_string()});
     let namespace = pod.namespace().unwrap_or_default();

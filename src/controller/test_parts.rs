@@ -1,4 +1,4 @@
-//! Dependencies of reconcilers with a given API server, for tests of failures.
+//! Dependencies of reconcilers for tests of failures, with a fake API server that the test provides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct TestParts {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
     pub(crate) metrics: Metrics,
-    /// The events are discarded, because no task receives them.
+    /// Publisher of events. No task receives the events, so they are discarded.
     pub(crate) events: Events,
     pub(crate) agents: Agents,
     pub(crate) authority: watch::Receiver<Arc<Generations>>,

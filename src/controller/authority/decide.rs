@@ -1,4 +1,4 @@
-//! Decides the next step for the CA. All functions are pure: they use no client and no clock.
+//! Selects the next step for the CA. All functions are pure: they use no client and no clock.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use super::generations::{Generations, Pending};
 use crate::rpc::identity::LEAF_VALIDITY;
 
-/// Time for which the next CA is trusted before it signs certificates. Workspaces receive the next CA within minutes,
-/// and pods a few minutes later.
+/// Delay before the promotion of the next CA. During the delay, all Workspaces and pods receive the next CA and trust
+/// it. Workspaces receive the CA within minutes, and pods a few minutes later.
 pub(super) const TRUSTED_BEFORE_IT_SIGNS: Duration = Duration::from_secs(60 * 60);
-/// Time for which a replaced CA stays trusted: the validity of the certificates that it issued, and one day for clock
+/// Period of trust in a replaced CA: the validity of the certificates that the CA has issued, plus one day for clock
 /// skew.
 pub(super) const TRUSTED_AFTER_IT_SIGNED: Duration = Duration::from_secs(LEAF_VALIDITY.as_secs() + 24 * 60 * 60);
 
@@ -27,31 +27,31 @@ pub(super) enum Found {
     },
 }
 
-/// Next step. All steps except `Use`, `KeepKnown` and `Refuse` write the Secret. After a write, the Secret is read
-/// again.
+/// Next step. All steps except `Use`, `KeepKnown` and `Refuse` write the Secret. After a write, the controller reads
+/// the Secret again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     /// Creates the first CA.
     Make,
-    /// Creates the Secret again with the known CA, because the Secret was deleted.
+    /// Recreates the deleted Secret with the known CA.
     WriteAgain,
     /// Keeps the known CA, because the Secret is unusable. Contains the reason.
     KeepKnown(String),
     /// Fails, because the Secret is unusable and no CA is known. Contains the reason.
     Refuse(String),
-    /// Trusts the known CA until `retire_at`, because a user or another process replaced it in the Secret.
+    /// Trusts the known CA until `retire_at`, because a user or another process replaced the CA in the Secret.
     TrustReplaced { retire_at: Timestamp },
     /// Creates the next CA, which signs certificates from `promote_at`.
     AddNext { promote_at: Timestamp },
     /// Promotes the next CA to the current CA. The replaced CA stays trusted until `retire_at`.
     Promote { retire_at: Timestamp },
-    /// Removes the previous CA, which is then no longer trusted.
+    /// Removes the previous CA, so that it is no longer trusted.
     Retire,
-    /// Uses the CA in the Secret. No change is due.
+    /// Uses the CA in the Secret, because no change is due.
     Use,
 }
 
-/// Returns the next step for the content of the Secret. `known` is the active CA of this process, or `None` if the
+/// Selects the next step from the content of the Secret. `known` is the active CA of this process, or `None` if the
 /// process has not read the Secret yet.
 pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp) -> Action {
     let (generations, rotation_requested) = match (found, known) {
@@ -69,7 +69,7 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     let is_due = |pending: &Pending| pending.until.is_some_and(|until| until <= now);
     match generations.next() {
         Some(next) if is_due(next) => return Action::Promote { retire_at },
-        // The controller renews only a CA that it has generated. A user who provides a CA must renew it.
+        // The controller renews only CAs that the controller has generated. A user who provides a CA must renew the CA.
         None if rotation_requested || (current.is_generated() && current.renewal_due(now)) => {
             return Action::AddNext { promote_at: now + TRUSTED_BEFORE_IT_SIGNS };
         }
@@ -78,8 +78,8 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     if generations.previous().is_some_and(is_due) { Action::Retire } else { Action::Use }
 }
 
-/// Returns whether the generations in the Secret do not trust the known CA, because a user or another process has
-/// replaced it. The removal of a previous CA is not a replacement, because a previous CA no longer signs certificates.
+/// Returns whether a user or another process has replaced the known CA, so that the generations in the Secret do not
+/// trust it. The removal of a previous CA is not a replacement, because a previous CA no longer signs certificates.
 fn was_replaced(known: &Generations, found: &Generations) -> bool {
     !found.trusts(known.current().certificate())
 }

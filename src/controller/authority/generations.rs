@@ -1,4 +1,5 @@
-//! CA generations: the current CA, which signs certificates, and the next and previous CAs, which are only trusted.
+//! CA generations: the current CA, which signs certificates, and the next CA and the previous CA, which are only
+//! trusted.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ pub struct Generations {
     bundle: String,
 }
 
-/// Next or previous CA, and the time at which the controller promotes or removes it. Without a time, only a user can
+/// Next CA with the time of its promotion, or previous CA with the time of its removal. Without a time, only a user can
 /// promote or remove the CA.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
@@ -25,7 +26,7 @@ pub(super) struct Pending {
 }
 
 impl Generations {
-    /// Creates generations that contain only a current CA.
+    /// Creates generations with a current CA, but without a next CA or a previous CA.
     pub fn first(authority: Authority) -> Self {
         Self::new(Arc::new(authority), None, None)
     }
@@ -41,7 +42,8 @@ impl Generations {
         &self.current
     }
 
-    /// Returns the certificates of all generations. Both sides of a connection must trust all of them.
+    /// Returns the certificates of all generations as a PEM bundle. Both sides of a connection must trust all
+    /// certificates in the bundle.
     pub fn bundle_pem(&self) -> &str {
         &self.bundle
     }
@@ -61,7 +63,7 @@ impl Generations {
         self.previous.as_ref()
     }
 
-    /// Returns whether the bundle contains this CA certificate.
+    /// Returns whether the bundle contains the CA certificate.
     pub(super) fn trusts(&self, certificate: &CertificateDer<'_>) -> bool {
         let others = [&self.next, &self.previous].into_iter().flatten().map(|pending| &pending.authority);
         std::iter::once(&self.current).chain(others).any(|authority| authority.certificate() == certificate)
@@ -99,7 +101,7 @@ impl Generations {
 }
 
 impl PartialEq for Generations {
-    /// Returns whether both generations trust the same certificates and sign with the same CA.
+    /// Returns whether both values trust the same certificates and sign with the same CA.
     fn eq(&self, other: &Self) -> bool {
         self.bundle == other.bundle && self.current.certificate() == other.current.certificate()
     }

@@ -1,4 +1,4 @@
-//! Format of the Secret of the CA: up to three pairs of a certificate and a private key, and two timestamps in
+//! Format of the Secret with the CA: up to three pairs of a certificate and a private key, and two timestamps in
 //! annotations.
 
 use std::collections::BTreeMap;
@@ -19,21 +19,21 @@ use crate::rpc::identity::Authority;
 /// Name of the Secret.
 pub const SECRET: &str = "pulumi-controller-authority";
 
-/// Two keys of the Secret: the key with a certificate, and the key with its private key. `ca.crt` can contain
-/// additional certificates, which are also trusted.
+/// Names of two entries in the Secret: a certificate and its private key. `ca.crt` can contain additional certificates,
+/// which are also trusted.
 type Pair = [&'static str; 2];
 const CURRENT: Pair = ["ca.crt", "ca.key"];
 const NEXT: Pair = ["next.crt", "next.key"];
 const PREVIOUS: Pair = ["previous.crt", "previous.key"];
 
-/// Annotation with the time at which the next CA becomes the current CA.
+/// Annotation with the promotion time of the next CA.
 const PROMOTE_AT: &str = "pulumi.com/promote-at";
-/// Annotation with the time until which the previous CA is trusted.
+/// Annotation with the end of the trust in the previous CA.
 const RETIRE_AT: &str = "pulumi.com/retire-at";
-/// Annotation with which a user requests a new CA.
+/// Annotation that a user sets to request a rotation of the CA.
 const ROTATE: &str = "pulumi.com/rotate";
 
-/// Parses the Secret. A next or previous CA that cannot be read is ignored.
+/// Parses the Secret. Ignores a next CA or a previous CA that is not valid.
 pub(super) fn read(secret: Option<&Secret>) -> Found {
     let Some(secret) = secret else {
         return Found::Nothing;
@@ -89,8 +89,8 @@ pub(super) fn new(generations: &Generations, namespace: &str) -> Secret {
     }
 }
 
-/// Returns the merge patch that stores these generations and removes a rotation request. The API server rejects the
-/// patch if the Secret has changed since it was read.
+/// Returns the merge patch that stores the generations and removes a rotation request. The API server rejects the patch
+/// if the Secret has changed since the controller read it.
 pub(super) fn patch(generations: &Generations, found: &Secret) -> Value {
     let bytes = |pem: Option<Zeroizing<String>>| pem.map(|pem| ByteString(pem.as_bytes().to_vec()));
     let data: BTreeMap<_, _> = data(generations).into_iter().map(|(key, pem)| (key, bytes(pem))).collect();

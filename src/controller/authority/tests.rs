@@ -1,4 +1,5 @@
-//! Tests of changes to the Secret by users and other processes. A fake API server stores the Secret.
+//! Tests of the reaction to changes that users and other processes make to the Secret. A fake API server stores the
+//! Secret.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::telemetry::metrics::Metrics;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
-/// Stored Secret, and the number of writes to it.
+/// Fake API server with the stored Secret and the number of writes to the Secret.
 #[derive(Clone, Default)]
 struct Api(Arc<Mutex<(Option<Value>, u64)>>);
 
@@ -42,7 +43,7 @@ impl Api {
         }
     }
 
-    /// Changes the Secret as another client would.
+    /// Changes the Secret on behalf of another client.
     fn change(&self, change: impl FnOnce(&mut Option<Value>)) {
         let mut api = self.0.lock().unwrap();
         let mut secret = api.0.take();

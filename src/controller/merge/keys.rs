@@ -1,7 +1,7 @@
 //! Merge rules for the Kubernetes pod template and for the objects of `auto.pulumi.com`.
 
-/// Merge rules for the fields of an object. A field without a rule is merged if its value in the patch is a map. Any
-/// other value replaces the field.
+/// Merge rules for the fields of an object. If a field has no rule, a map in the patch is merged into the field, and
+/// any other value replaces the field.
 #[derive(Debug)]
 pub struct KeyTable(pub &'static [(&'static str, Rule)]);
 
@@ -14,7 +14,7 @@ pub enum Rule {
     List { key: &'static str, items: &'static KeyTable },
     /// List of scalars. The result is the union of both lists.
     Set,
-    /// Value that is completely replaced, even if it is a map.
+    /// Value that the patch always replaces, even if the value is a map.
     Whole,
 }
 
@@ -25,7 +25,7 @@ impl KeyTable {
     }
 }
 
-/// Rules of an object whose maps are merged and whose lists are replaced.
+/// Rules of an object in which maps are merged and lists are replaced.
 pub static PLAIN: KeyTable = KeyTable(&[]);
 
 static METADATA: KeyTable =

@@ -1,5 +1,5 @@
-//! Merges maps by field, lists of maps by merge key, and lists of scalars as sets. Determines the order of merged
-//! lists.
+//! Merges maps by field, lists of maps by merge key, and lists of scalars as sets. Sorts merged lists in the same way
+//! as Kubernetes.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -15,7 +15,7 @@ const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 
 static PLAIN_MAP: Rule = Rule::Map(&PLAIN);
 
-/// Reason why a patch cannot be merged. Contains the path in the patch.
+/// Error of a merge, with the path of the invalid value in the patch.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MergeError {
     #[error("{path} must be an object")]
@@ -66,7 +66,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// Returns the directive `$patch` of a map. Default: `merge`.
+/// Returns the directive `$patch` of a map, or `merge` if the map does not contain the directive.
 fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, MergeError> {
     match patch.get(PATCH).map(|value| (value, value.as_str())) {
         None | Some((_, Some("merge"))) => Ok(Directive::Merge),
@@ -76,14 +76,14 @@ fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, Merge
     }
 }
 
-/// Merges `patch` into `base`. Maps are merged. A null deletes its field. Lists are replaced, or merged by the merge
-/// keys in `keys`. The directives `$patch`, `$retainKeys`, `$setElementOrder/…` and `$deleteFromPrimitiveList/…` are
-/// supported.
+/// Merges `patch` into `base`. A null deletes the field, a map is merged, and a list is replaced or merged by the merge
+/// keys in `keys`. Supports the directives `$patch`, `$retainKeys`, `$setElementOrder/…` and
+/// `$deleteFromPrimitiveList/…`.
 pub fn merge(base: Value, patch: &Value, keys: &'static KeyTable) -> Result<Value, MergeError> {
     merge_value(Some(base), patch, &Rule::Map(keys), &Path::root())
 }
 
-/// Merges a value into the existing value. As in Kubernetes, an existing value of another type is replaced.
+/// Merges a value into the existing value. As in Kubernetes, replaces an existing value of another type.
 fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> Result<Value, MergeError> {
     match (rule, patch) {
         (Rule::Map(keys), Value::Object(patch)) => {
@@ -133,7 +133,7 @@ fn merge_map(
     Ok(base)
 }
 
-/// Returns the rule of a field. For a field without a rule, the rule depends on the type of `value`.
+/// Returns the rule of a field. If the table contains no rule for the field, derives the rule from the type of `value`.
 fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     match keys.rule(field) {
         Some(rule) => rule,
@@ -143,8 +143,8 @@ fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
 }
 
 /// Merges items that have the same value of the merge key. An item with `$patch: delete` removes all items with the
-/// same merge key value from the base. If the patch contains an item with `$patch: replace`, the other items of the
-/// patch replace the complete list, as in Kubernetes.
+/// same value of the merge key from the base. If the patch contains an item with `$patch: replace`, the other items of
+/// the patch replace the complete list, as in Kubernetes.
 fn merge_by_key(
     mut base: Vec<Value>,
     patch: &[Value],
@@ -176,8 +176,8 @@ fn merge_by_key(
     Ok(in_order(base, &patched, &order, Some(key)))
 }
 
-/// Returns the items of a patch, with their directives applied, for a list that does not exist in the base. Items with
-/// the same merge key value are not merged, for example a TCP port and a UDP port with the same number.
+/// Returns the items of a patch, with their directives applied, for a list that does not exist in the base. Does not
+/// merge items with the same value of the merge key, for example a TCP port and a UDP port with the same number.
 fn take_by_key(patch: &[Value], key: &'static str, items: &KeyTable, path: &Path) -> Result<Vec<Value>, MergeError> {
     take(&PatchItems::read(patch, key, path)?.merged, items)
 }
@@ -255,7 +255,7 @@ fn delete_from_primitive_lists(
     Ok(())
 }
 
-/// Applies `$setElementOrder/<field>`. Sorts the merged list. A replaced list already has the order of the patch.
+/// Applies `$setElementOrder/<field>` to a merged list. A replaced list already has the order of the patch.
 fn set_element_order(
     merged: &mut Map<String, Value>,
     patch: &Map<String, Value>,
@@ -299,10 +299,9 @@ fn merge_set(base: Vec<Value>, patch: &[Value]) -> Vec<Value> {
     in_order(union, patch, &base, None)
 }
 
-/// Determines the order of a merged list in the same way as Kubernetes. Items of the patch keep the order of the patch,
-/// and all other items keep the order of the base. An item that is missing from the patch precedes an item of the patch
-/// only if it also precedes that item in the base. Items that exist only in the patch are therefore inserted as early
-/// as possible.
+/// Sorts a merged list in the same way as Kubernetes. Items of the patch keep the order of the patch, and all other
+/// items keep the order of the base. An item that is missing from the patch precedes an item of the patch only if it
+/// also precedes that item in the base. Items that exist only in the patch are therefore inserted as early as possible.
 fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&str>) -> Vec<Value> {
     let (in_patch, in_base) = (positions(patch, key), positions(base, key));
     let index = |of: &HashMap<_, usize>, item: &Value| of.get(&identity(item, key)).copied();
@@ -322,10 +321,10 @@ fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&st
     ordered
 }
 
-/// Returns the index of each item. A map is used for fast lookups, because a list in a template can contain tens of
-/// thousands of items.
+/// Returns the index of each item as a map for fast lookups, because a list in a template can contain tens of thousands
+/// of items.
 fn positions<'a>(list: &'a [Value], key: Option<&str>) -> HashMap<Option<&'a Value>, usize> {
-    // The order is reversed, so that the first of several items with the same identity takes precedence.
+    // The reverse order lets the first of several items with the same identity take precedence.
     list.iter().enumerate().rev().map(|(index, item)| (identity(item, key), index)).collect()
 }
 

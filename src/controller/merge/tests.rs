@@ -5,7 +5,7 @@ use crate::api::auto::UpdateSpec;
 use crate::api::definitions::custom_resource_definitions;
 use crate::api::template_schema::NOT_SUPPORTED;
 
-/// Test cases with the results of `kubectl patch --local --type=strategic` (Kubernetes 1.35).
+/// Test cases whose expected results `kubectl patch --local --type=strategic` (Kubernetes 1.35) has produced.
 const KUBERNETES: &str = include_str!("kubernetes.json");
 
 #[test]
@@ -185,7 +185,7 @@ fn the_error_for_an_invalid_workspace_template_contains_the_field() {
     assert!(error.to_string().starts_with("workspaceTemplate is invalid: "), "{error}");
 }
 
-/// A list can contain tens of thousands of items, so the time per item must not depend on the length of the list.
+/// The time per item must not depend on the length of the list, because a list can contain tens of thousands of items.
 #[test]
 fn large_lists_are_merged_in_linear_time() {
     let items = |count: usize, from: usize| -> Value {

@@ -1,6 +1,6 @@
-//! Annotations of a namespace that affect the queue of its runs: the maximum number of concurrent runs, the weight and the
-//! shared concurrency groups; and the number of idle pods. Administrators set them: a user with the role `edit` cannot
-//! change a namespace.
+//! Parses the annotations of a namespace with its maximum number of concurrent runs, its weight, its shared concurrency
+//! groups and its number of idle pods. Only an administrator can set these annotations: the ClusterRole `edit` does not
+//! permit changes to a namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -11,18 +11,18 @@ use crate::api::names::{
 };
 use crate::runtime::run_limiter::Share;
 
-/// Maximum value of the annotation with the number of concurrent runs.
+/// Maximum value of the annotation that limits the concurrent runs of a namespace.
 const MAX_RUNS: usize = 10_000;
 /// Maximum weight of a namespace.
 const MAX_WEIGHT: usize = 100;
-/// Maximum value of the annotation with the number of idle pods.
+/// Maximum value of the annotation that sets the number of idle pods.
 const MAX_IDLE_PODS: usize = 1000;
-/// Maximum number of shared groups of a namespace.
+/// Maximum number of shared concurrency groups of a namespace.
 const MAX_GROUPS: usize = 100;
-/// Maximum length of an invalid value in a message, in bytes.
+/// Maximum length of a value in a message, in bytes.
 const MAX_SHOWN: usize = 64;
 
-/// Share of a namespace in the run slots, and its shared groups.
+/// Share of a namespace of the run slots, its shared concurrency groups, and its number of idle pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunShare {
     pub share: Share,
@@ -58,22 +58,22 @@ impl RunShare {
         RunShare { share: Share { limit, weight }, shared_groups, idle_pods, ignored }
     }
 
-    /// Returns the message about the groups that the annotation shares, but the flag `--concurrency-groups` does not
-    /// contain. `limits` contains the groups of the flag. Each of the missing groups belongs to one namespace.
+    /// Returns a message that lists the groups of the annotation that the flag `--concurrency-groups` does not contain.
+    /// `limits` contains the groups of the flag. The controller does not share the listed groups between namespaces.
     pub fn missing_groups(&self, namespace: &str, limits: &BTreeMap<String, u32>) -> Option<String> {
         let missing = self.shared_groups.iter().map(String::as_str).filter(|name| !limits.contains_key(*name));
         let missing = missing.collect::<Vec<_>>().join(", ");
         let shown = shorten(&missing, MAX_SHOWN);
         (!missing.is_empty()).then(|| {
             format!(
-                "not in --concurrency-groups, so not shared: {shown} (annotation {ANNOTATION_CONCURRENCY_GROUPS} of \
-                 namespace {namespace})"
+                "concurrency groups that --concurrency-groups does not contain are not shared: {shown} (annotation \
+                 {ANNOTATION_CONCURRENCY_GROUPS} of namespace {namespace})"
             )
         })
     }
 }
 
-/// Returns the names of the shared groups, and the first invalid name.
+/// Returns the names of the shared groups, and the first name that is invalid or exceeds [`MAX_GROUPS`].
 fn groups(annotations: &BTreeMap<String, String>) -> (BTreeSet<String>, Option<String>) {
     let value = annotations.get(ANNOTATION_CONCURRENCY_GROUPS).map(String::as_str).unwrap_or_default();
     let parts = value.split(',').map(str::trim).filter(|name| !name.is_empty());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_number_of_idle_pods_counts_as_zero_and_is_reported() {
+    fn an_invalid_number_of_idle_pods_is_reported_and_results_in_zero() {
         let rows = [("", 0, 0), ("0", 0, 0), (" 3 ", 3, 0), ("-1", 0, 1), ("1001", 0, 1), ("some", 0, 1)];
         for (value, expected, ignored) in rows {
             let found = parse(&[(ANNOTATION_IDLE_PODS, value)]);
@@ -148,8 +148,8 @@ mod tests {
         let missing = |value: &str| parse(&[(ANNOTATION_CONCURRENCY_GROUPS, value)]).missing_groups("apps", &limits);
         assert_eq!(missing(""), None);
         assert_eq!(missing("state"), None);
-        let expected = "not in --concurrency-groups, so not shared: aws, gcp (annotation pulumi.com/concurrency-groups of \
-                        namespace apps)";
+        let expected = "concurrency groups that --concurrency-groups does not contain are not shared: aws, gcp \
+                        (annotation pulumi.com/concurrency-groups of namespace apps)";
         assert_eq!(missing("state,gcp,aws").as_deref(), Some(expected));
         let many: Vec<String> = (0..MAX_GROUPS).map(|number| format!("group-{number}")).collect();
         assert!(missing(&many.join(",")).is_some_and(|message| message.len() < 200 && message.contains("...")));

@@ -1,4 +1,4 @@
-//! Tests of the status of StackReceivers, and of a reconciliation with a fake API server.
+//! Tests of the status of a StackReceiver and of a reconciliation with a fake API server.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Polls for missing Secrets and ConfigMaps, and requeues the Updates and Workspaces that wait for them. All waiters of
-//! an object share its polls. The namespaces take turns, and the rate of requests is limited.
+//! Polls for missing Secrets and ConfigMaps, and requeues the Updates and Workspaces that wait for them. A missing
+//! object is polled once for all its waiters. The poll alternates between namespaces and limits the rate of requests.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -17,14 +17,16 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::{Update, Workspace};
 use crate::runtime::reads::{ReadError, Reader};
 
-/// Bounds of the interval between two polls of an object. The interval is an eighth of the time since the registration
-/// of the first waiter.
+/// Minimum interval between two polls of an object. Between the minimum and the maximum, the interval is an eighth of
+/// the time since the registration of the first waiter.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum interval between two polls of an object.
 const MAX_INTERVAL: Duration = Duration::from_secs(3);
-/// Time after which the registration of a waiter expires. The controllers register a waiter again every 30 seconds.
+/// Lifetime of the registration of a waiter. The controllers register each waiter again every 30 seconds.
 const REGISTRATION_TTL: Duration = Duration::from_secs(90);
-/// Maximum number of objects in a batch, and the pause between two batches.
+/// Maximum number of objects in a batch.
 const BATCH: usize = 10;
+/// Delay between two batches.
 const BATCH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Kind of a referenced object.
@@ -47,7 +49,7 @@ pub struct Reference {
     pub name: String,
     /// Description of the field or variable that contains the reference, such as `environment variable TOKEN`.
     pub referrer: String,
-    /// Directory in the workspace pod at which the object is mounted.
+    /// Mount path of the object in the workspace pod.
     pub directory: String,
 }
 
@@ -65,7 +67,7 @@ pub enum Waiter {
     Workspace(ObjectRef<Workspace>),
 }
 
-/// Missing object that is polled.
+/// Missing object that the controller polls.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Object {
     namespace: String,
@@ -86,7 +88,7 @@ pub struct Poll(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    // The lock is held only for short critical sections and never across an `.await`.
+    // A thread holds the lock only for short critical sections and never across an `.await`.
     entries: Mutex<HashMap<Object, Entry>>,
     added: Notify,
 }
@@ -98,7 +100,7 @@ impl fmt::Debug for Poll {
 }
 
 impl Poll {
-    /// Registers `waiter`, which is requeued when the object exists. The registration expires after
+    /// Registers `waiter`. The poll requeues `waiter` as soon as the object exists. The registration expires after
     /// [`REGISTRATION_TTL`].
     pub(super) fn register(&self, namespace: &str, kind: ReferencedKind, name: &str, waiter: &Waiter) {
         let now = Instant::now();
@@ -146,8 +148,8 @@ impl Poll {
         }
     }
 
-    /// Returns at most [`BATCH`] objects to poll now. The namespaces take turns: the batch contains one object of each
-    /// namespace, then a second object of each namespace, and so on.
+    /// Returns at most [`BATCH`] objects to poll now. The batch contains one object of each namespace first, then a
+    /// second object of each namespace, and so on.
     fn take_due(&self, now: Instant) -> Vec<Object> {
         let mut entries = self.lock();
         entries.retain(|_, entry| {
@@ -182,7 +184,8 @@ impl Poll {
     }
 }
 
-/// Requeues a waiter. If the queue is full, the request is dropped, because the waiter is also requeued periodically.
+/// Requeues a waiter. If the queue is full, drops the request, because the controllers also requeue each waiter
+/// periodically.
 fn requeue(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces: &mpsc::Sender<ObjectRef<Workspace>>) {
     let requeued = match waiter {
         Waiter::Update(update) => updates.clone().try_send(update).is_ok(),
