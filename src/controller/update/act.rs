@@ -32,35 +32,36 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 
-/// Requeue interval of an Update that a watch or an attached task normally requeues earlier.
+/// Requeue interval of an Update if neither a watch nor the attached task requeues it earlier.
 const WATCHED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
 /// Requeue interval of a queued run that waits for the end of the preceding run.
 const QUEUED_REQUEUE_INTERVAL: Duration = Duration::from_secs(2);
-/// Requeue interval of a run that waits for a slot. The run limiter requeues the Update when the run may start.
+/// Requeue interval of a run that waits for a run slot. The run limiter requeues the Update earlier when the run can
+/// start.
 const SLOT_REQUEUE_INTERVAL: Duration = Duration::from_secs(300);
-/// Requeue interval of a run whose progress the agent reports. After each change, the attached task requeues the Update
-/// earlier.
+/// Requeue interval while the agent reports the progress of the run. The attached task requeues the Update earlier
+/// after each change.
 const REPORTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(120);
 /// Requeue interval of a run whose end is not proven.
 const UNKNOWN_OUTCOME_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
-/// Requeue interval after a failed request to cancel a run.
+/// Requeue interval after a failed cancellation request to the agent.
 const CANCEL_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
-/// Grace period, in seconds, for the deletion of a pod whose agent has not ended the run. The period is short, because
-/// the time for a graceful cancellation has already passed.
+/// Grace period in seconds for the deletion of the pod of a run that has exceeded its deadline. The period is short,
+/// because the time for a graceful cancellation has already passed.
 const DELETION_GRACE_SECONDS: u32 = 60;
-/// Requeue interval after the API server has forbidden the creation of the Secret with the outputs. No watch event
-/// signals that the write is allowed again.
+/// Requeue interval after the API server has forbidden the creation of the Secret with the outputs or the plan. No
+/// watch event signals that the creation is allowed again.
 const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
-/// Requeue interval of an ended run that is being stored in the history. The task requeues the Update when the run is
-/// stored.
+/// Requeue interval while a task stores an ended run in the history. The task requeues the Update earlier when the run
+/// is stored.
 const HISTORY_REQUEUE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How the reconciliation continues after an action.
+/// Continuation of the reconciliation after an action.
 #[derive(Debug)]
 pub enum Next {
-    /// Run another step immediately with the current Update.
+    /// Perform another step immediately with the current Update.
     Again(Box<Update>),
-    /// End the reconciliation. The Update is requeued after a change, or after this time.
+    /// End the reconciliation. Requeue the Update after a change, or after the given time.
     Done(Option<Duration>),
 }
 
@@ -79,8 +80,8 @@ pub async fn act(
             Ok(live.map_or(Next::Done(None), |update| Next::Again(Box::new(update))))
         }
         Action::Wait(reason, message) => {
-            // A run that cannot start must not hold a slot. The run may still hold a slot on the node of a pod that no
-            // longer exists.
+            // A run that cannot start must not hold a slot. The run may still hold a slot for the node of a deleted
+            // pod.
             context.forget(update);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
@@ -122,9 +123,9 @@ pub async fn act(
     }
 }
 
-/// Requeues the Update when the missing objects exist. Also makes the kubelet update the mounts, which removes the keys
-/// of deleted objects from the pod. The mount directory of such an object then stays empty until the object exists
-/// again.
+/// Reports the missing objects, and registers the Update with the poll that requeues it when the objects exist. Also
+/// makes the kubelet update the mounted objects: the kubelet removes the keys of deleted objects from the pod, and the
+/// mount directory of a deleted object stays empty until the object exists again.
 async fn await_references(
     observed: &Observed,
     message: &str,
@@ -165,7 +166,7 @@ async fn next_step(update: &Update, status: &UpdateStatus, context: &Context) ->
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| update.clone()))))
 }
 
-/// Marks the pod and then records the binding of the run in the status. The run may start only after both writes.
+/// Marks the pod, and then records the binding of the run in the status. The run must not start before both writes.
 async fn record_binding(
     observed: &Observed,
     binding: &RunBinding,
@@ -185,7 +186,8 @@ async fn record_binding(
             return Ok(Next::Done(Some(SLOT_REQUEUE_INTERVAL)));
         }
     };
-    // After a restart, the open runs of the group must be known before the namespaces are read.
+    // The binding contains the concurrency group, because a restarted controller counts the open runs of the group
+    // before it reads the namespaces.
     let binding = &RunBinding { concurrency_group: group, ..binding.clone() };
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     mark_pod(pod, &uid, context).await?;
@@ -203,8 +205,8 @@ async fn record_binding(
 }
 
 /// Marks a pod that executes a run. The finalizer keeps the pod object after a forced deletion. The annotations prevent
-/// autoscalers from evicting the pod. Because of the label, the PodDisruptionBudget of the Workspace blocks a drain of
-/// the node.
+/// autoscalers from evicting the pod. The label makes the PodDisruptionBudget of the Workspace block a drain of the
+/// node.
 async fn mark_pod(pod: &Pod, uid: &str, context: &Context) -> Result<(), ReconcileError> {
     let mut finalizers = pod.finalizers().to_vec();
     if !finalizers.iter().any(|f| f == names::RUN_FINALIZER) {
@@ -304,7 +306,7 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 
-/// Deletes the pod of a run that its agent has not ended. The end of the container then proves the end of the run.
+/// Deletes the pod of a run that the agent has not ended. The end of the container then proves the end of the run.
 async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL))) };
@@ -322,8 +324,8 @@ async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Time
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 
-/// Reports a run whose end is not proven, and keeps the run open. If the pod of the run no longer exists, ends the
-/// attached task and releases the slot.
+/// Reports a run whose end is not proven, and keeps the run open. Ends the attached task and releases the slot if the
+/// pod of the run no longer exists.
 async fn report_unknown_outcome(
     observed: &Observed,
     cause: &str,
@@ -348,8 +350,8 @@ async fn report_unknown_outcome(
     Ok(Next::Done(Some(UNKNOWN_OUTCOME_REQUEUE_INTERVAL)))
 }
 
-/// Stores the outputs, the plan and the run in the history, and then records the result. The history is second, because a
-/// preview whose plan cannot be stored fails, and the history contains the result.
+/// Stores the outputs and the plan in Secrets, stores the run in the history, and records the result. The history
+/// contains the result, so it comes after the Secrets: a preview fails if the controller cannot store its plan.
 async fn store_and_record(
     observed: &Observed,
     outcome: RunOutcome,
@@ -393,9 +395,9 @@ async fn record(
     let (update, progress) = (&observed.update, observed.progress.as_ref());
     let mut status = status::recorded(update, outcome, progress, now);
     let written = match context.writer.status(update, &status).await {
-        // Without this fallback, a run whose result is rejected would stay open forever.
+        // Without this fallback, a run would stay open forever if the API server rejects its result.
         Err(error) if error.is_content_rejected() => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "recording the result without details");
+            tracing::warn!(error = &error as &dyn std::error::Error, "API server rejected the result of the run; recording the result without details");
             status = status::recorded_without_details(update, outcome, &error.to_string(), now);
             context.writer.status(update, &status).await?
         }
@@ -416,13 +418,13 @@ fn end_event(update: &Update, outcome: &RunOutcome) -> Event {
     let is_drift_check = update.spec.preview_of.is_some() && !update.spec.save_plan.unwrap_or_default();
     match outcome.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
-        // The controller cancels a drift check when another run is due.
+        // The cancellation of a drift check is expected: the controller cancels the check when another run is due.
         Some(update_reason::CANCELED) if is_drift_check => {
             Event::new(update, EventKind::Trace, "UpdateCanceled", outcome.message.as_str())
         }
         Some(reason) => {
-            // While the lock exists, the Stack retries with new Updates. The Stack publishes one event about the lock
-            // instead of one for each Update.
+            // While the lock exists, the Stack controller retries with new Updates. It publishes one event about the
+            // lock instead of one event for each Update.
             let is_reported = reason == update_reason::UPDATE_CONFLICT && is_of_stack(update);
             let kind = if is_reported { EventKind::Trace } else { EventKind::Warning };
             Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", outcome.message))
@@ -453,7 +455,8 @@ fn revision(artifact: Option<&ArtifactReference>) -> &str {
     artifact.map(|artifact| artifact.revision.as_str()).unwrap_or_default()
 }
 
-/// Adds the revision to an event. The keys of event metadata use the API group of the object, as in Flux.
+/// Adds the revision to the metadata of an event. As in Flux, the metadata key has the API group of the object as its
+/// prefix.
 fn with_revision(update: &Update, event: Event) -> Event {
     match update.artifact() {
         Some(artifact) => event.with("auto.pulumi.com/revision", artifact.revision.as_str()),
@@ -472,8 +475,8 @@ fn succeeded(update: &Update) -> String {
     format!("{word} stack {}", update.spec.stack_name)
 }
 
-/// Acknowledges the result to the agent, which can then delete its journal. Removes the metadata of the run from the
-/// pod and the finalizer from the Update, which can then be deleted.
+/// Acknowledges the result to the agent, so that the agent can delete its journal. Then removes the metadata of the run
+/// from the pod, and the finalizer from the Update.
 async fn release(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Tasks that are attached to open runs. Each run has at most one task. The tasks exist only in memory.
+//! Attaches tasks to open runs. Each run has at most one task. The tasks exist only in memory.
 //!
-//! A task reads the messages of the agent and requeues the Update. It never writes to the Kubernetes API.
+//! A task reads the messages of the agent and requeues the Update. A task never writes to the Kubernetes API.
 
 mod task;
 
@@ -35,11 +35,11 @@ pub enum RunState {
     Held(String),
     /// The agent has no record of the run. The run must not start.
     NeverStarted,
-    /// The agent cannot be reached. Contains the reason.
+    /// The agent is unreachable. Contains the reason.
     Unreachable(String),
-    /// The agent has no record of the run and rejects the request to start it. Contains the reason.
+    /// The agent has no record of the run and rejects the request to start the run. Contains the reason.
     Rejected(String),
-    /// The agent does not start the run in the current state of the workspace, for example because a Secret is missing.
+    /// The agent cannot start the run in the current state of the workspace, for example because a Secret is missing.
     /// Contains the reason.
     PreconditionFailed(String),
     /// The run has ended.
@@ -66,10 +66,11 @@ pub struct Attachments {
     tasks: TaskTracker,
     /// Ends the tasks on shutdown. The runs continue, and the next process attaches to them.
     end: CancellationToken,
-    // The lock is held only for short critical sections and never across an `.await`, so a std mutex is sufficient.
+    // A std mutex is sufficient, because the code holds the lock only for short critical sections and never across an
+    // `.await`.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
-    /// Slots of open runs, by UID of the Update. A slot is released when its run is detached. The lock is held only for
-    /// short critical sections and never across an `.await`.
+    /// Slots of open runs, by UID of the Update. [`Attachments::detach`] releases the slot of a run. The code holds the
+    /// lock only for short critical sections and never across an `.await`.
     slots: Arc<Mutex<HashMap<String, HeldSlot>>>,
     serials: Arc<AtomicU64>,
     /// Whether the tasks record the resource operations.
@@ -83,7 +84,7 @@ struct HeldSlot {
 }
 
 struct Attachment {
-    /// Serial number of the task. A replaced task has another number and can no longer change the attachment.
+    /// Serial number of the task. A replaced task has a different number, so it can no longer change the attachment.
     serial: u64,
     run_state: RunState,
     progress: Option<RunProgress>,
@@ -100,9 +101,9 @@ struct Attachment {
 pub struct Target {
     pub update: ObjectRef<Update>,
     pub address: AgentAddress,
-    /// Request to start the run if the agent has no record of it.
+    /// Request that starts the run if the agent has no record of the run.
     pub request: proto::RunRequest,
-    /// Whether the task can start the run. If `false`, the task only attaches to the run.
+    /// Whether the task can start the run. If `false`, the task attaches to the run without starting it.
     pub may_start: bool,
 }
 
@@ -187,7 +188,7 @@ impl Attachments {
         self.slots().remove(uid);
     }
 
-    /// Detaches the runs of a deleted Update. Each attached run has a slot, so the slots identify these runs.
+    /// Detaches the runs of a deleted Update. Each attached run has a slot, so the slots identify the runs.
     pub fn forget(&self, namespace: &str, name: &str) {
         let is_its = |update: &ObjectRef<Update>| update.name == name && update.namespace.as_deref() == Some(namespace);
         let slots = self.slots();
@@ -197,13 +198,13 @@ impl Attachments {
         gone.iter().for_each(|uid| self.detach(uid));
     }
 
-    /// Asks the agent to cancel a run.
+    /// Requests the cancellation of a run from its agent.
     pub async fn cancel(&self, address: &AgentAddress, uid: &str) -> Result<(), RpcError> {
         self.agents.connect(address).await?.cancel(uid).await
     }
 
-    /// Informs the agent in the background that the result is recorded. The caller does not wait for the response. An
-    /// agent that does not receive this call keeps its journal.
+    /// Informs the agent in the background that the controller has recorded the result. The caller does not wait for
+    /// the response. An agent that does not receive this call keeps the journal of the run.
     pub fn acknowledge(&self, address: AgentAddress, uid: String) {
         let agents = self.agents.clone();
         self.tasks.spawn(async move {

@@ -26,22 +26,22 @@ pub struct Context {
     pub reader: Reader,
     pub writer: Writer,
     pub attachments: Attachments,
-    /// History of runs, if enabled.
+    /// Writer of the run history, or `None` if the history is disabled.
     pub history: Option<HistoryWriter>,
     pub run_limiter: RunLimiter<ObjectRef<Update>>,
     pub events: Events,
     pub references: References,
-    /// Pauses of namespaces, and their shares in the run slots.
+    /// Settings of namespaces, such as the pause and the share of the run slots.
     pub namespaces: Namespaces,
     /// Limits of the concurrency groups that namespaces can share, by name.
     pub concurrency_groups: Arc<BTreeMap<String, u32>>,
     pub metrics: Metrics,
     /// All Updates in the scope of the controller.
     pub updates: Updates,
-    /// Completed when the open runs of an earlier process have slots.
+    /// Guard of [`Context::adopt_open_runs`], which assigns slots once per process.
     pub adopted: Arc<Once>,
     pub timeouts: RunTimeouts,
-    /// Name of the cluster for the tags of Pulumi stacks. Can be empty.
+    /// Name of the cluster for the tags of Pulumi stacks, or an empty string.
     pub cluster_name: Arc<str>,
     pub traces: RunTraces,
 }
@@ -70,8 +70,8 @@ impl Context {
         });
     }
 
-    /// Ends the task of a run that is no longer open, and releases its slot. This can be necessary because another
-    /// leader has recorded the end of the run.
+    /// Ends the task of a run that is no longer open, and releases the slot of the run. This process can have such a
+    /// task after another leader has recorded the end of the run.
     pub fn forget(&self, update: &Update) {
         let uid = update.uid().unwrap_or_default();
         self.attachments.detach(&uid);

@@ -1,7 +1,7 @@
-//! Update controller: the watches that trigger a reconciliation, and the reconcile loop (observe, decide, act).
+//! Update controller: the watches, and the reconcile loop (observe, decide, act).
 //!
-//! A reconciliation is triggered by a change to the Update or its Workspace, the end of the preceding Update, a report
-//! of the attached task, and a free run slot.
+//! The following events trigger a reconciliation: a change to the Update or its Workspace, the end of the preceding
+//! Update, a report of the attached task, and a free run slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +26,14 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
 
-/// Maximum number of steps per reconciliation, so that an Update does not delay other Updates.
+/// Maximum number of steps per reconciliation. The limit prevents one Update from delaying other Updates.
 const STEPS: usize = 6;
 
-/// Streams of Updates that must be reconciled.
+/// Streams of Updates to reconcile.
 pub struct Feeds<G> {
     /// Updates whose attached task reports a change.
     pub requeues: mpsc::Receiver<ObjectRef<Update>>,
-    /// Updates whose run may start because a run slot is free.
+    /// Updates whose run can start because a run slot is free.
     pub slots: G,
 }
 
@@ -57,7 +57,8 @@ pub async fn controller(
     let triggers = |controller: Controller<Update>| {
         controller
             .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
-                // When the controller starts, Updates that were completed earlier must not requeue other Updates.
+                // Only a completed Update that still has its finalizer requeues the waiting Updates. Otherwise, each
+                // Update that was completed before the start of the controller would requeue other Updates.
                 match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
                     true => waiting(&siblings, update.namespace(), &update.spec.workspace_name),
                     false => Vec::new(),
@@ -78,9 +79,10 @@ fn waiting(updates: &Updates, namespace: Option<String>, workspace: &str) -> Vec
     of_workspace.iter().filter(|u| !u.is_complete()).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
 }
 
-/// Returns whether the cached version shows that nothing remains to do: the run is complete and its result is released. None
-/// of this changes later, so the Update need not be read. After a restart, the controller reconciles several such Updates
-/// for each Stack. An Update without a binding can be an Update of the Pulumi Kubernetes Operator that must be taken over.
+/// Returns whether the cached Update needs no further action: its run is complete, and its result is released. Such an
+/// Update never needs an action again, so the reconciliation does not read it from the API server. After a restart, the
+/// controller reconciles several completed Updates for each Stack. An Update without a binding is not released, because
+/// the controller may have to take it over from the Pulumi Kubernetes Operator.
 fn is_released(update: &Update) -> bool {
     let has_binding = update.status.as_ref().is_some_and(|status| status.run.is_some());
     has_binding
@@ -97,8 +99,8 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
         context.forget(&update);
         return Ok(Outcome::Settled);
     }
-    // The cache may not contain the last write of this controller yet, but the binding of the run must be current. The
-    // Update is therefore read from the API.
+    // The reconciliation needs the current binding of the run, but the cache may not contain the last write of this
+    // controller yet. The controller therefore reads the Update from the API server.
     let namespace = update.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await? else {
         context.forget(&update);

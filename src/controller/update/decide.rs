@@ -1,4 +1,4 @@
-//! Decides the next action for an Update. All functions are pure: they use no client and no clock.
+//! Selects the next action for an Update. All functions are pure: they use no client and no clock.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,43 +22,43 @@ use crate::controller::update::request::{RunTimeout, TimeoutSource};
 use crate::controller::workspace::is_pko_pod;
 use crate::rpc::proto;
 
-/// Maximum time after the end of a run for which the controller waits until the cluster reports why the pod was
-/// terminated. The agent exits at most 30 seconds after the end of the run.
+/// Timeout, from the end of a run, of the wait for the termination reason of the pod in the Kubernetes API. The agent
+/// exits at most 30 seconds after the end of the run.
 const EXPLANATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
-/// Interval between two checks whether the Stack of a deleted Update still exists. The Stack must record the result of
-/// this Update.
+/// Interval between two checks of whether the Stack of a deleted Update still exists. A Stack that exists must record
+/// the result of the Update.
 const OWNER_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Next action for an Update.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Add the finalizer to an Update that a user created, so that the Update is not deleted before its run has ended.
+    /// Add the finalizer to an Update that a user created, so that Kubernetes keeps the Update until its run has ended.
     AddFinalizer,
-    /// Report that the run cannot start yet, with this reason and message.
+    /// Report that the run cannot start yet, with the given reason and message.
     Wait(&'static str, String),
-    /// Report that the run cannot start until the Secrets or ConfigMaps in this message exist.
+    /// Report that the run cannot start until the Secrets and ConfigMaps in the given message exist.
     AwaitReferences(String),
-    /// Mark the pod and record the binding. The run may start only afterwards.
+    /// Mark the pod and record the binding. The run must not start earlier.
     RecordBinding(RunBinding),
-    /// Attach to the bound run. Start the run if the agent has no record of it.
+    /// Attach to the bound run. Start the run if the agent has no record of the run.
     Attach(RunBinding),
-    /// Report that the run is in progress, with this message.
+    /// Report that the run is in progress, with the given message.
     Await(String),
-    /// Report that the agent delays the start of the run, for this reason.
+    /// Report that the agent delays the start of the run, with the given reason.
     Hold(String),
-    /// Report that it is unknown whether the run is still in progress, for this reason.
+    /// Report that the outcome of the run is unknown, with the given cause.
     OutcomeUnknown(String),
     /// Cancel the run.
     Cancel,
-    /// Delete the pod of the run, for this reason, because the agent has not ended the run.
+    /// Delete the pod of the run, because the agent has not ended the run. Contains the reason.
     DeletePod(String),
     /// Record the result of the ended run in the status.
     Record(Box<RunOutcome>),
     /// Remove the metadata of the run from the pod and the finalizer from the Update, because the result is recorded.
     Release,
-    /// Remove the Stack's finalizer from an Update that is being deleted, because the Stack no longer exists.
+    /// Remove the finalizer of the Stack from an Update that is being deleted, because the Stack no longer exists.
     Abandon,
-    /// Keep the completed Update and requeue after this time.
+    /// Keep the completed Update, and requeue it after the given time.
     Keep(SignedDuration),
     /// Delete the Update, because its TTL has expired.
     Expire,
@@ -66,8 +66,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// Returns the name of the action for the log. The content of the action is not logged, because outputs may be
-    /// secret.
+    /// Returns the name of the action for the log. The log does not contain the content of the action, because outputs
+    /// can be secret.
     pub fn name(&self) -> &'static str {
         match self {
             Action::AddFinalizer => "AddFinalizer",
@@ -90,7 +90,7 @@ impl Action {
     }
 }
 
-/// Decides the next action from the observed state.
+/// Selects the next action from the observed state.
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let update = &observed.update;
     if update.is_complete() {
@@ -98,7 +98,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         return match update.metadata.deletion_timestamp {
             _ if has(names::UPDATE_FINALIZER) => Action::Release,
             Some(_) if has(names::STACK_FINALIZER) && observed.stack == Owner::Gone => Action::Abandon,
-            // The Update is requeued, because the deletion of the Stack does not requeue it.
+            // A periodic requeue is necessary, because the deletion of the Stack does not requeue the Update.
             Some(_) if has(names::STACK_FINALIZER) => Action::Keep(OWNER_CHECK_INTERVAL),
             Some(_) => Action::Nothing,
             None => expiry(update, now),
@@ -120,18 +120,18 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Decides about a run that the Pulumi Kubernetes Operator started. The agent reports only to the operator, so the run
-/// counts as ended when its pod no longer exists.
+/// Selects the action for a run that the Pulumi Kubernetes Operator started. The agent reports only to the operator, so
+/// the controller regards the run as ended when the pod of the run no longer exists.
 fn pko_run(observed: &Observed) -> Action {
     if observed.pod.as_ref().is_some_and(is_pko_pod) {
-        let message = "run started by the Pulumi Kubernetes Operator; waiting for its pod to be deleted";
+        let message = "the Pulumi Kubernetes Operator started the run; waiting for the deletion of the pod of the run";
         return Action::Await(message.to_owned());
     }
     let why = "the Pulumi Kubernetes Operator started the run, and its pod no longer exists";
     Action::Record(Box::new(RunOutcome::interrupted(why, TerminationEvidence::Container, None)))
 }
 
-/// Decides whether the TTL of a completed Update has expired.
+/// Selects the action for a completed Update: expires the Update after its TTL, or keeps it.
 fn expiry(update: &Update, now: Timestamp) -> Action {
     let ttl = update.spec.ttl_after_completed.as_deref().and_then(duration::seconds);
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -144,7 +144,7 @@ fn expiry(update: &Update, now: Timestamp) -> Action {
     }
 }
 
-/// Decides about a bound run, which executes either in the pod of its binding or not at all.
+/// Selects the action for a bound run. A bound run executes either in the pod of its binding or not at all.
 fn decide_bound(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Action {
     match &observed.run_state {
         Some(RunState::Ended(result)) if awaits_termination_reason(observed, binding, result, now) => {
@@ -153,8 +153,8 @@ fn decide_bound(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Ac
         Some(RunState::Ended(result)) => {
             return Action::Record(Box::new(outcome_of_result(observed, binding, result, now)));
         }
-        // The report of the agent takes precedence over other evidence, unless the agent of another pod still reports a
-        // run in progress after the deadline of the run.
+        // A report of the agent takes precedence over other evidence. After the deadline of the run, this rule applies
+        // only to the agent of the bound pod.
         Some(RunState::Running | RunState::Held(_))
             if is_on_time(observed, now) || is_in_bound_pod(observed, binding) =>
         {
@@ -177,7 +177,7 @@ fn decide_bound(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Ac
     }
 }
 
-/// Returns whether the deadline of the run has not been reached, or the run has no deadline.
+/// Returns whether the run has not exceeded its deadline. A run without a deadline is always on time.
 fn is_on_time(observed: &Observed, now: Timestamp) -> bool {
     deadline::end_expired(&observed.update, observed.timeouts, observed.pod.as_ref(), now).is_none()
 }
@@ -187,10 +187,10 @@ fn is_in_bound_pod(observed: &Observed, binding: &RunBinding) -> bool {
     observed.pod.as_ref().and_then(|pod| pod.uid()).as_deref() == Some(binding.pod_uid.as_str())
 }
 
-/// Returns whether the agent may start the run if it has no record of it.
+/// Returns whether the agent may start the run if the agent has no record of the run.
 pub fn may_start(observed: &Observed, now: Timestamp) -> bool {
     let is_expired = deadline::start_expired(&observed.update, observed.timeouts, now).is_some();
-    // Without its plan, the run would not be limited to the approved changes.
+    // Without the plan, the run could make changes that are not approved.
     let has_plan = observed.update.spec.plan.is_none() || matches!(observed.plan, PlanFile::Found(_));
     !is_expired && !is_end_requested(observed) && has_plan && observed.forbidden.is_none()
 }
@@ -210,7 +210,7 @@ fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::
     outcome.with_cause(pod_termination::cause(binding, pod))
 }
 
-/// If an interrupted run ended after its deadline, states in the outcome that the controller deleted the pod.
+/// Adds to the outcome of an interrupted run that ended after its deadline that the controller deleted the pod.
 fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> RunOutcome {
     let (pod, ended) = (observed.pod.as_ref(), outcome.ended.unwrap_or(now));
     match deadline::end_expired(&observed.update, observed.timeouts, pod, ended) {
@@ -219,7 +219,7 @@ fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> Ru
     }
 }
 
-/// Returns the source of the timeout that ended the run, or `None` if no timeout ended it.
+/// Returns the source of the timeout that ended the run, or `None` if no timeout ended the run.
 fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<TimeoutSource> {
     let (spec, _) = request::limits(&observed.update).ok()?;
     let RunTimeout { duration: limit, source } = observed.timeouts.of(spec);
@@ -230,9 +230,9 @@ fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<Tim
     (has_expired && is_canceled && !is_end_requested(observed)).then_some(source)
 }
 
-/// Returns whether to wait for the reason why the pod was terminated. A deletion is visible immediately. The kubelet
-/// reports an eviction only after the containers have ended, and the agent exits with a delay so that the controller
-/// can read the result.
+/// Returns whether the controller waits for the termination reason of the pod. A deletion is visible immediately. The
+/// kubelet reports an eviction only after the containers have ended, and the agent exits with a delay so that the
+/// controller can read the result.
 fn awaits_termination_reason(
     observed: &Observed,
     binding: &RunBinding,
@@ -246,15 +246,15 @@ fn awaits_termination_reason(
     result.pod_terminated && !is_end_requested(observed) && !is_explained && is_recent
 }
 
-/// Returns whether a user canceled the run, with the annotation or by deleting the Update.
+/// Returns whether a user canceled the run with the annotation or with the deletion of the Update.
 fn is_end_requested(observed: &Observed) -> bool {
     let update = &observed.update;
     let is_deleted = update.metadata.deletion_timestamp.is_some() && observed.stack != Owner::Deleting;
     is_deleted || is_cancel_requested(update)
 }
 
-/// Returns the action for a run whose end is not proven. The run stays open until evidence exists or a user resolves
-/// it.
+/// Returns the action for a run whose end is not proven. The run stays open until evidence of its end exists or a user
+/// resolves the run.
 fn outcome_unknown(update: &Update, cause: &str) -> Action {
     let name = update.name_any();
     let how = format!(
@@ -273,7 +273,7 @@ fn outcome_unknown(update: &Update, cause: &str) -> Action {
     }
 }
 
-/// Decides about a run that may be in progress, based on the state that the attached task reports.
+/// Selects the action for a run that can be in progress, based on the state that the attached task reports.
 fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&str>, now: Timestamp) -> Action {
     let cancels = is_end_requested(observed);
     let (update, timeouts) = (&observed.update, observed.timeouts);
@@ -367,7 +367,7 @@ fn waiting(observed: &Observed) -> Action {
     }
 }
 
-/// Returns `Action::RecordBinding` if all Secrets and ConfigMaps that the run refers to exist.
+/// Returns `Action::RecordBinding` if all referenced Secrets and ConfigMaps exist.
 fn with_references(observed: &Observed, binding: RunBinding) -> Action {
     let not_yet = |why: &str| Action::Wait(update_reason::WORKSPACE_NOT_READY, why.to_owned());
     let Some(checked) = &observed.references else {
@@ -383,9 +383,9 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
     }
 }
 
-/// Returns an error message if a user-created Update requests a different source than its Workspace has. No controller
-/// deletes such an Update. Without this check, the Update would block the queue of its Workspace forever. A Workspace that
-/// is asleep may install another source when it wakes.
+/// Returns an error message if a user-created Update requests a source that its Workspace does not have. Without this
+/// check, the Update would block the queue of the Workspace forever, because no controller deletes the Update. The
+/// check ignores a sleeping Workspace, which can install another source when it wakes up.
 fn source_mismatch(workspace: &Workspace, update: &Update) -> Option<String> {
     let desired = update.spec.artifact.as_ref().filter(|_| !is_of_stack(update))?;
     let status = workspace.status.as_ref()?;
@@ -398,7 +398,7 @@ fn source_mismatch(workspace: &Workspace, update: &Update) -> Option<String> {
     Some(format!("spec.artifact requests source {}, but Workspace {name} has {}", describe(desired), describe(other)))
 }
 
-/// Returns an error message if a user has changed the policy packs of the Workspace since the Stack requested the run.
+/// Returns an error message if a user has changed the policy packs of the Workspace after the Stack requested the run.
 fn policy_packs_mismatch(workspace: &Workspace, update: &Update) -> Option<String> {
     let desired = update.spec.policy_packs_digest.as_ref()?;
     if workspace.spec.policy_packs_digest().as_ref() == Some(desired) {
@@ -410,7 +410,7 @@ fn policy_packs_mismatch(workspace: &Workspace, update: &Update) -> Option<Strin
     ))
 }
 
-/// Returns whether `found` is the requested artifact. Users may omit the revision in `desired`.
+/// Returns whether `found` is the requested artifact. Ignores the revision if `desired` contains no revision.
 fn is_same_source(desired: &ArtifactReference, found: &ArtifactReference) -> bool {
     let directory = |artifact: &ArtifactReference| artifact.dir.parse::<Directory>().ok();
     desired.digest == found.digest

@@ -1,9 +1,9 @@
-//! Stores an ended run in the history before its result is recorded, so that the status contains the reference to the
-//! stored run and the pod is released only afterwards.
+//! Stores an ended run in the history before the controller records the result of the run. The status can therefore
+//! contain the reference to the stored run, and the pod keeps the transcript until the run is stored.
 //!
-//! A background task reads the transcript from the agent and writes the files. The reconciliation never waits for it: the
-//! task requeues the Update when it has ended. If the task fails, the result is recorded without the history. Each step
-//! can be repeated, because the names of the files depend only on the Update.
+//! A background task reads the transcript from the agent and writes the files. The reconciliation does not block on the
+//! task, because the task requeues the Update at its end. If the task fails, the controller records the result without
+//! the history. Each step can be repeated, because the names of the files depend only on the Update.
 
 mod summary;
 mod transfer;
@@ -28,11 +28,11 @@ use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::fair_slots::{FairSlots, Limits};
 use crate::telemetry::metrics::{HistoryResult, Metrics};
 
-/// Maximum number of runs whose files are in memory at the same time. A run needs at most 7 MiB.
+/// Limits of the number of runs that are stored concurrently. The files of a run use at most 7 MiB of memory.
 const SLOTS: Limits = Limits { total: 6, per_key: 3, waiting_per_key: 64 };
-/// Time after a failed write in which the controller makes only one short attempt for each run.
+/// Duration of an outage after a failed write. During an outage, the controller makes only one short attempt per run.
 const OUTAGE: Duration = Duration::from_secs(60);
-/// Maximum number of runs whose state is in memory. The state of a run is removed when its result is recorded.
+/// Maximum number of run states in memory. The controller removes the state of a run after the recording of its result.
 const MAX_RUNS: usize = 1024;
 /// Maximum length of a message in the status, in bytes.
 const MAX_MESSAGE: usize = 1024;
@@ -44,7 +44,7 @@ const NOT_STORED: &str = "HistoryNotStored";
 pub(super) enum Stored {
     /// The run has no history, because the history is disabled or the run did not start.
     Never,
-    /// The task has not ended. It requeues the Update.
+    /// The task has not ended. The task requeues the Update at its end.
     NotYet,
     /// The task has ended.
     Done(RunHistory),
@@ -62,7 +62,7 @@ struct Shared {
     end: CancellationToken,
     metrics: Metrics,
     slots: FairSlots,
-    /// State of each run with a task, by UID of the Update. The lock is never held across an `.await`.
+    /// State of each run with a task, by UID of the Update. The code never holds the lock across an `.await`.
     runs: Mutex<HashMap<String, Stored>>,
     /// Time of the last failed write.
     failed: Mutex<Option<Instant>>,
@@ -75,7 +75,7 @@ struct Job {
     run: RunName,
     /// Address of the agent that has the transcript.
     agent: Option<AgentAddress>,
-    /// Whether the CLI may have run. Otherwise, no transcript exists.
+    /// Whether the CLI may have run. If `false`, no transcript exists.
     has_run: bool,
     summary: summary::Summary,
     plan: Vec<u8>,
@@ -94,7 +94,7 @@ impl HistoryWriter {
         HistoryWriter(Arc::new(Shared { store, agents, requeue, tasks, end, metrics, slots, runs, failed }))
     }
 
-    /// Returns the state of an ended run. Starts the task of the run with the first call.
+    /// Returns the state of an ended run. The first call for a run starts the task of the run.
     pub(super) fn store(
         &self,
         update: &Update,
@@ -111,7 +111,7 @@ impl HistoryWriter {
             return state.clone();
         }
         if runs.len() >= MAX_RUNS {
-            // If the state of a run is lost, the run is only stored a second time.
+            // A run whose state is removed is stored again, which has no other effect.
             runs.clear();
         }
         runs.insert(uid.clone(), Stored::NotYet);
@@ -161,18 +161,19 @@ impl HistoryWriter {
             tracing::warn!(namespace, update = job.update.name, error, "the history does not contain the complete run");
         }
         self.0.metrics.history_run(result);
-        // If the state of the run was removed in the meantime, it is not added again.
+        // The state may have been removed while the task was running. The task does not add a removed state again.
         if let Some(state) = self.runs().get_mut(&job.uid) {
             *state = Stored::Done(history);
         }
-        // If the queue is full, the Update is requeued periodically.
+        // If the queue is full, the Update waits for its periodic requeue.
         drop(self.0.requeue.clone().try_send(job.update.clone()));
         if result != HistoryResult::Failed {
             self.delete_old(&job).await;
         }
     }
 
-    /// Returns whether the last write failed recently. The controller then does not delay each run by the timeout.
+    /// Returns whether the last write failed recently. During an outage, the controller shortens the attempts, so that
+    /// the timeout does not delay each run.
     fn is_in_outage(&self) -> bool {
         self.failed().is_some_and(|failed| failed.elapsed() < OUTAGE)
     }
@@ -196,8 +197,8 @@ impl HistoryWriter {
     }
 }
 
-/// Publishes an event about a run that is not in the history. The transcript of an interrupted run is often lost with its
-/// pod, so an incomplete run causes no event.
+/// Publishes an event if the run is not in the history. A run that is stored without its transcript causes no event,
+/// because the transcript of an interrupted run is often lost with the pod.
 pub(super) fn report(update: &Update, outcome: &RunOutcome, events: &Events) {
     let lost = outcome.history.as_ref().filter(|history| history.url.is_none());
     if let Some(message) = lost.and_then(|history| history.message.as_ref()) {

@@ -1,9 +1,9 @@
 //! Update controller. An Update is one run. The controller first records the binding of the run, which identifies the
-//! pod, in `status.run` of the Update: the run is then *bound*. Only a bound run is started or attached to. The
-//! controller records the result of the run once.
+//! pod, in `status.run` of the Update: the run is then *bound*. The controller starts, or attaches to, only a bound
+//! run. It records the result of the run once.
 //!
 //! `controller` contains the watches and the reconcile loop: `observe` reads the state, `decide` selects the next
-//! action, and `act` performs it. `status` builds the status.
+//! action, `act` performs the action, and `status` builds the status.
 
 mod act;
 mod attachments;

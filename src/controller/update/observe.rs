@@ -1,4 +1,4 @@
-//! Reads the state for the reconciliation of an Update.
+//! Reads the state for one step of the reconciliation of an Update.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,43 +26,45 @@ use crate::runtime::reads::ReadError;
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub update: Update,
-    /// Workspace of the Update. Not read while the agent reports on the run.
+    /// Workspace of the Update, or `None` while the agent reports on the run.
     pub workspace: Option<Workspace>,
-    /// Pod of the Workspace. Not read while the agent reports on the run.
+    /// Pod of the Workspace, or `None` while the agent reports on the run.
     pub pod: Option<Pod>,
-    /// State of the node of the run. Read only if the outcome of the run is unknown.
+    /// State of the node of the run. `observe` reads the node only if the outcome of the run is unknown.
     pub node: NodeState,
     /// Name of another Update of the Workspace that runs before this Update.
     pub preceding_update: Option<String>,
     pub timeouts: RunTimeouts,
-    /// State reported by the attached task.
+    /// State of the run that the attached task reports.
     pub run_state: Option<RunState>,
-    /// Progress reported by the attached task.
+    /// Progress of the run that the attached task reports.
     pub progress: Option<RunProgress>,
-    /// IP address at which the attached task calls the agent.
+    /// IP address of the agent that the attached task calls.
     pub agent_ip: Option<IpAddr>,
     /// Whether the attached task can start the run.
     pub task_may_start: bool,
-    /// State of the Stack that owns the Update. Read only if the Update is being deleted.
+    /// State of the Stack that owns the Update. `observe` reads the Stack only if the Update is being deleted.
     pub stack: Owner,
-    /// Reason why the approval settings of the Stack do not permit the run. Read only for an `up` or destroy that is the next
-    /// run of its Workspace, and not after the agent has reported that the run is in progress or has ended.
+    /// Reason why the approval settings of the Stack do not permit the run. `observe` checks the settings only for an
+    /// `up` or destroy that is the next run of its Workspace, until the agent reports that the run is in progress or
+    /// has ended.
     pub forbidden: Option<String>,
-    /// Why the run must not start now. Read only for a run that is the next run of its Workspace.
+    /// Restriction that prevents the start of the run now. Set only for the next run of the Workspace.
     pub restriction: Option<Restriction>,
-    /// Share of the namespace in the run slots. Read only for a run that is the next run of its Workspace.
+    /// Share of the run slots for the namespace. Set only for the next run of the Workspace.
     pub run_share: RunShare,
-    /// Plan that the run follows. Not read after the agent has reported that the run is in progress or has ended.
+    /// Plan of the run. `observe` does not read the plan after the agent has reported that the run is in progress or
+    /// has ended.
     pub plan: PlanFile,
-    /// State of the Secrets and ConfigMaps to which the run refers. Read only for a run that has no binding and is the
-    /// next run of its Workspace.
+    /// State of the referenced Secrets and ConfigMaps. Set only for the next run of the Workspace if the run has no
+    /// binding.
     pub references: Option<Checked>,
 }
 
 /// State of the Stack that owns an Update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The Stack exists, or it was not read.
+    /// The Stack exists, or `observe` has not read the Stack.
     Lives,
     Deleting,
     /// The Stack does not exist, or another Stack has its name.
@@ -84,7 +86,7 @@ pub fn is_of_stack(update: &Update) -> bool {
     update.owner_references().iter().any(|owner| owner.kind == "Stack")
 }
 
-/// Reads only the state that this step needs.
+/// Reads the state that the step needs.
 pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Result<Observed, ReadError> {
     let namespace = update.namespace().unwrap_or_default();
     let name = update.spec.workspace_name.clone();
@@ -175,7 +177,7 @@ async fn forbidden(
     preceding_update: Option<&String>,
     context: &Context,
 ) -> Result<Option<String>, ReadError> {
-    // A user can change a bound run until it has started.
+    // The check includes a bound run, because a user can change its Update until the run has started.
     let may_start = may_be_next(update, preceding_update) || (binding(update).is_some() && !update.is_complete());
     if !may_start || !changes_resources(update) || !has_valid_workspace_name(update) {
         return Ok(None);
@@ -185,7 +187,7 @@ async fn forbidden(
     Ok(stack.and_then(|stack| unapproved_run(&stack, update)))
 }
 
-/// Returns the settings of the namespace for a run that is the next run of its Workspace.
+/// Returns the settings of the namespace for the next run of the Workspace.
 async fn run_settings(
     update: &Update,
     preceding_update: Option<&String>,
@@ -197,14 +199,15 @@ async fn run_settings(
     Ok(Some(context.namespaces.run_settings(&update.namespace().unwrap_or_default()).await?))
 }
 
-/// Returns the restriction of a run. The Stack controller applies `spec.schedule` of a Stack.
+/// Returns the restriction of a run by the settings of the namespace. The Stack controller applies `spec.schedule` of a
+/// Stack.
 fn restriction(update: &Update, settings: &RunSettings, now: Timestamp) -> Option<Restriction> {
     let namespace = update.namespace().unwrap_or_default();
     let run = RestrictedRun { kind: update.spec.kind, namespace: &namespace, schedule: None };
     run.restriction(settings, now)
 }
 
-/// Returns whether the run is open and not bound yet, and no other Update of its Workspace runs before it.
+/// Returns whether the run is open and not bound yet, and no other Update of the Workspace runs earlier.
 fn may_be_next(update: &Update, preceding_update: Option<&String>) -> bool {
     let is_open = !update.is_complete() && update.metadata.deletion_timestamp.is_none();
     is_open && binding(update).is_none() && preceding_update.is_none()
@@ -215,8 +218,8 @@ fn changes_resources(update: &Update) -> bool {
     matches!(update.spec.kind, UpdateKind::Up | UpdateKind::Destroy)
 }
 
-/// Returns whether this step needs the Workspace and its pod. While the agent reports on an open run, no other evidence
-/// is needed, except for a cancellation and for a run that exceeds its timeout.
+/// Returns whether the step needs the Workspace and its pod. While the agent reports on an open run, the step needs
+/// them only for a cancellation or an exceeded timeout.
 fn needs_pod(update: &Update, snapshot: Option<&RunSnapshot>, timeouts: RunTimeouts, now: Timestamp) -> bool {
     let is_reporting =
         snapshot.is_some_and(|snapshot| matches!(snapshot.run_state, RunState::Running | RunState::Held(_)));
@@ -226,8 +229,8 @@ fn needs_pod(update: &Update, snapshot: Option<&RunSnapshot>, timeouts: RunTimeo
     !is_reporting || !is_open || is_ending || is_expired
 }
 
-/// Reads the node of a run whose agent does not report. `snapshot` is `None` if the report of the attached task must be
-/// ignored.
+/// Reads the node of a run if the agent does not report on the run. `snapshot` is `None` if the caller ignores the
+/// report of the attached task.
 async fn node(
     update: &Update,
     pod: Option<&Pod>,
@@ -249,9 +252,9 @@ async fn node(
     }
 }
 
-/// Returns the name and UID of the Stack that owns an Update. The owner reference is absent if it was removed, or if
-/// the Stack was being deleted when it created the Update. In this case, the finalizer of the Stack shows that a Stack
-/// owns the Update, and the Workspace has the name of this Stack.
+/// Returns the name and UID of the Stack that owns an Update. An Update without an owner reference belongs to a Stack
+/// if it has the finalizer of the Stack. In this case, the Workspace has the name of the Stack, and the UID is unknown.
+/// The owner reference is missing if a user removed it, or if the Stack created the Update during its own deletion.
 fn owner(update: &Update) -> Option<(String, Option<String>)> {
     let referred = update.owner_references().iter().find(|o| o.kind == "Stack");
     let is_held = update.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
@@ -260,7 +263,7 @@ fn owner(update: &Update) -> Option<(String, Option<String>)> {
         .or_else(|| is_held.then(|| (update.spec.workspace_name.clone(), None)))
 }
 
-/// Returns the name of the first Update of the same Workspace that runs before `update`. Updates with an open run are
+/// Returns the name of the first Update of the same Workspace that runs before `update`. Updates with an open run come
 /// first. The other Updates are ordered by creation time and then by name.
 fn first_preceding_update(update: &Update, all: &[Arc<Update>]) -> Option<String> {
     let order = |u: &Update| (binding(u).is_none(), u.creation_timestamp(), u.name_any());

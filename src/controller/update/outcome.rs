@@ -1,4 +1,4 @@
-//! Outcome of a run, as the status of an Update describes it. All functions are pure.
+//! Outcome of a run for the status of an Update. All functions are pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,9 +16,9 @@ use crate::controller::update::{planned_changes, policy_violations};
 use crate::pulumi::backend;
 use crate::rpc::proto;
 
-/// Maximum length of the CLI output in the status, in bytes. The end of the output is kept.
+/// Maximum length of the CLI output in the status, in bytes. The status contains the end of a longer output.
 const MAX_OUTPUT: usize = 2048;
-/// Maximum number of pending creates, and of lock holders, that an outcome lists.
+/// Maximum number of list entries in an outcome, for pending creates and for lock holders.
 const MAX_LISTED: usize = 50;
 /// Maximum length of a string from the agent, in bytes.
 const MAX_LINE: usize = 512;
@@ -39,7 +39,7 @@ pub struct RunOutcome {
     pub pending_creates: Vec<String>,
     /// Whether the run was interrupted. If so, the state can contain pending operations.
     pub interrupted: bool,
-    /// Whether the outputs were lost or could not be stored.
+    /// Whether the outputs were lost, or the controller could not store the outputs.
     pub outputs_unavailable: bool,
     /// Evidence of the end of the run, or `None` if the run did not start.
     pub evidence: Option<TerminationEvidence>,
@@ -47,15 +47,15 @@ pub struct RunOutcome {
     pub project: Option<RunProject>,
     /// State backend of the run.
     pub backend: Option<String>,
-    /// Keyed hash of the values that the configuration reads from Secrets and ConfigMaps.
+    /// Keyed hash of the values from Secrets and ConfigMaps in the configuration.
     pub config_inputs: Option<String>,
     /// Changes that a preview reports.
     pub plan: Option<UpdatePlan>,
-    /// Violations of policies. `None` if there are none.
+    /// Violations of policies, or `None` if the run violates no policy.
     pub policy_violations: Option<PolicyViolations>,
     /// Compressed plan file of a preview. Empty if the run saved no plan.
     pub plan_file: Vec<u8>,
-    /// Run in the history. `None` if the run has no history.
+    /// Reference to the run in the history, or `None` if the history does not contain the run.
     pub history: Option<RunHistory>,
 }
 
@@ -97,7 +97,7 @@ impl RunOutcome {
         }
     }
 
-    /// Converts the result that the agent reports. The agent is not trusted, so an unknown outcome counts as a failure.
+    /// Converts the result that the agent reports. The agent is not trusted, so an unknown outcome becomes a failure.
     pub fn of(result: &proto::Result) -> Self {
         let mut outcome = RunOutcome {
             failure: failure(result.outcome()),
@@ -128,8 +128,8 @@ impl RunOutcome {
         outcome
     }
 
-    /// If the Pulumi stack was not found, sets a message with the Pulumi stack and its backend. The agent cannot
-    /// provide this message, because it redacts values from Secrets.
+    /// Sets a message with the name and the backend of the Pulumi stack if the agent did not find the stack. The agent
+    /// cannot provide this message, because it redacts values from Secrets.
     pub fn of_stack(mut self, name: &str, applied: Option<&PulumiStack>) -> Self {
         if self.failure == Some(update_reason::STACK_NOT_FOUND) {
             let project = self.project.as_ref().map(|project| project.name.clone());
@@ -162,7 +162,7 @@ impl RunOutcome {
         Some(outcome)
     }
 
-    /// Returns the outcome of an interrupted run. `evidence` shows that all processes of the run have ended.
+    /// Returns the outcome of an interrupted run. `evidence` proves that all processes of the run have ended.
     pub fn interrupted(why: &str, evidence: TerminationEvidence, ended: Option<Timestamp>) -> Self {
         let message = format!("run interrupted: {why}");
         RunOutcome {
@@ -173,7 +173,7 @@ impl RunOutcome {
         }
     }
 
-    /// Returns the outcome of a run whose end a user confirmed with an annotation.
+    /// Returns the outcome of a run that a user has resolved with an annotation.
     pub fn resolved(resolution: &str, cause: &str) -> Self {
         let message =
             format!("a user resolved the run with annotation {}: {resolution}; {cause}", names::ANNOTATION_RESOLVE);
@@ -184,15 +184,16 @@ impl RunOutcome {
         }
     }
 
-    /// Removes outputs that cannot be stored, and adds the reason to the message. The run does not fail, because its
-    /// operation is complete.
+    /// Removes outputs that the controller cannot store, and adds the reason to the message. The run does not fail,
+    /// because its operation is complete.
     pub fn without_outputs(self, why: &str) -> Self {
         let lost = format!("failed to store the outputs: {why}; the next run stores them");
         let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
         RunOutcome { message, outputs: Vec::new(), outputs_unavailable: true, ..self }
     }
 
-    /// Changes the outcome to a failure, because the plan cannot be stored. Without the plan, the preview is useless.
+    /// Changes the outcome to a failure, because the controller cannot store the plan. Without the plan, the preview is
+    /// useless.
     pub fn without_plan(self, why: &str) -> Self {
         let plan = self.plan.map(|plan| UpdatePlan { file_digest: None, ..plan });
         let failure = Some(update_reason::UPDATE_FAILED);
@@ -205,7 +206,7 @@ impl RunOutcome {
         RunOutcome { history, ..self }
     }
 
-    /// Sets the end time, if it is unknown.
+    /// Sets the end time if the outcome contains no end time.
     pub fn ended_by(self, ended: Option<Timestamp>) -> Self {
         RunOutcome { ended: self.ended.or(ended), ..self }
     }
@@ -219,7 +220,7 @@ impl RunOutcome {
         self
     }
 
-    /// States that the controller deleted the pod, because the agent did not enforce the timeout of the run.
+    /// Adds to the message that the controller deleted the pod because the agent did not enforce the timeout.
     pub fn after_deadline(mut self, timeout: &str) -> Self {
         self.message = format!(
             "the run exceeded its timeout of {timeout}, and the controller deleted its pod because the agent did not end the \
@@ -237,7 +238,7 @@ impl RunOutcome {
         self
     }
 
-    /// Adds the cause of an interruption that the cluster reports. The agent cannot observe this cause.
+    /// Adds the cause of an interruption from the Kubernetes API. The agent cannot observe this cause.
     pub fn with_cause(mut self, cause: Option<String>) -> Self {
         let is_new = |cause: &String| !self.message.contains(cause.as_str());
         if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)).filter(is_new) {
@@ -253,7 +254,7 @@ fn changes(counts: &HashMap<String, u32>) -> BTreeMap<String, i64> {
     counts.iter().take(max_operations).map(|(operation, count)| (one_line(operation), i64::from(*count))).collect()
 }
 
-/// Describes the holders of a lock. The age of the lock is omitted, so that the text does not change while the lock
+/// Describes the holders of a lock. The text does not contain the age of the lock, so it does not change while the lock
 /// exists.
 fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
     if holders.is_empty() {
@@ -272,7 +273,7 @@ fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
 
 fn pending_creates_message(urns: &[String]) -> String {
     format!(
-        "run not started: an earlier run was interrupted while creating resources. These may exist, and another run would \
+        "run not started: an earlier run was interrupted during the creation of resources; if they exist, another run would \
          create them again: {}",
         urns.join(", ")
     )
@@ -282,7 +283,7 @@ fn project(project: &proto::Project) -> RunProject {
     RunProject { name: one_line(&project.name), runtime: one_line(&project.runtime) }
 }
 
-/// Returns the last lines of an output, at most [`MAX_OUTPUT`] bytes.
+/// Returns the last lines of an output, limited to [`MAX_OUTPUT`] bytes.
 fn tail(output: &str) -> String {
     let output = output.trim_end();
     let begin = output.ceil_char_boundary(output.len().saturating_sub(MAX_OUTPUT));
@@ -293,7 +294,7 @@ fn tail(output: &str) -> String {
     }
 }
 
-/// Returns a text from the agent on one line and with limited length.
+/// Replaces control characters in a text from the agent, and limits its length.
 fn one_line(text: &str) -> String {
     let line: String = text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_LINE)

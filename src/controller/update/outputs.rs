@@ -1,5 +1,5 @@
-//! Secret with the outputs of an Update, in the format of the Pulumi Kubernetes Operator. If the Secret cannot be
-//! written, the run does not fail.
+//! Stores the outputs of an Update in a Secret with the format of the Pulumi Kubernetes Operator. A run does not fail
+//! if the controller cannot write the Secret.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,8 +15,8 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
 
-/// Time after the end of a run within which the controller retries to create the Secret if the API server forbids it,
-/// for example because of a quota or policy.
+/// Timeout, from the end of a run, of retries to create the Secret while the API server forbids the creation, for
+/// example because of a quota or policy.
 const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Result of the attempt to store the outputs.
@@ -24,9 +24,9 @@ const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 pub(super) enum Stored {
     /// The outputs are stored in the Secret, or there are no outputs.
     Yes,
-    /// The outputs are not stored yet. Contains the reason. The write is retried.
+    /// The outputs are not stored yet. The controller retries the write. Contains the reason.
     NotYet(String),
-    /// The outputs are not stored. Contains the reason. The write is not retried.
+    /// The outputs are not stored. The controller does not retry the write. Contains the reason.
     No(String),
 }
 
@@ -45,13 +45,13 @@ pub(super) async fn store(
         Ok(Created::Existing(found)) if is_of(&found, update) => Ok(Stored::Yes),
         Ok(Created::Existing(found)) => {
             let name = found.name_any();
-            Ok(Stored::No(format!("Secret {name} exists and was not created for this run: delete the Secret")))
+            Ok(Stored::No(format!("Secret {name} exists but does not belong to this run; delete the Secret")))
         }
         Err(error) => refused(error, outcome.ended, now),
     }
 }
 
-/// Returns the result of a failed write. Returns an error if the write is retried with backoff.
+/// Returns the result of a failed write, or an error if the reconciler retries the write with backoff.
 pub(super) fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Stored, ReconcileError> {
     let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < RETRY_TIMEOUT);
     match error {
@@ -64,14 +64,14 @@ pub(super) fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestam
     }
 }
 
-/// Returns whether a Secret contains the outputs of this Update.
+/// Returns whether a Secret contains the outputs of the Update.
 pub fn is_of(secret: &Secret, update: &Update) -> bool {
     let is_its = |uid: &String| Some(uid) == update.metadata.uid.as_ref();
     secret.owner_references().iter().any(|owner| owner.kind == Update::kind(&()) && is_its(&owner.uid))
 }
 
-/// Builds the Secret. It contains the JSON value of each output in a separate key. An annotation lists the keys of
-/// secret outputs.
+/// Builds the Secret with the JSON value of each output in a separate key. An annotation lists the keys of secret
+/// outputs.
 fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
     let data: serde_json::Map<String, Value> =
         outcome.outputs.iter().map(|o| (key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
@@ -80,7 +80,7 @@ fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
     owned_secret(update, &names::outputs_secret(&update.name_any()), &annotations, &Value::Object(data))
 }
 
-/// Builds an immutable Secret that is deleted with the Update.
+/// Builds an immutable Secret. The garbage collector deletes the Secret together with the Update.
 pub(super) fn owned_secret(update: &Update, name: &str, annotations: &Value, data: &Value) -> Secret {
     let secret = json!({
         "metadata": {

@@ -51,7 +51,7 @@ pub async fn store(
         }
         Ok(Created::Existing(found)) => {
             let name = found.name_any();
-            Ok(Stored::No(format!("Secret {name} exists and was not created for this run: delete the Secret")))
+            Ok(Stored::No(format!("Secret {name} exists but does not belong to this run; delete the Secret")))
         }
         Err(error) => refused(error, outcome.ended, now),
     }
