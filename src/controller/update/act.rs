@@ -123,9 +123,8 @@ pub async fn act(
     }
 }
 
-/// Reports the missing objects, and registers the Update with the poll that requeues it when the objects exist. Also
-/// makes the kubelet update the mounted objects: the kubelet removes the keys of deleted objects from the pod, and the
-/// mount directory of a deleted object stays empty until the object exists again.
+/// Reports the missing objects, and requeues the Update when they exist. Also makes the kubelet update the mounted
+/// objects, so that the mount directory of a deleted object is empty until the object exists again.
 async fn await_references(
     observed: &Observed,
     message: &str,
@@ -397,7 +396,7 @@ async fn record(
     let written = match context.writer.status(update, &status).await {
         // Without this fallback, a run would stay open forever if the API server rejects its result.
         Err(error) if error.is_content_rejected() => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "API server rejected the result of the run; recording the result without details");
+            tracing::warn!(error = &error as &dyn std::error::Error, "recording a rejected result without details");
             status = status::recorded_without_details(update, outcome, &error.to_string(), now);
             context.writer.status(update, &status).await?
         }

@@ -1,5 +1,5 @@
-//! Secret with the plan that a preview saved. The plan is the file of the Pulumi CLI, compressed with gzip. The CLI encrypts
-//! the secret values in this file.
+//! Stores and reads the Secret with the plan that a preview saved. The plan is the plan file of the Pulumi CLI,
+//! compressed with gzip. The CLI encrypts the secret values in the plan file.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,10 +21,10 @@ use crate::runtime::writes::Created;
 /// Key of the plan in the Secret.
 const KEY: &str = "plan.json.gz";
 
-/// Plan that a run follows.
+/// Plan of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanFile {
-    /// The run follows no plan, or this step does not need the plan.
+    /// The run has no plan, or the step of the reconciliation does not need the plan.
     NotNeeded,
     Found(Vec<u8>),
     /// The plan does not exist or has changed. Contains the reason.

@@ -1,5 +1,5 @@
-//! Evidence about the end of a run whose agent does not report the end. The evidence comes from the pod and the node of
-//! the run. All functions are pure.
+//! Determines from the pod and the node of a run whether the run has ended, if the agent does not report the end. All
+//! functions are pure.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Node, Pod};
@@ -11,23 +11,24 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::request::pulumi_container;
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// Maximum time for which the controller waits for the restart of an exited container. After a restart, the journal of
-/// the agent contains more information than the report of the kubelet. The restart backoff of the kubelet is at most
-/// five minutes.
+/// Timeout of the wait for the restart of an exited container. The controller waits because, after a restart, the
+/// journal of the agent contains more information than the report of the kubelet. The restart backoff of the kubelet is
+/// at most five minutes.
 const RESTART_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
 /// State of the node of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// Not read, because the state of the node cannot change the conclusion.
+    /// The controller has not read the node, because its state cannot change the conclusion.
     NotRead,
     Ready,
     /// The node is not ready. Contains the message of the condition `Ready` of the node.
     NotReady(String),
-    /// The node has the taint with which an administrator confirms that no process runs on the node.
+    /// The node has the taint `node.kubernetes.io/out-of-service`: an administrator confirms that no process runs on
+    /// the node.
     OutOfService,
     Gone,
-    /// The Node cannot be read, for example because a Role cannot grant access to Nodes. Contains the error.
+    /// The controller has no permission to read the Node. A Role cannot grant access to Nodes. Contains the error.
     Unreadable(String),
 }
 
@@ -51,7 +52,7 @@ impl NodeState {
 /// Conclusion about the end of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    /// The run is in progress, or its agent is expected to report. Contains additional information for the user.
+    /// The run is in progress, or its agent will report the result. Contains additional information for the user.
     Open(Option<String>),
     /// The run has ended, and none of its processes is running.
     Proven(Box<RunOutcome>),
@@ -59,7 +60,7 @@ pub enum End {
     Unknown(String),
 }
 
-/// Recorded run, and the current time.
+/// Run with a recorded binding, and the current time.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded<'a> {
     /// UID of the Update.
@@ -69,8 +70,7 @@ pub struct Recorded<'a> {
     pub now: Timestamp,
 }
 
-/// Returns the conclusion about the end of a run. The evidence is the pod to which the run is bound, if this pod
-/// exists, and the node of the run.
+/// Returns the conclusion about the end of a run from the bound pod, if it exists, and from the node of the run.
 pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(run.binding.pod_uid.as_str()));
     let by_container = pod.map_or(End::Open(None), |pod| by_container(run, pod));
@@ -114,7 +114,7 @@ pub fn needs_node(binding: &RunBinding, pod: Option<&Pod>, is_unreachable: bool)
     !binding.node_name.is_empty() && (is_unreachable || pod.is_none_or(is_over))
 }
 
-/// Returns the conclusion from the report of the kubelet about the container in which the run started.
+/// Returns the conclusion from the status that the kubelet reports for the container of the run.
 fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     let Some(container) = pulumi_container(pod) else { return End::Open(None) };
     let state = container.state.as_ref();
@@ -142,8 +142,8 @@ fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     End::Proven(Box::new(outcome.ended_by(finished(terminated))))
 }
 
-/// Returns the terminations of the container in which the run started. Returns nothing if the binding contains no
-/// container ID.
+/// Returns the terminations of the container in the binding. The result is empty if the binding contains no container
+/// ID.
 fn ends_of<'a>(
     binding: &'a RunBinding,
     container: &'a ContainerStatus,
@@ -153,17 +153,17 @@ fn ends_of<'a>(
     ends.filter(|end| end.container_id.as_deref() == Some(binding.container_id.as_str()))
 }
 
-/// Returns the reason why the container of a run ended, as the cluster reports it.
+/// Returns the termination reason of the container of a run from the Kubernetes API.
 pub fn cause(binding: &RunBinding, pod: Option<&Pod>) -> Option<String> {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()))?;
     match pulumi_container(pod).and_then(|container| ends_of(binding, container).next()) {
         Some(end) => Some(termination_reason(end, pod)),
-        // The kubelet reports the reason of the pod, such as an eviction, before it reports the end of the containers.
+        // The kubelet reports the termination reason of the pod, such as an eviction, before the end of the containers.
         None => pod_reason(pod).filter(|_| phase(pod) == Some("Failed")),
     }
 }
 
-/// Returns whether the pod of a run has failed, is terminating or no longer exists, for example after an eviction or a
+/// Returns whether the bound pod has failed, is terminating or no longer exists, for example after an eviction or a
 /// drain.
 pub fn is_pod_ending(binding: &RunBinding, pod: Option<&Pod>) -> bool {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()));
@@ -174,8 +174,8 @@ fn has_restart_timed_out(terminated: &ContainerStateTerminated, now: Timestamp) 
     finished(terminated).is_none_or(|finished| now.duration_since(finished) > RESTART_TIMEOUT)
 }
 
-/// Returns the end time, rounded up. The kubelet reports whole seconds, so the container may have ended up to one
-/// second later.
+/// Returns the end time, rounded up. The kubelet truncates the time to whole seconds, so the container can have ended
+/// up to one second later.
 fn finished(terminated: &ContainerStateTerminated) -> Option<Timestamp> {
     terminated.finished_at.as_ref()?.0.checked_add(SignedDuration::from_secs(1)).ok()
 }
@@ -184,8 +184,8 @@ fn phase(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
 }
 
-/// Describes why a container ended: the reason of the pod, such as an eviction, and the reason of the container. After
-/// an OOM kill, the text contains the memory limit.
+/// Describes why a container ended. The text contains the reason of the pod, such as an eviction, the reason of the
+/// container and, after an OOM kill, the memory limit.
 fn termination_reason(terminated: &ContainerStateTerminated, pod: &Pod) -> String {
     let reason = terminated.reason.as_deref().unwrap_or("unknown reason");
     let code = terminated.exit_code;

@@ -1,10 +1,10 @@
-//! Policy violations that a run reports.
+//! Converts the policy violations that a run reports.
 
 use crate::api::pulumi::{EnforcementLevel, PolicyViolation, PolicyViolations};
 use crate::api::{bounds, conditions};
 use crate::rpc::proto;
 
-/// Returns the violations that a run reports, in a fixed order. Returns `None` if there are none.
+/// Returns the violations that a run reports, in a fixed order, or `None` if the run reports no violations.
 pub fn violations(result: &proto::Result) -> Option<PolicyViolations> {
     let listed = |mandatory: bool| {
         let listed = result.policy_violations.iter().filter(|violation| violation.mandatory == mandatory).count();
@@ -15,7 +15,7 @@ pub fn violations(result: &proto::Result) -> Option<PolicyViolations> {
     if mandatory == 0 && advisory == 0 {
         return None;
     }
-    // Sorted before the truncation, because the engine evaluates the policies in any order.
+    // The engine evaluates policies in any order. Sorting before the truncation makes the result deterministic.
     let mut violations: Vec<PolicyViolation> = result.policy_violations.iter().map(violation).collect();
     violations.sort_unstable();
     violations.dedup();

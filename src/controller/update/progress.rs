@@ -1,5 +1,5 @@
-//! Progress of an open run, which is computed from the messages of its agent. The progress has a limited size and a
-//! one-line summary. This module performs no I/O.
+//! Computes the progress of an open run from the messages of its agent. The progress has a limited size and a one-line
+//! summary. This module performs no I/O.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,9 +11,9 @@ use crate::api::auto::RunProgress;
 use crate::api::{columns, conditions};
 use crate::rpc::proto::{self, StepState, progress};
 
-/// Maximum number of tracked operations in progress. Further operations are not counted, even after they are completed.
+/// Maximum number of operations in progress. Ignores further operations, even after their completion.
 const MAX_IN_PROGRESS: usize = 64;
-/// Maximum number of counted resources.
+/// Maximum number of resources that the progress counts.
 const MAX_RESOURCES: usize = 10_000;
 /// Maximum length of a text from the agent, in bytes.
 const MAX_FIELD_LENGTH: usize = 128;
@@ -23,7 +23,7 @@ const MAX_FIELD_LENGTH: usize = 128;
 pub enum ProgressChange {
     None,
     Some,
-    /// The progress must be written immediately, because the new process ID or URL identifies a lock.
+    /// The controller must write the progress immediately, because the new process ID or URL identifies a lock.
     Urgent,
 }
 
@@ -34,14 +34,14 @@ pub struct Progress {
     resources: Resources,
 }
 
-/// Resources of a run, as hashes of their URNs. The number of hashes is limited.
+/// Resources of a run, as a limited number of hashes of their URNs.
 #[derive(Debug, Default)]
 struct Resources {
     registered: HashSet<u64>,
     done: HashSet<u64>,
 }
 
-/// Progress that is reported for a run.
+/// Part of the progress that the status contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Reported {
     pid: Option<u32>,
@@ -57,7 +57,7 @@ struct Reported {
 /// Resource with an operation in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RunningStep {
-    /// Hash of the URN, because a URN may be long.
+    /// Hash of the URN, because a URN can be long.
     hash: u64,
     operation: String,
     kind: String,
@@ -99,7 +99,7 @@ impl Progress {
 
     fn step(&mut self, step: &proto::ResourceStep, time: i64) {
         let (kind, name) = kind_and_name(&step.urn);
-        // The operation on the stack resource lasts until the end of the run, so it provides no information.
+        // The operation on the stack resource lasts until the end of the run, so the progress ignores this operation.
         if kind == STACK_RESOURCE_TYPE {
             return;
         }
@@ -208,7 +208,7 @@ fn short(kind: &str) -> String {
     }
 }
 
-/// Returns a text from the agent on one line and with limited length, because the agent is not trusted.
+/// Replaces control characters in a text from the agent and limits its length, because the agent is not trusted.
 fn one_line(text: &str) -> String {
     let line: String = text.chars().take(MAX_FIELD_LENGTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_FIELD_LENGTH)

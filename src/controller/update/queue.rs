@@ -1,4 +1,4 @@
-//! Index of the Updates by Workspace and by Stack, and the position of each run in the queue for run slots.
+//! Indexes the Updates by Workspace and by Stack, and determines the position of each run in the queue for run slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::runtime::run_limiter::{Group, GroupKey, Run, Share};
 /// Group of Updates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UpdateGroup {
-    /// Updates that run in this Workspace.
+    /// Updates that run in the given Workspace.
     Workspace(ObjectKey),
-    /// Updates that this Stack created.
+    /// Updates that the given Stack created.
     Stack(ObjectKey),
 }
 
@@ -37,7 +37,7 @@ impl UpdateGroup {
 /// Updates, indexed by group.
 pub type Updates = Indexed<Update, UpdateGroup>;
 
-/// Returns an empty store of Updates and its writer.
+/// Returns an empty store of Updates and the writer of the store.
 pub fn updates() -> (Updates, IndexWriter<Update, UpdateGroup>) {
     indexed(groups_of)
 }
@@ -73,8 +73,8 @@ fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
     }
 }
 
-/// Returns the group of a bound run. The binding contains the group, so that a change to the Stack or to the annotations
-/// of the namespace does not affect an open run.
+/// Returns the concurrency group of a bound run from its binding. A change to the Stack or to the annotations of the
+/// namespace therefore does not affect an open run.
 fn bound_group(update: &Update) -> Option<Group> {
     let bound = update.status.as_ref()?.run.as_ref()?.concurrency_group.as_ref()?;
     let namespace = update.namespace().filter(|_| !bound.shared.unwrap_or_default());
@@ -82,9 +82,9 @@ fn bound_group(update: &Update) -> Option<Group> {
     Some(Group { key, limit: usize::try_from(bound.limit).unwrap_or(usize::MAX) })
 }
 
-/// Returns the group of a run that is not bound yet. The group belongs to the namespace, unless the flag
-/// `--concurrency-groups` contains its name and the annotation of the namespace permits it. A tenant can therefore never
-/// use the slots of a group of another namespace.
+/// Returns the concurrency group of a run that is not bound yet. The group belongs to the namespace, unless both the
+/// flag `--concurrency-groups` and the annotation of the namespace contain the name of the group. A tenant can
+/// therefore never use the slots of a group that belongs to another namespace.
 pub fn group_of(update: &Update, shared: &BTreeSet<String>, limits: &BTreeMap<String, u32>) -> Option<Group> {
     let group = update.spec.concurrency_group.as_ref()?;
     let name = group.name.clone();
@@ -95,7 +95,7 @@ pub fn group_of(update: &Update, shared: &BTreeSet<String>, limits: &BTreeMap<St
     Some(Group { key: GroupKey { namespace, name }, limit: usize::try_from(limit).unwrap_or(usize::MAX) })
 }
 
-/// Returns the group of a run for its binding.
+/// Converts a concurrency group for the binding of a run.
 pub fn binding_of(group: &Group) -> BoundConcurrencyGroup {
     BoundConcurrencyGroup {
         name: group.key.name.clone(),
@@ -104,7 +104,8 @@ pub fn binding_of(group: &Group) -> BoundConcurrencyGroup {
     }
 }
 
-/// Returns the median duration of the completed runs of the same kind in the Workspace, or `None` if there are none.
+/// Returns the median duration of the completed runs of the same kind in the Workspace, or `None` if no such run
+/// exists.
 fn expected_duration(update: &Update, siblings: &[Arc<Update>]) -> Option<SignedDuration> {
     let kind = |update: &Update| (update.spec.kind, update.spec.preview_of);
     let ended = siblings.iter().filter(|other| other.is_complete() && kind(other) == kind(update));
@@ -135,9 +136,10 @@ pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
         .collect()
 }
 
-/// Returns the time at which the run became due. A Stack sets this time in its Updates. The runs in a Workspace without
-/// a Stack share one position in the queue: each run becomes due at the creation of its Update or at the last start of
-/// a run in the Workspace, whichever is later. Creating many Updates at the same time therefore has no advantage.
+/// Returns the time at which the run became due. The Stack controller sets this time in the Updates that it creates. A
+/// run of any other Update becomes due at the creation of the Update or at the last start of a run in the Workspace,
+/// whichever is later. The runs of a Workspace therefore share one position in the queue, and a user gains no advantage
+/// from many Updates.
 fn pending_since(update: &Update, siblings: &[Arc<Update>]) -> Timestamp {
     if let Some(since) = &update.spec.pending_since {
         return since.0;

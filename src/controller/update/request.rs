@@ -1,5 +1,5 @@
-//! Builds the request that starts a run. The request contains the binding, the timeouts, and the interrupted runs whose
-//! locks the agent may remove. All functions are pure.
+//! Builds the request that starts a run. The request contains the binding, the timeouts, and the interrupted runs with
+//! locks that the agent may remove. All functions are pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::rpc::protocol::{self, settings_digest};
 /// Maximum length of a label value, in characters.
 const MAX_NAME: usize = 63;
 
-/// Maximum number of interrupted runs in a request. If more interrupted runs exist, the request contains those that
-/// ended last.
+/// Maximum number of interrupted runs in a request. If more interrupted runs exist, the request contains the most
+/// recent runs.
 const MAX_INTERRUPTED_RUNS: usize = 5;
 
-/// Reason why a run cannot be requested.
+/// Error of the request for a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     #[error(transparent)]
@@ -55,8 +55,8 @@ pub enum RequestError {
     PlanOfPreview,
 }
 
-/// Returns the binding of the run of an Update to a pod. Returns `None` if the Workspace has no agent yet, or if the
-/// settings of the Pulumi stack are invalid.
+/// Returns the binding of the run of an Update to a pod, or `None` if the Workspace has no agent yet or the settings of
+/// the Pulumi stack are invalid.
 pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunBinding> {
     let status = workspace.status.as_ref()?;
     let spec = pod.spec.as_ref();
@@ -74,8 +74,8 @@ pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunB
     })
 }
 
-/// Returns the host name that the CLI reports. It is empty with host networking, because unrelated processes then have
-/// the same host name.
+/// Returns the host name that the CLI reports, or an empty string with host networking, because the host name is then
+/// not unique to the pod.
 fn host(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
     if spec.is_some_and(|spec| spec.host_network.unwrap_or_default()) {
@@ -84,7 +84,7 @@ fn host(pod: &Pod) -> String {
     spec.and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty()).unwrap_or_else(|| pod.name_any())
 }
 
-/// Validates the fields that define the run. The schema requires these fields, but older objects can lack them.
+/// Validates the fields that define the run. The CRD schema requires these fields, but older objects can lack them.
 pub fn check(update: &Update) -> Result<(), RequestError> {
     let spec = &update.spec;
     for (field, value) in [("workspaceName", &spec.workspace_name), ("stackName", &spec.stack_name)] {
@@ -118,8 +118,8 @@ fn check_plan(spec: &UpdateSpec) -> Result<(), RequestError> {
     }
 }
 
-/// Returns whether `spec.workspaceName` is a valid object name. An invalid name is not used, because the name becomes
-/// part of request paths.
+/// Returns whether `spec.workspaceName` is a valid object name. The name becomes part of request paths, so an invalid
+/// name must not be used.
 pub fn has_valid_workspace_name(update: &Update) -> bool {
     names::is_object_name(&update.spec.workspace_name)
 }
@@ -134,8 +134,8 @@ fn kind(kind: UpdateKind) -> Result<proto::OperationKind, RequestError> {
     }
 }
 
-/// Returns `spec.timeout` and, in seconds, `spec.idleTimeout`. The timeout is `None` if `spec.timeout` is not set. Zero
-/// means no limit. If a duration is invalid, returns an error with the name of its field.
+/// Returns `spec.timeout` (`None` if not set) and `spec.idleTimeout` in seconds. Zero means no limit. If a duration is
+/// invalid, returns an error with the name of the field.
 pub fn limits(update: &Update) -> Result<(Option<Duration>, u64), RequestError> {
     let seconds = |field, value: &Option<String>| match value {
         None => Ok(0),
@@ -155,13 +155,15 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
     }
 }
 
-/// Returns the minimum protocol version of the agent for this run, or zero if no request can be built for the run.
+/// Returns the minimum protocol version that the agent must support for the run, or zero if the request for the run is
+/// invalid.
 pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
     // Only the presence of the plan determines the version.
     let plan = if update.spec.plan.is_some() { vec![0] } else { Vec::new() };
     let required = request.map_or(0, |request| protocol::required_version(&proto::RunRequest { plan, ..request }));
-    // The missing objects are created after the pod, so the agent must check that they are mounted when the run starts.
+    // A missing object is created after the pod, so the agent must wait at the start of the run until the object is
+    // mounted.
     if waits_for_references(update) { required.max(protocol::MOUNT_WAIT_VERSION) } else { required }
 }
 
@@ -172,22 +174,22 @@ pub fn waits_for_references(update: &Update) -> bool {
     progressing.is_some_and(|progressing| progressing.reason == update_reason::REFERENCE_NOT_FOUND)
 }
 
-/// Returns the mounted directories that must not be empty when the run starts.
+/// Returns the mount directories that must not be empty at the start of the run.
 fn required_directories(update: &Update, workspace: &Workspace, binding: &RunBinding) -> Vec<String> {
     let required = references(&workspace.spec, Some(&update.spec.stack_name)).into_iter();
     let required = required.filter(|reference| !binding.empty_references.contains(&reference.object()));
     required.map(|reference| reference.directory).collect()
 }
 
-/// Returns whether the agent in the pod is too old for this run. Such an agent would silently ignore parts of the
+/// Returns whether the agent in the pod is too old for the run. An older agent would silently ignore parts of the
 /// request.
 pub fn exceeds_protocol_version(update: &Update, workspace: &Workspace) -> bool {
     let understood = workspace.status.as_ref().and_then(|status| status.agent_protocol_version).unwrap_or_default();
     required_protocol_version(update, workspace) > understood
 }
 
-/// Returns the request that starts a run with this binding, without the plan, the tags of the Pulumi stack and the trace.
-/// `timeouts` contains the timeouts from the flags of the controller.
+/// Returns the request that starts a run with the given binding. The request does not contain the plan, the tags of the
+/// Pulumi stack and the trace. `timeouts` contains the timeouts from the flags of the controller.
 pub fn run(
     update: &Update,
     workspace: &Workspace,
@@ -231,8 +233,8 @@ pub fn run(
     })
 }
 
-/// Converts the metadata of the source. Limits its texts again, because a user can create an Update, and an older
-/// schema has no limits.
+/// Converts the metadata of the source, and limits the length of its texts. The limits in the CRD schema are not
+/// sufficient, because an older schema has no limits.
 fn source(metadata: SourceMetadata) -> proto::SourceMetadata {
     let metadata = metadata.bounded();
     proto::SourceMetadata {
@@ -331,7 +333,7 @@ impl RunTimeouts {
 }
 
 impl TimeoutSource {
-    /// Returns advice about a timeout that is not set by `spec.timeout`.
+    /// Returns advice for a timeout that comes from a flag instead of `spec.timeout`.
     pub fn advice(self) -> Option<&'static str> {
         match self {
             TimeoutSource::Spec => None,
@@ -343,8 +345,8 @@ impl TimeoutSource {
     }
 }
 
-/// Returns the interrupted runs of the Pulumi stack of `update` whose locks the agent may remove. The first run is the
-/// run that ended last. Returns no runs if `spec.lockRecovery` is `Manual`.
+/// Returns the interrupted runs of the same Pulumi stack, most recent first. The agent may remove the locks of these
+/// runs. The result is empty if `spec.lockRecovery` is `Manual`.
 pub fn interrupted_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
     if update.spec.lock_recovery == LockRecovery::Manual {
         return Vec::new();
@@ -361,8 +363,8 @@ pub fn interrupted_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::Dead
     runs
 }
 
-/// Returns the run of an Update if the run was interrupted, its end is proven, and its lock can be identified: by its
-/// host name and process ID or, in Pulumi Cloud, by its URL.
+/// Returns the run of an Update if the run was interrupted, its end is proven, and its lock is identifiable. The host
+/// name with the process ID, or the URL in Pulumi Cloud, identifies the lock.
 pub fn interrupted_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
     let is_proven = status.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::User);

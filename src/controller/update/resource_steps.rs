@@ -1,17 +1,18 @@
-//! Times of the resource operations of a run, for the spans of its trace. The agent is not trusted, so the number and the
-//! size of the recorded operations are limited. This module performs no I/O.
+//! Records the times of the resource operations of a run for the spans of its trace. The agent is not trusted, so the
+//! module limits the number and the size of the recorded operations. This module performs no I/O.
 
 use crate::controller::update::progress::kind_and_name;
 use crate::rpc::proto::{self, StepState, progress};
 
 /// Maximum number of recorded operations of a run.
 const MAX_STEPS: usize = 500;
-/// Maximum length of a URN, in bytes. The end of a URN is its name, so the beginning of a longer URN is removed.
+/// Maximum length of a URN, in bytes. The module removes the beginning of a longer URN, because its end contains the
+/// name of the resource.
 const MAX_URN: usize = 512;
 /// Maximum length of the name of an operation, in bytes.
 const MAX_OPERATION: usize = 32;
 
-/// Resource operation. The times are in milliseconds since 1970, as the agent reports them.
+/// Resource operation. The times are in milliseconds since the Unix epoch, as in the messages of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceStep {
     pub urn: String,
@@ -21,12 +22,12 @@ pub struct ResourceStep {
     pub kind: String,
     pub name: String,
     pub start: i64,
-    /// End of the operation. `None` if the operation has not ended.
+    /// End of the operation, or `None` if the operation has not ended.
     pub end: Option<i64>,
     pub has_failed: bool,
 }
 
-/// The first resource operations of a run, in the order of their start. Resources without changes are not recorded.
+/// The first resource operations of a run, in the order of their start, without operations on unchanged resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceSteps {
     steps: Vec<ResourceStep>,
@@ -48,7 +49,7 @@ impl ResourceSteps {
         }
     }
 
-    /// Ends the newest open operation with the same resource and name.
+    /// Ends the newest open operation with the same URN and operation name.
     fn end(&mut self, ended: &proto::ResourceStep, time: i64) {
         let (urn, operation) = (last_bytes(&ended.urn), operation(ended));
         let is_it = |step: &&mut ResourceStep| step.end.is_none() && step.urn == urn && step.operation == operation;
@@ -62,7 +63,7 @@ impl ResourceSteps {
         &self.steps
     }
 
-    /// Returns the number of operations that are not recorded.
+    /// Returns the number of operations that exceed the limit.
     pub fn omitted(&self) -> i64 {
         self.omitted
     }

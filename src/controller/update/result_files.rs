@@ -1,4 +1,4 @@
-//! Secrets with the outputs and the plan of an ended run.
+//! Stores the outputs and the plan of an ended run in Secrets.
 
 use jiff::Timestamp;
 
@@ -9,16 +9,16 @@ use crate::controller::update::outputs::{self, Stored};
 use crate::controller::update::plans;
 use crate::runtime::reconcile::ReconcileError;
 
-/// Result of the attempt to store the outputs and the plan.
+/// Result of an attempt to store the outputs and the plan.
 #[derive(Debug)]
 pub(super) enum Files {
-    /// The attempt has ended. Contains the outcome of the run, which can be a failure if the plan is not stored.
+    /// No retry is necessary. Contains the outcome of the run, which is a failure if the plan is not stored.
     Stored(Box<RunOutcome>),
-    /// The write is retried. Contains the message for the status.
+    /// The controller retries the write. Contains the message for the status.
     NotYet(String),
 }
 
-/// Stores the outputs and the plan of an ended run before the status that refers to them is written.
+/// Stores the outputs and the plan of an ended run before the controller writes the status that references them.
 pub(super) async fn store(
     update: &Update,
     outcome: RunOutcome,

@@ -1,4 +1,4 @@
-//! The slot of a run: the request to the run limiter, and messages about annotations of the namespace without effect.
+//! Acquires the slot of a run from the run limiter, and reports annotations of the namespace that have no effect.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -12,13 +12,13 @@ use crate::controller::update::queue::{binding_of, group_of, run_in};
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::run_limiter::{Permit, Run};
 
-/// Slot of a run that may start.
+/// Slot of a run that can start.
 #[derive(Debug)]
 pub struct Slot {
     pub permit: Permit<ObjectRef<Update>>,
     /// Concurrency group of the run, for its binding.
     pub group: Option<BoundConcurrencyGroup>,
-    /// Message that the group is not shared between namespaces, although the annotation of the namespace contains it.
+    /// Messages about groups in the annotation of the namespace that the controller does not share between namespaces.
     pub warnings: Vec<String>,
 }
 
@@ -27,29 +27,30 @@ pub struct Slot {
 pub struct Waiting {
     /// Message for the status.
     pub message: String,
-    /// Messages about annotations of the namespace without effect.
+    /// Messages about annotations of the namespace that have no effect.
     pub warnings: Vec<String>,
 }
 
-/// Acquires the slot of a run in this pod.
+/// Acquires the slot of a run in the given pod.
 ///
 /// # Errors
 ///
-/// Returns why the run waits. If an annotation of the namespace has no effect, the message contains the reason, because
-/// the number of slots may be different from what the administrator expects.
+/// Returns the reason why the run waits. If an annotation of the namespace has no effect, the message contains the
+/// cause, because an administrator can expect a different number of slots.
 pub fn acquire(observed: &Observed, pod: &Pod, context: &Context) -> Result<Slot, Waiting> {
     let (update, run_share) = (&observed.update, &observed.run_share);
     let missing = run_share.missing_groups(&update.namespace().unwrap_or_default(), &context.concurrency_groups);
     let group = group_of(update, &run_share.shared_groups, &context.concurrency_groups);
     let run = Run { group, share: run_share.share, ..run_in(pod, update, &context.siblings(update)) };
     if context.run_limiter.has_moved(&run) {
-        // An earlier binding has failed. In the meantime, the pod or the group has changed.
+        // The pod or the group has changed since an earlier attempt to bind the run has failed.
         context.attachments.detach(&run.uid);
     }
     match context.run_limiter.acquire(&run, ObjectRef::from_obj(update)) {
         Ok(permit) => {
             let group = run.group.as_ref().map(binding_of);
-            // A run does not necessarily wait for a group that is not shared, so its start is also reported.
+            // The warning is also necessary for a run that does not wait, because a group that is not shared can have
+            // free slots.
             let is_unshared = |group: &BoundConcurrencyGroup| {
                 !group.shared.unwrap_or_default() && run_share.shared_groups.contains(&group.name)
             };
@@ -64,7 +65,7 @@ pub fn acquire(observed: &Observed, pod: &Pod, context: &Context) -> Result<Slot
     }
 }
 
-/// Reports annotations of the namespace without effect.
+/// Reports annotations of the namespace that have no effect.
 pub fn report(update: &Update, warnings: &[String], context: &Context) {
     if warnings.is_empty() {
         return;

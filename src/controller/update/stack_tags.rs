@@ -1,4 +1,4 @@
-//! Tags of the Pulumi stack of a run. Users of Pulumi Cloud see these tags, and group and filter stacks by them.
+//! Tags of the Pulumi stack of a run. Pulumi Cloud displays the tags, and users can group and filter stacks by tags.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,11 @@ use kube::ResourceExt;
 use crate::api::auto::Update;
 use crate::controller::stack::stack_of;
 
-/// Maximum length of the value of a tag in bytes. Pulumi Cloud rejects longer values.
+/// Maximum length of the value of a tag, in bytes. Pulumi Cloud rejects longer values.
 const MAX_VALUE: usize = 256;
 
-/// Returns the tags for a run. `cluster` is the name of the cluster, or empty. Omits tags without a value.
+/// Returns the tags for a run, without tags that have an empty value. `cluster` is the name of the cluster and can be
+/// empty.
 pub fn of(update: &Update, cluster: &str) -> HashMap<String, String> {
     let revision = update.artifact().map(|artifact| artifact.revision.clone()).unwrap_or_default();
     let tags = [
@@ -23,8 +24,8 @@ pub fn of(update: &Update, cluster: &str) -> HashMap<String, String> {
     tags.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// Returns a text without control characters. Of a text that is too long, keeps the end, because a revision ends with
-/// its checksum.
+/// Removes control characters from a text, and the beginning of a text that is too long. The end of a revision is more
+/// important, because it contains the checksum.
 fn value(text: &str) -> String {
     let text: String = text.chars().filter(|character| !character.is_control()).collect();
     let start = text.ceil_char_boundary(text.len().saturating_sub(MAX_VALUE));

@@ -1,4 +1,4 @@
-//! Builds the status of an Update. No other module builds it. All functions are pure.
+//! Builds the status of an Update. No other module builds this status. All functions are pure.
 
 use std::collections::BTreeMap;
 
@@ -128,8 +128,8 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status
 }
 
-/// Returns a reduced status of a completed run. The reduced status is written after the API server has rejected the
-/// complete status with `error`.
+/// Returns a reduced status of a completed run. The controller writes the reduced status after the API server has
+/// rejected the complete status with `error`.
 pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &str, now: Timestamp) -> UpdateStatus {
     let message = conditions::shorten(&outcome.message, SHORT_MESSAGE);
     let why =
@@ -154,8 +154,8 @@ pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &s
     status
 }
 
-/// Returns `time`, which the agent reports. Returns `None` if the time is more than one day before the creation of the
-/// Update or more than one day after `now`.
+/// Returns the time that the agent reports, or `None` if it is more than one day before the creation of the Update or
+/// more than one day after `now`.
 fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option<Timestamp> {
     let day = SignedDuration::from_hours(24);
     let created = update.creation_timestamp().map_or(now, |created| created.0);
@@ -164,8 +164,8 @@ fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option
     time.filter(|time| (earliest..=latest).contains(time))
 }
 
-/// Returns the progress of a completed run, without operations in progress. The process ID is kept, because a remaining
-/// lock of the run contains this ID.
+/// Returns the progress of a completed run, without operations in progress. The progress keeps the process ID, because
+/// a remaining lock of the run contains this ID.
 fn ended(last: Option<&RunProgress>, written: Option<&RunProgress>, outcome: &RunOutcome) -> Option<RunProgress> {
     let pid = last.and_then(|last| last.pid).or_else(|| written.and_then(|written| written.pid));
     let changes = summary_of_changes(outcome.changes.iter());
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Returns an Update with this status.
+    /// Returns an Update with the given status.
     fn with_status(status: UpdateStatus) -> Update {
         let mut update = Update::new("app-1", UpdateSpec::default());
         update.status = Some(status);
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(bound.phase, Some(UpdatePhase::Starting));
         let runs = running(&with_status(bound), Some(&progress(Some(42))), "run in progress", at(3));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
-        // A new controller process has not received the progress yet.
+        // After a restart, the controller has not received the progress yet.
         let runs = running(&with_status(runs), None, "run in progress", at(4));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         let changes = [("create".to_owned(), 2), ("same".to_owned(), 1)].into();

@@ -1,5 +1,5 @@
-//! The trace of a run. When the run is recorded, the controller computes all spans from the recorded times and queues
-//! them for the export.
+//! Exports the trace of a run. When the controller records the result of the run, it computes all spans from the
+//! recorded times and queues them for the export.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,31 +14,31 @@ use crate::controller::update::trace_spans::{self, RUN, Recorded};
 use crate::rpc::proto;
 use crate::telemetry::traces::{Traces, traceparent};
 
-/// Maximum number of recorded runs. If more runs end before the finalizer of an Update is removed, the spans of this Update
-/// are exported twice.
+/// Maximum number of remembered Updates. If more runs end before the controller removes the finalizer of an Update, the
+/// controller exports the spans of this Update twice.
 const MAX_EXPORTED: usize = 1024;
 
 /// Exports the traces of runs. Without a collector, all calls have no effect. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct RunTraces {
     traces: Traces,
-    /// Endpoint for the spans of the CLI. Empty if the CLI exports no spans.
+    /// Endpoint for the spans of the CLI, or an empty string if the CLI exports no spans.
     cli_endpoint: Arc<str>,
-    /// Updates whose spans this process has exported. The lock is held only for short critical sections.
+    /// Updates whose spans this process has exported. The code holds the lock only for short critical sections.
     exported: Arc<Mutex<Exported>>,
 }
 
-/// UIDs of the Updates whose spans were exported last. An Update stays recorded after its finalizer is removed, because the
-/// removal can fail, and because the cache can still contain the finalizer.
+/// UIDs of the Updates with the most recently exported spans. The UID of an Update remains after the removal of its
+/// finalizer, because the removal can fail and the cache can still contain the finalizer.
 #[derive(Debug, Default)]
 struct Exported {
     uids: HashSet<String>,
-    /// The same UIDs, oldest first.
+    /// The UIDs in `uids`, oldest first.
     order: VecDeque<String>,
 }
 
 impl Exported {
-    /// Records an Update. Returns whether it was not recorded yet.
+    /// Adds the UID of an Update. Returns whether the UID is new.
     fn insert(&mut self, uid: String) -> bool {
         if !self.uids.insert(uid.clone()) {
             return false;
@@ -63,7 +63,7 @@ impl RunTraces {
         self.traces.is_enabled()
     }
 
-    /// Returns the trace of the run of an Update, or `None` if the controller exports no traces.
+    /// Returns the trace ID of the run of an Update, or `None` if the controller exports no traces.
     pub fn trace_id(&self, update: &Update) -> Option<TraceId> {
         self.is_enabled().then(|| TraceContext::of(update).trace())
     }
@@ -78,7 +78,7 @@ impl RunTraces {
         proto::RunRequest { traceparent, otlp_endpoint: self.cli_endpoint.to_string(), ..request }
     }
 
-    /// Exports the spans of a run whose result was recorded with `status`.
+    /// Exports the spans of a run after the controller has recorded the result in `status`.
     pub fn record(&self, update: &Update, status: &UpdateStatus, steps: Option<&ResourceSteps>) {
         if !self.is_enabled() {
             return;
@@ -87,8 +87,8 @@ impl RunTraces {
         self.export(&Recorded { update, status, recorded: jiff::Timestamp::now(), steps });
     }
 
-    /// Exports the spans of a run if an earlier process has recorded its result and may have ended before the export. The
-    /// spans of its resources are lost.
+    /// Exports the spans of a run if an earlier process has recorded the result of the run and may have ended before
+    /// the export. The spans of the resource operations are lost.
     pub fn release(&self, update: &Update) {
         if !self.is_enabled() {
             return;
@@ -100,7 +100,7 @@ impl RunTraces {
         }
     }
 
-    /// Records the export of the spans of an Update. Returns whether this process has not exported them yet.
+    /// Records the export of the spans of an Update. Returns whether this is the first export by this process.
     fn is_first_export(&self, update: &Update) -> bool {
         let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
         exported.insert(update.uid().unwrap_or_default())

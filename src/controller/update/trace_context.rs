@@ -1,9 +1,10 @@
-//! Identifiers of the trace and of the spans of a run. They depend only on the Update. The agent can therefore receive
-//! the context of the span before the span exists, and a repeated export has the same identifiers.
+//! Identifiers of the trace and of the spans of a run. The identifiers depend only on the Update. The agent can
+//! therefore receive the context of a span before the span exists, and a repeated export has the same identifiers.
 //!
-//! All runs of a push share one trace: the preview that saves the plan, the run that executes it, and their retries
-//! until the first success. A run with another cause has its own trace, which also contains the run that executes its
-//! plan. The root of the first run is the root of the trace. The roots of the other runs are its children.
+//! All runs of a push share one trace: the preview that saves the plan, the run that executes the plan, and their
+//! retries until the first success. A run with another cause has its own trace. If this run is a preview that saves a
+//! plan, the trace also contains the run that executes the plan. The root span of the first run is the root of the
+//! trace. The root spans of the other runs are children of this span.
 
 use kube::ResourceExt;
 use opentelemetry::trace::{SpanId, TraceId};
@@ -12,7 +13,7 @@ use crate::api::auto::Update;
 use crate::api::phase_times::PhaseTimes;
 use crate::telemetry::traces::{span_id, trace_id};
 
-/// Name of the root span of a run in its identifier.
+/// Name that identifies the root span of a run.
 const ROOT: &str = "root";
 
 /// Trace of a run.
@@ -28,8 +29,8 @@ pub struct TraceContext {
 impl TraceContext {
     /// Returns the trace of an Update.
     ///
-    /// Users can change the annotation of an Update. The namespace is therefore part of the hash. A user who knows the
-    /// UID of a Stack can join its trace only from the namespace of the Stack.
+    /// The hash includes the namespace, because users can change the annotation of an Update. A user who knows the UID
+    /// of a Stack can therefore add a run to the trace of the Stack only in the namespace of the Stack.
     pub fn of(update: &Update) -> Self {
         let uid = update.uid().unwrap_or_default();
         let (namespace, name) = (update.namespace().unwrap_or_default(), update.name_any());
@@ -40,14 +41,14 @@ impl TraceContext {
             (Some(stack), Some(pushed)) => {
                 (trace_id(&["push", &namespace, stack, &digest, &pushed.to_string()]), detected.is_some())
             }
-            // The name of an Update contains a number that its Stack never uses again.
+            // A Stack never reuses the number in the name of an Update, so the name is unique.
             (Some(stack), None) => (trace_id(&["run", &namespace, stack, plan.unwrap_or(&name)]), plan.is_none()),
             (None, _) => (trace_id(&["update", &uid]), true),
         };
         TraceContext { trace, uid, is_first }
     }
 
-    /// Returns the trace of an Update of a Stack. The Update does not have to exist yet. Returns `None` for other Updates.
+    /// Returns the trace of an Update that a Stack has created or will create, or `None` for any other Update.
     pub fn of_stack(update: &Update) -> Option<Self> {
         PhaseTimes::of(update.annotations())?.stack.map(|_| Self::of(update))
     }
@@ -56,7 +57,8 @@ impl TraceContext {
         self.trace
     }
 
-    /// Returns the root span of the run, and its parent. The parent is invalid for the root of the trace.
+    /// Returns the root span of the run and the parent of the root span. The parent is invalid if the span is the root
+    /// of the trace.
     pub fn root(&self) -> (SpanId, SpanId) {
         let root_of_trace = span_id(&[ROOT, &self.trace.to_string()]);
         match self.is_first {
@@ -65,7 +67,7 @@ impl TraceContext {
         }
     }
 
-    /// Returns the span with this name in the run.
+    /// Returns the span of the run with the given name.
     pub fn span(&self, name: &str) -> SpanId {
         span_id(&[&self.uid, name])
     }
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
     use crate::artifact::Digest;
 
-    /// Returns the trace of an Update with this name of a Stack, with these times and this plan.
+    /// Returns the trace of an Update of a Stack with the given name, times and plan.
     fn of(name: &str, stack: &str, times: &Value, plan: Option<&str>) -> TraceContext {
         let mut times = times.clone();
         times["stack"] = json!(stack);

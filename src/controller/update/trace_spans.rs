@@ -1,9 +1,9 @@
 //! Computes the spans of a run from its recorded times. All functions are pure.
 //!
-//! The root covers the time from the artifact to the recorded result. Its children are the phases `fetch`, `placement`,
-//! `wait`, `queue`, `run` and `record`. The children of `run` are the resource operations. Users and the agent can set
-//! some of these times. The times are therefore clamped, so that each phase starts at the end of the previous phase or
-//! later.
+//! The root span covers the period from the detection of the artifact to the recorded result. The children of the root
+//! span are the phases `fetch`, `placement`, `wait`, `queue`, `run` and `record`. The children of `run` are the
+//! resource operations. Users and the agent can set some of the times. This module therefore clamps the times, so that
+//! no phase starts before the end of the previous phase.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -20,34 +20,35 @@ use crate::controller::update::trace_context::TraceContext;
 use crate::telemetry::redact::url_credentials;
 use crate::telemetry::traces::span;
 
-/// Name of the span of the run, whose context the agent receives.
+/// Name of the span of the run. The agent receives the context of this span.
 pub const RUN: &str = "run";
 /// Maximum length of a text in an attribute, in bytes.
 const MAX_TEXT: usize = 512;
-/// Maximum time from the artifact to the creation of the Update. Earlier times in the annotation are ignored.
+/// Maximum period between the detection of the artifact and the creation of the Update. Earlier times in the annotation
+/// are ignored.
 const MAX_LEAD: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// A run whose result is recorded.
+/// A run with a recorded result.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded<'a> {
     pub update: &'a Update,
-    /// Status with the result. Its times can be more precise than those in the status of `update`.
+    /// Status with the result. Its times can be more precise than the times in the status of `update`.
     pub status: &'a UpdateStatus,
-    /// Time at which the result was recorded.
+    /// Recording time of the result.
     pub recorded: Timestamp,
-    /// Resource operations, if known.
+    /// Resource operations, or `None` if this process has not received them.
     pub steps: Option<&'a ResourceSteps>,
 }
 
 /// The times of the phases, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Phases {
-    /// Time at which the controller detected the artifact. `None` if the run has another cause.
+    /// Detection time of the artifact, or `None` if the run has another cause.
     detected: Option<Timestamp>,
     fetched: Option<Timestamp>,
     placed: Option<Timestamp>,
     requested: Timestamp,
-    /// Start and end of the run. `None` if the run did not start.
+    /// Start and end of the run, or `None` if the run did not start.
     run: Option<(Timestamp, Timestamp)>,
     recorded: Timestamp,
 }
@@ -59,7 +60,7 @@ impl Phases {
         let earliest = created.saturating_sub(MAX_LEAD).unwrap_or(created);
         let times = PhaseTimes::of(run.update.annotations()).unwrap_or_default();
         let mut latest = earliest;
-        // Clamps a time to the period between the previous phase and the end of the trace.
+        // Clamps a time to the period from the previous phase to the end of the trace.
         let mut next = |time: Timestamp| {
             latest = time.clamp(latest, recorded);
             latest
