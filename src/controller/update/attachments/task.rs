@@ -1,5 +1,5 @@
-//! Task that is attached to a run. It reads the messages of the agent at a limited rate, and publishes the state and
-//! the progress of the run.
+//! Implements the task that is attached to a run. The task reads the messages of the agent at a limited rate, and
+//! publishes the state and the progress of the run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,11 @@ use crate::rpc::client::{self as rpc, RpcError};
 use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::proto::{self};
 
-/// Initial delay before another call to an unresponsive agent. The delay doubles up to `MAX_RETRY`.
+/// Initial retry delay after a failed call to the agent. The delay doubles up to [`MAX_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(250);
+/// Maximum retry delay after a failed call to the agent.
 const MAX_RETRY: Duration = Duration::from_secs(5);
-/// Retry interval for a run that the agent delays because of an interactive session.
+/// Retry interval while the agent delays the run because of an interactive session.
 const HELD_RETRY: Duration = Duration::from_secs(3);
 /// Minimum interval between two progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
@@ -30,14 +31,15 @@ const MAX_MESSAGE: usize = 1024;
 
 /// Rate limit in bytes per second. A message about an engine step is about 300 bytes long.
 const RATE: u32 = 1024 * 1024;
-/// Maximum burst in bytes. This burst is sufficient for all messages of a run with tens of thousands of resources. The
-/// agent sends all messages again when a new controller process attaches.
+/// Maximum burst in bytes. The burst is sufficient for all messages of a run with tens of thousands of resources,
+/// because the agent sends all messages again when a new controller process attaches to the run.
 const BURST: u32 = 16 * 1024 * 1024;
 /// Cost of a message in bytes, in addition to its size.
 const MESSAGE: usize = 256;
 
 impl Attachments {
-    /// Reads the messages of a run until the run ends, is rejected or must not start. Retries after errors.
+    /// Reads the messages of a run until the run ends, the agent rejects the run, or the run must not start. Retries
+    /// after errors.
     pub(super) async fn follow(&self, target: Target, serial: u64) {
         let mut following = Following::new(target, serial);
         following.steps = self.records_steps.then(ResourceSteps::default);
@@ -62,8 +64,8 @@ impl Attachments {
         }
     }
 
-    /// Handles one connection: attaches to the run, starts the run if the agent has no record of it, and reads messages
-    /// until the run ends.
+    /// Handles one connection: attaches to the run, starts the run if the agent has no record of the run, and reads
+    /// messages until the run ends.
     async fn follow_once(&self, following: &mut Following) -> Result<RunState, RpcError> {
         let agent = self.agents.connect(&following.target.address).await?;
         let id = following.target.request.id.clone();
@@ -83,7 +85,7 @@ impl Attachments {
         self.publish(following, RunState::Running);
         while let Some(reply) = self.next(&mut attachment, following).await? {
             let pause = following.rate.spend(reply.encoded_len() + MESSAGE, Instant::now());
-            // A sleep takes at least a millisecond.
+            // A sleep of zero would still take at least a millisecond.
             if pause.is_zero() {
                 tokio::task::yield_now().await
             } else {
@@ -123,7 +125,7 @@ impl Attachments {
         match following.progress.observe(progress) {
             ProgressChange::None => {}
             ProgressChange::Urgent => {
-                // Without this interval, an agent that continuously reports new processes would cause a write for each
+                // Without a minimum interval, an agent that continuously reports new processes would cause a write per
                 // report.
                 let due = following.published.map_or(now, |published| published + URGENT_INTERVAL);
                 following.due = Some(following.due.map_or(due, |before| before.min(due)));
@@ -149,8 +151,8 @@ impl Attachments {
         }
     }
 
-    /// Publishes the state. Requeues the Update if the state has changed. The state of an ended run contains its last
-    /// progress and its resource operations.
+    /// Publishes the state, and requeues the Update if the state has changed. With the state of an ended run, also
+    /// publishes the last progress and the resource operations.
     fn publish(&self, following: &mut Following, run_state: RunState) {
         let has_ended = matches!(run_state, RunState::Ended(_));
         let progress = has_ended.then(|| following.progress.status());
@@ -167,8 +169,8 @@ impl Attachments {
         }
     }
 
-    /// Calls `change` with the attachment of the run, and returns its result. Returns `false` if this task is no longer
-    /// attached.
+    /// Calls `change` with the attachment of the run, and returns the result of `change`. Returns `false` if this task
+    /// is no longer attached.
     fn change_attachment(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
         let mut open = self.lock();
         open.get_mut(&following.target.request.id).filter(|a| a.serial == following.serial).is_some_and(change)
@@ -192,10 +194,10 @@ struct Following {
     steps: Option<ResourceSteps>,
     /// Time of the last progress report.
     published: Option<Instant>,
-    /// Time at which progress must be published, or `None` if the progress has not changed.
+    /// Time of the next progress report, or `None` if the progress has not changed.
     due: Option<Instant>,
-    /// Rate limit of the task. The limit applies across connections, so that an agent cannot reset it with a new
-    /// connection.
+    /// Rate limit of the task. An agent cannot reset the limit with a new connection, because the limit applies across
+    /// connections.
     rate: ByteRate,
 }
 
@@ -207,7 +209,7 @@ impl Following {
     }
 }
 
-/// Returns a text from the agent on one line and with limited length.
+/// Replaces control characters in a text from the agent, and limits its length.
 fn one_line(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_MESSAGE)

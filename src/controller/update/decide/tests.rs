@@ -138,7 +138,7 @@ fn the_controller_reattaches_to_a_bound_run_only_in_its_pod() {
     let refused = Some(RunState::PreconditionFailed("another pod".to_owned()));
     assert!(
         matches!(decide(&Observed { run_state: refused, ..elsewhere }), Action::OutcomeUnknown(_)),
-        "the response of another pod does not count"
+        "the response of another pod proves nothing"
     );
 }
 
@@ -204,10 +204,10 @@ fn the_cancel_annotation_works_while_the_stack_is_deleted() {
         ..observed(annotated(Some(bound())))
     };
     let Action::Record(outcome) = decide(&ended) else { panic!("expected Action::Record") };
-    assert_eq!(outcome.failure, Some(update_reason::CANCELED), "the outcome is the agent's, not the pod's");
+    assert_eq!(outcome.failure, Some(update_reason::CANCELED), "the agent reports the outcome");
 }
 
-/// Returns the pod of the run with its container in `state`.
+/// Returns the pod of the run with the given phase and the given state of its container.
 fn pod_with(phase: &str, state: ContainerState) -> Pod {
     let mut pod = pod("pod-uid");
     let container = ContainerStatus { name: "pulumi".to_owned(), state: Some(state), ..ContainerStatus::default() };
@@ -241,13 +241,13 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_resolution() {
     ];
     for (resolution, expected) in rows {
         let Action::OutcomeUnknown(message) = decide(&resolved_with(resolution)) else {
-            panic!("{resolution:?}: it is decided")
+            panic!("{resolution:?}: expected Action::OutcomeUnknown")
         };
         assert!(message.contains(expected) && message.contains("app-workspace-0"), "{message}");
     }
     for resolution in ["app-1=retry", "app-1=clear", "app-1=abandon"] {
         let Action::Record(outcome) = decide(&resolved_with(Some(resolution))) else {
-            panic!("{resolution}: expected an open run")
+            panic!("{resolution}: expected Action::Record")
         };
         assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::RUN_OUTCOME_UNKNOWN), true));
     }
@@ -255,8 +255,8 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_resolution() {
         panic!("expected Action::Record for later evidence")
     };
     assert_eq!(outcome.failure, Some(update_reason::ABORTED));
-    let goes_on = Observed { pod: Some(pod_with("Running", running.clone())), ..resolved_with(None) };
-    assert_eq!(decide(&goes_on), Action::Await("agent is unreachable: no route".to_owned()));
+    let is_running = Observed { pod: Some(pod_with("Running", running.clone())), ..resolved_with(None) };
+    assert_eq!(decide(&is_running), Action::Await("agent is unreachable: no route".to_owned()));
     let reporting =
         Observed { run_state: Some(RunState::Running), pod: None, node: NodeState::NotRead, ..resolved_with(None) };
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Name and summary of a run in the history. All functions are pure. The summary contains the names, but not the values,
-//! of the inputs and outputs.
+//! Builds the name and the summary of a run in the history. All functions are pure. The summary contains the names of
+//! the inputs and outputs, but not their values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ pub(super) struct Summary {
     pulumi_stack: String,
     #[serde(rename = "type")]
     kind: &'static str,
-    /// Reason why the run was requested.
+    /// Reason for the request of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<SourceMetadata>,
     inputs: Inputs,
-    /// Approved plan that the run followed.
+    /// Approved plan of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<PlanReference>,
     /// `succeeded` or `failed`.
@@ -70,7 +70,7 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     last_output: Option<String>,
     files: Vec<FileEntry>,
-    /// Reason why the transcript of the run is missing.
+    /// Reason for a missing transcript, or `None` if the transcript is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     transcript_missing: Option<String>,
 }
@@ -107,8 +107,8 @@ impl Summary {
     }
 }
 
-/// Returns the name of a run. A user can change the owner reference of an Update that the user has created, but the
-/// namespace is always the namespace of the Update.
+/// Returns the name of a run. A user can set the owner reference of an Update to any Stack, but the namespace is always
+/// the namespace of the Update.
 pub(super) fn run_name(update: &Update, workspace: Option<&Workspace>) -> RunName {
     let is_stack = |owner: &&OwnerReference| owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/");
     let owner = update.owner_references().iter().find(is_stack);
@@ -159,7 +159,7 @@ pub(super) fn of(update: &Update, workspace: Option<&Workspace>, outcome: &RunOu
     }
 }
 
-/// Returns the names of the inputs that the Workspace has when the run ends.
+/// Returns the names of the inputs in the Workspace at the end of the run.
 fn inputs(workspace: &Workspace, stack: &str) -> Inputs {
     let spec = &workspace.spec;
     let settings = spec.stacks.iter().find(|found| found.name == stack);

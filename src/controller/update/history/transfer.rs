@@ -14,7 +14,7 @@ use crate::rpc::proto::TranscriptPart;
 use crate::rpc::transcript::PARTS;
 use crate::runtime::failpoint;
 
-/// Limits of a transfer. The rate limit of a namespace permits an agent to send 1 MiB per second.
+/// Limits of a transfer. At the rate limit of 1 MiB per second, the read timeout permits a transcript of 15 MiB.
 const LIMITS: TransferLimits = TransferLimits {
     read: Duration::from_secs(15),
     write: Duration::from_secs(30),
@@ -23,20 +23,20 @@ const LIMITS: TransferLimits = TransferLimits {
 /// Limits of a transfer while the storage is unavailable.
 const OUTAGE_LIMITS: TransferLimits =
     TransferLimits { read: Duration::from_secs(3), write: Duration::from_secs(2), delays: &[] };
-/// Maximum time for which a run waits until other runs are stored.
+/// Timeout of the wait for other runs that the controller stores at the same time.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum durations of the steps of a transfer.
+/// Timeouts and retry delays of a transfer.
 struct TransferLimits {
-    /// Timeout for the transcript from the agent.
+    /// Timeout of the read of the transcript from the agent.
     read: Duration,
-    /// Timeout for the writes of all files, including retries.
+    /// Timeout of the writes of all files, including retries.
     write: Duration,
     /// Delays between the attempts to write a file.
     delays: &'static [Duration],
 }
 
-/// Part of a stored summary.
+/// Field of a stored summary that a new process reads.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoredSummary {
@@ -48,8 +48,7 @@ struct StoredSummary {
 type Content = (File, Bytes);
 
 impl HistoryWriter {
-    /// Stores a run. Returns the reason why the transcript is missing, if it is missing, or an error if the run is not
-    /// stored.
+    /// Stores a run. Returns the reason for a missing transcript, if any, or an error if the run is not stored.
     pub(super) async fn transfer(&self, job: &Job) -> Result<Option<String>, String> {
         let slot = tokio::time::timeout(SLOT_TIMEOUT, self.0.slots.acquire(&job.run.namespace)).await;
         let _slot = match slot {
@@ -85,7 +84,7 @@ impl HistoryWriter {
         }
         let entries = files.iter().map(|(file, content)| FileEntry::new(*file, content.len())).collect();
         let summary = job.summary.with_files(entries, missing.clone());
-        // The summary is last, so a run with a summary is complete.
+        // The task writes the summary last, so a run with a summary is complete.
         let summary = serde_json::to_vec_pretty(&summary).map_err(|error| error.to_string())?;
         files.push((File::Summary, summary.into()));
         match tokio::time::timeout(limits.write, self.write_all(job, files, limits.delays)).await {
@@ -97,14 +96,14 @@ impl HistoryWriter {
         Ok(missing)
     }
 
-    /// Returns the summary of the run that a previous process has stored. Without the agent, a new summary would not be
-    /// better. A summary that is not readable is replaced.
+    /// Returns the summary of the run if a previous process has stored a valid summary. Without the agent, a new
+    /// summary would not contain more information. The caller replaces an invalid summary.
     async fn stored(&self, job: &Job) -> Option<StoredSummary> {
         let content = self.0.store.read(&job.run, File::Summary).await.ok()??;
         serde_json::from_slice(&content).ok()
     }
 
-    /// Returns the parts of the transcript. An agent of an earlier version has no transcripts.
+    /// Reads the parts of the transcript from the agent. Agents of earlier versions do not provide transcripts.
     async fn transcript(&self, address: &AgentAddress, uid: &str) -> Result<Vec<Content>, RpcError> {
         let agent = self.0.agents.connect(address).await?;
         let mut files = Vec::new();
@@ -131,7 +130,8 @@ impl HistoryWriter {
         Ok(())
     }
 
-    /// Deletes the runs of the Stack that exceed the limits. An error is not fatal, because the next run repeats this.
+    /// Deletes runs of the Stack that exceed the retention limits. An error is not fatal, because the next run repeats
+    /// the deletion.
     pub(super) async fn delete_old(&self, job: &Job) {
         if let Err(error) = self.0.store.enforce_limits(&job.run, Timestamp::now()).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "failed to delete old runs from the history");

@@ -1,4 +1,4 @@
-//! Tests of evidence that proves the end of a run, and of evidence that does not prove it.
+//! Tests of states of the pod and the node that prove the end of a run, and of states that do not.
 
 use super::*;
 use crate::api::conditions::update_reason;
@@ -204,7 +204,7 @@ fn only_a_dead_node_proves_the_end_of_a_run_without_an_exit_status() {
 }
 
 #[test]
-fn no_node_is_read_unless_the_end_of_a_run_is_unclear() {
+fn the_node_is_read_only_if_the_end_of_a_run_is_unclear() {
     let here = pod(container("Running", running(), json!({})), false);
     let failed = pod(json!({"phase": "Failed"}), false);
     let nowhere = RunBinding { node_name: String::new(), ..binding() };

@@ -8,14 +8,14 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::rpc::proto::{self, StepState, progress};
 
-/// Creation of the Update, in milliseconds since 1970.
+/// Creation time of the Update, in milliseconds since the Unix epoch.
 const CREATED: i64 = 1_767_268_800_000;
 
 fn at(after: i64) -> Timestamp {
     Timestamp::from_millisecond(CREATED + after).unwrap()
 }
 
-/// Returns an Update with these times in its annotation, in milliseconds after its creation.
+/// Returns an Update with the given times in its annotation, in milliseconds after its creation.
 fn update(times: Json, status: Json) -> Update {
     let mut all = json!({"digest": "sha256:a"});
     for (name, time) in times.as_object().unwrap() {
@@ -33,7 +33,7 @@ fn update(times: Json, status: Json) -> Update {
     .unwrap()
 }
 
-/// Returns the status of a run with these times, in milliseconds after the creation of the Update.
+/// Returns the status of a run with the given start and end, in milliseconds after the creation of the Update.
 fn ended(start: i64, end: i64) -> UpdateStatus {
     let run = json!({"podUID": "p", "agentStartID": "s", "settingsDigest": "d", "nodeName": "node-1"});
     let mut status: UpdateStatus = serde_json::from_value(json!({ "run": run })).unwrap();

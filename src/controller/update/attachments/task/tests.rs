@@ -37,7 +37,7 @@ fn target() -> Target {
     }
 }
 
-/// Returns the state of a task with this serial number. The task is not run.
+/// Returns the state of a task with the given serial number, without running the task.
 fn followed(attachments: &Attachments, serial: u64) -> Following {
     let target = target();
     let attachment = Attachment {
@@ -104,7 +104,7 @@ async fn repeated_process_starts_requeue_the_update_at_most_once_per_second() {
         attachments
             .record(&mut following, &progress_event(number, progress::Event::Started(Started { pid: number as u32 })));
         tokio::time::advance(Duration::from_millis(1)).await;
-        // The task does the same while it waits for the next message.
+        // This simulates the wait of the task for the next message.
         if following.due.is_some_and(|due| due <= Instant::now()) {
             attachments.publish_progress(&mut following);
         }

@@ -3,7 +3,7 @@
 use super::*;
 use k8s_openapi::api::core::v1::PodSpec;
 
-/// Returns an Update with this timeout, whose binding was recorded 700 seconds ago.
+/// Returns an Update with the given timeout and a binding that was recorded 700 seconds ago.
 fn bound_before(timeout: &str) -> Update {
     let mut update = update(Some(bound()));
     update.spec.timeout = Some(timeout.to_owned());
@@ -37,7 +37,7 @@ fn the_pod_of_a_run_is_deleted_after_the_deadline_of_the_run() {
 }
 
 #[test]
-fn a_report_from_a_replaced_pod_does_not_count_after_the_deadline() {
+fn a_report_from_a_replaced_pod_is_ignored_after_the_deadline() {
     let at = |uid: &str, timeout: &str, node: NodeState| {
         let mut pod = pod_with_grace(30);
         pod.metadata.uid = Some(uid.to_owned());

@@ -19,8 +19,8 @@ fn the_binding_is_recorded_if_nothing_blocks_the_run() {
     assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
 }
 
-/// Returns the state of a run with targets, which requires protocol version 1 or later. The agent has the given
-/// protocol version.
+/// Returns the state of a run with targets, which require an agent with protocol version 1 or later. The agent has the
+/// given protocol version.
 fn with_targets(protocol_version: u32) -> Observed {
     let mut observed = observed(update(None));
     observed.update.spec.target = vec!["urn".to_owned()];
@@ -79,12 +79,12 @@ fn a_manual_update_runs_with_the_current_source_of_the_workspace() {
     };
     assert_eq!(decide(&bare(without_finalizer(by_hand(None)))), Action::AddFinalizer);
     let named = ArtifactReference { revision: String::new(), dir: "./".to_owned(), ..artifact() };
-    assert!(matches!(decide(&bare(by_hand(Some(named)))), Action::RecordBinding(_)), "the digest decides");
+    assert!(matches!(decide(&bare(by_hand(Some(named)))), Action::RecordBinding(_)), "only the digest is compared");
     let empty = |o: &mut Observed| o.workspace.as_mut().expect("there").status.as_mut().expect("there").artifact = None;
     let mut nothing = bare(by_hand(None));
     empty(&mut nothing);
     assert_eq!(waits_because(&nothing), "WorkspaceNotReady: Workspace app has no source installed");
-    // The Update was deleted before its first reconciliation. It has no finalizer, and nothing is written.
+    // An Update that was deleted before its first reconciliation has no finalizer and requires no write.
     let mut deleted = without_finalizer(by_hand(None));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     let Action::Record(outcome) = decide(&bare(deleted)) else { panic!("expected Action::Record") };
@@ -102,11 +102,11 @@ fn a_manual_update_for_another_source_fails_immediately() {
     assert!(outcome.message.contains(&requests) && outcome.message.contains(&has), "{outcome:?}");
     let mut on_its_way = observed(by_hand(Some(other.clone())));
     on_its_way.workspace.as_mut().expect("there").metadata.generation = Some(2);
-    assert!(waits_because(&on_its_way).starts_with("WorkspaceNotReady"), "the artifact may still be installing");
+    assert!(waits_because(&on_its_way).starts_with("WorkspaceNotReady"), "the artifact can still be installed");
     let mut asleep = observed(by_hand(Some(other.clone())));
     let status = asleep.workspace.as_mut().and_then(|workspace| workspace.status.as_mut()).expect("there");
     (status.sleep, status.pod_uid) = (Some(WorkspaceSleep::default()), None);
-    assert!(waits_because(&asleep).starts_with("WorkspaceNotReady"), "the Workspace may wake with this artifact");
+    assert!(waits_because(&asleep).starts_with("WorkspaceNotReady"), "the Workspace can wake up with this artifact");
     let mut of_stack = update(None);
     of_stack.spec.artifact = Some(other);
     assert!(waits_because(&observed(of_stack)).starts_with("WorkspaceNotReady"), "the Stack revokes the run");

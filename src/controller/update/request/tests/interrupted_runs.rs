@@ -1,4 +1,4 @@
-//! Tests of the interrupted runs that a request contains, so that the agent can remove their locks.
+//! Tests of the interrupted runs in a request. The agent may remove the locks of these runs.
 
 use super::*;
 use crate::api::auto::{RunBinding, RunProgress, UpdateSpec, UpdateStatus};
@@ -49,7 +49,7 @@ fn a_request_contains_only_interrupted_runs_with_a_proven_end() {
         ("resolved by a user", |u| status(u).termination_evidence = Some(TerminationEvidence::User), 0),
         ("without evidence", |u| status(u).termination_evidence = None, 0),
         ("without a process ID", |u| status(u).progress = None, 0),
-        ("on the network of its node", |u| status(u).run = Some(RunBinding::default()), 0),
+        ("with host networking", |u| status(u).run = Some(RunBinding::default()), 0),
         (
             "with a URL and without a process ID",
             |u| (status(u).progress, status(u).permalink) = (None, Some(URL.to_owned())),
