@@ -1,4 +1,4 @@
-//! Performs the actions of a Workspace reconciliation, including all writes.
+//! Performs the actions of a Workspace reconciliation, including all its writes.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
@@ -22,7 +22,7 @@ use crate::runtime::failpoint;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::{Object, WriteError};
 
-/// Result of an action, which determines how the reconciliation continues.
+/// Continuation of the reconciliation after an action.
 pub(super) enum Step {
     /// Perform another step.
     Again,
@@ -87,7 +87,7 @@ impl Act<'_> {
         status::write(self.observed, report, self.context, self.now).await?;
         Ok(Step::Done(match report.again {
             None => Outcome::Settled,
-            // Jitter distributes the regular polls of ready Workspaces over time. All other intervals have no jitter.
+            // Jitter distributes the regular polls of ready Workspaces over time. Other intervals need no jitter.
             Some(again) if report.state == State::Ready => {
                 let workspace = &self.observed.workspace;
                 let namespace = workspace.namespace().unwrap_or_default();
@@ -122,8 +122,8 @@ impl Act<'_> {
         }
     }
 
-    /// Counts an apply that changes outdated objects. A high count shows that another client changes the objects after
-    /// each apply.
+    /// Counts an apply to outdated objects. A high count shows that another client changes the objects after each
+    /// apply.
     fn record_apply(&self, [service, _, budget, stateful_set]: [bool; 4]) {
         let Observed { workspace, desired: Ok(desired), .. } = self.observed else { return };
         let parts = [
@@ -137,8 +137,8 @@ impl Act<'_> {
         }
     }
 
-    /// Takes over the object of the Pulumi Kubernetes Operator before the apply. The apply then removes the fields of
-    /// the operator that the rendered object does not contain.
+    /// Takes over an object from the Pulumi Kubernetes Operator, so that the following apply removes the fields of the
+    /// operator that the rendered object does not contain.
     async fn take_over<K: Object>(&self) -> Result<(), ReconcileError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
@@ -149,7 +149,7 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// Applies the selected objects: the Service, the certificate, the PodDisruptionBudget and the StatefulSet.
+    /// Applies the selected objects of the Service, the certificate, the PodDisruptionBudget and the StatefulSet.
     /// `certificate` is the existing Secret with the certificate.
     async fn apply_parts(
         &self,
@@ -162,8 +162,8 @@ impl Act<'_> {
         let writer = &self.context.writer;
         let rendered = &desired.rendered;
         if stateful_set {
-            // The check rejects unknown fields in the `podTemplate` of the user. An apply without this check would
-            // silently drop them.
+            // The check rejects unknown fields in the `podTemplate` of the user. Without the check, the apply would
+            // silently drop these fields.
             writer.check::<StatefulSet>(&rendered.stateful_set).await?;
         }
         if service {
@@ -194,7 +194,7 @@ impl Act<'_> {
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
         let authority = self.context.authority.borrow().clone();
         let issued = match workspace.pooled_pod() {
-            // The Secret of the pod contains a key of the Secret of the Workspace.
+            // The Secret of a pod from a pool contains a key from the Secret of the Workspace.
             Some(pod) if self.observed.tls == PartState::Current => {
                 tls::issue_for_pod(pod, &namespace, before, &authority, self.now)
             }
@@ -212,40 +212,40 @@ impl Act<'_> {
         }
     }
 
-    /// Records that the Workspace is asleep. The following steps drain the agent and remove the pod, also after a restart
-    /// of the controller.
+    /// Records in the status that the Workspace is asleep. The following steps, which can also run after a restart of
+    /// the controller, drain the agent and remove the pod.
     async fn sleep(&self) -> Result<Step, ReconcileError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
         status::write(self.observed, &Report::sleeping(self.now), self.context, self.now).await?;
         self.context.memory.activity.forget((&namespace, &name));
-        tracing::info!(pod = workspace.pod_name(), "workspace falls asleep");
+        tracing::info!(pod = workspace.pod_name(), "workspace is going to sleep");
         failpoint::hit("workspace-asleep");
         Ok(Step::Again)
     }
 
-    /// Records that the Workspace is awake, and the pod that it takes from a pool. The following steps take or create the
-    /// pod, also after a restart of the controller.
+    /// Records in the status that the Workspace is awake, and the pod that it takes from a pool. The following steps,
+    /// which can also run after a restart of the controller, take or create the pod.
     async fn wake(&self, why: &str) -> Result<Step, ReconcileError> {
         let workspace = &self.observed.workspace;
         let pod = self.reserve_pod();
         let report = pod.as_ref().map_or_else(|| Report::waking(why), |pod| Report::taking_pod(&pod.name, why));
         let pod = pod.or_else(|| workspace.pooled_pod().cloned());
         Box::pin(status::write_waking(self.observed, &report, pod, self.context, self.now)).await?;
-        tracing::info!(cause = why, "workspace wakes");
+        tracing::info!(cause = why, "workspace is waking up");
         self.context.events.publish(Event::new(workspace, EventKind::Normal, workspace_reason::WAKING, report.message));
         failpoint::hit("workspace-awake");
         Ok(Step::Again)
     }
 
-    /// Reserves a pod of a pool for a Workspace that has no pod.
+    /// Reserves a pod from a pool for a Workspace without a pod.
     fn reserve_pod(&self) -> Option<PooledPod> {
         let has_pod = self.observed.pod.is_some() || self.observed.workspace.pooled_pod().is_some();
         let template = self.observed.pool_template.as_ref().filter(|_| !has_pod)?;
         self.context.pool.reserve(&self.observed.workspace.namespace()?, &template.key)
     }
 
-    /// Makes the pod that the status records the pod of the Workspace. If the pod has changed, the next step reads it again.
+    /// Assigns the pod in the status to the Workspace. If the pod has changed, the next step reads the pod again.
     async fn take_pod(&self, version: &str) -> Result<Step, ReconcileError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
@@ -256,7 +256,8 @@ impl Act<'_> {
         let patch = take_patch(&name, pod, version, &desired.rendered.revision_hash, &service);
         match self.context.writer.merge::<Pod>(&namespace, &pod.name, &patch).await {
             Err(error) if error.is_conflict() || error.is_not_found() => {}
-            // For example, an admission policy does not permit the labels. The StatefulSet creates the pod instead.
+            // The API server rejects the patch, for example because an admission policy does not permit the labels. The
+            // StatefulSet creates a pod instead.
             Err(error) if rejection(&error).is_some() => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "failed to take a pod from a pool");
                 self.forget_pod().await?;
@@ -283,8 +284,8 @@ impl Act<'_> {
         }
     }
 
-    /// Deletes the selected objects: the Service, the certificate and the PodDisruptionBudget. One step deletes all of them,
-    /// because each step reads the complete state of the Workspace again.
+    /// Deletes the selected objects of the Service, the certificate and the PodDisruptionBudget in one step, because
+    /// each additional step would read the complete state of the Workspace again.
     async fn delete_parts(&self, [service, tls, budget]: [bool; 3]) -> Result<(), WriteError> {
         let writer = &self.context.writer;
         let workspace = &self.observed.workspace;
@@ -311,8 +312,8 @@ impl Act<'_> {
     }
 }
 
-/// Returns the report about an object that the API server rejects. Returns `None` for all other errors, which are
-/// retried with backoff.
+/// Returns the report about an object that the API server rejects, or `None` for any other error. The reconciler
+/// retries other errors with backoff.
 fn rejection(error: &WriteError) -> Option<Report> {
     let message = || refusal(error);
     match error {

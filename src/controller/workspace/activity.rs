@@ -1,5 +1,6 @@
-//! Last activity of each Workspace, which delays its sleep. This state is lost with the process. The start of the process
-//! therefore counts as an activity of all Workspaces, so that a restart delays the sleep and never hastens it.
+//! Tracks the last activity of each Workspace, which determines when an idle Workspace goes to sleep. The state exists
+//! only in memory. After a restart, the start of the process is the last activity of each Workspace, so a restart can
+//! only delay the sleep.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use jiff::Timestamp;
 /// Times of the last activities, by namespace and name of the Workspace.
 pub(super) struct Activity {
     started: Timestamp,
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// The code holds the lock only for short critical sections and never across an `.await`.
     last: Mutex<HashMap<(String, String), Timestamp>>,
 }
 
@@ -25,12 +26,12 @@ impl Activity {
         self.lock().insert((namespace.to_owned(), name.to_owned()), now);
     }
 
-    /// Returns the time of the last activity or, if it is unknown, the start of the process.
+    /// Returns the time of the last activity, or the start of the process if no activity is recorded.
     pub(super) fn last(&self, (namespace, name): (&str, &str)) -> Timestamp {
         self.lock().get(&(namespace.to_owned(), name.to_owned())).copied().unwrap_or(self.started)
     }
 
-    /// Removes the state of a Workspace that falls asleep or is deleted.
+    /// Removes the state of a Workspace that goes to sleep or is deleted.
     pub(super) fn forget(&self, (namespace, name): (&str, &str)) {
         self.lock().remove(&(namespace.to_owned(), name.to_owned()));
     }
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_of_the_process_counts_as_an_activity() {
+    fn the_first_activity_is_the_start_of_the_process() {
         let activity = Activity::default();
         let app = ("team", "app");
         assert_eq!(activity.last(app), activity.started);

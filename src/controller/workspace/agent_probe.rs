@@ -1,6 +1,6 @@
-//! Probes agents that are starting. The kubelet reports that a container is ready up to two seconds late, because it
-//! checks containers once per second and runs their probes afterwards. A task probes the port of the agent until the
-//! port is open, and then requeues the Workspace.
+//! Probes agents that are starting. A task probes the port of the agent until the port is open, and then requeues the
+//! Workspace. The kubelet would report the readiness of the container up to two seconds later, because it checks
+//! containers once per second and runs their probes afterwards.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,12 +17,12 @@ use tokio_util::task::TaskTracker;
 use crate::api::auto::Workspace;
 use crate::api::names::AGENT_PORT;
 
-/// Interval between two probes. A probe requires one or two packets.
+/// Interval between two probes. A probe sends one or two packets.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout of one probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum duration of the probes of one agent. After this time, the controller waits for the readiness that the
-/// kubelet reports.
+/// Timeout of all probes of one agent. After the timeout, the controller waits until the kubelet reports the readiness
+/// of the pod.
 const PROBE_DURATION: Duration = Duration::from_secs(20);
 
 /// All probes of this process. Cheap to clone.
@@ -31,7 +31,7 @@ pub struct AgentProbes {
     requeue: mpsc::Sender<ObjectRef<Workspace>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// Probes by UID of the pod. The lock is held only for short critical sections and never across an `.await`.
+    /// Probes by UID of the pod. The code holds the lock only for short critical sections and never across an `.await`.
     probes: Arc<Mutex<HashMap<String, Probe>>>,
 }
 
@@ -41,13 +41,13 @@ struct Probe {
 }
 
 impl AgentProbes {
-    /// Creates the probes. `requeue` receives the Workspaces whose agent has opened its port. All tasks end when `end`
-    /// is canceled.
+    /// Creates the component. `requeue` receives the Workspaces whose agent has opened its port. All tasks end when
+    /// `end` is canceled.
     pub fn new(requeue: mpsc::Sender<ObjectRef<Workspace>>, tasks: TaskTracker, end: CancellationToken) -> Self {
         AgentProbes { requeue, tasks, end, probes: Arc::default() }
     }
 
-    /// Returns whether the agent of this pod has opened its port. The first call starts the probes.
+    /// Returns whether the agent of the pod has opened its port. The first call for a pod starts the probes.
     pub(super) fn is_open(&self, workspace: ObjectRef<Workspace>, pod_uid: &str, ip: IpAddr) -> bool {
         let mut probes = self.lock();
         if let Some(probe) = probes.get(pod_uid) {
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// Address that no other test uses, because all agents have the same port.
+    /// Address of the agent in this test. All agents have the same port, so no other test may use this address.
     const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 83, 7, 1));
 
     #[tokio::test]

@@ -1,5 +1,5 @@
 //! Detects objects of a Workspace that another client, such as a mutating webhook or a controller, changes after each
-//! apply. Continuous applies would load the controller and the API server without effect.
+//! apply. Without a backoff, continuous applies would load the controller and the API server without effect.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,27 +13,27 @@ use tokio::time::Instant;
 
 use crate::api::names::FIELD_MANAGER;
 
-/// Number of applies of the same content to outdated objects after which the backoff starts.
+/// Number of applies of the same content to outdated objects before the backoff starts.
 const MAX_APPLIES: u32 = 5;
-/// Initial backoff. Each further apply doubles the backoff, up to `MAX_BACKOFF`.
+/// Initial backoff. Each further apply doubles the backoff, up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
-/// Minimum time between the last apply and the reset of the count of applies. If twice the backoff is longer, the count
-/// is reset after twice the backoff.
+/// Minimum time without an apply before the count of applies is reset. If twice the backoff is longer, the count is
+/// reset after twice the backoff.
 const RESET_INTERVAL: Duration = Duration::from_secs(10 * 60);
-/// Maximum number of listed fields of an object.
+/// Maximum number of fields in the description of one object.
 const MAX_FIELDS: usize = 5;
 /// Maximum length of the description of one object, in characters.
 const MAX_TEXT: usize = 500;
 
-/// Objects whose next apply is delayed, because another client changes them after each apply.
+/// Objects that another client changes after each apply, so that the controller delays the next apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contested {
-    /// Description of the objects: the fields that differ, and the managers of these fields.
+    /// Description of the objects, with the fields that differ and the managers of these fields.
     pub message: String,
     /// Time until the next apply.
     pub pause: Duration,
-    /// Whether the StatefulSet is one of the objects. If so, a new pod might not match the spec.
+    /// Whether the StatefulSet is one of the objects. If `true`, a new pod might not match the spec.
     pub stateful_set: bool,
 }
 
@@ -49,8 +49,8 @@ impl Contested {
     }
 }
 
-/// Counts of applies to outdated objects, by namespace and name of the Workspace. The counts are kept only in memory,
-/// and start at zero after a restart.
+/// Counts of applies to outdated objects, by namespace and name of the Workspace. The counts exist only in memory, and
+/// start at zero after a restart.
 #[derive(Default)]
 pub(super) struct Applies(Mutex<HashMap<(String, String), Applied>>);
 
@@ -72,7 +72,7 @@ impl Applied {
 }
 
 impl Applies {
-    /// Records an apply of this content to outdated objects.
+    /// Records an apply of the content with the given hash to outdated objects.
     pub(super) fn record(&self, (namespace, name): (&str, &str), parts_hash: &str) {
         let mut known = self.lock();
         known.retain(|_, applied| !applied.is_over());
@@ -82,7 +82,7 @@ impl Applies {
         known.insert(key, Applied { parts_hash: parts_hash.to_owned(), count, last: Instant::now() });
     }
 
-    /// Returns the time until this content can be applied again, or `None` if it can be applied now.
+    /// Returns the remaining backoff of the content with the given hash, or `None` if the content can be applied now.
     pub(super) fn pause(&self, (namespace, name): (&str, &str), parts_hash: &str) -> Option<Duration> {
         let known = self.lock();
         let applied = known.get(&(namespace.to_owned(), name.to_owned()))?;
@@ -95,7 +95,8 @@ impl Applies {
     }
 }
 
-/// Describes an object: its kind, its name, and the fields that differ from the applied fields, with their managers.
+/// Describes an object with its kind, its name, the fields that differ from the applied fields, and the managers of
+/// these fields.
 pub(super) fn describe<K: Resource<DynamicType = ()> + Serialize>(found: &K, desired: &Value) -> String {
     let value = serde_json::to_value(found).unwrap_or_default();
     let mut paths = BTreeSet::new();
@@ -117,8 +118,8 @@ fn field(path: &[String], managed: &[ManagedFieldsEntry]) -> String {
 }
 
 /// Describes the clients that changed a field. The API server attributes a change by an admission webhook or policy to
-/// the client of the request, which is this controller. A field without other managers was therefore changed during
-/// admission.
+/// the client of the request, which is this controller. A field without another manager must therefore have been
+/// changed during admission.
 fn changed_by(managers: &BTreeSet<&str>) -> String {
     match managers.is_empty() {
         true => "changed by an admission webhook or policy".to_owned(),
@@ -126,10 +127,10 @@ fn changed_by(managers: &BTreeSet<&str>) -> String {
     }
 }
 
-/// Collects the paths of fields that differ from `desired`. A list counts as one field. Fields that are not in
-/// `desired` are ignored.
+/// Collects the paths of fields that differ from `desired`. Treats a list as one field, and ignores fields that are not
+/// in `desired`.
 fn differences(found: &Value, desired: &Value, path: &mut Vec<String>, paths: &mut BTreeSet<Vec<String>>) {
-    // The API server normalizes quantities.
+    // The API server normalizes quantities, so a different value is no conflict.
     if path.last().is_some_and(|field| field == "resources") {
         return;
     }
@@ -156,7 +157,7 @@ fn differences(found: &Value, desired: &Value, path: &mut Vec<String>, paths: &m
     }
 }
 
-/// Returns the managers of the field and its subfields, except this controller.
+/// Returns the field managers of the field and its subfields, except this controller.
 fn managers<'a>(managed: &'a [ManagedFieldsEntry], path: &[String]) -> BTreeSet<&'a str> {
     let owns = |entry: &&ManagedFieldsEntry| {
         let mut fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
@@ -196,7 +197,7 @@ mod tests {
         }
         tokio::time::advance(Duration::from_secs(3601)).await;
         applies.record(WEB, "hash");
-        assert_eq!(applies.pause(WEB, "hash"), None, "old conflicts do not count");
+        assert_eq!(applies.pause(WEB, "hash"), None, "the count is reset");
     }
 
     #[tokio::test(start_paused = true)]

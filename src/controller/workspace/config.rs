@@ -1,5 +1,5 @@
-//! Configuration of the Pulumi stacks of a Workspace: the mounted Secrets and ConfigMaps, and the settings of a run.
-//! All functions are pure.
+//! Derives the mounted Secrets and ConfigMaps, and the settings of a run, from the configuration of the Pulumi stacks
+//! of a Workspace. All functions are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::rpc::proto;
 
 const MAX_NAME: usize = 253;
 
-/// Secret or ConfigMap to which the environment or the configuration refers.
+/// Secret or ConfigMap that the environment or the configuration references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mounted<'a> {
     Secret(&'a str),
@@ -28,7 +28,7 @@ impl Mounted<'_> {
         }
     }
 
-    /// Returns the directory at which the object is mounted.
+    /// Returns the mount path of the object.
     pub(super) fn directory(self) -> String {
         match self {
             Mounted::Secret(name) => format!("{SECRETS_DIRECTORY}/{name}"),
@@ -46,13 +46,13 @@ impl Mounted<'_> {
     }
 }
 
-/// Returns the Secrets and ConfigMaps to which the configuration of all Pulumi stacks refers.
+/// Returns the Secrets and ConfigMaps that the configuration of any Pulumi stack references.
 pub(super) fn mounted(spec: &WorkspaceSpec) -> BTreeSet<Mounted<'_>> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     items.filter_map(|item| key_of(item.value_from.as_ref()?)).map(|(mounted, _)| mounted).collect()
 }
 
-/// Returns the objects that must exist before a run of this Pulumi stack starts.
+/// Returns the objects that must exist before a run of the Pulumi stack `stack` starts.
 pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
     let stack = spec.stacks.iter().find(|found| found.name == stack);
     let items = stack.into_iter().flat_map(|stack| &stack.config);
@@ -63,16 +63,16 @@ pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
     required.collect()
 }
 
-/// Returns the files in mounted Secrets and ConfigMaps from which runs read the configuration of all Pulumi stacks. A
-/// change to such a file triggers a run. Environment variables and files in other volumes are not included.
+/// Returns the files in mounted Secrets and ConfigMaps that contain configuration of any Pulumi stack. A change to such
+/// a file triggers a run. The result does not include environment variables and files in other volumes.
 pub fn config_files(spec: &WorkspaceSpec) -> BTreeSet<String> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     let keys = items.filter_map(|item| key_of(item.value_from.as_ref()?));
     keys.map(|(mounted, key)| format!("{}/{key}", mounted.directory())).collect()
 }
 
-/// Returns the complete settings of a Pulumi stack. For a stack that the spec does not define, the settings contain
-/// only the name and the policy packs.
+/// Returns the complete settings of a Pulumi stack. If the spec does not define the stack, the settings contain only
+/// the name and the policy packs.
 pub fn settings(spec: &WorkspaceSpec, stack: &str) -> Result<proto::Settings, SpecError> {
     let policy_packs = policy_packs::of_run(spec)?;
     let Some(found) = spec.stacks.iter().find(|found| found.name == stack) else {
@@ -135,8 +135,8 @@ fn key_of(from: &ConfigValueFrom) -> Option<(Mounted<'_>, &str)> {
     secret.or_else(config_map)
 }
 
-/// Validates a key of the settings file: `<name>` or `<namespace>:<name>`. If the key is a path, property names and
-/// indexes follow. The agent parses the path.
+/// Validates a key of the settings file: `<name>` or `<namespace>:<name>`, followed by property names and indexes if
+/// the key is a path. The agent parses the path.
 fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
     let key = item.key.as_str();
     if key.trim().is_empty() {
@@ -160,7 +160,7 @@ fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
             return Err("namespace of the key must not contain white space");
         }
     }
-    // In the settings file, a colon followed by a space ends the key, even within a name.
+    // In the settings file, a colon with a following space ends the key, even within a name.
     if full_name.split(':').any(is_padded) || key.contains(": ") {
         return Err("key must not contain white space next to a colon");
     }
@@ -193,7 +193,8 @@ pub(super) fn check_key(key: &str) -> Result<(), &'static str> {
     if is_data_key(key) { Ok(()) } else { Err("`key` must be a key of a Secret or ConfigMap") }
 }
 
-/// Returns whether a Secret or ConfigMap can have this key. The rules for the names of these objects are stricter.
+/// Returns whether a Secret or ConfigMap can have the given key. The rules for keys are less strict than the rules for
+/// object names.
 fn is_data_key(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= MAX_NAME && name != "." && !name.starts_with("..") && name.chars().all(plain)

@@ -1,4 +1,5 @@
-//! Dependencies of a Workspace reconciliation, and state that is kept between reconciliations.
+//! Dependencies of a Workspace reconciliation, and the state that the controller keeps in memory between
+//! reconciliations.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -34,15 +35,16 @@ use crate::source::git::Git;
 use crate::telemetry::metrics::Metrics;
 
 /// Limits of concurrent source streams to agents, in total and for each namespace. A waiting reconciliation occupies a
-/// reconciliation slot, so the number of reconciliation slots also limits the queue.
+/// worker of the controller, so the number of workers also limits the queue.
 const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
-/// Maximum number of slow streams that occupy no slot in total. Each stream needs memory for some chunks.
+/// Maximum number of slow streams in addition to the total limit of [`STREAMS`]. Each stream needs memory for some
+/// chunks.
 const SLOW_STREAMS: usize = 24;
-/// Time for which verified objects are not read again while the pod is ready. The deletion of an object affects only
-/// the next pod.
+/// Interval between two reads of the objects of a Workspace while the pod is ready. The interval can be long, because
+/// the deletion of an object affects only the next pod.
 const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
-/// Time for which verified objects are not read again while the pod is not ready. This time is short, because a
-/// missing object can be the reason why the pod is not ready.
+/// Interval between two reads of the objects of a Workspace while the pod is not ready. The interval is short, because
+/// a missing object can be the reason why the pod is not ready.
 const TRUSTED_AT_START: Duration = Duration::from_secs(60);
 /// Minimum delay of the first verification of the objects of a ready Workspace after the start of the controller. The
 /// maximum delay is [`TRUSTED_AT_REST`]. The delays distribute the reads over time.
@@ -50,34 +52,34 @@ const MIN_FIRST_DELAY: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconciliation.
 pub struct Context {
-    /// Client that lists events, because the reader cannot list them.
+    /// Client that lists events, because the reader cannot list events.
     pub client: Client,
     pub reader: Reader,
     pub writer: Writer,
     pub agents: Agents,
     /// CA that signs the certificates of agents. A change triggers a reconciliation of all Workspaces.
     pub authority: watch::Receiver<Arc<Generations>>,
-    /// Store for the bytes of artifacts.
+    /// Store of the bytes of artifacts.
     pub artifacts: artifact::Store,
-    /// Size limits of artifacts. Each request that sends an artifact to an agent contains these limits.
+    /// Size limits of artifacts. Each request that sends an artifact to an agent contains the limits.
     pub artifact_limits: artifact::Limits,
     /// Fetcher of artifacts that no other controller provides.
     pub fetcher: artifact::Fetcher,
     /// Poller for the Git repositories of Workspaces.
     pub git: Git,
     pub metrics: Metrics,
-    /// Store of all Updates in the scope of the controller, from which the open runs are read. The Workspace controller
-    /// fills this store.
+    /// Store of all Updates in the scope of the controller. The Workspace controller fills the store, and reads the
+    /// open runs from it.
     pub updates: Updates,
     /// Waits until the cache of Updates is complete.
     pub caches: CacheSync,
     pub events: Events,
     pub pods: PodSettings,
-    /// ServiceAccount of pods whose Workspace does not set a ServiceAccount.
+    /// Default ServiceAccount of pods, for Workspaces that do not set a ServiceAccount.
     pub default_service_account: Option<String>,
-    /// Time after which an idle Workspace falls asleep that does not set this time. `None` means never.
+    /// Default idle time before a Workspace goes to sleep, or `None` if idle Workspaces stay awake by default.
     pub default_idle_after: Option<SignedDuration>,
-    /// Label selector of Secrets and ConfigMaps whose changes start runs.
+    /// Label selector of the Secrets and ConfigMaps whose changes trigger runs.
     pub watched: Option<Selector>,
     pub probes: AgentProbes,
     pub inputs: InputWatch,
@@ -90,15 +92,15 @@ pub struct Context {
     pub memory: Memory,
 }
 
-/// State that is kept between reconciliations. This state only avoids or limits work, so its loss only causes
-/// additional work.
+/// State that the controller keeps in memory between reconciliations. After a restart, the state is empty, and the
+/// controller repeats reads and writes that are not necessary.
 pub struct Memory {
-    /// Version of each StatefulSet after the last apply, by namespace and name. The lock is held only for short
+    /// Version of each StatefulSet after the last apply, by namespace and name. The code holds the lock only for short
     /// critical sections and never across an `.await`.
     applied: Mutex<HashMap<(String, String), Version>>,
     streams: FairSlots,
     slow_streams: Semaphore,
-    /// Workspaces whose objects do not have to be read again yet.
+    /// Workspaces whose objects the controller does not need to read again yet.
     pub(super) verified_parts: VerifiedParts,
     pub(super) applies: Applies,
     pub(super) activity: Activity,
@@ -119,7 +121,7 @@ impl Default for Memory {
 
 impl Memory {
     /// Returns whether a StatefulSet is unchanged since the last apply. If no version is recorded, records the current
-    /// version, and the StatefulSet counts as unchanged.
+    /// version and returns `true`.
     pub(super) fn is_unchanged(&self, found: &StatefulSet) -> bool {
         let version = Version::of(found);
         self.lock().entry(key_of(found)).or_insert_with(|| version.clone()) == &version
@@ -137,12 +139,12 @@ impl Memory {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the slots of source streams to agents. The keys are namespaces.
+    /// Returns the slots of source streams to agents, by namespace.
     pub(super) fn streams(&self) -> &FairSlots {
         &self.streams
     }
 
-    /// Returns the slots of slow streams, which use none of the slots of [`Memory::streams`] in total.
+    /// Returns the slots of slow streams. A slow stream does not use the total limit of [`Memory::streams`].
     pub(super) fn slow_streams(&self) -> &Semaphore {
         &self.slow_streams
     }
@@ -166,12 +168,12 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
     (stateful_set.namespace().unwrap_or_default(), stateful_set.name_any())
 }
 
-/// Cache of Workspaces whose Service, certificate, PodDisruptionBudget and StatefulSet were recently found to be
-/// current, by namespace and name. From the start of its pod to the end of a run, a Workspace is reconciled about
-/// twelve times, mostly after changes to the pod.
+/// Cache of Workspaces with a current Service, certificate, PodDisruptionBudget and StatefulSet, by namespace and name.
+/// The cache avoids reads: from the start of its pod to the end of a run, a Workspace is reconciled about twelve times,
+/// mostly after changes to the pod.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// State by namespace and name of the Workspace. The code never holds the lock across an `.await`.
     known: Mutex<HashMap<(String, String), Known>>,
     /// Time of the first call of [`VerifiedParts::assume_current`].
     start: OnceLock<Instant>,
@@ -180,11 +182,12 @@ pub(super) struct VerifiedParts {
 /// State of the objects of one Workspace.
 enum Known {
     Right(Seen),
-    /// At this time, an object changed, or a read showed that an object was not current. Earlier reads may be stale.
+    /// Time at which an object changed, or at which a read showed that an object was not current. Earlier reads can be
+    /// stale.
     ChangedAt(Instant),
 }
 
-/// Inputs for which the objects are current, and the time of the read.
+/// Inputs of the current objects, and the time of the read.
 struct Seen {
     parts_hash: String,
     authority: Arc<Generations>,
@@ -204,8 +207,8 @@ impl Seen {
 }
 
 impl VerifiedParts {
-    /// Returns whether the objects with this hash were verified recently. If so, they do not have to be read. `ready`
-    /// is the readiness of the pod.
+    /// Returns whether a recent read has shown that the objects with the given hash are current. If `true`, the caller
+    /// need not read the objects. `ready` is the readiness of the pod.
     pub(super) fn contains(
         &self,
         workspace: (&str, &str),
@@ -239,7 +242,7 @@ impl VerifiedParts {
         known.insert(key(workspace), Known::Right(seen));
     }
 
-    /// Records that all objects are current. `started` is the start time of their reads.
+    /// Records that all objects are current. `started` is the start time of the reads.
     pub(super) fn insert(
         &self,
         workspace: (&str, &str),

@@ -1,7 +1,7 @@
-//! Workspace controller: the watches that trigger a reconciliation, and the reconcile loop (observe, decide, act).
+//! Workspace controller: the watches, and the reconcile loop (observe, decide, act).
 //!
-//! A reconciliation is triggered by a change to the Workspace, its pod, its StatefulSet, its runs or the CA, and by
-//! explicit requests.
+//! Changes to the Workspace, its pod, its StatefulSet, its runs and the CA, and explicit requests trigger a
+//! reconciliation.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -36,17 +36,17 @@ use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
 use crate::runtime::watch::{self, only_changes};
 
-/// Maximum number of steps per reconciliation. Normally, a reconciliation needs fewer steps.
+/// Maximum number of steps per reconciliation. A reconciliation normally needs fewer steps.
 const MAX_STEPS: usize = 12;
-/// Requeue interval after a reconciliation that reached the maximum number of steps.
+/// Requeue interval after a reconciliation with the maximum number of steps.
 const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
 
-/// Watches of the controller, and the stores into which they write.
+/// Inputs of the controller other than the Workspaces.
 pub struct Watches<W> {
     /// Store of all Updates in the scope of the controller. The stored Updates contain only the fields that
     /// [`watch::strip_update`] keeps. `Context::updates` reads this store.
     pub updates: IndexWriter<Update, UpdateGroup>,
-    /// Workspaces that must be reconciled immediately, for example because the bytes of their artifact are available.
+    /// Workspaces to reconcile immediately, for example because the bytes of their artifact are available.
     pub requeues: W,
 }
 
@@ -87,7 +87,7 @@ where
     start.run(strip_unused_fields, |_| (), triggers, reconcile, context).await;
 }
 
-/// Returns a stream with an item for each change to the CA, after which certificates must be issued again.
+/// Returns a stream with an item for each change to the CA. After a change, the controller must issue new certificates.
 fn authority_changes(
     authority: tokio::sync::watch::Receiver<Arc<Generations>>,
 ) -> impl Stream<Item = ()> + Send + 'static {
@@ -103,7 +103,7 @@ fn strip_unused_fields(workspace: &mut Workspace) {
     workspace.status = None;
 }
 
-/// Returns a stream of the Updates whose run becomes open, ends, or starts or stops waiting for references. The store
+/// Returns a stream of the Updates whose run is bound, ends, or starts or stops waiting for references. The store
 /// contains the current version of an Update before the stream returns the Update.
 fn run_changes(
     scope: &Scope,
@@ -131,13 +131,14 @@ fn run_state(update: &Update) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// Returns the fields of a pod on which decisions depend. While a pod starts, the kubelet writes many other fields.
+/// Returns the fields of a pod that can change the next action. While a pod starts, the kubelet writes many other
+/// fields.
 fn decisive(pod: &Pod) -> String {
     format!("{:?}", pod_state::read(pod))
 }
 
-/// Returns the fields of a StatefulSet that clients can change. The status is not included, because the state of the
-/// pod is more detailed.
+/// Returns the fields of a StatefulSet that clients can change. The result does not include the status, because the
+/// state of the pod is more detailed.
 fn spec_state(stateful_set: &StatefulSet) -> String {
     let metadata = &stateful_set.metadata;
     format!(
@@ -181,15 +182,15 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
     Ok(Outcome::After(STEP_LIMIT_REQUEUE))
 }
 
-/// Returns the Workspace that the Stack controller has listed after the start, for the first reconciliation. The watch of
-/// this controller can already have delivered a newer version, whose event triggers no further reconciliation.
+/// Returns the Workspace from the first list of the Stack controller, for the first reconciliation. Returns `None` if the
+/// watch of this controller has delivered another version, because the newer version triggers no further reconciliation.
 fn listed(workspace: &Workspace, context: &Context) -> Option<Workspace> {
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     let listed = context.first_workspaces.take(FirstReader::WorkspaceController, &namespace, &name)?;
     (listed.metadata.resource_version == workspace.metadata.resource_version).then_some(listed)
 }
 
-/// Records whether the Workspace is asleep and can take a pod from a pool.
+/// Records in the pool whether the Workspace is asleep and can take a pod.
 fn offer(observed: &Observed, pool: &Pool) {
     let workspace = &observed.workspace;
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());

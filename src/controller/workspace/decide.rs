@@ -1,4 +1,4 @@
-//! Decides the next action for a Workspace. All functions are pure: they use no client and no clock.
+//! Selects the next action for a Workspace. All functions are pure: they use no client and no clock.
 
 use std::time::Duration;
 
@@ -20,22 +20,24 @@ use crate::api::names::WORKSPACE_FINALIZER;
 use crate::pulumi::cli;
 use crate::runtime::field_managers;
 
-/// Time, in seconds, for which the agent must be unreachable before its outdated pod is deleted without a drain of the
-/// agent.
+/// Timeout of an unreachable agent, in seconds. After the timeout, the controller deletes an outdated pod without
+/// draining the agent.
 const SILENT_SECONDS: i64 = 120;
 
-/// Time after its start, in seconds, within which the init container `fetch` must respond.
+/// Startup timeout of the init container `fetch`, in seconds. After the timeout, the controller reports that the
+/// container is unreachable.
 const FETCH_START_SECONDS: i64 = 10;
 
-/// Maximum time after a Workspace has woken, in seconds, for which it waits for the hashes of its inputs. The kubelet
-/// normally needs less than a second to mount the inputs key in a pod of a pool.
+/// Timeout, in seconds from the wake-up of a Workspace, of the wait for the hashes of its inputs. The kubelet normally
+/// needs less than a second to mount the inputs key in a pod from a pool.
 const INPUTS_KEY_SECONDS: i64 = 30;
 
-/// Next action. The reconciliation ends after `Ignore`, `RemoveFinalizer` and `Report`. Another step follows after all
-/// other actions, unless the action fails or reports a state.
+/// Next action. The reconciliation ends after `Ignore`, `RemoveFinalizer` and `Report`. After any other action, another
+/// step follows, unless the action fails or reports a state.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// Do nothing. The Workspace is being deleted and has no finalizer, or the Pulumi Kubernetes Operator manages it.
+    /// Do nothing, because the Workspace is being deleted and has no finalizer, or because the Pulumi Kubernetes
+    /// Operator manages the Workspace.
     Ignore,
     /// Take over the fields that the operator manages, such as fields of the status.
     TakeOver,
@@ -47,16 +49,16 @@ pub(super) enum Action {
         budget: bool,
         stateful_set: bool,
     },
-    /// Drain the agent, so that it starts no new run.
+    /// Drain the agent. A drained agent starts no new run.
     Drain,
-    /// Delete the pod. The StatefulSet controller then creates another pod, unless the StatefulSet is deleted or the pod is
-    /// from a pool.
+    /// Delete the pod. The StatefulSet controller then creates a new pod, unless the StatefulSet is deleted or the
+    /// deleted pod is from a pool.
     DeletePod {
         uid: String,
     },
     /// Remove the finalizer of a completed run from a pod that is being deleted.
     RemovePodFinalizer,
-    /// Put the bytes of the requested source into the store.
+    /// Download the requested source into the store.
     Fetch,
     /// Send the source to the agent.
     PutSource {
@@ -71,16 +73,17 @@ pub(super) enum Action {
         pod: String,
         uid: String,
     },
-    /// Record that the Workspace is asleep. Its pod is then removed.
+    /// Record that the Workspace is asleep. The next steps remove its pod.
     Sleep,
-    /// Record that the Workspace is awake, for this reason. Its pod is then taken from a pool or created.
+    /// Record that the Workspace is awake. The next steps take its pod from a pool or create the pod. Contains the
+    /// reason.
     Wake(String),
-    /// Make the pod that the status records the pod of the Workspace.
+    /// Assign the pod in the status to the Workspace.
     TakePod {
         /// Resource version of the pod.
         version: String,
     },
-    /// Remove the pod from the status. The StatefulSet then creates a pod.
+    /// Remove the pod from the status, so that the StatefulSet creates a pod.
     ForgetPod,
     DeleteStatefulSet,
     /// Delete the remaining objects.
@@ -105,8 +108,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         return Action::DeleteIdlePod { pod: pod.name.clone(), uid: pod.uid.clone() };
     }
     if field_managers::is_applied_by_operator(workspace) {
-        // The Stack of the Workspace takes over the Workspace. This change to the Workspace then triggers a
-        // reconciliation.
+        // The Stack controller takes over the Workspace. The change to the Workspace then triggers a reconciliation.
         return Action::Ignore;
     }
     if field_managers::is_managed_by_operator(workspace) {
@@ -151,9 +153,9 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns the pod of a Workspace whose namespace is being deleted, if no run requires the pod. The namespace controller of
-/// Kubernetes starts after five seconds. If it finds a pod, it deletes the other objects only after half of the termination
-/// grace period of the pod, even if the pod ends earlier.
+/// Returns the pod of a Workspace whose namespace is being deleted, if no run requires the pod. The namespace controller
+/// of Kubernetes starts after five seconds. If the namespace controller finds a pod, it deletes the other objects only
+/// after half of the termination grace period of the pod, even if the pod ends earlier.
 fn pod_of_terminating_namespace(observed: &Observed) -> Option<&PodState> {
     let is_required = observed.open_run().is_some()
         || observed.idle.pending_update.is_some()
@@ -162,7 +164,8 @@ fn pod_of_terminating_namespace(observed: &Observed) -> Option<&PodState> {
     (observed.is_namespace_terminating && !is_required).then_some(pod)
 }
 
-/// Selects the action for the pod and its source. All other objects are current, or their next apply is delayed.
+/// Selects the action for the pod and its source. All other objects are current, or the controller delays their next
+/// apply.
 fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) -> Action {
     if let Some(action) = asleep(observed, now) {
         return action;
@@ -207,7 +210,7 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
     }
 }
 
-/// Selects the action for a Workspace that is asleep. The StatefulSet has no replicas. Returns `None` if the Workspace is
+/// Selects the action for a sleeping Workspace, whose StatefulSet has no replicas. Returns `None` if the Workspace is
 /// awake.
 fn asleep(observed: &Observed, now: Timestamp) -> Option<Action> {
     let status = observed.workspace.status.as_ref().filter(|status| status.is_asleep())?;
@@ -224,8 +227,8 @@ fn asleep(observed: &Observed, now: Timestamp) -> Option<Action> {
     Some(Action::Report(Report::sleeping(since.map_or(now, |since| since.0))))
 }
 
-/// Selects the action for a pod whose agent has responded. If the version of its CLI is not supported, no source is
-/// delivered.
+/// Selects the action for a pod with an agent that has responded. Delivers no source if the version of the CLI is not
+/// supported.
 fn responded(observed: &Observed, cli: &str, source: &DesiredSource, now: Timestamp) -> Action {
     match cli::is_too_old(cli) {
         true => Action::Report(Report::cli_too_old(cli)),
@@ -237,8 +240,8 @@ fn another_pod(uid: &str) -> Report {
     Report::unreachable(&format!("the agent of another pod responded (UID {uid})"))
 }
 
-/// Selects the action for a pod whose init container `fetch` is running. This container requires the source even if the
-/// source is installed, because it exits only after it has received the source.
+/// Selects the action for a pod whose init container `fetch` is running. The container needs the source even if the
+/// source is installed, because it exits only after the delivery of the source.
 fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &DesiredSource, now: Timestamp) -> Action {
     let starting = || Action::Report(Report::fetch_starting(&pod.name));
     let given = observed.workspace.status.as_ref().is_some_and(|status| {
@@ -248,7 +251,7 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &Des
     match &observed.agent {
         Agent::Responded(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
         Agent::Responded(_) => deliver(observed, desired),
-        // The container has exited. The kubelet has not reported this yet.
+        // The container has exited, but the kubelet has not reported the exit yet.
         _ if given => Action::Report(Report::initializing(&pod.name, None)),
         Agent::Unreachable(message) if now.as_second() - since.as_second() > FETCH_START_SECONDS => {
             Action::Report(Report::unreachable(message))
@@ -257,7 +260,7 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &Des
     }
 }
 
-/// Selects the action for the source of a pod whose agent has responded.
+/// Selects the action for the source in a pod with an agent that has responded.
 fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action {
     let desired = &source.artifact;
     let is_desired = |found: &ArtifactReference| found.digest == desired.digest && found.dir == desired.dir;
@@ -266,9 +269,9 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
         return Action::Report(Report::install_progress(desired, candidate, installing_for(observed, now)));
     }
     let run = observed.open_run();
-    // If the agent is installing another source (the candidate), the candidate would replace the current source. The
-    // desired source must therefore be sent again. During a run, this is not necessary, because the agent does not
-    // replace the source.
+    // If the agent is installing another source (the candidate), the candidate would replace the desired source, so the
+    // controller must send the desired source again. This is not necessary during a run, because the agent does not
+    // replace the source during a run.
     if observed.in_place().is_some_and(|found| is_desired(&found)) && (candidate.is_none() || run.is_some()) {
         if awaits_inputs_key(observed, now) {
             return Action::Report(Report::mounting());
@@ -289,8 +292,9 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
     deliver(observed, source)
 }
 
-/// Returns whether the agent in a pod of a pool does not report the hashes of the inputs yet. A run that starts before would
-/// be recorded with the hashes of the previous pod, and a change to the inputs would start a second run.
+/// Returns whether the agent in a pod from a pool does not report the hashes of the inputs yet. If a run started before
+/// the agent reports the hashes, the controller would record the hashes of the previous pod for this run, and changed
+/// inputs would trigger a second run.
 fn awaits_inputs_key(observed: &Observed, now: Timestamp) -> bool {
     let Agent::Responded(reply) = &observed.agent else { return false };
     let spec = &observed.workspace.spec;
@@ -303,8 +307,8 @@ fn awaits_inputs_key(observed: &Observed, now: Timestamp) -> bool {
     observed.pooled == Pooled::Taken && lacks_hashes && is_recent
 }
 
-/// Selects the action for the policy packs of a pod with the requested source. Returns `None` if all packs are installed.
-/// The packs are delivered one after another, and installed after the source.
+/// Selects the action for the policy packs of a pod with the requested source. Returns `None` if all packs are
+/// installed. The controller delivers the packs one after another, after the source.
 fn policy_packs(observed: &Observed, now: Timestamp) -> Option<Action> {
     let packs = observed.desired.as_ref().map(|desired| desired.policy_packs.as_slice()).unwrap_or_default();
     let run = observed.open_run();
@@ -323,18 +327,18 @@ fn policy_packs(observed: &Observed, now: Timestamp) -> Option<Action> {
     report.map(Action::Report)
 }
 
-/// Selects the action that delivers the source to the agent or, if the store does not contain the bytes, fetches them.
+/// Selects the action that delivers the source to the agent, or that downloads the source into the store.
 fn deliver(observed: &Observed, source: &DesiredSource) -> Action {
     match &source.origin {
         _ if observed.artifact_stored => Action::PutSource { artifact: source.artifact.clone() },
         Some(_) => Action::Fetch,
-        // The controller that set the digest fetches the bytes and then requeues the Workspace.
+        // The Stack controller downloads the source and then requeues the Workspace.
         None => Action::Report(Report::artifact_missing(&source.artifact)),
     }
 }
 
-/// Returns the report that the source is installed. If an interactive session exists, the report describes it, because
-/// new runs wait for its end.
+/// Returns the report that the source is installed. The report also describes an interactive session, because new runs
+/// wait for the end of the session.
 fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     match observed.interactive_session() {
         Some(session) => Report::ready(artifact).with_session(session),
@@ -342,8 +346,8 @@ fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     }
 }
 
-/// Selects the next action until the pod is deleted. The pod is deleted when no run is open, no interactive session
-/// exists, and its agent is drained or does not respond.
+/// Selects the next action for a pod that the controller replaces. The controller deletes the pod when no run is open,
+/// no interactive session exists, and the agent is drained or unreachable.
 fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp) -> Action {
     if matches!(&observed.agent, Agent::Responded(reply) if !reply.draining) {
         return Action::Drain;
@@ -355,7 +359,7 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
         return Action::Report(Report::pod_waits_for_session(why, &pod.name, session));
     }
     match &observed.agent {
-        // An unreachable agent may have an open run that is not recorded yet.
+        // An unreachable agent can have an open run that is not recorded yet.
         Agent::Unreachable(message) if pod.ready && !is_unreachable_for_long(observed, now) => {
             Action::Report(Report::unreachable(message))
         }
@@ -363,7 +367,7 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
     }
 }
 
-/// Returns the time for which the Workspace has been reporting the installation of a source, in whole seconds.
+/// Returns the time in whole seconds since the Workspace first reported the installation of the source.
 fn installing_for(observed: &Observed, now: Timestamp) -> Duration {
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let installing = find(conditions, READY).filter(|ready| ready.reason == reason::INSTALLING);
@@ -386,7 +390,8 @@ fn is_unreachable_for_long(observed: &Observed, now: Timestamp) -> bool {
         .is_some_and(|ready| now.as_second() - ready.last_transition_time.0.as_second() > SILENT_SECONDS)
 }
 
-/// Selects the action for a pod that is being deleted. The finalizer of a completed run must not block the deletion.
+/// Selects the action for a pod that is being deleted. Removes the finalizer of a completed run, which would block the
+/// deletion.
 fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Action {
     match observed.open_run() {
         Some(run) if pod.held => Action::Report(Report::pod_waits_for_run(why, &pod.name, &run)),
@@ -395,8 +400,8 @@ fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Ac
     }
 }
 
-/// Selects the action for a Workspace that is being deleted. When no run is open, its StatefulSet is deleted, then its pod,
-/// and then all other objects.
+/// Selects the action for a Workspace that is being deleted. When no run is open, the controller deletes the
+/// StatefulSet, then the pod, and then all other objects.
 fn clean_up(observed: &Observed, now: Timestamp) -> Action {
     if let Some(pod) = observed.pod.as_ref().filter(|pod| !pod.terminating)
         && let waits @ (Action::Drain | Action::Report(_)) = retire(observed, pod, reason::DELETING, now)

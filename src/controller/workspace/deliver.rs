@@ -1,4 +1,4 @@
-//! Delivers the source: fetches its bytes into the store and sends them to the agent.
+//! Delivers the source: downloads the source into the store, and sends it to the agent.
 
 use std::time::Duration;
 
@@ -26,12 +26,11 @@ use crate::runtime::reconcile::ReconcileError;
 use crate::source::Origin;
 use crate::telemetry::metrics::FetchResult;
 
-/// Time after the start of a delivery at which the status reports the installation of the source. Shorter deliveries
-/// are not reported.
+/// Delay before the status reports the installation of the source. The status does not report a shorter delivery.
 const INSTALLING_REPORT_DELAY: Duration = Duration::from_secs(1);
 
 impl Act<'_> {
-    /// Puts the bytes of the source into the store, or requests another fetch of its Git repository.
+    /// Downloads the source into the store, or requests another fetch of its Git repository.
     pub(super) async fn fetch(&self) -> Result<Step, ReconcileError> {
         let Ok(DesiredState { source, .. }) = &self.observed.desired else { return Ok(Step::Again) };
         let digest = &source.artifact.digest;
@@ -53,8 +52,8 @@ impl Act<'_> {
         });
         let Err(error) = fetched else { return Ok(Step::Again) };
         let step = self.report(&Report::artifact_not_fetched(&source.artifact, &error)).await?;
-        // Returning the error delays the retries with backoff. Each retry downloads the complete content, which has
-        // probably not changed.
+        // The returned error delays the retries with backoff, because each retry downloads the complete content, which
+        // has probably not changed.
         if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(step) }
     }
 
@@ -99,8 +98,8 @@ impl Act<'_> {
         let mut written = None;
         let result = match tokio::time::timeout(INSTALLING_REPORT_DELAY, &mut put).await {
             Ok(result) => result,
-            // A reported rejection stays in the status until the agent accepts the source. Otherwise, the message would
-            // change twice with each retry.
+            // A rejection stays in the status until the agent accepts the source. Otherwise, the message would change
+            // twice with each retry.
             Err(_) if self.was_refused() => put.await,
             Err(_) => {
                 written = status::write(self.observed, &Report::installing(artifact), self.context, self.now).await?;
@@ -149,8 +148,8 @@ impl Act<'_> {
         }
     }
 
-    /// Checks that the agent reports the policy pack. Without backoff, an agent that accepts a pack and does not report it
-    /// would receive the pack again and again.
+    /// Checks that the agent reports the policy pack. Otherwise, an agent that accepts a pack but does not report it
+    /// would receive the pack repeatedly without backoff.
     async fn pack_sent(&self, pack: &DesiredPack) -> Result<Step, ReconcileError> {
         tracing::info!(pack = pack.name, "policy pack sent to the agent");
         let Some(agent) = self.agent else { return Ok(Step::Again) };
@@ -175,12 +174,12 @@ impl Act<'_> {
             false => Report::pack_refused(&pack.name, &error.message),
         };
         self.report(&report).await?;
-        // Returning the error delays the retries with backoff, as for a source.
+        // The returned error delays the retries with backoff, as for a source.
         Err(ReconcileError::transient(error))
     }
 
-    /// Returns the mounted directories that the installation requires. If objects are missing, returns a message about
-    /// them, and requeues the Workspace when they exist.
+    /// Returns the mount directories that the installation requires. If objects are missing, returns a message about
+    /// the missing objects, and requeues the Workspace when they exist.
     async fn required_directories(&self) -> Result<Result<Vec<String>, String>, ReconcileError> {
         let workspace = &self.observed.workspace;
         let namespace = workspace.namespace().unwrap_or_default();
@@ -212,7 +211,7 @@ impl Act<'_> {
         self.has_reason(workspace_reason::ARTIFACT_REFUSED)
     }
 
-    /// Returns whether the condition `Ready` has this reason for the current spec.
+    /// Returns whether the condition `Ready` has the given reason for the current spec.
     fn has_reason(&self, reason: &str) -> bool {
         let workspace = &self.observed.workspace;
         let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -221,7 +220,7 @@ impl Act<'_> {
     }
 
     /// Completes a successful delivery. If the init container `fetch` received the source, reports that the init
-    /// containers of the user run next. The container `fetch` now exits, and the watch of pods requeues the Workspace.
+    /// containers of the user run next. The container `fetch` then exits, and the watch of pods requeues the Workspace.
     async fn source_placed(&self, written: Option<Workspace>) -> Result<Step, ReconcileError> {
         let Some(pod) = self.observed.pod.as_ref().filter(|pod| pod.fetching.is_some()) else {
             return Ok(Step::Again);
@@ -232,8 +231,8 @@ impl Act<'_> {
         act.report(&Report::initializing(&pod.name, None)).await
     }
 
-    /// Reports a failed delivery. `written` is the Workspace after a status write during the delivery, or `None` if
-    /// there was no write.
+    /// Reports a failed delivery. `written` is the Workspace after a status write during the delivery, or `None`
+    /// without a status write.
     async fn source_failed(
         &self,
         artifact: &ArtifactReference,
@@ -245,12 +244,12 @@ impl Act<'_> {
         let act = Act { observed: &observed, ..*self };
         if error.is_unavailable() {
             let step = act.report(&Report::unreachable(&error.to_string())).await?;
-            // Returning the error delays the retries with backoff. Without backoff, an agent that is slow on purpose
+            // The returned error delays the retries with backoff. Without backoff, an agent that is slow on purpose
             // would occupy a stream slot most of the time.
             return if error.is_timeout() { Err(ReconcileError::transient(error)) } else { Ok(step) };
         }
         act.report(&Report::artifact_refused(artifact, &error.message)).await?;
-        // Returning the error delays the retries with backoff, because the agent probably rejects the same bytes again.
+        // The returned error delays the retries with backoff, because the agent probably rejects the same bytes again.
         Err(ReconcileError::transient(error))
     }
 
@@ -258,15 +257,16 @@ impl Act<'_> {
         let digest = artifact.digest.clone();
         let artifacts = self.context.artifacts.clone();
         let namespace = self.observed.workspace.namespace().unwrap_or_default();
-        // Runs on a blocking thread, because the first access after a restart of the controller reads the complete
-        // file.
+        // The access runs on a blocking thread, because the first access after a restart of the controller reads the
+        // complete file.
         let opened: Result<Result<Option<Pinned>, StoreError>, _> =
             tokio::task::spawn_blocking(move || artifacts.open_granted(&digest, &namespace)).await;
         opened.map_err(ReconcileError::transient)?.map_err(ReconcileError::transient)
     }
 }
 
-/// Holds the stream slot until all bytes are sent. The slot is free while the agent processes the source.
+/// Awaits `call`, and holds the stream slot until all bytes are sent. Other streams can use the slot while the agent
+/// processes the source.
 async fn holding<T>(slot: Slot, slow: &Semaphore, sending: &Sending, call: impl Future<Output = T>) -> T {
     let mut call = std::pin::pin!(call);
     tokio::select! {
@@ -276,8 +276,8 @@ async fn holding<T>(slot: Slot, slow: &Semaphore, sending: &Sending, call: impl 
     call.await
 }
 
-/// Holds the slot until all bytes are sent. A slow stream moves to one of the slots of `slow` if one is free, and then
-/// delays only the streams of its own namespace. Otherwise, slow agents of a few namespaces could use all slots.
+/// Holds the slot until all bytes are sent. If `slow` has a free slot, a slow stream moves to this slot, and then
+/// delays only streams of its own namespace. Otherwise, slow agents of a few namespaces could occupy all slots.
 async fn hold(mut slot: Slot, slow: &Semaphore, sending: &Sending) {
     let is_slow = async {
         sending.until_slow().await;

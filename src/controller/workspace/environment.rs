@@ -1,8 +1,8 @@
-//! Environment of the `pulumi` container and of each run.
+//! Builds the environment of the `pulumi` container and of each run.
 //!
 //! Each run reads the values from the mounted Secrets and ConfigMaps, so that a changed value takes effect in the next
-//! run of the same pod. The environment of the container contains the values that existed when the container was
-//! started. Interactive shells use these values.
+//! run of the same pod. The environment of the container contains the values at the start of the container. Interactive
+//! shells use the environment of the container.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ struct KeyOf<'a> {
     key: &'a str,
 }
 
-/// Environment of the `pulumi` container, as the user specifies it.
+/// Environment of the `pulumi` container in the spec of the Workspace.
 pub(super) struct Desired {
     env: Vec<Value>,
     env_from: Vec<Value>,
@@ -54,27 +54,27 @@ pub(super) fn desired(spec: &WorkspaceSpec) -> Result<Desired, SpecError> {
 }
 
 impl Desired {
-    /// Returns the `env` entry that defines a variable.
+    /// Returns the `env` entry of a variable.
     pub(super) fn variable(&self, name: &str) -> Option<&Value> {
         self.env.iter().find(|variable| has_name(variable, name))
     }
 
-    /// Returns the Secrets and ConfigMaps to which the environment refers.
+    /// Returns the Secrets and ConfigMaps that the environment references.
     pub(super) fn mounted(&self) -> BTreeSet<Mounted<'_>> {
         let keys = self.env.iter().filter_map(key_of).map(|reference| reference.mounted);
         keys.chain(self.env_from.iter().filter_map(env_from_source)).collect()
     }
 }
 
-/// Returns the mount directory of each Secret and ConfigMap. The keys are objects, such as `Secret/aws`. Returns an
-/// empty map if the environment is invalid.
+/// Returns the mount directory of each Secret and ConfigMap, by object such as `Secret/aws`. Returns an empty map if
+/// the environment is invalid.
 pub(super) fn directories(spec: &WorkspaceSpec) -> BTreeMap<String, String> {
     let Ok(environment) = desired(spec) else { return BTreeMap::new() };
     let mounted = environment.mounted().into_iter().chain(config::mounted(spec));
     mounted.map(|mounted| (mounted.object(), mounted.directory())).collect()
 }
 
-/// Returns the objects to which the environment refers and which must exist before a run starts.
+/// Returns the objects that the environment references and that must exist before a run starts.
 pub(super) fn required(spec: &WorkspaceSpec) -> Result<Vec<Reference>, SpecError> {
     let desired = desired(spec)?;
     let from = desired.env_from.iter().filter(|from| !is_optional(from, &OPTIONAL_SOURCES));
@@ -87,15 +87,17 @@ pub(super) fn required(spec: &WorkspaceSpec) -> Result<Vec<Reference>, SpecError
     Ok(from.chain(variables).collect())
 }
 
-/// JSON pointers to the field `optional` in an `envFrom` entry and in an `env` entry.
+/// JSON pointers to the field `optional` in an `envFrom` entry.
 const OPTIONAL_SOURCES: [&str; 2] = ["/secretRef/optional", "/configMapRef/optional"];
+/// JSON pointers to the field `optional` in an `env` entry.
 const OPTIONAL_KEYS: [&str; 2] = ["/valueFrom/secretKeyRef/optional", "/valueFrom/configMapKeyRef/optional"];
 
 fn is_optional(entry: &Value, pointers: &[&str]) -> bool {
     pointers.iter().any(|pointer| entry.pointer(pointer) == Some(&Value::Bool(true)))
 }
 
-/// Makes all references optional, so that the pod starts without the objects. Runs wait for missing objects instead.
+/// Makes all references optional, so that the pod starts even if objects are missing. Instead, each run waits for
+/// missing objects.
 pub(super) fn make_optional(container: &mut Value) {
     let references = [
         ("env", ["/valueFrom/secretKeyRef", "/valueFrom/configMapKeyRef"]),
@@ -112,12 +114,12 @@ pub(super) fn make_optional(container: &mut Value) {
     }
 }
 
-/// Returns the environment of each run: literal values, and the paths of the files that contain values of Secrets and
-/// ConfigMaps. Later entries take precedence.
+/// Returns the environment of a run: literal values, and the paths of files with values from Secrets and ConfigMaps.
+/// Later entries take precedence.
 ///
-/// Values that only Kubernetes can resolve are omitted: fields of the pod, and literals that refer to other variables.
-/// Optional values are also omitted, because a run fails if a file is missing. A run inherits all omitted values from
-/// the environment of the container.
+/// The result does not contain values that only Kubernetes can resolve: fields of the pod, and literals that reference
+/// other variables. The result also does not contain optional values, because a run fails if a file is missing. A run
+/// inherits all these values from the environment of the container.
 pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>, SpecError> {
     let desired = desired(spec)?;
     let from = desired.env_from.iter().filter_map(from_env_from_source);
@@ -172,7 +174,8 @@ fn env_from_source(from: &Value) -> Option<Mounted<'_>> {
     named("/secretRef/name").map(Mounted::Secret).or_else(|| named("/configMapRef/name").map(Mounted::ConfigMap))
 }
 
-/// Validates a variable. The name and the key in a reference become part of a path in the pod.
+/// Validates a variable. The check is necessary because the name and the key in a reference become part of a path in
+/// the pod.
 fn check(variable: &Value) -> Result<(), SpecError> {
     let name = variable.get("name").and_then(Value::as_str).unwrap_or_default();
     if name.is_empty() || name.contains(['=', '\0']) {
@@ -197,14 +200,13 @@ fn check_from(from: &Value) -> Result<(), SpecError> {
         .map_err(invalid)
 }
 
-/// Returns whether the name of a list item is `name`.
+/// Returns whether a list item has the name `name`.
 pub(super) fn has_name(item: &Value, name: &str) -> bool {
     item.get("name").and_then(Value::as_str) == Some(name)
 }
 
-/// Returns the objects to which the environment and the configuration of the Pulumi stack `stack` refer, without
-/// optional references. Each object is returned once. An invalid environment counts as empty, because the Workspace
-/// reports the error.
+/// Returns the objects that the environment and the configuration of the Pulumi stack `stack` reference, without
+/// duplicates and without optional references. Ignores an invalid environment, because the Workspace reports the error.
 pub fn references(spec: &WorkspaceSpec, stack: Option<&str>) -> Vec<Reference> {
     let environment = required(spec).unwrap_or_default();
     let configuration = stack.map(|stack| config::required(spec, stack)).unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Workspace controller: maintains a pod that contains the requested source and runs Pulumi.
+//! Workspace controller: maintains the pod of a Workspace, which contains the requested source and runs Pulumi.
 //!
 //! `controller` contains the watches and the reconcile loop: `render` builds the objects of a Workspace, `observe`
-//! reads the state, `decide` selects the next action, `act` and `deliver` perform it, and `status` reports the result.
+//! reads the state, `decide` selects the next action, `act` and `deliver` perform the action, and `status` reports the
+//! result.
 
 mod act;
 mod activity;
